@@ -1,0 +1,293 @@
+# Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
+"""Configurations of the Transformer of "Attention Is All You Need" (Vaswani et al., 2017; arXiv 1706.03762).
+
+    TransformerConfig                    the fields that every family shares; defaults are the paper's base model
+    VanillaTransformerConfig             encoder-decoder
+    VanillaTransformerEncoderConfig      encoder-only
+    VanillaTransformerDecoderConfig      decoder-only
+    PRESETS                              the rows of the paper's Table 3, and a tiny model, by name
+
+`VanillaTransformerConfig()` is the base model; `VanillaTransformerConfig.from_preset("big")` another row of Table 3.
+"""
+
+from typing import Any, ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers.activations import ACT2FN
+from transformers.configuration_utils import PreTrainedConfig
+
+
+# Table 3 of the paper. A row lists what differs from the base model, whose values are the defaults below. `num_layers`
+# stands for the depth of every stack that the family has.
+PRESETS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
+    # (A) number of heads, at constant computation
+    "A-h1": {"num_heads": 1, "d_k": 512, "d_v": 512},
+    "A-h4": {"num_heads": 4, "d_k": 128, "d_v": 128},
+    "A-h16": {"num_heads": 16, "d_k": 32, "d_v": 32},
+    "A-h32": {"num_heads": 32, "d_k": 16, "d_v": 16},
+    # (B) width of the keys alone
+    "B-dk16": {"d_k": 16, "d_v": 64},
+    "B-dk32": {"d_k": 32, "d_v": 64},
+    # (C) size of the model
+    "C-N2": {"num_layers": 2},
+    "C-N4": {"num_layers": 4},
+    "C-N8": {"num_layers": 8},
+    "C-d256": {"d_model": 256, "d_k": 32, "d_v": 32},
+    "C-d1024": {"d_model": 1024, "d_k": 128, "d_v": 128},
+    "C-ff1024": {"d_ff": 1024},
+    "C-ff4096": {"d_ff": 4096},
+    # (D) regularisation
+    "D-drop0.0": {"dropout": 0.0},
+    "D-drop0.2": {"dropout": 0.2},
+    "D-ls0.0": {"label_smoothing": 0.0},
+    "D-ls0.2": {"label_smoothing": 0.2},
+    # (E) learned instead of sinusoidal positions
+    "E-learned": {"position_embedding": "learned"},
+    # not of the paper: the size that the literature trains on small data sets such as Multi30k
+    "tiny": {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.3},
+}
+
+
+@strict
+class TransformerConfig(PreTrainedConfig):
+    """The fields that the three families share. Defaults are the base model of the paper's Table 3.
+
+    Args:
+        vocab_size: number of tokens; section 5.1 has about 37,000 for English-German.
+        d_model: width of the embeddings and of every sub-layer's output (section 3.1).
+        num_heads: number of attention heads h (section 3.2.2).
+        d_k: width of one head's queries and keys. None means d_model // num_heads.
+        d_v: width of one head's values. None means d_model // num_heads.
+        d_ff: inner width of the feed-forward network (section 3.3).
+        dropout: dropout on every sub-layer's output and on embedding + position (section 5.4).
+        attention_dropout: dropout on attention weights; the paper has none.
+        activation_dropout: dropout inside the feed-forward network; the paper has none.
+        activation_function: name of a function in `transformers.activations.ACT2FN`; the paper's is "relu".
+        layer_norm_eps: added to the variance in layer normalisation.
+        norm_position: "post" normalises after the residual sum, as the paper; "pre" before the sub-layer, with one more
+            normalisation after each stack.
+        position_embedding: "sinusoidal" (section 3.5; no length limit) or "learned" (Table 3, row E).
+        max_position_embeddings: number of learned positions, and the longest output that `generate` gives by default.
+        scale_embedding: multiply embeddings by sqrt(d_model) (section 3.4).
+        attention_bias: biases in the four attention projections; the paper has none.
+        tie_word_embeddings: output projection and embedding are one matrix (section 3.4).
+        label_smoothing: epsilon of section 5.4, spread evenly over the vocabulary. In the losses over the vocabulary,
+            while training; an evaluation loss is the plain cross-entropy.
+        sliding_window: size r of the neighbourhood that self-attention sees (section 4, "restricted"). A causal
+            position sees itself and the r - 1 before it, a bidirectional one r // 2 on either side. None: everything.
+        pad_token_id, bos_token_id, eos_token_id: ids of the special tokens.
+        use_cache: whether decoders return their keys and values for the next step.
+
+    Raises:
+        StrictDataclassError: a field has the wrong type, or a value that cannot work; the message names both.
+    """
+
+    attribute_map: ClassVar[dict[str, str]] = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "intermediate_size": "d_ff",
+        "head_dim": "d_k",
+    }
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    # Which class an Auto class finds for this family: the registration and every saved folder read it from here.
+    auto_classes: ClassVar[dict[str, str]] = {}
+    layer_count_fields: ClassVar[tuple[str, ...]] = ("num_layers",)
+
+    vocab_size: int = 37000
+    d_model: int = 512
+    num_heads: int = 8
+    d_k: int | None = None
+    d_v: int | None = None
+    d_ff: int = 2048
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    activation_function: str = "relu"
+    layer_norm_eps: float | int = 1e-6
+    norm_position: Literal["post", "pre"] = "post"
+    position_embedding: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    attention_bias: bool = False
+    tie_word_embeddings: bool = True
+    label_smoothing: float | int = 0.1
+    sliding_window: int | None = None
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    use_cache: bool = True
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides: Any):
+        """Make the configuration of a row of `PRESETS`; `overrides` are fields that take precedence.
+
+        Raises:
+            ValueError: `name` is not a preset.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"preset={name!r} is not known. Choose one of: {', '.join(PRESETS)}.")
+        fields = dict(PRESETS[name])
+        if "num_layers" in fields:
+            depth = fields.pop("num_layers")
+            fields |= dict.fromkeys(cls.layer_count_fields, depth)
+        return cls(**(fields | overrides))
+
+    def __post_init__(self, **kwargs):
+        if self.num_heads > 0 and self.d_model % self.num_heads == 0:
+            self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
+            self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
+        kwargs.pop("auto_map", None)
+        super().__post_init__(**kwargs)
+        # A checkpoint always travels with its code, so every Auto class of the family finds its model beside the weights.
+        files = {"AutoConfig": "configuration_vanilla_transformer"}
+        self.auto_map = {
+            auto_class: f"{files.get(auto_class, 'modeling_vanilla_transformer')}.{name}"
+            for auto_class, name in {"AutoConfig": type(self).__name__, **self.auto_classes}.items()
+        }
+
+    def validate_architecture(self):
+        """Refuse a model that cannot be built or cannot learn; part of the validation that `@strict` runs."""
+        if (self.d_k is None or self.d_v is None) and self.num_heads > 0:
+            raise ValueError(
+                f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}. Choose a multiple, or give the "
+                "width of a head with both d_k and d_v."
+            )
+        positive = ("vocab_size", "d_model", "num_heads", "d_k", "d_v", "d_ff", "layer_norm_eps")
+        for name in (*positive, "max_position_embeddings", *self.layer_count_fields):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0.")
+        for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} is a probability: it must lie between 0 and 1.")
+        if self.sliding_window is not None and self.sliding_window < 1:
+            raise ValueError(f"sliding_window={self.sliding_window} must be at least 1, or None for full attention.")
+        if self.activation_function not in ACT2FN:
+            raise ValueError(f"activation_function={self.activation_function!r} must be one of: {', '.join(ACT2FN)}.")
+
+
+# How to split one layer over devices (tensor parallelism): heads and inner units by column, their outputs by row.
+LAYER_TP_PLAN = {
+    "self_attn.q_proj": "colwise",
+    "self_attn.k_proj": "colwise",
+    "self_attn.v_proj": "colwise",
+    "self_attn.o_proj": "rowwise",
+    "feed_forward.fc1": "colwise",
+    "feed_forward.fc2": "rowwise",
+}
+CROSS_ATTENTION_TP_PLAN = {
+    name.replace("self_attn", "cross_attn"): style for name, style in LAYER_TP_PLAN.items() if "self_attn" in name
+}
+# How to cut a single stack into stages (pipeline parallelism): module -> (inputs, outputs).
+STACK_PP_PLAN = {
+    "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+    "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
+    "norm": (["hidden_states"], ["hidden_states"]),
+}
+
+
+def stack_plan(stack: str, layer_plan: dict[str, str]) -> dict[str, str]:
+    """Spell a plan for one layer out for the layers of `stack` ("" for a model that is itself the stack)."""
+    return {f"{stack}layers.*.{name}": style for name, style in layer_plan.items()}
+
+
+@strict
+class VanillaTransformerConfig(TransformerConfig):
+    """Configuration of the encoder-decoder, the model of the paper's Figure 1.
+
+    Args:
+        encoder_layers, decoder_layers: number of layers N of each stack.
+        decoder_start_token_id: first token of every decoder input.
+        share_encoder_decoder_embeddings: source and target use one embedding matrix (section 3.4), as a joint vocabulary
+            allows.
+    All other fields: see `TransformerConfig`.
+    """
+
+    model_type = "vanilla_transformer"
+    attribute_map: ClassVar[dict[str, str]] = {
+        **TransformerConfig.attribute_map,
+        "num_hidden_layers": "encoder_layers",
+        "encoder_attention_heads": "num_heads",
+        "encoder_ffn_dim": "d_ff",
+    }
+    auto_classes: ClassVar[dict[str, str]] = {
+        "AutoModel": "VanillaTransformerModel",
+        "AutoModelForSeq2SeqLM": "VanillaTransformerForConditionalGeneration",
+    }
+    layer_count_fields: ClassVar[tuple[str, ...]] = ("encoder_layers", "decoder_layers")
+    base_model_tp_plan: ClassVar[dict[str, str]] = {
+        **stack_plan("encoder.", LAYER_TP_PLAN),
+        **stack_plan("decoder.", LAYER_TP_PLAN | CROSS_ATTENTION_TP_PLAN),
+    }
+    base_model_fsdp_plan: ClassVar[dict[Any, str]] = {
+        "encoder.embed_tokens": "free_full_weight",
+        "encoder.layers.*": "free_full_weight",
+        "decoder.embed_tokens": "free_full_weight",
+        "decoder.layers.*": "free_full_weight",
+    }
+
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    decoder_start_token_id: int | None = 1
+    share_encoder_decoder_embeddings: bool = True
+    is_encoder_decoder: bool = True
+
+
+@strict
+class VanillaTransformerEncoderConfig(TransformerConfig):
+    """Configuration of the encoder on its own: classification, regression, tagging, question answering, masked LM.
+
+    Args:
+        num_layers: number of layers N.
+        pooling: how a sentence becomes one vector for classification: "mean" over its real tokens, its "first" token,
+            or the "max" of each feature over its real tokens.
+    All other fields: see `TransformerConfig`.
+    """
+
+    model_type = "vanilla_transformer_encoder"
+    attribute_map: ClassVar[dict[str, str]] = {**TransformerConfig.attribute_map, "num_hidden_layers": "num_layers"}
+    auto_classes: ClassVar[dict[str, str]] = {
+        "AutoModel": "VanillaTransformerEncoderModel",
+        "AutoModelForMaskedLM": "VanillaTransformerForMaskedLM",
+        "AutoModelForSequenceClassification": "VanillaTransformerForSequenceClassification",
+        "AutoModelForTokenClassification": "VanillaTransformerForTokenClassification",
+        "AutoModelForQuestionAnswering": "VanillaTransformerForQuestionAnswering",
+    }
+    base_model_tp_plan: ClassVar[dict[str, str]] = stack_plan("", LAYER_TP_PLAN)
+    base_model_pp_plan: ClassVar[dict[str, tuple[list[str], list[str]]]] = STACK_PP_PLAN
+
+    num_layers: int = 6
+    pooling: Literal["mean", "first", "max"] = "mean"
+
+
+@strict
+class VanillaTransformerDecoderConfig(TransformerConfig):
+    """Configuration of the decoder on its own, without cross-attention: language modelling and generation.
+
+    Args:
+        num_layers: number of layers N.
+    All other fields: see `TransformerConfig`.
+    """
+
+    model_type = "vanilla_transformer_decoder"
+    attribute_map: ClassVar[dict[str, str]] = {**TransformerConfig.attribute_map, "num_hidden_layers": "num_layers"}
+    auto_classes: ClassVar[dict[str, str]] = {
+        "AutoModel": "VanillaTransformerDecoderModel",
+        "AutoModelForCausalLM": "VanillaTransformerForCausalLM",
+    }
+    base_model_tp_plan: ClassVar[dict[str, str]] = stack_plan("", LAYER_TP_PLAN)
+    base_model_pp_plan: ClassVar[dict[str, tuple[list[str], list[str]]]] = STACK_PP_PLAN
+
+    num_layers: int = 6
+
+
+for _config_class in (VanillaTransformerConfig, VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig):
+    _config_class.register_for_auto_class()
+
+__all__ = [
+    "PRESETS",
+    "VanillaTransformerConfig",
+    "VanillaTransformerDecoderConfig",
+    "VanillaTransformerEncoderConfig",
+]

@@ -1,0 +1,1164 @@
+# Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., 2017; arXiv 1706.03762), in one file.
+
+Read from top to bottom, it follows the paper:
+
+    parts    attention (3.2.1), SelfAttention and CrossAttention (3.2.2, 3.2.3), FeedForward (3.3), AddAndNorm (5.4),
+             positions (3.5)
+    layers   TransformerLayer: one layer of Figure 1's left half; DecoderLayer: one of its right half
+    stacks   encoder and decoder: embedding + position, the masks, N layers
+    models   VanillaTransformerModel: encoder and decoder joined
+    heads    one class for each task
+
+The three families share all of it: the encoder-only model is the encoder; the decoder-only model is the same stack of
+`TransformerLayer` under a causal mask; the encoder-decoder joins an encoder to a decoder whose layers attend to it.
+
+Shapes: `batch`; `length` of the sequence (`query_length`, `key_length` where two meet); `heads`; widths d_model, d_k, d_v,
+d_ff; `vocab`; `labels`.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_causal_mask,
+    create_sliding_window_causal_mask,
+    sliding_window_bidirectional_overlay,
+)
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPast,
+    BaseModelOutputWithPastAndCrossAttentions,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    QuestionAnsweringModelOutput,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
+from transformers.processing_utils import Unpack
+from transformers.utils import is_tracing
+from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+
+try:
+    from .configuration_vanilla_transformer import (
+        TransformerConfig,
+        VanillaTransformerConfig,
+        VanillaTransformerDecoderConfig,
+        VanillaTransformerEncoderConfig,
+    )
+except ImportError:
+    from configuration_vanilla_transformer import (
+        TransformerConfig,
+        VanillaTransformerConfig,
+        VanillaTransformerDecoderConfig,
+        VanillaTransformerEncoderConfig,
+    )
+
+
+IGNORED_LABEL = -100  # PyTorch's mark for a position without a target
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks. They look at values on the CPU only: elsewhere that would make the host wait for the device.
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_ids(name: str, ids: Tensor, limit: int, what: str, ignored: int | None = None) -> None:
+    """Raise a ValueError unless every id lies in [0, limit) or equals `ignored`."""
+    if ids.device.type != "cpu" or is_tracing(ids):
+        return
+    wrong = (ids < 0) | (ids >= limit)
+    if ignored is not None:
+        wrong &= ids != ignored
+    if wrong.any():
+        raise ValueError(f"{name} holds {ids[wrong][0].item()}, but {what} has {limit}: give ids from 0 to {limit - 1}.")
+
+
+def check_mask(name: str, mask: Tensor | None, batch: int, query_length: int, key_length: int) -> None:
+    """Raise a ValueError unless `mask` covers the keys, (batch, key_length), or each pair, (batch, 1 or heads, q, k)."""
+    if not isinstance(mask, Tensor) or is_tracing(mask):
+        return
+    if mask.dim() == 2 and mask.shape != (batch, key_length):
+        raise ValueError(f"{name} has shape {tuple(mask.shape)}; it must be (batch, length) = {(batch, key_length)}.")
+    if mask.dim() not in (2, 4) or (mask.dim() == 4 and mask.shape[-2] != query_length):
+        raise ValueError(
+            f"{name} has shape {tuple(mask.shape)}; it must be (batch, length) = {(batch, key_length)} or "
+            f"(batch, 1 or heads, query_length, key_length) = {(batch, 1, query_length, key_length)}."
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parts
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention, section 3.2.1, Equation 1:
+
+        Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V
+
+    Args:
+        query: (batch, heads, query_length, d_k); key: (batch, heads, key_length, d_k); value: (..., key_length, d_v).
+        attention_mask: (batch, 1, query_length, key_length); 0 where a query may attend, very negative where not.
+        scaling: 1 / sqrt(d_k).
+
+    Returns:
+        The weighted values (batch, query_length, heads, d_v), the weights (batch, heads, query_length, key_length).
+    """
+    scores = query @ key.transpose(-2, -1) * scaling  # (batch, heads, query_length, key_length)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = F.dropout(weights, p=dropout, training=module.training)
+    output = weights @ value  # (batch, heads, query_length, d_v)
+    return output.transpose(1, 2).contiguous(), weights
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention, section 3.2.2: MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W_O.
+
+    What queries, keys and values are made from is the subclasses' part. How Equation 1 is computed is the choice of
+    `config._attn_implementation`: eager as written above, or a fused kernel (sdpa, flash_attention_2, flex_attention).
+    """
+
+    num_key_value_groups = 1  # every query head has a key head of its own
+
+    def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.d_k, self.d_v = config.d_k, config.d_v
+        self.scaling = self.d_k**-0.5
+        self.attention_dropout = config.attention_dropout
+        heads, d_model, bias = config.num_heads, config.d_model, config.attention_bias
+        self.q_proj = nn.Linear(d_model, heads * self.d_k, bias=bias)
+        self.k_proj = nn.Linear(d_model, heads * self.d_k, bias=bias)
+        self.v_proj = nn.Linear(d_model, heads * self.d_v, bias=bias)
+        self.o_proj = nn.Linear(heads * self.d_v, d_model, bias=bias)
+
+    @staticmethod
+    def split_heads(states: Tensor, width: int) -> Tensor:
+        """(batch, length, heads * width) -> (batch, heads, length, width)"""
+        return states.view(*states.shape[:-1], -1, width).transpose(1, 2)
+
+    def keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, key_length, d_model) -> (batch, heads, key_length, d_k), (batch, heads, key_length, d_v)"""
+        return self.split_heads(self.k_proj(states), self.d_k), self.split_heads(self.v_proj(states), self.d_v)
+
+    def attend(
+        self, hidden_states: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs
+    ) -> tuple[Tensor, Tensor | None]:
+        """Let each position of `hidden_states` (batch, query_length, d_model) attend to the keys; same shape back."""
+        query = self.split_heads(self.q_proj(hidden_states), self.d_k)
+        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        dropout = self.attention_dropout if self.training else 0.0
+        output, weights = attention(
+            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
+        )
+        return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
+
+
+class SelfAttention(MultiHeadAttention):
+    """Queries, keys and values come from one sequence: in the encoder all of it, in the decoder up to the query."""
+
+    def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool):
+        super().__init__(config, layer_idx, is_causal)
+        # Flash kernels take the window as a number of tokens counted from the query, itself included.
+        window = config.sliding_window
+        self.sliding_window = window if window is None or is_causal else window // 2 + 1
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None = None, **kwargs
+    ) -> tuple[Tensor, Tensor | None]:
+        key, value = self.keys_and_values(hidden_states)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        return self.attend(hidden_states, key, value, attention_mask, sliding_window=self.sliding_window, **kwargs)
+
+
+class CrossAttention(MultiHeadAttention):
+    """Queries come from the decoder, keys and values from the encoder's output: computed once for a whole generation."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
+        attention_mask: Tensor | None,
+        past_key_values: EncoderDecoderCache | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            key, value = cached.keys, cached.values
+        else:
+            key, value = self.keys_and_values(encoder_hidden_states)
+            if past_key_values is not None:
+                key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
+                past_key_values.is_updated[self.layer_idx] = True
+        return self.attend(hidden_states, key, value, attention_mask)
+
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward network, section 3.3, Equation 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.fc1 = nn.Linear(config.d_model, config.d_ff)
+        self.activation = ACT2FN[config.activation_function]
+        self.dropout = nn.Dropout(config.activation_dropout)
+        self.fc2 = nn.Linear(config.d_ff, config.d_model)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.fc2(self.dropout(self.activation(self.fc1(hidden_states))))
+
+
+class AddAndNorm(nn.Module):
+    """The "Add & Norm" box of Figure 1, with the dropout of section 5.4: LayerNorm(x + Dropout(Sublayer(x))).
+
+    With `norm_position="pre"`, as in many later models: x + Dropout(Sublayer(LayerNorm(x))).
+    """
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.norm_first = config.norm_position == "pre"
+        self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm_first:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+def sinusoids(position_ids: Tensor, d_model: int) -> Tensor:
+    """Positional encoding, section 3.5; positions count from 0 and have no limit.
+
+        PE(pos, 2i) = sin(pos / 10000^(2i / d_model))        PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
+
+    Args:
+        position_ids: (batch or 1, length)
+
+    Returns:
+        (batch or 1, length, d_model) in float32
+    """
+    even = torch.arange(0, d_model, 2, device=position_ids.device, dtype=torch.float32)
+    angles = position_ids[..., None].float() * torch.exp(even * (-math.log(10000.0) / d_model))
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :d_model]
+
+
+class SinusoidalPositions(nn.Module):
+    """Positions as sinusoids, computed where they are used: nothing to save, to refill or to grow."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.d_model = config.d_model
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        return sinusoids(position_ids, self.d_model)
+
+
+class LearnedPositions(nn.Embedding):
+    """Positions as a learned table, Table 3 row E. ValueError for a position past its end."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config.max_position_embeddings, config.d_model)
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        check_ids("position_ids", position_ids, self.num_embeddings, "position_embedding='learned'")
+        return super().forward(position_ids)
+
+
+POSITIONS = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Layers
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class TransformerLayer(GradientCheckpointingLayer):
+    """One layer of the encoder (Figure 1, left): self-attention, then feed-forward, each with its Add & Norm.
+
+    Under a causal mask it is the layer of the decoder-only model.
+    """
+
+    def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool):
+        super().__init__()
+        self.self_attn = SelfAttention(config, layer_idx, is_causal)
+        self.self_attn_add_norm = AddAndNorm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_add_norm = AddAndNorm(config)
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None = None, **kwargs
+    ) -> Tensor:
+        """(batch, length, d_model) -> (batch, length, d_model)"""
+        hidden_states = self.self_attn_add_norm(
+            hidden_states, lambda x: self.self_attn(x, attention_mask, past_key_values, **kwargs)[0]
+        )
+        return self.feed_forward_add_norm(hidden_states, self.feed_forward)
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """One layer of the decoder (Figure 1, right): masked self-attention, attention to the encoder, feed-forward."""
+
+    def __init__(self, config: TransformerConfig, layer_idx: int):
+        super().__init__()
+        self.self_attn = SelfAttention(config, layer_idx, is_causal=True)
+        self.self_attn_add_norm = AddAndNorm(config)
+        self.cross_attn = CrossAttention(config, layer_idx)
+        self.cross_attn_add_norm = AddAndNorm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_add_norm = AddAndNorm(config)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None,
+        encoder_hidden_states: Tensor,
+        encoder_attention_mask: Tensor | None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> Tensor:
+        """(batch, length, d_model) -> (batch, length, d_model); `encoder_hidden_states`: (batch, source_length, d_model)"""
+        self_attention_cache = None if past_key_values is None else past_key_values.self_attention_cache
+        hidden_states = self.self_attn_add_norm(
+            hidden_states, lambda x: self.self_attn(x, attention_mask, self_attention_cache, **kwargs)[0]
+        )
+        hidden_states = self.cross_attn_add_norm(
+            hidden_states,
+            lambda x: self.cross_attn(x, encoder_hidden_states, encoder_attention_mask, past_key_values)[0],
+        )
+        return self.feed_forward_add_norm(hidden_states, self.feed_forward)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stacks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class VanillaTransformerPreTrainedModel(PreTrainedModel):
+    """What the library needs to know of every model below: initialisation, loading, backends, parallel plans."""
+
+    config: TransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["TransformerLayer", "DecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise one module. The paper is silent; these are the choices of its reference implementation's kind.
+
+        Embeddings have a standard deviation of d_model^-0.5, so that after the factor sqrt(d_model) of section 3.4 they
+        have about the size of the sinusoids added to them, and so that tied logits start at about unit scale.
+        """
+        super()._init_weights(module)  # layer norms to one and zero, biases to zero
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+
+    def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
+        """A target embedding of its own changes its size with the source's."""
+        embeddings = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self.config.is_encoder_decoder and not self.config.share_encoder_decoder_embeddings:
+            decoder = self.get_decoder()
+            decoder.embed_tokens = self._get_resized_embeddings(
+                decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+            )
+        return embeddings
+
+
+class TransformerStack(VanillaTransformerPreTrainedModel):
+    """What an encoder and a decoder have in common: embedding + position below, N layers, a final norm if pre-norm."""
+
+    def __init__(self, config: TransformerConfig, layers: list[nn.Module]):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.embed_positions = POSITIONS[config.position_embedding](config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(layers)
+        self.norm = (
+            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.norm_position == "pre" else nn.Identity()
+        )
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def token_embeddings(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """(batch, length) ids -> (batch, length, d_model), before scale and position; or the given `inputs_embeds`."""
+        if (input_ids is None) == (inputs_embeds is None):
+            given = "neither" if input_ids is None else "both"
+            raise ValueError(f"Give exactly one of input_ids and inputs_embeds to {type(self).__name__}; got {given}.")
+        if inputs_embeds is None:
+            check_ids("input_ids", input_ids, self.embed_tokens.num_embeddings, "the vocabulary")
+            inputs_embeds = self.embed_tokens(input_ids)
+        return inputs_embeds
+
+    def add_positions(self, inputs_embeds: Tensor, position_ids: Tensor) -> Tensor:
+        """Dropout(embedding * sqrt(d_model) + position): sections 3.4, 3.5 and 5.4."""
+        positions = self.embed_positions(position_ids).to(inputs_embeds.dtype)
+        return self.dropout(inputs_embeds * self.embed_scale + positions)
+
+    @staticmethod
+    def make_position_ids(inputs_embeds: Tensor, attention_mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
+        """Number the real tokens 0, 1, 2, ..., wherever padding stands. (batch or 1, length)"""
+        length = inputs_embeds.shape[1]
+        if attention_mask is None or attention_mask.dim() != 2:
+            return (torch.arange(length, device=inputs_embeds.device) + past_length)[None]
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+
+
+class VanillaTransformerEncoderModel(TransformerStack):
+    """The encoder of section 3.1: on its own a model, in the encoder-decoder its left half."""
+
+    config: VanillaTransformerEncoderConfig
+    _can_record_outputs = {"hidden_states": TransformerLayer, "attentions": SelfAttention}
+
+    def __init__(self, config: VanillaTransformerEncoderConfig):
+        layers = [TransformerLayer(config, i, is_causal=False) for i in range(config.num_hidden_layers)]
+        super().__init__(config, layers)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """
+        Args:
+            input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
+            attention_mask: (batch, length), 1 for real tokens and 0 for padding; or (batch, 1, length, length).
+            position_ids: (batch, length); by default real tokens are numbered from 0.
+
+        Returns:
+            `last_hidden_state` (batch, length, d_model), and what was asked for with `output_hidden_states` and
+            `output_attentions`.
+        """
+        inputs_embeds = self.token_embeddings(input_ids, inputs_embeds)
+        batch, length = inputs_embeds.shape[:2]
+        check_mask("attention_mask", attention_mask, batch, length, length)
+        if position_ids is None:
+            position_ids = self.make_position_ids(inputs_embeds, attention_mask)
+
+        window = self.config.sliding_window
+        mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            and_mask_function=None if window is None else sliding_window_bidirectional_overlay(window // 2),
+        )
+        hidden_states = self.add_positions(inputs_embeds, position_ids)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
+
+
+class VanillaTransformerDecoderModel(TransformerStack):
+    """The decoder of section 3.1 without attention to an encoder: each position sees itself and those before it."""
+
+    config: VanillaTransformerDecoderConfig
+    _can_record_outputs = {"hidden_states": TransformerLayer, "attentions": SelfAttention}
+
+    def __init__(self, config: VanillaTransformerDecoderConfig):
+        layers = [TransformerLayer(config, i, is_causal=True) for i in range(config.num_hidden_layers)]
+        super().__init__(config, layers)
+
+    def prepare(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        past_key_values: Cache | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What precedes the layers of any decoder: hidden states (batch, length, d_model) and the causal mask."""
+        inputs_embeds = self.token_embeddings(input_ids, inputs_embeds)
+        batch, length = inputs_embeds.shape[:2]
+        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if isinstance(past_length, int):
+            check_mask("attention_mask", attention_mask, batch, length, past_length + length)
+
+        make_mask = create_causal_mask if self.config.sliding_window is None else create_sliding_window_causal_mask
+        mask = make_mask(
+            config=self.config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,  # where they restart, several sequences are packed into one row
+        )
+        if position_ids is None:
+            position_ids = self.make_position_ids(inputs_embeds, attention_mask, past_length)
+        return self.add_positions(inputs_embeds, position_ids), mask
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPast:
+        """
+        Args:
+            input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
+            attention_mask: (batch, past + length), 1 for real tokens and 0 for padding; or (batch, 1, length, keys).
+            position_ids: (batch, length); by default real tokens are numbered from 0.
+            past_key_values: keys and values of the tokens before these.
+
+        Returns:
+            `last_hidden_state` (batch, length, d_model), `past_key_values`, and what was asked for.
+        """
+        if use_cache and past_key_values is None and not self.training:
+            past_key_values = DynamicCache(config=self.config)
+        hidden_states, mask = self.prepare(input_ids, attention_mask, position_ids, inputs_embeds, past_key_values)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, mask, past_key_values=past_key_values, **kwargs)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values)
+
+
+class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
+    """The decoder of section 3.1 whole: the right half of Figure 1, which attends to the encoder's output."""
+
+    config: VanillaTransformerConfig
+    _can_record_outputs = {
+        "hidden_states": DecoderLayer,
+        "attentions": SelfAttention,
+        "cross_attentions": CrossAttention,
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        TransformerStack.__init__(self, config, [DecoderLayer(config, i) for i in range(config.decoder_layers)])
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """
+        Args:
+            encoder_hidden_states: (batch, source_length, d_model)
+            encoder_attention_mask: (batch, source_length), 1 for real tokens of the source and 0 for its padding.
+        All others: see `VanillaTransformerDecoderModel.forward`.
+        """
+        if encoder_hidden_states is None:
+            raise ValueError("The decoder of an encoder-decoder attends to encoder_hidden_states; got None.")
+        if use_cache and past_key_values is None and not self.training:
+            self_attention_cache = DynamicCache(config=self.config.get_text_config(decoder=True))
+            past_key_values = EncoderDecoderCache(self_attention_cache, DynamicCache())
+        if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
+            raise ValueError(
+                f"past_key_values is a {type(past_key_values).__name__}; an encoder-decoder needs an EncoderDecoderCache."
+            )
+        hidden_states, mask = self.prepare(
+            input_ids,
+            attention_mask,
+            position_ids,
+            inputs_embeds,
+            None if past_key_values is None else past_key_values.self_attention_cache,
+        )
+        check_mask("encoder_attention_mask", encoder_attention_mask, *hidden_states.shape[:2], encoder_hidden_states.shape[1])
+        encoder_mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=hidden_states,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states, mask, encoder_hidden_states, encoder_mask, past_key_values=past_key_values, **kwargs
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
+    """Encoder and decoder joined: Figure 1 below its last linear layer."""
+
+    config: VanillaTransformerConfig
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.encoder = VanillaTransformerEncoderModel(config)
+        self.decoder = VanillaTransformerCrossDecoder(config)
+        if config.share_encoder_decoder_embeddings:
+            self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+        self.post_init()
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Sharing one embedding between the stacks is a choice of its own, with or without a tied output."""
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys or {})
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embed_tokens = value
+        if self.config.share_encoder_decoder_embeddings:
+            self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        """
+        Args:
+            input_ids: (batch, source_length) token ids of the source, or `inputs_embeds` (batch, source_length, d_model),
+                or `encoder_outputs` of an earlier call.
+            attention_mask: (batch, source_length), 1 for real tokens of the source and 0 for its padding.
+            decoder_input_ids: (batch, length) token ids of the target, shifted right by one so that position t predicts
+                token t; or `decoder_inputs_embeds` (batch, length, d_model).
+            decoder_attention_mask: (batch, past + length); not needed where the target is padded on the right.
+            past_key_values: keys and values of the target tokens before these, and of the source.
+
+        Returns:
+            `last_hidden_state` (batch, length, d_model) of the decoder, the encoder's, and what was asked for.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                **kwargs,
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            position_ids=decoder_position_ids,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Losses. Each is a sum divided by the number of targets: of this batch, or, under gradient accumulation and several
+# processes, of the whole step (`num_items_in_batch`), so that the gradient does not depend on how a step is cut up.
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def cross_entropy(
+    logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, label_smoothing: float = 0.0
+) -> Tensor:
+    """Cross-entropy over the last dimension. Label smoothing (section 5.4) spreads epsilon over all classes alike.
+
+    Args:
+        logits: (..., classes); labels: (...) class ids, or -100 for "no target here".
+
+    Raises:
+        ValueError: a label is neither a class nor -100.
+    """
+    check_ids("labels", labels, logits.shape[-1], "the output layer", ignored=IGNORED_LABEL)
+    total = F.cross_entropy(
+        logits.flatten(0, -2).float(),
+        labels.flatten().to(logits.device),
+        ignore_index=IGNORED_LABEL,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    if num_items_in_batch is None:
+        num_items_in_batch = (labels != IGNORED_LABEL).sum().clamp(min=1)
+    return total / torch.as_tensor(num_items_in_batch, device=total.device)
+
+
+def sequence_loss(
+    logits: Tensor, labels: Tensor, problem_type: str, num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    """Loss of one prediction for each sequence: cross-entropy, or a mean over all outputs of binary or squared error.
+
+    Args:
+        logits: (batch, labels); labels: (batch,) ids for single_label_classification, else (batch, labels) numbers.
+
+    Raises:
+        ValueError: the labels' shape does not fit the logits.
+    """
+    if problem_type == "single_label_classification":
+        return cross_entropy(logits, labels, num_items_in_batch)
+    if labels.numel() != logits.numel():
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)}; {problem_type} with num_labels={logits.shape[-1]} needs "
+            f"{tuple(logits.shape)}."
+        )
+    error = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
+    total = error(logits.float(), labels.reshape(logits.shape).to(logits.device).float(), reduction="sum")
+    return total / torch.as_tensor(num_items_in_batch or labels.numel(), device=total.device)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Heads
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class VocabularyHead:
+    """What the heads that predict tokens share: the output projection, tied to an embedding (section 3.4), its loss."""
+
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
+
+    def add_lm_head(self, embedding: str) -> None:
+        """Make the projection d_model -> vocab, tied to the parameter of that name if the config says so."""
+        self.lm_head = nn.Linear(self.config.d_model, self.config.vocab_size, bias=False)
+        self._tied_weights_keys = {"lm_head.weight": embedding}
+        if self.can_generate() and self.generation_config.max_length is None:
+            self.generation_config.max_length = self.config.max_position_embeddings
+
+    def token_loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **_) -> Tensor:
+        """Cross-entropy of (batch, length, vocab) with (batch, length); smoothed labels while training."""
+        label_smoothing = self.config.label_smoothing if self.training else 0.0
+        return cross_entropy(logits, labels, num_items_in_batch, label_smoothing)
+
+
+def refuse_cache_with_labels(labels: Tensor | None, past_key_values: Cache | None) -> None:
+    if labels is not None and past_key_values is not None:
+        raise ValueError(
+            f"Got labels of shape {tuple(labels.shape)} together with past_key_values of length "
+            f"{past_key_values.get_seq_length()}: a loss needs the whole sequence. Leave one of them out."
+        )
+
+
+class VanillaTransformerForConditionalGeneration(VocabularyHead, VanillaTransformerPreTrainedModel, GenerationMixin):
+    """The encoder-decoder with its output layer: the model of the paper, for translation and the like."""
+
+    config: VanillaTransformerConfig
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.loss_type = "ForMaskedLM"  # the decoder's input is already shifted, so the loss must not shift the labels
+        self.model = VanillaTransformerModel(config)
+        stack = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
+        self.add_lm_head(f"model.{stack}.embed_tokens.weight")
+        self.post_init()
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Shift (batch, length) labels right by one behind the start token, with padding in the place of -100."""
+        for name in ("decoder_start_token_id", "pad_token_id"):
+            if getattr(self.config, name) is None:
+                raise ValueError(f"config.{name} is None; set it to make decoder inputs from labels.")
+        start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
+        shifted = torch.cat((start, labels[:, :-1]), dim=1)
+        return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
+        """A window limits self-attention only: the keys of the source are kept whole."""
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        cache = model_kwargs.get("past_key_values")
+        if isinstance(cache, EncoderDecoderCache) and any(cache.cross_attention_cache.is_sliding):
+            whole = copy.deepcopy(self.config.get_text_config(decoder=True))
+            whole.sliding_window = None
+            source_length = {"max_cache_len": model_kwargs["encoder_outputs"][0].shape[1]}
+            cross_cache_class = type(cache.cross_attention_cache)
+            cache.cross_attention_cache = cross_cache_class(
+                config=whole, **({} if cross_cache_class is DynamicCache else source_length)
+            )
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """
+        Args:
+            labels: (batch, length) target tokens, -100 where none. Without decoder inputs, these are made from them.
+            logits_to_keep: compute the logits of so many last positions only; 0 is all.
+        All others: see `VanillaTransformerModel.forward`.
+
+        Returns:
+            `logits` (batch, length, vocab), `loss` where labels were given, and what the model returns.
+        """
+        refuse_cache_with_labels(labels, past_key_values)
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            decoder_position_ids=decoder_position_ids,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        loss = None if labels is None else self.token_loss(logits, labels, **kwargs)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+
+class VanillaTransformerForCausalLM(VocabularyHead, VanillaTransformerPreTrainedModel, GenerationMixin):
+    """The decoder-only model with its output layer: language modelling and generation."""
+
+    config: VanillaTransformerDecoderConfig
+
+    def __init__(self, config: VanillaTransformerDecoderConfig):
+        super().__init__(config)
+        self.model = VanillaTransformerDecoderModel(config)
+        self.add_lm_head("model.embed_tokens.weight")
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        shift_labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        """
+        Args:
+            labels: (batch, length), the input tokens themselves, -100 where none; position t is compared with t + 1.
+            shift_labels: (batch, length), already shifted, in the place of `labels`.
+            logits_to_keep: compute the logits of so many last positions only; 0 is all.
+        All others: see `VanillaTransformerDecoderModel.forward`.
+
+        Returns:
+            `logits` (batch, length, vocab), `loss` where labels were given, and what the model returns.
+        """
+        if labels is not None and shift_labels is None:
+            shift_labels = F.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
+        refuse_cache_with_labels(shift_labels, past_key_values)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache if shift_labels is None else False,
+            **kwargs,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        loss = None if shift_labels is None else self.token_loss(logits, shift_labels, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class VanillaTransformerForMaskedLM(VocabularyHead, VanillaTransformerPreTrainedModel):
+    """The encoder with an output layer that names the tokens behind its masks."""
+
+    config: VanillaTransformerEncoderConfig
+
+    def __init__(self, config: VanillaTransformerEncoderConfig):
+        super().__init__(config)
+        self.model = VanillaTransformerEncoderModel(config)
+        self.add_lm_head("model.embed_tokens.weight")
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """
+        Args:
+            labels: (batch, length), the token where one is to be predicted, -100 elsewhere.
+        All others: see `VanillaTransformerEncoderModel.forward`.
+
+        Returns:
+            `logits` (batch, length, vocab) and `loss` where labels were given.
+        """
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        logits = self.lm_head(outputs.last_hidden_state)
+        loss = None if labels is None else self.token_loss(logits, labels, **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
+    """One vector for each sequence, from its real tokens: (batch, length, d_model) -> (batch, d_model)."""
+    if attention_mask is None or attention_mask.dim() != 2:
+        attention_mask = hidden_states.new_ones(hidden_states.shape[:2])
+    real = attention_mask.to(hidden_states.device).bool()
+    if pooling == "first":
+        return hidden_states[torch.arange(len(real), device=real.device), real.int().argmax(dim=1)]
+    if pooling == "max":
+        return hidden_states.masked_fill(~real[..., None], torch.finfo(hidden_states.dtype).min).amax(dim=1)
+    return (hidden_states * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedModel):
+    """The encoder with one prediction for each sequence: a class, several classes, or numbers.
+
+    `config.problem_type` says which; without it, one label is regression, integer labels are single-label and real-valued
+    ones multi-label classification, as everywhere in the library.
+    """
+
+    config: VanillaTransformerEncoderConfig
+
+    def __init__(self, config: VanillaTransformerEncoderConfig):
+        super().__init__(config)
+        self.model = VanillaTransformerEncoderModel(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.d_model, config.num_labels)
+        self.post_init()
+
+    def problem_type(self, labels: Tensor) -> str:
+        if self.config.problem_type is not None:
+            return self.config.problem_type
+        if self.config.num_labels == 1:
+            return "regression"
+        return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        """
+        Args:
+            labels: (batch,) class ids, or (batch, labels) numbers: 0 or 1 for multi-label, any for regression.
+        All others: see `VanillaTransformerEncoderModel.forward`.
+
+        Returns:
+            `logits` (batch, labels), raw, and `loss` where labels were given.
+        """
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        pooled = pool(outputs.last_hidden_state, attention_mask, self.config.pooling)
+        logits = self.classifier(self.dropout(pooled))
+        loss = None
+        if labels is not None:
+            loss = sequence_loss(logits, labels, self.problem_type(labels), num_items_in_batch)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class VanillaTransformerForTokenClassification(VanillaTransformerPreTrainedModel):
+    """The encoder with one class for each token: tagging."""
+
+    config: VanillaTransformerEncoderConfig
+
+    def __init__(self, config: VanillaTransformerEncoderConfig):
+        super().__init__(config)
+        self.model = VanillaTransformerEncoderModel(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.d_model, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        """
+        Args:
+            labels: (batch, length) class ids, -100 for tokens that have none.
+        All others: see `VanillaTransformerEncoderModel.forward`.
+
+        Returns:
+            `logits` (batch, length, labels), raw, and `loss` where labels were given.
+        """
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
+    """The encoder with a start and an end score for each token: extractive question answering."""
+
+    config: VanillaTransformerEncoderConfig
+
+    def __init__(self, config: VanillaTransformerEncoderConfig):
+        super().__init__(config)
+        self.model = VanillaTransformerEncoderModel(config)
+        self.qa_outputs = nn.Linear(config.d_model, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> QuestionAnsweringModelOutput:
+        """
+        Args:
+            start_positions, end_positions: (batch,) index of the answer's first and last token; an index outside the
+                sequence (an answer that was cut off) is left out of the loss.
+        All others: see `VanillaTransformerEncoderModel.forward`.
+
+        Returns:
+            `start_logits` and `end_logits`, each (batch, length), raw, and `loss` where positions were given.
+        """
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+MODELS = (
+    VanillaTransformerModel,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+    VanillaTransformerForQuestionAnswering,
+    VanillaTransformerDecoderModel,
+    VanillaTransformerForCausalLM,
+)
+
+# `save_pretrained` copies this file and its configuration beside the weights, under the name of each Auto class.
+for _model in MODELS:
+    for _auto_class, _name in _model.config_class.auto_classes.items():
+        if _name == _model.__name__:
+            _model.register_for_auto_class(_auto_class)
+
+__all__ = [_model.__name__ for _model in MODELS] + ["VanillaTransformerPreTrainedModel"]
