@@ -66,8 +66,8 @@ class TransformerConfig(PreTrainedConfig):
         activation_dropout: dropout inside the feed-forward network; the paper has none.
         activation_function: name of a function in `transformers.activations.ACT2FN`; the paper's is "relu".
         layer_norm_eps: added to the variance in layer normalisation.
-        norm_position: "post" normalises after the residual sum, as the paper; "pre" before the sub-layer, with one more
-            normalisation after each stack.
+        norm_position: "post" normalises after the residual sum, as the paper; "pre" before the sub-layer, and again
+            after each stack.
         position_embedding: "sinusoidal" (section 3.5; no length limit) or "learned" (Table 3, row E).
         max_position_embeddings: number of learned positions, and the longest output that `generate` gives by default.
         scale_embedding: multiply embeddings by sqrt(d_model) (section 3.4).
@@ -140,7 +140,7 @@ class TransformerConfig(PreTrainedConfig):
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
         kwargs.pop("auto_map", None)
         super().__post_init__(**kwargs)
-        # A checkpoint always travels with its code, so every Auto class of the family finds its model beside the weights.
+        # A checkpoint travels with its code, so every Auto class of the family finds its model beside the weights.
         files = {"AutoConfig": "configuration_vanilla_transformer"}
         self.auto_map = {
             auto_class: f"{files.get(auto_class, 'modeling_vanilla_transformer')}.{name}"
@@ -151,8 +151,8 @@ class TransformerConfig(PreTrainedConfig):
         """Refuse a model that cannot be built or cannot learn; part of the validation that `@strict` runs."""
         if (self.d_k is None or self.d_v is None) and self.num_heads > 0:
             raise ValueError(
-                f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}. Choose a multiple, or give the "
-                "width of a head with both d_k and d_v."
+                f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}. Choose a multiple, or give "
+                "the width of a head with both d_k and d_v."
             )
         positive = ("vocab_size", "d_model", "num_heads", "d_k", "d_v", "d_ff", "layer_norm_eps")
         for name in (*positive, "max_position_embeddings", *self.layer_count_fields):
@@ -199,8 +199,8 @@ class VanillaTransformerConfig(TransformerConfig):
     Args:
         encoder_layers, decoder_layers: number of layers N of each stack.
         decoder_start_token_id: first token of every decoder input.
-        share_encoder_decoder_embeddings: source and target use one embedding matrix (section 3.4), as a joint vocabulary
-            allows.
+        share_encoder_decoder_embeddings: source and target use one embedding matrix (section 3.4), which needs a
+            joint vocabulary.
     All other fields: see `TransformerConfig`.
     """
 

@@ -13,8 +13,8 @@ Read from top to bottom, it follows the paper:
 The three families share all of it: the encoder-only model is the encoder; the decoder-only model is the same stack of
 `TransformerLayer` under a causal mask; the encoder-decoder joins an encoder to a decoder whose layers attend to it.
 
-Shapes: `batch`; `length` of the sequence (`query_length`, `key_length` where two meet); `heads`; widths d_model, d_k, d_v,
-d_ff; `vocab`; `labels`.
+Shapes: `batch`; `length` of the sequence (`query_length` and `key_length` where two meet); `heads`; widths d_model,
+d_k, d_v and d_ff; `vocab`; `labels`.
 """
 
 import copy
@@ -86,11 +86,13 @@ def check_ids(name: str, ids: Tensor, limit: int, what: str, ignored: int | None
     if ignored is not None:
         wrong &= ids != ignored
     if wrong.any():
-        raise ValueError(f"{name} holds {ids[wrong][0].item()}, but {what} has {limit}: give ids from 0 to {limit - 1}.")
+        raise ValueError(
+            f"{name} holds {ids[wrong][0].item()}, but {what} has {limit}: give ids from 0 to {limit - 1}."
+        )
 
 
 def check_mask(name: str, mask: Tensor | None, batch: int, query_length: int, key_length: int) -> None:
-    """Raise a ValueError unless `mask` covers the keys, (batch, key_length), or each pair, (batch, 1 or heads, q, k)."""
+    """Raise a ValueError unless `mask` has (batch, key_length) or (batch, 1 or heads, query_length, key_length)."""
     if not isinstance(mask, Tensor) or is_tracing(mask):
         return
     if mask.dim() == 2 and mask.shape != (batch, key_length):
@@ -204,7 +206,7 @@ class SelfAttention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """Queries come from the decoder, keys and values from the encoder's output: computed once for a whole generation."""
+    """Queries come from the decoder, keys and values from the encoder's output: computed once for a generation."""
 
     def forward(
         self,
@@ -346,7 +348,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> Tensor:
-        """(batch, length, d_model) -> (batch, length, d_model); `encoder_hidden_states`: (batch, source_length, d_model)"""
+        """(batch, length, d_model) -> same; `encoder_hidden_states`: (batch, source_length, d_model)"""
         self_attention_cache = None if past_key_values is None else past_key_values.self_attention_cache
         hidden_states = self.self_attn_add_norm(
             hidden_states, lambda x: self.self_attn(x, attention_mask, self_attention_cache, **kwargs)[0]
@@ -381,8 +383,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module. The paper is silent; these are the choices of its reference implementation's kind.
 
-        Embeddings have a standard deviation of d_model^-0.5, so that after the factor sqrt(d_model) of section 3.4 they
-        have about the size of the sinusoids added to them, and so that tied logits start at about unit scale.
+        Embeddings have a standard deviation of d_model^-0.5: after the factor sqrt(d_model) of section 3.4 they have
+        about the size of the sinusoids added to them, and tied logits start at about unit scale.
         """
         super()._init_weights(module)  # layer norms to one and zero, biases to zero
         if isinstance(module, nn.Linear):
@@ -433,7 +435,9 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         return self.dropout(inputs_embeds * self.embed_scale + positions)
 
     @staticmethod
-    def make_position_ids(inputs_embeds: Tensor, attention_mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
+    def make_position_ids(
+        inputs_embeds: Tensor, attention_mask: Tensor | None, past_length: int | Tensor = 0
+    ) -> Tensor:
         """Number the real tokens 0, 1, 2, ..., wherever padding stands. (batch or 1, length)"""
         length = inputs_embeds.shape[1]
         if attention_mask is None or attention_mask.dim() != 2:
@@ -597,7 +601,7 @@ class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
             past_key_values = EncoderDecoderCache(self_attention_cache, DynamicCache())
         if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
             raise ValueError(
-                f"past_key_values is a {type(past_key_values).__name__}; an encoder-decoder needs an EncoderDecoderCache."
+                f"past_key_values is a {type(past_key_values).__name__}; here it must be an EncoderDecoderCache."
             )
         hidden_states, mask = self.prepare(
             input_ids,
@@ -606,7 +610,9 @@ class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
             inputs_embeds,
             None if past_key_values is None else past_key_values.self_attention_cache,
         )
-        check_mask("encoder_attention_mask", encoder_attention_mask, *hidden_states.shape[:2], encoder_hidden_states.shape[1])
+        check_mask(
+            "encoder_attention_mask", encoder_attention_mask, *hidden_states.shape[:2], encoder_hidden_states.shape[1]
+        )
         encoder_mask = create_bidirectional_mask(
             config=self.config,
             inputs_embeds=hidden_states,
@@ -672,11 +678,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     ) -> Seq2SeqModelOutput:
         """
         Args:
-            input_ids: (batch, source_length) token ids of the source, or `inputs_embeds` (batch, source_length, d_model),
-                or `encoder_outputs` of an earlier call.
+            input_ids: (batch, source_length) token ids of the source, or `inputs_embeds` (batch, source_length,
+                d_model), or `encoder_outputs` of an earlier call.
             attention_mask: (batch, source_length), 1 for real tokens of the source and 0 for its padding.
-            decoder_input_ids: (batch, length) token ids of the target, shifted right by one so that position t predicts
-                token t; or `decoder_inputs_embeds` (batch, length, d_model).
+            decoder_input_ids: (batch, length) token ids of the target, shifted right by one so that position t
+                predicts token t; or `decoder_inputs_embeds` (batch, length, d_model).
             decoder_attention_mask: (batch, past + length); not needed where the target is padded on the right.
             past_key_values: keys and values of the target tokens before these, and of the source.
 
@@ -775,8 +781,8 @@ def sequence_loss(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class VocabularyHead:
-    """What the heads that predict tokens share: the output projection, tied to an embedding (section 3.4), its loss."""
+class VocabularyModel(VanillaTransformerPreTrainedModel):
+    """What the models that predict tokens share: the output projection (section 3.4) and its loss."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}
@@ -789,7 +795,9 @@ class VocabularyHead:
         if self.can_generate() and self.generation_config.max_length is None:
             self.generation_config.max_length = self.config.max_position_embeddings
 
-    def token_loss(self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **_) -> Tensor:
+    def token_loss(
+        self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **_
+    ) -> Tensor:
         """Cross-entropy of (batch, length, vocab) with (batch, length); smoothed labels while training."""
         label_smoothing = self.config.label_smoothing if self.training else 0.0
         return cross_entropy(logits, labels, num_items_in_batch, label_smoothing)
@@ -803,7 +811,7 @@ def refuse_cache_with_labels(labels: Tensor | None, past_key_values: Cache | Non
         )
 
 
-class VanillaTransformerForConditionalGeneration(VocabularyHead, VanillaTransformerPreTrainedModel, GenerationMixin):
+class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixin):
     """The encoder-decoder with its output layer: the model of the paper, for translation and the like."""
 
     config: VanillaTransformerConfig
@@ -899,7 +907,7 @@ class VanillaTransformerForConditionalGeneration(VocabularyHead, VanillaTransfor
         )
 
 
-class VanillaTransformerForCausalLM(VocabularyHead, VanillaTransformerPreTrainedModel, GenerationMixin):
+class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
     """The decoder-only model with its output layer: language modelling and generation."""
 
     config: VanillaTransformerDecoderConfig
@@ -957,7 +965,7 @@ class VanillaTransformerForCausalLM(VocabularyHead, VanillaTransformerPreTrained
         )
 
 
-class VanillaTransformerForMaskedLM(VocabularyHead, VanillaTransformerPreTrainedModel):
+class VanillaTransformerForMaskedLM(VocabularyModel):
     """The encoder with an output layer that names the tokens behind its masks."""
 
     config: VanillaTransformerEncoderConfig
@@ -1009,8 +1017,8 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str) -> 
 class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedModel):
     """The encoder with one prediction for each sequence: a class, several classes, or numbers.
 
-    `config.problem_type` says which; without it, one label is regression, integer labels are single-label and real-valued
-    ones multi-label classification, as everywhere in the library.
+    `config.problem_type` says which; without it, one label is regression, integer labels are single-label and
+    real-valued ones multi-label classification, as everywhere in the library.
     """
 
     config: VanillaTransformerEncoderConfig

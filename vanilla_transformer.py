@@ -1,13 +1,12 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """The Transformer of "Attention Is All You Need" for Hugging Face: everything that is public, in one import.
 
-Importing this module registers the three families with the Auto classes, so that `AutoModelForSeq2SeqLM.from_pretrained`
-and its siblings load their checkpoints without `trust_remote_code`.
+Importing this module registers the three families with the Auto classes, so that
+`AutoModelForSeq2SeqLM.from_pretrained` and its siblings load their checkpoints without `trust_remote_code`.
 """
 
 import transformers
 
-import modeling_vanilla_transformer as _modeling
 from configuration_vanilla_transformer import (
     PRESETS,
     VanillaTransformerConfig,
@@ -48,4 +47,4 @@ __all__ = [
 for _config_class in (VanillaTransformerConfig, VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig):
     transformers.AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
     for _auto_class, _model_name in _config_class.auto_classes.items():
-        getattr(transformers, _auto_class).register(_config_class, getattr(_modeling, _model_name), exist_ok=True)
+        getattr(transformers, _auto_class).register(_config_class, globals()[_model_name], exist_ok=True)

@@ -1,0 +1,33 @@
+# Each target makes what it needs on a fresh machine: only Python 3.11 or newer, make and git have to be there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart install test test-slow test-gpu lint
+
+quickstart: install
+	$(BIN)/python scripts/quickstart.py
+
+install: $(VENV)/installed
+
+# PyTorch first and by its pinned version, so that no later requirement pulls in another build of it.
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
+	touch $@
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=15
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow --durations=15
+
+test-gpu: install
+	$(BIN)/python -m pytest -m gpu
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
