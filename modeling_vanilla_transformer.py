@@ -846,6 +846,19 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
                 config=whole, **({} if cross_cache_class is DynamicCache else source_length)
             )
 
+    # The length penalty of section 6.1 is that of Wu et al. (2016, arXiv 1609.08144), Equation 14: n tokens score
+    # log P / ((5 + n) / 6)^alpha, where the library divides by n^alpha. The 6 changes no ranking, and 5 more tokens
+    # are a prompt shorter by 5. `generation_config.gnmt_length_penalty = True` asks for it.
+    def _penalty_offset(self) -> int:
+        return 5 if getattr(self.generation_config, "gnmt_length_penalty", False) else 0
+
+    def _update_finished_beams(self, *, decoder_prompt_len: int, **kwargs):
+        return super()._update_finished_beams(decoder_prompt_len=decoder_prompt_len - self._penalty_offset(), **kwargs)
+
+    def _check_early_stop_heuristic(self, *, decoder_prompt_len: int, **kwargs):
+        prompt_length = decoder_prompt_len - self._penalty_offset()
+        return super()._check_early_stop_heuristic(decoder_prompt_len=prompt_length, **kwargs)
+
     @can_return_tuple
     def forward(
         self,
