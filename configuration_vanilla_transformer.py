@@ -161,8 +161,8 @@ class TransformerConfig(PreTrainedConfig):
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is a probability: it must lie between 0 and 1.")
-        if self.sliding_window is not None and self.sliding_window < 1:
-            raise ValueError(f"sliding_window={self.sliding_window} must be at least 1, or None for full attention.")
+        if self.sliding_window is not None and self.sliding_window < 2:
+            raise ValueError(f"sliding_window={self.sliding_window} must be at least 2, or None for full attention.")
         if self.activation_function not in ACT2FN:
             raise ValueError(f"activation_function={self.activation_function!r} must be one of: {', '.join(ACT2FN)}.")
 
