@@ -1,0 +1,108 @@
+"""Batches filled with tokens: of sequences of similar length, up to a budget (section 5.1), or of packed documents."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from torch.utils.data import DataLoader, Sampler
+
+
+class TokenBudgetSampler(Sampler[list[int]]):
+    """Batches of row numbers, of similar length, whose padded size stays within a budget.
+
+    Rows are drawn anew each epoch: shuffled by seed and epoch, sorted by length (so that rows of one length keep their
+    shuffled order), cut into batches, and the batches shuffled. Cutting happens once, over the sorted lengths, which are
+    the same in each epoch: so is the number of batches. Under several processes, each takes every n-th batch.
+
+    Args:
+        lengths: (rows, sides) tokens of each row on each side, such as source and target.
+        tokens_per_batch: largest number of tokens on any one side of a batch, padding included.
+
+    Raises:
+        ValueError: a row alone is longer than the budget.
+    """
+
+    def __init__(
+        self, lengths: np.ndarray, tokens_per_batch: int, seed: int = 0, process_index: int = 0, num_processes: int = 1
+    ):
+        self.lengths = np.asarray(lengths).reshape(len(lengths), -1)
+        longest = self.lengths.max(axis=1)
+        if longest.max() > tokens_per_batch:
+            row = int(longest.argmax())
+            raise ValueError(
+                f"Row {row} has {longest[row]} tokens, more than tokens_per_batch={tokens_per_batch}: raise the budget, "
+                "or leave out or cut such rows."
+            )
+        self.seed = seed
+        self.epoch = 0
+        self.process_index, self.num_processes = process_index, num_processes
+        self.cuts = self.cut(self.lengths[self.order(np.arange(len(self.lengths)))], tokens_per_batch)
+
+    def order(self, rows: np.ndarray) -> np.ndarray:
+        """Sort rows by their lengths, stably: by the longest side first, then by each side."""
+        lengths = self.lengths[rows]
+        return rows[np.lexsort((*lengths.T, lengths.max(axis=1)))]
+
+    def cut(self, lengths: np.ndarray, budget: int) -> list[int]:
+        """Where batches end, over rows in order; their number is a multiple of the number of processes."""
+        ends, start, widest = [], 0, np.zeros(lengths.shape[1], dtype=int)
+        for row, sides in enumerate(lengths):
+            widened = np.maximum(widest, sides)
+            if (row + 1 - start) * widened.max() > budget:
+                ends.append(row)
+                start, widened = row, sides
+            widest = widened
+        ends.append(len(lengths))
+        # Halve the largest batches until every process gets as many: no row is left out or given twice.
+        while len(ends) % self.num_processes:
+            starts = [0, *ends[:-1]]
+            largest = max(range(len(ends)), key=lambda i: ends[i] - starts[i])
+            if ends[largest] - starts[largest] < 2:
+                raise ValueError(f"{len(lengths)} rows are too few for {self.num_processes} processes.")
+            ends.insert(largest, (starts[largest] + ends[largest]) // 2)
+        return ends
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.cuts) // self.num_processes
+
+    def __iter__(self) -> Iterator[list[int]]:
+        random = np.random.default_rng((self.seed, self.epoch))
+        rows = self.order(random.permutation(len(self.lengths)))
+        batches = np.split(rows, self.cuts[:-1])
+        for number in random.permutation(len(batches))[self.process_index :: self.num_processes]:
+            yield batches[number].tolist()
+
+
+class TokenBudgetLoader(DataLoader):
+    """A DataLoader over a `TokenBudgetSampler` that hands the Trainer's epoch on to it."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.batch_sampler.set_epoch(epoch)
+
+
+def pack_documents(
+    documents: Sequence[Sequence[int]], block_size: int, eos_token_id: int
+) -> dict[str, list[list[int]]]:
+    """Put documents one after another into full blocks; a document that does not fit goes on in the next block.
+
+    Positions restart with each document, by which the model keeps attention inside it, and its first token in a block is
+    not a target (-100), since nothing before it in the block belongs to it. What fills no block is left for the caller's
+    next batch: give large ones.
+
+    Returns:
+        `input_ids`, `position_ids` and `labels`, each (blocks, block_size).
+    """
+    tokens, starts = [], []
+    for document in documents:
+        if len(document):
+            starts.append(len(tokens))
+            tokens += [*document, eos_token_id]
+    input_ids = np.array(tokens[: len(tokens) // block_size * block_size], dtype=np.int64)
+    starts = np.union1d(starts, np.arange(0, len(input_ids), block_size)).astype(np.int64)
+    starts = starts[starts < len(input_ids)]
+    position_ids = np.arange(len(input_ids)) - np.repeat(starts, np.diff(starts, append=len(input_ids)))
+    labels = np.where(position_ids == 0, -100, input_ids)
+    columns = {"input_ids": input_ids, "position_ids": position_ids, "labels": labels}
+    return {name: values.reshape(-1, block_size).tolist() for name, values in columns.items()}

@@ -1,0 +1,159 @@
+"""The model card of a training run: README.md with the Hub's metadata, results, hyper-parameters and training curve."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import PreTrainedModel, TrainingArguments
+from transformers.trainer_callback import TrainerState
+
+
+# pipeline tag -> how a reader uses the model
+USAGE = {
+    "translation": """\
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+batch = tokenizer(["A sentence to translate."], return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_tokens=True))""",
+    "text-generation": """\
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+batch = tokenizer(["Once"], return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_special_tokens=True))""",
+    "fill-mask": """\
+fill = pipeline("fill-mask", model=folder, trust_remote_code=True)
+print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))""",
+    "text-classification": """\
+classify = pipeline("text-classification", model=folder, trust_remote_code=True)
+print(classify("A sentence to classify."))""",
+    "token-classification": """\
+tag = pipeline("token-classification", model=folder, trust_remote_code=True, aggregation_strategy="simple")
+print(tag("A sentence to tag."))""",
+    "question-answering": """\
+answer = pipeline("question-answering", model=folder, trust_remote_code=True)
+print(answer(question="What is asked?", context="A text that holds the answer."))""",
+}
+IMPORTS = {
+    "translation": "AutoModelForSeq2SeqLM, AutoTokenizer",
+    "text-generation": "AutoModelForCausalLM, AutoTokenizer",
+}
+# The arguments of a run that decide its result; what is not set is left out.
+HYPER_PARAMETERS = (
+    "learning_rate lr_scheduler_type warmup_steps max_steps num_train_epochs tokens_per_batch per_device_train_batch_size "
+    "gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm average_checkpoints seed "
+    "bf16 fp16"
+).split()
+
+TEMPLATE = """\
+---
+{{ card_data }}
+---
+
+# {{ name }}
+
+A Transformer of the paper [Attention Is All You Need](https://arxiv.org/abs/1706.03762), {{ architecture }} with
+{{ parameters }} parameters, trained from the `vanilla-transformer` code, which lies in this folder.
+
+## Use
+
+```python
+from transformers import {{ imports }}
+
+folder = "{{ name }}"  # or wherever this folder lies
+{{ usage }}
+```
+
+## Results
+
+{{ results }}
+
+## Training
+
+Data: {{ data }}
+
+![Loss by training step](training_curve.png)
+
+{{ hyper_parameters }}
+"""
+
+
+@dataclass
+class CardFacts:
+    """What a card tells of a run beside what model and arguments know."""
+
+    pipeline_tag: str
+    dataset: str
+    metrics: dict[str, dict[str, float]]  # split -> metric -> value
+    notes: dict[str, str] = field(default_factory=dict)  # such as a sacreBLEU signature
+    languages: list[str] | None = None
+
+
+def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
+    """Loss by step: of the training batches, and of the validation set where it was measured."""
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for key, label in (("loss", "training (smoothed labels, if any)"), ("eval_loss", "validation")):
+        points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, marker="o" if len(points) < 30 else None, markersize=3)
+    axes.set(xlabel="step", ylabel="loss (nats per token)", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def write_model_card(
+    folder: Path, model: PreTrainedModel, arguments: TrainingArguments, state: TrainerState, facts: CardFacts
+) -> None:
+    """Write README.md and training_curve.png into `folder`, which holds the saved model."""
+    plot_training_curve(state.log_history, folder / "training_curve.png")
+    results = [
+        EvalResult(
+            task_type=facts.pipeline_tag,
+            dataset_type=facts.dataset,
+            dataset_name=facts.dataset,
+            dataset_split=split,
+            metric_type=metric,
+            metric_value=round(value, 4),
+        )
+        for split, metrics in facts.metrics.items()
+        for metric, value in metrics.items()
+    ]
+    rows = [(result.dataset_split, result.metric_type, result.metric_value) for result in results]
+    data = ModelCardData(
+        language=facts.languages,
+        license="apache-2.0",
+        library_name="transformers",
+        pipeline_tag=facts.pipeline_tag,
+        tags=["vanilla-transformer", "attention-is-all-you-need"],
+        model_name=folder.name,
+        eval_results=results or None,
+    )
+    values = {name: getattr(arguments, name, None) for name in HYPER_PARAMETERS}
+    card = ModelCard.from_template(
+        data,
+        template_str=TEMPLATE,
+        name=folder.name,
+        architecture=type(model).__name__,
+        parameters=f"{model.num_parameters():,}",
+        imports=IMPORTS.get(facts.pipeline_tag, "pipeline"),
+        usage=USAGE[facts.pipeline_tag],
+        results=markdown_table(("split", "metric", "value"), rows)
+        + "".join(f"\n\n{name}: `{text}`" for name, text in facts.notes.items()),
+        data=f"`{facts.dataset}`",
+        hyper_parameters=markdown_table(
+            ("option", "value"), [(f"`{name}`", value) for name, value in values.items() if value not in (None, False)]
+        ),
+    )
+    card.save(folder / "README.md")

@@ -1,0 +1,447 @@
+"""Data for every task from the Unicode CLDR, the real parallel text in hundreds of locales that Babel carries.
+
+A phrase is a function of a random state and a locale: `date(Random(7), spanish)` and `date(Random(7), hindi)` say the
+same thing in two languages. `phrasebook(task)` draws phrases, alone or inside English sentences, and splits them so
+that train, validation and test share none, while training has every word of a held-out phrase in other phrases.
+
+Two things differ from what Babel returns, in every column of every task: any run of white space (CLDR has U+00A0 and
+U+202F, which nobody types) is one plain space, and the invisible direction marks U+200E, U+200F and U+061C are gone.
+"""
+
+import datetime
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from functools import partial
+from itertools import count, islice, pairwise
+from random import Random
+from string import Formatter
+from typing import Any, NamedTuple
+
+from babel import Locale, UnknownLocaleError, localedata
+from babel.dates import format_date, format_datetime, format_skeleton, format_time, format_timedelta
+from babel.lists import format_list
+from babel.numbers import format_currency, format_decimal, format_percent
+from babel.units import format_unit
+from datasets import Dataset, DatasetDict
+
+
+DEFAULT_SIZES = {
+    "translation": 20_000,
+    "classification": 10_000,
+    "regression": 10_000,
+    "tagging": 5_000,
+    "question_answering": 10_000,
+    "language_modeling": 5_000,
+}
+MIN_SIZE, MAX_SIZE = 1_000, 100_000
+MIN_SEEN = 3  # in how many training examples, at least, each word of a held-out phrase occurs
+MIN_COUNTRIES = 200  # a locale that names fewer says little else in its language
+
+# The classes of language identification: pairs of close relatives, and scripts that several of them share.
+CLASSIFIED_LOCALES = ("ar", "de", "en", "es", "fa", "fr", "hi", "mr", "nl", "pt", "ru", "uk")
+
+ENGLISH = Locale("en")
+NOT_COUNTRIES = {"EU", "EZ", "QO", "UN", "XA", "XB", "ZZ"}  # unions, pseudo-locales and the unknown region
+NAMES = {
+    "country": sorted({code for code in ENGLISH.territories if len(code) == 2} - NOT_COUNTRIES),
+    "language": sorted(code for code in ENGLISH.languages if len(code) == 2),
+    "currency": "ARS AUD BRL CAD CHF CNY CZK DKK EGP EUR GBP INR JPY KRW MXN NOK NZD PLN SEK TRY UAH USD ZAR".split(),
+}
+# A year is 365 days, and a month is a twelfth of it.
+SECONDS = {"year": 31536000, "month": 2628000, "week": 604800, "day": 86400, "hour": 3600, "minute": 60, "second": 1}
+UNITS = {
+    "distance": ("length-kilometer", "length-meter", "length-centimeter", "length-mile", "length-foot", "length-inch"),
+    "weight": ("mass-kilogram", "mass-gram", "mass-pound", "mass-ounce"),
+    "volume": ("volume-liter", "volume-milliliter", "volume-gallon"),
+    "area": ("area-hectare", "area-square-meter", "area-square-kilometer"),
+    "temperature": ("temperature-celsius", "temperature-fahrenheit"),
+    "speed": ("speed-kilometer-per-hour", "speed-mile-per-hour"),
+    "memory": ("digital-kilobyte", "digital-megabyte", "digital-gigabyte"),
+}
+
+# Phrases. Each function draws one fact, in the same way for every locale, and says it in all its forms, the plainest
+# first; None where the locale has no name for it.
+
+
+def random_moment(rng: Random) -> datetime.datetime:
+    """A second of the years 1950 to 2049."""
+    return datetime.datetime(1950, 1, 1) + datetime.timedelta(seconds=rng.randrange(36_525 * 86_400))
+
+
+def date(rng: Random, locale: Locale) -> list[str]:
+    drawn = random_moment(rng)
+    forms = [format_date(drawn, length, locale) for length in ("long", "full", "medium", "short")]
+    return [*forms, format_skeleton("MMMMd", drawn, locale=locale)]
+
+
+def month(rng: Random, locale: Locale) -> list[str]:
+    return [format_skeleton("yMMMM", random_moment(rng), locale=locale)]
+
+
+def time(rng: Random, locale: Locale) -> list[str]:
+    drawn = random_moment(rng)
+    return [format_time(drawn, length, locale=locale) for length in ("short", "medium")]
+
+
+def moment(rng: Random, locale: Locale) -> list[str]:
+    drawn = random_moment(rng)
+    return [format_datetime(drawn, length, locale=locale) for length in ("medium", "short")]
+
+
+def relative(direction: int, rng: Random, locale: Locale) -> list[str]:
+    """A time before now where `direction` is -1, after now where it is 1."""
+    unit, seconds = rng.choice(list(SECONDS.items()))
+    delta = datetime.timedelta(seconds=direction * rng.randint(1, 99) * seconds)
+    # The infinite threshold keeps the unit: Babel would else make 2 years of 20 months.
+    return [format_timedelta(delta, unit, threshold=math.inf, add_direction=True, locale=locale)]
+
+
+def quantity(value: float, unit: str, length: str, locale: Locale) -> str:
+    text = format_unit(value, unit, length, locale=locale)
+    # Where CLDR inherits a "long" pattern from the "short" one, Babel writes the identifier of the unit.
+    return format_unit(value, unit, "short", locale=locale) if unit in text else text
+
+
+def measure(units: tuple[str, ...], rng: Random, locale: Locale) -> list[str]:
+    value = rng.randrange(1, 10 ** rng.randint(1, 3)) + rng.choice((0, 0, rng.randint(1, 9) / 10))
+    unit = rng.choice(units)
+    return [quantity(value, unit, length, locale) for length in ("long", "short")]
+
+
+def random_duration(rng: Random) -> dict[str, int]:
+    """How many of each of one to three neighbouring units, the largest first: {"day": 40, "hour": 23}."""
+    number = rng.choice((1, 2, 2, 3))
+    first = rng.randrange(len(SECONDS) - number + 1)
+    units = list(SECONDS)[first : first + number]
+    rest = {unit: rng.randrange(1, SECONDS[larger] // SECONDS[unit]) for larger, unit in pairwise(units)}
+    return {units[0]: rng.randint(1, 99)} | rest
+
+
+def duration(rng: Random, locale: Locale) -> list[str]:
+    drawn = random_duration(rng)
+    return [
+        format_list([quantity(n, f"duration-{unit}", length, locale) for unit, n in drawn.items()], locale=locale)
+        for length in ("long", "short")
+    ]
+
+
+def money(rng: Random, locale: Locale) -> list[str]:
+    cents = rng.choice((1, 100)) * rng.randrange(1, 10 ** rng.randint(2, 6))
+    amount = partial(format_currency, Decimal(cents) / 100, rng.choice(NAMES["currency"]), locale=locale)
+    return [amount(format_type="name"), amount(format_type="standard")]
+
+
+def number(rng: Random, locale: Locale) -> list[str]:
+    return [format_decimal(rng.randrange(1, 10 ** rng.randint(2, 7)), locale=locale)]
+
+
+def percentage(rng: Random, locale: Locale) -> list[str]:
+    return [format_percent(Decimal(rng.randint(1, 100)) / 100, locale=locale)]
+
+
+def name_of(kind: str, code: str, locale: Locale) -> str | None:
+    names = {"country": locale.territories, "language": locale.languages, "currency": locale.currencies}
+    return names[kind].get(code)
+
+
+def named(kind: str, rng: Random, locale: Locale) -> list[str | None]:
+    return [name_of(kind, rng.choice(NAMES[kind]), locale)]
+
+
+def listing(rng: Random, locale: Locale) -> list[str | None]:
+    """Two or three different things of a kind."""
+    kind = KINDS[rng.choice(("country", "country", "language", "language", "currency", "distance", "weight", "month"))]
+    items = [kind(rng, locale)[0] for _ in range(rng.randint(2, 3))]
+    style = rng.choice(("standard", "or"))
+    return [None if None in items or len(set(items)) < len(items) else format_list(items, style, locale)]
+
+
+KINDS: dict[str, Callable[[Random, Locale], list[str | None]]] = {
+    "date": date,
+    "month": month,
+    "time": time,
+    "moment": moment,
+    "past": partial(relative, -1),
+    "future": partial(relative, 1),
+    "duration": duration,
+    "money": money,
+    "number": number,
+    "percentage": percentage,
+    "listing": listing,
+    **{kind: partial(measure, units) for kind, units in UNITS.items()},
+    **{kind: partial(named, kind) for kind in NAMES},
+}
+# How often translation and language identification draw each kind.
+WEIGHTS = dict.fromkeys(UNITS, 3) | {
+    "date": 20, "month": 3, "time": 5, "moment": 8, "past": 4, "future": 4,
+    "duration": 6, "money": 15, "number": 4, "percentage": 1, "listing": 25,
+}  # fmt: skip
+
+# English sentences, and what one can ask about each of their facts.
+TEMPLATES = {
+    "The flight to {country} leaves on {date} at {time} and costs {money}.": {
+        "country": "Where does the flight go?",
+        "date": "On which day does the flight leave?",
+        "time": "At what time does the flight leave?",
+        "money": "How much does the flight cost?",
+    },
+    "The course in {language} starts in {month} and takes {duration}.": {
+        "language": "Which language does the course teach?",
+        "month": "In which month does the course start?",
+        "duration": "How long does the course take?",
+    },
+    "The museum in {country} had {number} visitors in {month}.": {
+        "country": "In which country is the museum?",
+        "number": "How many visitors did the museum have?",
+        "month": "In which month were the visitors counted?",
+    },
+    "The parcel from {country} weighs {weight} and arrived {past}.": {
+        "country": "Where does the parcel come from?",
+        "weight": "How much does the parcel weigh?",
+        "past": "When did the parcel arrive?",
+    },
+    "The letter in {language} was sent on {date}.": {
+        "language": "In which language is the letter?",
+        "date": "When was the letter sent?",
+    },
+    "The trail is {distance} long, and a guide asks for {money}.": {
+        "distance": "How long is the trail?",
+        "money": "How much does the guide ask for?",
+    },
+    "The farm in {country} covers {area} and was sold for {money}.": {
+        "country": "Where is the farm?",
+        "area": "How large is the farm?",
+        "money": "For how much was the farm sold?",
+    },
+    "The tank holds {volume} at {temperature}.": {
+        "volume": "How much does the tank hold?",
+        "temperature": "How warm is the tank?",
+    },
+    "The train passed at {time} with a speed of {speed}.": {
+        "time": "At what time did the train pass?",
+        "speed": "How fast was the train?",
+    },
+    "The last backup took {memory} and was made at {moment}.": {
+        "memory": "How large is the backup?",
+        "moment": "When was the backup made?",
+    },
+    "Sales rose by {percentage} and will be counted again {future}.": {
+        "percentage": "By how much did sales rise?",
+        "future": "When will sales be counted again?",
+    },
+}
+# Words stay whole, and so do numbers, times and dates in digits; every other mark is a token of its own.
+TOKEN = re.compile(r"\d+(?:[.,:/]\d+)*|[^\W\d]+|\S")
+# A word is a run of anything but digits and separators, or one letter of a script that is written without spaces.
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u9fff"
+WORD = re.compile(rf"[{UNSPACED}]|[^{UNSPACED}\s\d.,:;/()،]+")
+
+
+def say(kind: str, rng: Random, locale: Locale) -> list[str]:
+    """The forms of one drawn fact, in plain spaces, without direction marks; none where the locale lacks a name."""
+    forms = KINDS[kind](rng, locale)
+    return [] if None in forms else [" ".join(re.sub("[\u200e\u200f\u061c]", "", form).split()) for form in forms]
+
+
+def sentence(template: str, rng: Random) -> tuple[str, dict[str, tuple[int, str]]]:
+    """The template with drawn phrases, and for each of its slots where the phrase starts and what it says."""
+    text, spans = "", {}
+    for literal, slot, _, _ in Formatter().parse(template):
+        text += literal
+        if slot:
+            spans[slot] = (len(text), rng.choice(say(slot, rng, ENGLISH)))
+            text += spans[slot][1]
+    return text, spans
+
+
+# Tasks. Each function draws examples without end.
+
+
+class Example(NamedTuple):
+    given: str  # what a model is given: one text has one answer
+    group: str  # what no two splits may share
+    row: dict[str, Any]
+    is_name: bool = False  # a name cannot be inferred: it belongs to training
+
+
+def draw_fact(rng: Random, locales: list[Locale]) -> list[list[str]]:
+    """One fact, in all its forms, for each of the locales."""
+    kind, state = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0], rng.getrandbits(64)
+    return [say(kind, Random(state), locale) for locale in locales]
+
+
+def translation(rng: Random, source: Locale, target: Locale) -> Iterator[Example]:
+    def pair(one: str, other: str, is_name: bool = False) -> Example:
+        return Example(one, other, {"source": one, "target": other}, is_name)
+
+    for kind, codes in NAMES.items():
+        for code in codes:
+            names = [name_of(kind, code, locale) for locale in (source, target)]
+            if None not in names:
+                yield pair(*names, is_name=True)
+    while True:
+        pairs: dict[str, str] = {}
+        for one, other in zip(*draw_fact(rng, [source, target]), strict=False):
+            # The plainest form stays: "May 3, 2024" is both long and medium in English, but not in Spanish.
+            pairs.setdefault(one, other)
+        if pairs:
+            yield pair(*rng.choice(list(pairs.items())))
+
+
+def classification(rng: Random) -> Iterator[Example]:
+    locales = [Locale.parse(name) for name in CLASSIFIED_LOCALES]
+    while True:
+        fact = draw_fact(rng, locales)
+        speakers = Counter(form for forms in fact for form in set(forms))
+        for locale, forms in zip(locales, fact, strict=True):
+            text = rng.choice(forms or [""])
+            if speakers[text] == 1 and any(map(str.isalpha, text)):
+                yield Example(text, text, {"text": text, "label": str(locale)})
+
+
+def regression(rng: Random) -> Iterator[Example]:
+    while True:
+        state = rng.getrandbits(64)
+        text = rng.choice(say("duration", Random(state), ENGLISH))
+        seconds = sum(n * SECONDS[unit] for unit, n in random_duration(Random(state)).items())
+        yield Example(text, text, {"text": text, "label": math.log10(seconds)})
+
+
+def tagging(rng: Random) -> Iterator[Example]:
+    while True:
+        text, spans = sentence(rng.choice(list(TEMPLATES)), rng)
+        tokens = list(TOKEN.finditer(text))
+        tags = ["O"] * len(tokens)
+        for slot, (start, phrase) in spans.items():
+            inside = [i for i, token in enumerate(tokens) if start <= token.start() < start + len(phrase)]
+            for i in inside:
+                tags[i] = f"{'B' if i == inside[0] else 'I'}-{slot.upper()}"
+        yield Example(text, text, {"tokens": [token.group() for token in tokens], "tags": tags})
+
+
+def question_answering(rng: Random) -> Iterator[Example]:
+    ids = count()
+    while True:
+        context, answered = "", []
+        for template in rng.sample(list(TEMPLATES), 3):
+            text, spans = sentence(template, rng)
+            answered += [(TEMPLATES[template][slot], phrase) for slot, (_, phrase) in spans.items()]
+            context = f"{context} {text}".strip()
+        if any(context.count(answer) > 1 for _, answer in answered):
+            continue
+        for question, answer in answered:
+            answers = {"text": [answer], "answer_start": [context.index(answer)]}
+            row = {"id": f"{next(ids):06}", "question": question, "context": context, "answers": answers}
+            yield Example(f"{question} {context}", context, row)
+
+
+def language_modeling(rng: Random) -> Iterator[Example]:
+    while True:
+        templates = [*rng.sample(list(TEMPLATES), rng.randint(3, 6)), "Also on the list: {listing}."]
+        text = " ".join(sentence(template, rng)[0] for template in templates)
+        yield Example(text, text, {"text": text})
+
+
+TASKS: dict[str, Callable[..., Iterator[Example]]] = {
+    task.__name__: task
+    for task in (translation, classification, regression, tagging, question_answering, language_modeling)
+}
+
+
+def unambiguous(examples: Iterator[Example], size: int) -> list[Example]:
+    """`size` examples that differ in what is given, without those that were drawn with two different answers."""
+    found: dict[str, Example] = {}
+    rejected = set()
+    for example in islice(examples, 20 * size):
+        if example.given not in rejected and found.setdefault(example.given, example).row != example.row:
+            rejected.add(example.given)
+            del found[example.given]
+        if len(found) == size:
+            return list(found.values())
+    raise ValueError(f"{20 * size} draws gave only {len(found)} of {size} examples: choose a smaller size.")
+
+
+def words(example: Example) -> set[str]:
+    return set(WORD.findall(f"{example.given} {example.group}"))
+
+
+def split(examples: list[Example], held_out: int) -> dict[str, list[dict[str, Any]]]:
+    """Rows for training, and at most `held_out` rows each for validation and test.
+
+    Groups stay whole. Names go to training, and so do groups with a word that training would have in fewer than
+    MIN_SEEN examples.
+    """
+    seen = Counter(word for example in examples for word in words(example))
+    groups = defaultdict(list)
+    for example in examples:
+        groups[example.group].append(example)
+
+    splits: dict[str, list[dict[str, Any]]] = {"train": [], "validation": [], "test": []}
+    for group in groups.values():
+        lost = Counter(word for example in group for word in words(example))
+        rare = any(seen[word] - times < MIN_SEEN for word, times in lost.items())
+        room = [name for name in ("validation", "test") if len(splits[name]) + len(group) <= held_out]
+        if rare or not room or any(example.is_name for example in group):
+            chosen = "train"
+        else:
+            chosen = room[0]
+            seen.subtract(lost)
+        splits[chosen] += [example.row for example in group]
+    return splits
+
+
+def parse_locale(name: str) -> Locale:
+    """The locale of a CLDR name such as "en", "pt_BR" or "zh-Hant"."""
+    try:
+        locale = Locale.parse(name.replace("-", "_"))
+    except (UnknownLocaleError, ValueError) as error:
+        languages = ", ".join(sorted(code for code in localedata.locale_identifiers() if "_" not in code))
+        raise ValueError(f"Unknown locale {name!r}: choose one of CLDR ({languages}; or as in pt_BR).") from error
+    countries = len(locale.territories.keys() & set(NAMES["country"]))
+    if countries < MIN_COUNTRIES:
+        raise ValueError(f"CLDR has only {countries} names of countries in {name!r}: choose another, such as 'hi'.")
+    return locale
+
+
+def phrasebook(
+    task: str, source: str = "en", target: str = "es", size: int | None = None, seed: int = 0
+) -> DatasetDict:
+    """Draw the data of one task, split into train, validation and test.
+
+    Args:
+        task: gives the columns. All text is English, but for translation and classification.
+            "translation": `source` and `target`.
+            "classification": `text` and `label`, the name of the locale that it is in, one of `CLASSIFIED_LOCALES`.
+            "regression": `text`, a duration such as "2 hours and 5 minutes", and `label`, log10 of its seconds.
+            "tagging": `tokens` and `tags`, in BIO: the kinds of `KINDS` in capitals, such as B-DATE and I-DATE.
+            "question_answering": `id`, `question`, `context` and `answers`, as in SQuAD.
+            "language_modeling": `text`, one document of several sentences.
+        source, target: the locales of translation, by their names in CLDR.
+        size: rows of the training split, `DEFAULT_SIZES[task]` where it is None; validation and test have a tenth of
+            it each, at most 1000. Question answering keeps contexts whole: it may hold out a few rows less.
+        seed: the same seed gives the same data, in any process.
+
+    Raises:
+        ValueError: unknown task or locale; twice the same locale; locales for another task than translation; a size
+            below MIN_SIZE or above MAX_SIZE, or beyond what the locales have phrases for.
+    """
+    if task not in TASKS:
+        raise ValueError(f"Unknown task {task!r}: choose one of {', '.join(TASKS)}.")
+    if task != "translation" and (source, target) != ("en", "es"):
+        raise ValueError(f"{source=} and {target=} are options of the task 'translation', not of {task!r}: omit them.")
+    size = DEFAULT_SIZES[task] if size is None else size
+    if not MIN_SIZE <= size <= MAX_SIZE:
+        raise ValueError(f"{size=} is out of range: choose from {MIN_SIZE} to {MAX_SIZE} training rows.")
+    locales = [parse_locale(source), parse_locale(target)] if task == "translation" else []
+    if task == "translation" and locales[0] == locales[1]:
+        raise ValueError(f"{source=} and {target=} are the same locale: choose two.")
+
+    rng = Random(f"{seed}-{task}")
+    held_out = min(size // 10, 1000)
+    splits = split(unambiguous(TASKS[task](rng, *locales), size + 2 * held_out), held_out)
+    for rows in splits.values():
+        rng.shuffle(rows)
+    return DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()})

@@ -1,0 +1,61 @@
+"""Text in, text out: lines from a file or standard input, results to a file that is never left half-written."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from tqdm.auto import tqdm
+
+
+def read_lines(path: str) -> list[str]:
+    """The lines of a UTF-8 file, or of standard input for "-".
+
+    Raises:
+        ValueError: a line is not valid UTF-8; the message names file and line.
+        FileNotFoundError: there is no such file.
+    """
+    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    lines = data.split(b"\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    decoded = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            decoded.append(line.decode("utf-8").removesuffix("\r"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}).") from error
+    return decoded
+
+
+@contextmanager
+def open_output(path: str) -> Iterator[TextIO]:
+    """Standard output for "-"; else a new file that takes the place of `path` only once it is complete."""
+    if path == "-":
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    part = Path(f"{path}.part")
+    try:
+        with part.open("w", encoding="utf-8") as stream:
+            yield stream
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def map_by_length(
+    function: Callable[[list[str]], Iterable[str]], texts: list[str], batch_size: int, description: str
+) -> list[str]:
+    """Apply `function` to batches of texts of similar length, longest first, and give the results in input order."""
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
+    results = [""] * len(texts)
+    with tqdm(total=len(texts), desc=description, file=sys.stderr, disable=None) as progress:
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            for row, result in zip(rows, function([texts[row] for row in rows]), strict=True):
+                results[row] = result
+            progress.update(len(rows))
+    return results

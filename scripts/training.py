@@ -1,0 +1,99 @@
+"""What every training script does around its model and data: options, tokenizer, training, averaging, saving, card."""
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, HfArgumentParser, PreTrainedTokenizerBase, Trainer, set_seed
+
+from checkpoint_averaging import average_checkpoints, complete_checkpoints
+from data_loading import DataArguments
+from model_card import CardFacts, write_model_card
+from model_options import model_options
+from recipe import RecipeArguments
+from tokenizer_training import CUTS, train_tokenizer
+
+
+@dataclass
+class TokenizerArguments:
+    tokenizer_name_or_path: str | None = field(
+        default=None, metadata={"help": "Use this tokenizer (a folder or a Hub name) instead of training one."}
+    )
+    vocab_size: int = field(
+        default=8000, metadata={"help": "Tokens of a tokenizer that is trained (section 5.1: 37000)."}
+    )
+    tokenizer_kind: str = field(
+        default="byte_bpe", metadata={"help": f"How a tokenizer that is trained cuts text: {' or '.join(CUTS)}."}
+    )
+    lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
+
+
+def parse(config_class: type, recipe_class: type[RecipeArguments], arguments: list[str] | None) -> tuple[Any, ...]:
+    """The options of a training script: of model, data, tokenizer and training, from the command line or one file.
+
+    A single argument that ends in .yaml, .yml or .json is a file with the options by name.
+
+    Raises:
+        ValueError: the output folder holds an earlier run that is not to be resumed.
+    """
+    parser = HfArgumentParser([model_options(config_class), DataArguments, TokenizerArguments, recipe_class])
+    given = os.sys.argv[1:] if arguments is None else arguments
+    if len(given) == 1 and given[0].endswith((".yaml", ".yml")):
+        parsed = parser.parse_yaml_file(given[0])
+    elif len(given) == 1 and given[0].endswith(".json"):
+        parsed = parser.parse_json_file(given[0])
+    else:
+        parsed = parser.parse_args_into_dataclasses(given)
+    training = parsed[-1]
+    folder = Path(training.output_dir)
+    if training.do_train and not training.resume_from_checkpoint and folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(
+            f"output_dir={folder} is not empty: continue its run with --resume_from_checkpoint true, or choose a new one."
+        )
+    set_seed(training.seed)
+    return parsed
+
+
+def make_tokenizer(
+    args: TokenizerArguments, model_name_or_path: str | None, texts: Iterable[str], template: str
+) -> PreTrainedTokenizerBase:
+    """The tokenizer that was asked for, else the one of the checkpoint, else one trained on `texts`."""
+    name = args.tokenizer_name_or_path or model_name_or_path
+    if name is not None:
+        return AutoTokenizer.from_pretrained(name)
+    return train_tokenizer(texts, args.vocab_size, args.tokenizer_kind, template, args.lowercase)
+
+
+def train(trainer: Trainer) -> None:
+    """Train, or go on from the last complete checkpoint, and leave the final weights in `trainer.model`."""
+    arguments: RecipeArguments = trainer.args
+    checkpoint = arguments.resume_from_checkpoint
+    if checkpoint in ("true", "True", True):
+        complete = complete_checkpoints(Path(arguments.output_dir))
+        checkpoint = str(complete[-1]) if complete else None
+    trainer.train(resume_from_checkpoint=checkpoint)
+    if arguments.average_checkpoints > 1 and trainer.is_world_process_zero():
+        folders = complete_checkpoints(Path(arguments.output_dir))[-arguments.average_checkpoints :]
+        # Tied weights are stored once, under the name of their source.
+        trainer.model.load_state_dict(average_checkpoints(folders), strict=False)
+
+
+def save(trainer: Trainer, facts: CardFacts) -> None:
+    """Write the model folder: weights, config, code, tokenizer, model card. In the main process only."""
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        folder = Path(trainer.args.output_dir)
+        write_model_card(folder, trainer.model, trainer.args, trainer.state, facts)
+
+
+def print_scores(scores: dict[str, dict[str, float]]) -> None:
+    """A line for each split."""
+    for split, values in scores.items():
+        print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+
+
+def fields_of(instance: Any) -> dict[str, Any]:
+    return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance)}
