@@ -1032,19 +1032,20 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        shift_labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """
         Args:
             labels: (batch, length), the input tokens themselves, -100 where none; position t is compared with t + 1.
-            shift_labels: (batch, length), already shifted, in the place of `labels`.
+            shift_labels: (batch, length), already shifted, in the place of `labels`. Only a keyword argument, since a
+                Trainer takes each named parameter with "label" in it for a column that all data have.
             logits_to_keep: compute the logits of so many last positions only; 0 is all.
         All others: see `VanillaTransformerDecoderModel.forward`.
 
         Returns:
             `logits` (batch, length, vocab), `loss` where labels were given, and what the model returns.
         """
+        shift_labels = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
             shift_labels = F.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
         refuse_cache_with_labels(shift_labels, past_key_values)

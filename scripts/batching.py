@@ -10,8 +10,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
     """Batches of row numbers, of similar length, whose padded size stays within a budget.
 
     Rows are drawn anew each epoch: shuffled by seed and epoch, sorted by length (so that rows of one length keep their
-    shuffled order), cut into batches, and the batches shuffled. Cutting happens once, over the sorted lengths, which are
-    the same in each epoch: so is the number of batches. Under several processes, each takes every n-th batch.
+    shuffled order), cut into batches, and the batches shuffled. Where to cut is found once, over the sorted lengths,
+    which are the same in each epoch: so is the number of batches. Of several processes, each takes every n-th batch.
 
     Args:
         lengths: (rows, sides) tokens of each row on each side, such as source and target.
@@ -29,7 +29,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         if longest.max() > tokens_per_batch:
             row = int(longest.argmax())
             raise ValueError(
-                f"Row {row} has {longest[row]} tokens, more than tokens_per_batch={tokens_per_batch}: raise the budget, "
+                f"Row {row} has {longest[row]} tokens, more than tokens_per_batch={tokens_per_batch}: raise that, "
                 "or leave out or cut such rows."
             )
         self.seed = seed
@@ -87,9 +87,9 @@ def pack_documents(
 ) -> dict[str, list[list[int]]]:
     """Put documents one after another into full blocks; a document that does not fit goes on in the next block.
 
-    Positions restart with each document, by which the model keeps attention inside it, and its first token in a block is
-    not a target (-100), since nothing before it in the block belongs to it. What fills no block is left for the caller's
-    next batch: give large ones.
+    Positions restart with each document, by which the model keeps attention inside it, and its first token in a block
+    is not a target (-100), since nothing before it in the block belongs to it. What does not fill the last block is
+    left out: give many documents at once.
 
     Returns:
         `input_ids`, `position_ids` and `labels`, each (blocks, block_size).

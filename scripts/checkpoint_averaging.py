@@ -82,9 +82,8 @@ def average_checkpoints(folders: list[Path]) -> dict[str, torch.Tensor]:
             )
         for name, weight in weights.items():
             if weight.shape != total[name].shape:
-                raise ValueError(
-                    f"{name} has shape {tuple(weight.shape)} in {folder}, and {tuple(total[name].shape)} in {folders[0]}."
-                )
+                shapes = tuple(weight.shape), tuple(total[name].shape)
+                raise ValueError(f"{name} has shape {shapes[0]} in {folder}, and {shapes[1]} in {folders[0]}.")
             total[name] += weight.float()
     return {name: (weight / len(folders)).to(dtypes[name]) for name, weight in total.items()}
 
@@ -101,7 +100,7 @@ def save_average(folders: list[Path], output: Path) -> None:
     weights = average_checkpoints(folders)
     part = output.with_name(f"{output.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    shutil.copytree(folders[-1], part, ignore=shutil.ignore_patterns(*TRAINING_FILES))
+    shutil.copytree(folders[-1], part, ignore=shutil.ignore_patterns(*TRAINING_FILES, "*.safetensors*"))
     save_file(weights, part / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
     os.replace(part, output)
 

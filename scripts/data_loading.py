@@ -164,6 +164,21 @@ def check(split: Dataset, task: str, where: str) -> None:
             raise ValueError(f"{where}, row {number}: {fault}.")
 
 
+def hold_out(train: Dataset, args: DataArguments) -> dict[str, Dataset]:
+    """Make a validation split: of rows drawn by seed, or, of a single document, its end."""
+    if len(train) > 1:
+        parts = train.train_test_split(args.validation_fraction, seed=args.data_split_seed)
+        return {"train": parts["train"], "validation": parts["test"]}
+    if "text" not in train.column_names:
+        raise ValueError("There is one training row, and no validation split: give --validation_file.")
+    text = train[0]["text"]
+    end = int(len(text) * (1 - args.validation_fraction))
+    return {
+        "train": Dataset.from_dict({"text": [text[:end]]}),
+        "validation": Dataset.from_dict({"text": [text[end:]]}),
+    }
+
+
 def label_names(split: Any) -> list[str] | None:
     """The names of a column of class numbers, where the data set knows them."""
     return getattr((split.features or {}).get("label"), "names", None)
@@ -200,9 +215,8 @@ def load_splits(args: DataArguments, task: str) -> DatasetDict | IterableDataset
             check(data, task, places[split])
         splits[split] = data
 
-    if "validation" not in splits and isinstance(splits.get("train"), Dataset) and len(splits["train"]) > 1:
-        parts = splits["train"].train_test_split(args.validation_fraction, seed=args.data_split_seed)
-        splits |= {"train": parts["train"], "validation": parts["test"]}
+    if "validation" not in splits and isinstance(splits.get("train"), Dataset):
+        splits |= hold_out(splits["train"], args)
     return IterableDatasetDict(splits) if args.streaming else DatasetDict(splits)
 
 

@@ -18,7 +18,7 @@ def translate(
     extra_tokens: int = EXTRA_TOKENS,
     **generate_options,
 ) -> list[str]:
-    """Translate a batch of texts; each output has at most so many tokens as the longest input and `extra_tokens` more."""
+    """Translate a batch of texts; outputs have at most `extra_tokens` more tokens than the longest input."""
     batch = tokenizer(texts, return_tensors="pt", padding=True).to(model.device)
     max_length = batch["input_ids"].shape[1] + extra_tokens
     output = model.generate(**batch, **({"max_length": max_length} | generate_options))

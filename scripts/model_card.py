@@ -1,4 +1,4 @@
-"""The model card of a training run: README.md with the Hub's metadata, results, hyper-parameters and training curve."""
+"""The model card of a training run: README.md with the Hub's metadata, results, hyper-parameters and loss curve."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,9 +45,9 @@ IMPORTS = {
 }
 # The arguments of a run that decide its result; what is not set is left out.
 HYPER_PARAMETERS = (
-    "learning_rate lr_scheduler_type warmup_steps max_steps num_train_epochs tokens_per_batch per_device_train_batch_size "
-    "gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm average_checkpoints seed "
-    "bf16 fp16"
+    "learning_rate lr_scheduler_type warmup_steps max_steps num_train_epochs tokens_per_batch "
+    "per_device_train_batch_size gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon weight_decay "
+    "max_grad_norm average_checkpoints seed bf16 fp16"
 ).split()
 
 TEMPLATE = """\

@@ -1,4 +1,4 @@
-"""From command-line options to a model: a preset of the paper's Table 3, or a checkpoint, and any field of its config."""
+"""From command-line options to a model: a preset of Table 3, or a checkpoint, and any field of its config."""
 
 import dataclasses
 import re
@@ -46,7 +46,7 @@ def plain_type(annotation: Any) -> Any:
 
 
 def model_options(config_class: type) -> type:
-    """A dataclass for HfArgumentParser: `ModelSource`, and one option for each field of `config_class`, None by default."""
+    """A dataclass for HfArgumentParser: `ModelSource`, and each field of `config_class`, by default None."""
     annotations = {f.name: f.type for f in dataclasses.fields(config_class)}
     options = [
         (name, plain_type(annotations[name]) | None, field(default=None, metadata={"help": text.replace("%", "%%")}))

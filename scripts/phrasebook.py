@@ -152,11 +152,14 @@ def named(kind: str, rng: Random, locale: Locale) -> list[str | None]:
 
 
 def listing(rng: Random, locale: Locale) -> list[str | None]:
-    """Two or three different things of a kind."""
+    """Two or three things of a kind; what was drawn twice is said once."""
     kind = KINDS[rng.choice(("country", "country", "language", "language", "currency", "distance", "weight", "month"))]
-    items = [kind(rng, locale)[0] for _ in range(rng.randint(2, 3))]
     style = rng.choice(("standard", "or"))
-    return [None if None in items or len(set(items)) < len(items) else format_list(items, style, locale)]
+    states = [rng.getrandbits(64) for _ in range(rng.randint(2, 3))]
+    # Compared in English, so that the same ones stay in every locale.
+    different = {kind(Random(state), ENGLISH)[0]: state for state in states}.values()
+    items = [kind(Random(state), locale)[0] for state in different]
+    return [None if None in items else format_list(items, style, locale)]
 
 
 KINDS: dict[str, Callable[[Random, Locale], list[str | None]]] = {

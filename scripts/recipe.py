@@ -33,14 +33,12 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     warmup_steps: float = field(default=4000, metadata={"help": "Steps of rising learning rate; below 1 a ratio."})
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
-    max_grad_norm: float = field(
-        default=0.0, metadata={"help": "Largest gradient norm; 0 clips nothing, as the paper."}
-    )
+    max_grad_norm: float = field(default=0.0, metadata={"help": "Largest gradient norm; 0: no clipping."})
     tokens_per_batch: int | None = field(
         default=None,
         metadata={
-            "help": "Fill each device's batches up to so many source and so many target tokens, padding included, with "
-            "sequences of similar length (section 5.1: about 25000). None: --per_device_train_batch_size sequences."
+            "help": "Fill each device's batches up to so many source and so many target tokens, padding included, "
+            "with sequences of similar length (section 5.1: 25000). None: --per_device_train_batch_size sequences."
         },
     )
     average_checkpoints: int = field(

@@ -1,88 +1,147 @@
-"""Train a tokenizer on the user's own text, and save it so that AutoTokenizer loads it with no code of this project."""
+"""Train a tokenizer that AutoTokenizer loads without this project, and that loses nothing: any text decodes to itself.
 
-from collections.abc import Iterable
+Both kinds fall back to bytes, so no character is ever unknown. Models that write text get their special tokens from
+`TEMPLATES` alone: where a text has the characters "</s>", they are text. Encoders read them as what they name, because
+that is how a user writes <mask>.
+"""
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import TokenizersBackend
 
 
-PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"
-SPECIAL_TOKENS = [PAD, BOS, EOS, MASK]  # with the ids 0, 1, 2, 3: the configs' defaults
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"  # ids 0 to 3; the first three are the defaults of the configs
 
-# What is put around a text, by the kind of model that reads it. A language model's prompt must not end in </s>.
+# What completes one sequence ($A) and a pair of them ($A, $B), for each family of models.
 TEMPLATES = {
-    "seq2seq": ("$A </s>", "$A </s> $B </s>"),
-    "encoder": ("<s> $A </s>", "<s> $A </s> $B </s>"),
-    "causal": ("$A", "$A $B"),
+    "seq2seq": (f"$A {EOS}", f"$A {EOS} $B {EOS}"),  # source and target alike; the decoder starts with <s> by itself
+    "causal": (f"{BOS} $A", f"{BOS} $A $B"),  # open at its end, so that a prompt can be continued
+    "encoder": (f"{BOS} $A {EOS}", f"{BOS} $A {EOS} $B {EOS}"),  # <s>: what pooling="first" reads, "no answer" in QA
 }
-# How text is cut before merges are learnt. Digits stay single: a number is copied or rewritten digit by digit.
-# "character" cuts between all characters, so that nothing is merged but the bytes of one character.
-CUTS = {
-    "byte_bpe": [pre_tokenizers.Digits(individual_digits=True)],
-    "character": [pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")],
-}
+BYTES = 256
+
+# No token crosses these borders: a word with its vowel signs and the space before it, one digit, other marks, white
+# space. Digit by digit, numbers that training never saw can be read and written.
+PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
+
+
+class PreTrainedTokenizerFast(TokenizersBackend):
+    """The library's class by the name that transformers 4 knows too: a saved folder names its class."""
+
+
+def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
+    """Byte pair encoding (section 5.1) of UTF-8: first all bytes, then pairs that occur at least twice."""
+    tokenizer = Tokenizer(models.BPE())
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(PIECES, "isolated"), to_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=special_tokens,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def character(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
+    """One token for each of the most frequent characters; any other character is the bytes of its UTF-8."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    by_frequency = sorted(counts, key=lambda char: (-counts[char], char))
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(BYTES)]
+    tokens = [*map(str, special_tokens), *byte_tokens, *by_frequency]
+    vocabulary = {token: i for i, token in enumerate(tokens[:vocab_size])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(special_tokens)
+    return tokenizer
+
+
+KINDS = {"byte_bpe": byte_bpe, "character": character}
+
+
+def checked(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, unless one is not a string (TypeError) or all of them are empty (ValueError)."""
+    characters = 0
+    for row, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise TypeError(f"Text {row} of the corpus is {text!r}: a tokenizer is trained on strings.")
+        characters += len(text)
+        yield text
+    if not characters:
+        raise ValueError("The corpus is empty: a tokenizer is trained on at least one text with characters.")
 
 
 def train_tokenizer(
     texts: Iterable[str],
-    vocab_size: int = 8000,
-    kind: str = "byte_bpe",
     template: str = "seq2seq",
+    kind: str = "byte_bpe",
+    vocab_size: int = 8000,
     lowercase: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Learn byte-pair encoding over bytes (section 5.1 has a joint BPE vocabulary): no character is ever unknown.
+    """Train a tokenizer on `texts`, the same one each time.
 
     Args:
-        texts: the training text of all languages together.
-        vocab_size: number of tokens, special ones and the 256 bytes included; fewer where the text has no more pairs.
-        kind: "byte_bpe", or "character" for one token per character seen in training.
-        template: "seq2seq" ends each text with </s>; "encoder" also begins the sequence with <s>; "causal" adds nothing
-            and pads on the left.
-        lowercase: lower-case all text first; what is decoded is then lower-case too.
+        template: the family of models that will read its output, a key of `TEMPLATES`. "encoder" has <mask>, and
+            "causal" pads on the left.
+        kind: "byte_bpe" (byte-level byte pair encoding) or "character".
+        vocab_size: most tokens that it may have; few texts give fewer.
+        lowercase: lower-case every text. Decoding then gives the lower-cased text.
 
     Raises:
-        ValueError: unknown kind or template, no text, or a vocabulary too small for the bytes.
+        ValueError: unknown template or kind; a vocabulary too small for the special tokens and the bytes; no text.
+        TypeError: one of `texts` is not a string.
     """
-    for name, value, known in (("kind", kind, CUTS), ("template", template, TEMPLATES)):
+    for option, value, known in (("template", template, TEMPLATES), ("kind", kind, KINDS)):
         if value not in known:
-            raise ValueError(f"{name}={value!r} must be one of: {', '.join(known)}.")
-    smallest = len(SPECIAL_TOKENS) + len(BYTES)
+            raise ValueError(f"{option}={value!r} is not known: choose one of {', '.join(known)}.")
+    names = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
+    if template == "encoder":
+        names |= {"mask_token": MASK, "cls_token": BOS, "sep_token": EOS}
+    # <mask> stands for a word with the space before it, which is a part of the word's token.
+    special_tokens = [
+        AddedToken(token, lstrip=token == MASK and kind == "byte_bpe", normalized=False, special=True)
+        for token in dict.fromkeys(names.values())
+    ]
+    smallest = len(special_tokens) + BYTES
     if vocab_size < smallest:
-        raise ValueError(f"vocab_size={vocab_size} has no room for {smallest} bytes and special tokens.")
+        raise ValueError(
+            f"vocab_size={vocab_size} is too small: the special tokens and the {BYTES} bytes alone are {smallest}."
+        )
 
-    backend = Tokenizer(models.BPE())
+    corpus = checked(texts)
     if lowercase:
-        backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [*CUTS[kind], pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "byte_bpe")]
-    )
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=SPECIAL_TOKENS, initial_alphabet=BYTES, show_progress=False
-    )
-    seen = 0
-
-    def counted() -> Iterable[str]:
-        nonlocal seen
-        for text in texts:
-            seen += bool(text)
-            yield text
-
-    backend.train_from_iterator(counted(), trainer)
-    if not seen:
-        raise ValueError("There is no text to train a tokenizer on: every text is empty.")
-
+        corpus = map(normalizers.Lowercase().normalize_str, corpus)
+    tokenizer = KINDS[kind](corpus, vocab_size, special_tokens)
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
     single, pair = TEMPLATES[template]
-    backend.post_processor = processors.TemplateProcessing(
-        single=single, pair=pair, special_tokens=[(token, backend.token_to_id(token)) for token in (BOS, EOS)]
-    )
+    ids = [(str(token), tokenizer.token_to_id(str(token))) for token in special_tokens]
+    completed = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+    # Offsets leave out the space that begins a token, so that those of an answer are the answer.
+    trimmed = [processors.ByteLevel(trim_offsets=True)] if kind == "byte_bpe" else []
+    tokenizer.post_processor = processors.Sequence([*trimmed, completed])
+
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        mask_token=MASK,
+        tokenizer_object=tokenizer,
+        **names,
+        split_special_tokens=template != "encoder",
         padding_side="left" if template == "causal" else "right",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,

@@ -1,7 +1,6 @@
 """What every training script does around its model and data: options, tokenizer, training, averaging, saving, card."""
 
-import dataclasses
-import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from data_loading import DataArguments
 from model_card import CardFacts, write_model_card
 from model_options import model_options
 from recipe import RecipeArguments
-from tokenizer_training import CUTS, train_tokenizer
+from tokenizer_training import KINDS, train_tokenizer
 
 
 @dataclass
@@ -22,11 +21,9 @@ class TokenizerArguments:
     tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "Use this tokenizer (a folder or a Hub name) instead of training one."}
     )
-    vocab_size: int = field(
-        default=8000, metadata={"help": "Tokens of a tokenizer that is trained (section 5.1: 37000)."}
-    )
+    vocab_size: int = field(default=8000, metadata={"help": "Tokens of a tokenizer that is trained."})
     tokenizer_kind: str = field(
-        default="byte_bpe", metadata={"help": f"How a tokenizer that is trained cuts text: {' or '.join(CUTS)}."}
+        default="byte_bpe", metadata={"help": f"How a tokenizer that is trained cuts text: {' or '.join(KINDS)}."}
     )
     lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
 
@@ -40,7 +37,7 @@ def parse(config_class: type, recipe_class: type[RecipeArguments], arguments: li
         ValueError: the output folder holds an earlier run that is not to be resumed.
     """
     parser = HfArgumentParser([model_options(config_class), DataArguments, TokenizerArguments, recipe_class])
-    given = os.sys.argv[1:] if arguments is None else arguments
+    given = sys.argv[1:] if arguments is None else arguments
     if len(given) == 1 and given[0].endswith((".yaml", ".yml")):
         parsed = parser.parse_yaml_file(given[0])
     elif len(given) == 1 and given[0].endswith(".json"):
@@ -51,7 +48,7 @@ def parse(config_class: type, recipe_class: type[RecipeArguments], arguments: li
     folder = Path(training.output_dir)
     if training.do_train and not training.resume_from_checkpoint and folder.is_dir() and any(folder.iterdir()):
         raise ValueError(
-            f"output_dir={folder} is not empty: continue its run with --resume_from_checkpoint true, or choose a new one."
+            f"output_dir={folder} is not empty: continue it with --resume_from_checkpoint true, or choose another"
         )
     set_seed(training.seed)
     return parsed
@@ -64,7 +61,9 @@ def make_tokenizer(
     name = args.tokenizer_name_or_path or model_name_or_path
     if name is not None:
         return AutoTokenizer.from_pretrained(name)
-    return train_tokenizer(texts, args.vocab_size, args.tokenizer_kind, template, args.lowercase)
+    return train_tokenizer(
+        texts, template=template, kind=args.tokenizer_kind, vocab_size=args.vocab_size, lowercase=args.lowercase
+    )
 
 
 def train(trainer: Trainer) -> None:
@@ -95,5 +94,12 @@ def print_scores(scores: dict[str, dict[str, float]]) -> None:
         print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
 
 
-def fields_of(instance: Any) -> dict[str, Any]:
-    return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance)}
+def score_splits(trainer: Trainer, encoded: Any) -> dict[str, dict[str, float]]:
+    """What the trainer's `compute_metrics` gives, and the loss, on the held-out splits."""
+    scores = {}
+    for split in ("validation", "test"):
+        if split in encoded:
+            metrics = trainer.evaluate(encoded[split])
+            kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
+            scores[split] = {name: value for name, value in kept.items() if not name.endswith(("runtime", "second"))}
+    return scores
