@@ -10,11 +10,11 @@ import numpy as np
 from datasets import DatasetDict
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
 
-from data_loading import check_labels, label_names, load_splits
 from metrics import classification_scores, regression_scores
 from model_card import CardFacts
 from model_options import make_model
 from recipe import RecipeArguments, RecipeTrainer
+from task_data import check_labels, label_names, load_splits
 from training import make_tokenizer, parse, print_scores, save, score_splits, train
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForSequenceClassification
 

@@ -9,10 +9,10 @@ from typing import Any
 from transformers import AutoTokenizer, HfArgumentParser, PreTrainedTokenizerBase, Trainer, set_seed
 
 from checkpoint_averaging import average_checkpoints, complete_checkpoints
-from data_loading import DataArguments
 from model_card import CardFacts, write_model_card
 from model_options import model_options
 from recipe import RecipeArguments
+from task_data import DataArguments
 from tokenizer_training import KINDS, train_tokenizer
 
 

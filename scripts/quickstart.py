@@ -1,0 +1,59 @@
+"""The main job at small scale: train a translator on the embedded phrasebook, score it, save it, load it, use it.
+
+python scripts/quickstart.py                                            # English to Spanish
+python scripts/quickstart.py --source_locale hi --target_locale en      # Hindi to English
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, HfArgumentParser
+
+import train_translation
+from decoding import translate
+from phrasebook import phrasebook
+
+
+SAMPLES = 10
+RECIPE = """
+    --encoder_layers 3 --decoder_layers 3 --d_model 128 --d_ff 512 --num_heads 4 --vocab_size 2000
+    --tokens_per_batch 1500 --warmup_steps 400 --learning_rate_scale 0.4 --max_steps 1800
+    --logging_steps 50 --save_steps 100 --save_total_limit 5
+""".split()
+
+
+@dataclass
+class QuickstartArguments:
+    source_locale: str = field(default="en", metadata={"help": "Language to translate from, a CLDR locale."})
+    target_locale: str = field(default="es", metadata={"help": "Language to translate to, a CLDR locale."})
+    output_dir: str | None = field(default=None, metadata={"help": "Folder of the model: runs/quickstart-en-es."})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    (args,) = HfArgumentParser(QuickstartArguments).parse_args_into_dataclasses(arguments)
+    locales = (args.source_locale, args.target_locale)
+    folder = Path(args.output_dir or f"runs/quickstart-{'-'.join(locales)}")
+    if (folder / "model.safetensors").is_file():
+        print(f"{folder} holds a trained model already. Remove the folder to train it anew.\n")
+    else:
+        print(f"Training a translator from {locales[0]} to {locales[1]} on the CLDR phrasebook.", flush=True)
+        options = ["--source_locale", locales[0], "--target_locale", locales[1], "--output_dir", str(folder)]
+        train_translation.main([*RECIPE, *options])
+
+    # As anybody would load it, without a class of this project.
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
+    rows = phrasebook("translation", *locales)["test"].select(range(SAMPLES))
+    print(f"\nPhrases that training has not seen, as {folder} translates them:")
+    for source, target, output in zip(
+        rows["source"], rows["target"], translate(rows["source"], model, tokenizer), strict=True
+    ):
+        verdict = "right" if output == target else f"should be: {target}"
+        print(f"  {source}  ->  {output}  ({verdict})")
+    print(f"\nThe model folder is {folder}: weights, tokenizer, code and model card (README.md).")
+    print(f"Translate your own lines: echo 'May 5, 2031' | .venv/bin/python scripts/translate.py --model {folder}")
+    print(f"Open the demo on it:      make demo MODEL={folder}")
+
+
+if __name__ == "__main__":
+    main()

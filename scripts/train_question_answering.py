@@ -1,0 +1,133 @@
+"""Train a reader that finds the answer to a question in a text (extractive question answering).
+
+python scripts/train_question_answering.py --dataset squad --output_dir runs/reader
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
+from torch.utils.data import DataLoader
+from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+
+from metrics import question_answering_scores
+from model_card import CardFacts
+from model_options import make_model
+from recipe import RecipeArguments, RecipeTrainer
+from task_data import load_splits
+from training import make_tokenizer, parse, print_scores, save, train
+from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForQuestionAnswering
+
+
+@dataclass
+class QuestionAnsweringArguments(RecipeArguments):
+    max_length: int = field(default=384, metadata={"help": "Tokens of question and text that are read at once."})
+    stride: int = field(default=128, metadata={"help": "Overlap of the pieces of a longer text, in tokens."})
+    max_answer_length: int = field(default=30, metadata={"help": "Longest answer, in tokens."})
+
+
+def read_pieces(rows: dict, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments) -> dict[str, list]:
+    """Question and piece of text for each piece: its row, its tokens, and the characters each token stands for.
+
+    `offsets` is (-1, -1) for tokens outside the text.
+    """
+    encoded = tokenizer(
+        rows["question"],
+        rows["context"],
+        truncation="only_second",
+        max_length=args.max_length,
+        stride=args.stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    offsets = [
+        [span if part == 1 else (-1, -1) for span, part in zip(spans, encoded.sequence_ids(i), strict=True)]
+        for i, spans in enumerate(encoded["offset_mapping"])
+    ]
+    return {"row": encoded["overflow_to_sample_mapping"], "input_ids": encoded["input_ids"], "offsets": offsets}
+
+
+def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+    """First and last token of the characters [start, end); 0, 0 where this piece does not hold all of them."""
+    inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start and first >= 0]
+    if not inside or offsets[inside[0]][0] > start or offsets[inside[-1]][1] < end:
+        return 0, 0
+    return inside[0], inside[-1]
+
+
+def encode_training(train: Dataset, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments) -> Dataset:
+    def encode_rows(rows: dict[str, list]) -> dict[str, list]:
+        pieces = read_pieces(rows, tokenizer, args)
+        positions = []
+        for row, offsets in zip(pieces["row"], pieces["offsets"], strict=True):
+            answers = rows["answers"][row]
+            start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
+            positions.append(answer_positions(offsets, start, start + len(text)) if text else (0, 0))
+        starts, ends = zip(*positions, strict=True)
+        return {"input_ids": pieces["input_ids"], "start_positions": list(starts), "end_positions": list(ends)}
+
+    return train.map(encode_rows, batched=True, remove_columns=train.column_names, desc="tokenizing")
+
+
+@torch.inference_mode()
+def answer_all(
+    rows: Dataset, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments
+) -> list[str]:
+    """The best-scored span of each row's text, over all pieces of it."""
+    pieces = Dataset.from_dict(read_pieces(rows[:], tokenizer, args))
+    collate = DataCollatorWithPadding(tokenizer)
+    loader = DataLoader(pieces.select_columns("input_ids"), batch_size=64, collate_fn=collate)
+    best: dict[int, tuple[float, str]] = defaultdict(lambda: (-np.inf, ""))
+    number = 0
+    for batch in loader:
+        output = model(**batch.to(model.device))
+        scores = output.start_logits.float()[:, :, None] + output.end_logits.float()[:, None, :]
+        allowed = torch.ones_like(scores, dtype=torch.bool).triu().tril(args.max_answer_length - 1)
+        for score, span_allowed in zip(scores, allowed, strict=True):
+            offsets = np.array(pieces[number]["offsets"])
+            in_text = torch.zeros(len(score), dtype=torch.bool)
+            in_text[: len(offsets)] = torch.from_numpy(offsets[:, 0] >= 0)
+            score = score.cpu().masked_fill(~(span_allowed.cpu() & in_text & in_text[:, None]), -np.inf)
+            start, end = divmod(int(score.argmax()), len(score))
+            row = pieces[number]["row"]
+            value = float(score[start, end])
+            if value > best[row][0]:
+                best[row] = (value, rows[row]["context"][offsets[start][0] : offsets[end][1]])
+            number += 1
+    return [best[row][1] for row in range(len(rows))]
+
+
+def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
+    """Run the script; returns the scores by split."""
+    options, data, tokenizing, training = parse(VanillaTransformerEncoderConfig, QuestionAnsweringArguments, arguments)
+    splits: DatasetDict = load_splits(data, "question_answering")
+    texts = (row[side] for row in splits["train"] for side in ("question", "context"))
+    tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, "encoder")
+    model = make_model(VanillaTransformerForQuestionAnswering, options, tokenizer)
+    trainer = RecipeTrainer(
+        model=model,
+        args=training,
+        train_dataset=encode_training(splits["train"], tokenizer, training),
+        eval_dataset=encode_training(splits["validation"], tokenizer, training),
+        data_collator=DataCollatorWithPadding(tokenizer),
+        processing_class=tokenizer,
+    )
+    if training.do_train:
+        train(trainer)
+
+    model.eval()
+    scores = {}
+    for split in ("validation", "test"):
+        if split in splits and trainer.is_world_process_zero():
+            answers = answer_all(splits[split], model, tokenizer, training)
+            references = {str(i): row["answers"]["text"] for i, row in enumerate(splits[split])}
+            scores[split] = question_answering_scores({str(i): a for i, a in enumerate(answers)}, references)
+    print_scores(scores)
+    save(trainer, CardFacts("question-answering", data.name, scores))
+    return scores
+
+
+if __name__ == "__main__":
+    main()
