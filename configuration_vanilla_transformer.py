@@ -93,6 +93,8 @@ class TransformerConfig(PreTrainedConfig):
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
     # Which class an Auto class finds for this family: the registration and every saved folder read it from here.
     auto_classes: ClassVar[dict[str, str]] = {}
+    # Pipelines of the tasks that transformers 5 no longer has: task -> (our class for it, Auto class of its model).
+    pipeline_classes: ClassVar[dict[str, tuple[str, str]]] = {}
     layer_count_fields: ClassVar[tuple[str, ...]] = ("num_layers",)
 
     vocab_size: int = 37000
@@ -138,7 +140,8 @@ class TransformerConfig(PreTrainedConfig):
         if self.num_heads > 0 and self.d_model % self.num_heads == 0:
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
-        kwargs.pop("auto_map", None)
+        for name in ("auto_map", "custom_pipelines"):
+            kwargs.pop(name, None)
         super().__post_init__(**kwargs)
         # A checkpoint travels with its code, so every Auto class of the family finds its model beside the weights.
         files = {"AutoConfig": "configuration_vanilla_transformer"}
@@ -146,6 +149,22 @@ class TransformerConfig(PreTrainedConfig):
             auto_class: f"{files.get(auto_class, 'modeling_vanilla_transformer')}.{name}"
             for auto_class, name in {"AutoConfig": type(self).__name__, **self.auto_classes}.items()
         }
+
+    @property
+    def custom_pipelines(self) -> dict[str, dict[str, Any]]:
+        """Where `transformers.pipeline` finds the pipeline of a saved model's own task, if the library has none.
+
+        Made anew each time, since the library writes into what it reads.
+        """
+        return {
+            task: {"impl": f"pipeline_vanilla_transformer.{pipeline}", "pt": [auto_class]}
+            for task, (pipeline, auto_class) in self.pipeline_classes.items()
+            if self.auto_classes[auto_class] in (self.architectures or ())
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = super().to_dict()
+        return fields | {"custom_pipelines": self.custom_pipelines} if self.custom_pipelines else fields
 
     def validate_architecture(self):
         """Refuse a model that cannot be built or cannot learn; part of the validation that `@strict` runs."""
@@ -215,6 +234,9 @@ class VanillaTransformerConfig(TransformerConfig):
         "AutoModel": "VanillaTransformerModel",
         "AutoModelForSeq2SeqLM": "VanillaTransformerForConditionalGeneration",
     }
+    pipeline_classes: ClassVar[dict[str, tuple[str, str]]] = {
+        "translation": ("TranslationPipeline", "AutoModelForSeq2SeqLM")
+    }
     layer_count_fields: ClassVar[tuple[str, ...]] = ("encoder_layers", "decoder_layers")
     base_model_tp_plan: ClassVar[dict[str, str]] = {
         **stack_plan("encoder.", LAYER_TP_PLAN),
@@ -253,6 +275,9 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
         "AutoModelForSequenceClassification": "VanillaTransformerForSequenceClassification",
         "AutoModelForTokenClassification": "VanillaTransformerForTokenClassification",
         "AutoModelForQuestionAnswering": "VanillaTransformerForQuestionAnswering",
+    }
+    pipeline_classes: ClassVar[dict[str, tuple[str, str]]] = {
+        "question-answering": ("QuestionAnsweringPipeline", "AutoModelForQuestionAnswering")
     }
     base_model_tp_plan: ClassVar[dict[str, str]] = stack_plan("", LAYER_TP_PLAN)
     base_model_pp_plan: ClassVar[dict[str, tuple[list[str], list[str]]]] = STACK_PP_PLAN

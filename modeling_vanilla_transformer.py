@@ -64,6 +64,7 @@ try:
         VanillaTransformerDecoderConfig,
         VanillaTransformerEncoderConfig,
     )
+    from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401  (what is imported here is saved along)
 except ImportError:
     from configuration_vanilla_transformer import (
         TransformerConfig,

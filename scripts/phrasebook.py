@@ -12,7 +12,7 @@ import datetime
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import count, islice, pairwise
@@ -45,7 +45,7 @@ CLASSIFIED_LOCALES = ("ar", "de", "en", "es", "fa", "fr", "hi", "mr", "nl", "pt"
 
 ENGLISH = Locale("en")
 NOT_COUNTRIES = {"EU", "EZ", "QO", "UN", "XA", "XB", "ZZ"}  # unions, pseudo-locales and the unknown region
-NAMES = {
+NAMES: dict[str, list[str]] = {
     "country": sorted({code for code in ENGLISH.territories if len(code) == 2} - NOT_COUNTRIES),
     "language": sorted(code for code in ENGLISH.languages if len(code) == 2),
     "currency": "ARS AUD BRL CAD CHF CNY CZK DKK EGP EUR GBP INR JPY KRW MXN NOK NZD PLN SEK TRY UAH USD ZAR".split(),
@@ -162,7 +162,7 @@ def listing(rng: Random, locale: Locale) -> list[str | None]:
     return [None if None in items else format_list(items, style, locale)]
 
 
-KINDS: dict[str, Callable[[Random, Locale], list[str | None]]] = {
+KINDS: dict[str, Callable[[Random, Locale], Sequence[str | None]]] = {
     "date": date,
     "month": month,
     "time": time,

@@ -1,0 +1,92 @@
+"""Bad input gets an error that names the value and says what would be right."""
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+
+from family import decoder_only, encoder_decoder, encoder_only, tokens
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForSequenceClassification
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"d_model": 10, "num_heads": 3}, "d_model=10 is not divisible by num_heads=3"),
+        ({"d_ff": -1}, "d_ff=-1 must be greater than 0"),
+        ({"num_heads": 0}, "num_heads=0 must be greater than 0"),
+        ({"encoder_layers": 0}, "encoder_layers=0 must be greater than 0"),
+        ({"dropout": 1.5}, "dropout=1.5 is a probability"),
+        ({"label_smoothing": -0.1}, "label_smoothing=-0.1 is a probability"),
+        ({"sliding_window": 1}, "sliding_window=1 must be at least 2"),
+        ({"activation_function": "rectify"}, "activation_function='rectify' must be one of: .*relu"),
+        ({"norm_position": "both"}, "norm_position.*post.*pre.*both"),
+        ({"vocab_size": "many"}, "vocab_size.*expected int, got str"),
+    ],
+)
+def test_a_config_that_cannot_work_is_refused_when_it_is_made(fields, message):
+    with pytest.raises(StrictDataclassError, match=f"(?s){message}"):
+        VanillaTransformerConfig(**fields)
+
+
+def test_an_unknown_preset_lists_the_known_ones():
+    with pytest.raises(ValueError, match="preset='huge' is not known.*base, big"):
+        VanillaTransformerConfig.from_preset("huge")
+
+
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+def test_token_ids_outside_the_vocabulary(make):
+    with pytest.raises(ValueError, match="input_ids holds 50, but the vocabulary has 50: give ids from 0 to 49"):
+        make()(torch.tensor([[3, 50]]))
+    with pytest.raises(ValueError, match="input_ids holds -1"):
+        make()(torch.tensor([[3, -1]]))
+
+
+def test_learned_positions_past_their_end():
+    model = decoder_only(position_embedding="learned", max_position_embeddings=5)
+    assert model(tokens(1, 5)).logits.shape == (1, 5, 50)
+    with pytest.raises(ValueError, match="position_ids holds 5, but position_embedding='learned' has 5"):
+        model(tokens(1, 6))
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (7,), (2, 7, 7), (2, 1, 3, 7)])
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+def test_a_mask_of_the_wrong_shape(make, shape):
+    with pytest.raises(ValueError, match=r"attention_mask has shape \(.*it must be \(batch, length\) = \(2, 7\)"):
+        make()(tokens(2, 7), attention_mask=torch.ones(shape))
+
+
+def test_a_source_mask_of_the_wrong_shape():
+    model, encoded = encoder_decoder(), (torch.zeros(2, 5, 32),)
+    with pytest.raises(ValueError, match=r"encoder_attention_mask has shape \(2, 4\)"):
+        model(encoder_outputs=encoded, attention_mask=torch.ones(2, 4), decoder_input_ids=tokens())
+
+
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+def test_both_or_neither_of_ids_and_embeddings(make):
+    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds.*got neither"):
+        make()()
+    with pytest.raises(ValueError, match="got both"):
+        make()(tokens(), inputs_embeds=torch.zeros(2, 7, 32))
+
+
+def test_labels_that_are_no_class():
+    model = encoder_only(VanillaTransformerForSequenceClassification, num_labels=3)
+    with pytest.raises(ValueError, match="labels holds 3, but the output layer has 3: give ids from 0 to 2"):
+        model(tokens(), labels=torch.tensor([0, 3]))
+    with pytest.raises(ValueError, match=r"labels has shape \(2, 2\); .* num_labels=3 needs \(2, 3\)"):
+        model(tokens(), labels=torch.rand(2, 2))
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
+def test_a_cache_with_labels(make):
+    model, ids = make(), tokens()
+    extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    cache = model(ids, use_cache=True, **extra).past_key_values
+    with pytest.raises(ValueError, match=r"labels of shape \(2, 7\) together with past_key_values of length 7"):
+        model(ids, past_key_values=cache, labels=ids)
+
+
+def test_a_cache_of_the_wrong_kind():
+    cache = decoder_only()(tokens(), use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="past_key_values is a DynamicCache; here it must be an EncoderDecoderCache"):
+        encoder_decoder()(tokens(), decoder_input_ids=tokens(), past_key_values=cache)

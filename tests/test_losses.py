@@ -1,0 +1,130 @@
+"""Losses of every head, and that they do not depend on how a training step is cut up."""
+
+import pytest
+import torch
+from datasets import Dataset
+from torch.nn import functional as F
+from transformers import Trainer, TrainingArguments
+
+from family import decoder_only, encoder_decoder, encoder_only, tokens
+from vanilla_transformer import (
+    VanillaTransformerForQuestionAnswering,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
+
+
+def ragged_labels() -> torch.Tensor:
+    labels = tokens(3, 6)
+    labels[0, 4:], labels[2, 1:] = -100, -100
+    return labels
+
+
+def test_translation_compares_each_position_with_its_own_label():
+    model, labels = encoder_decoder(), ragged_labels()
+    output = model(tokens(3, 7), labels=labels)
+    assert output.loss.item() == pytest.approx(F.cross_entropy(output.logits.flatten(0, 1), labels.flatten()).item())
+
+
+def test_a_language_model_compares_each_position_with_the_next_token():
+    model, labels = decoder_only(), tokens(3, 6)
+    output = model(labels, labels=labels)
+    expected = F.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    assert output.loss.item() == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, encoder_only])
+def test_labels_are_smoothed_in_training_only(make):
+    model, ids, labels = make(dropout=0.0, label_smoothing=0.2), tokens(3, 6), ragged_labels()
+    for training, smoothing in ((True, 0.2), (False, 0.0)):
+        model.train(training)
+        output = model(ids, labels=labels)
+        logits = output.logits.flatten(0, 1)
+        expected = F.cross_entropy(logits, labels.flatten(), label_smoothing=smoothing)
+        assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "labels", "expected"),
+    [
+        ({"num_labels": 3}, torch.tensor([0, 2]), F.cross_entropy),
+        ({"num_labels": 1}, torch.tensor([0.5, -2.0]), lambda logits, y: F.mse_loss(logits[:, 0], y)),
+        ({"num_labels": 4, "problem_type": "regression"}, torch.randn(2, 4), F.mse_loss),
+        ({"num_labels": 3}, torch.tensor([[0.0, 1, 1], [1, 0, 0]]), F.binary_cross_entropy_with_logits),
+    ],
+)
+def test_sequence_classification_has_the_loss_of_its_problem(fields, labels, expected):
+    model = encoder_only(VanillaTransformerForSequenceClassification, **fields)
+    output = model(tokens(2, 5), labels=labels)
+    assert output.logits.shape == (2, fields["num_labels"])
+    assert output.loss.item() == pytest.approx(expected(output.logits, labels).item(), rel=1e-5)
+    count = labels.numel()
+    halves = [model(tokens(2, 5), labels=labels, num_items_in_batch=2 * count).loss.item() for _ in range(2)]
+    assert all(half > 0 for half in halves)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", "max"])
+def test_pooling_sees_real_tokens_only(pooling):
+    model = encoder_only(VanillaTransformerForSequenceClassification, pooling=pooling)
+    ids = tokens(1, 5)
+    padded = torch.cat((tokens(1, 2), ids, tokens(1, 3)), dim=1)
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 0, 0, 0]])
+    torch.testing.assert_close(model(padded, attention_mask=mask).logits, model(ids).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_question_answering_leaves_out_an_answer_that_was_cut_off():
+    model = encoder_only(VanillaTransformerForQuestionAnswering)
+    ids = tokens(2, 6)
+    output = model(ids, start_positions=torch.tensor([1, 9]), end_positions=torch.tensor([3, 9]))
+    expected = (
+        F.cross_entropy(output.start_logits[:1], torch.tensor([1]))
+        + F.cross_entropy(output.end_logits[:1], torch.tensor([3]))
+    ) / 2
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def rows_for(model) -> Dataset:
+    """Sixteen rows; where labels are sequences, they differ in how many of them count."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 50, (16, 6), generator=generator)
+    kind = type(model).__name__
+    if "SequenceClassification" in kind:
+        labels = torch.randint(0, 2, (16,), generator=generator)
+    elif "TokenClassification" in kind:
+        labels = torch.where(torch.arange(6) <= torch.arange(16)[:, None] % 6, ids % 2, -100)
+    else:
+        labels = torch.where(torch.arange(6) <= 1 + torch.arange(16)[:, None] % 5, ids, -100)
+    return Dataset.from_dict({"input_ids": ids.tolist(), "labels": labels.tolist()})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        encoder_decoder,
+        decoder_only,
+        encoder_only,
+        lambda **f: encoder_only(VanillaTransformerForSequenceClassification, **f),
+        lambda **f: encoder_only(
+            VanillaTransformerForSequenceClassification, problem_type="regression", num_labels=1, **f
+        ),
+        lambda **f: encoder_only(VanillaTransformerForTokenClassification, **f),
+    ],
+)
+def test_four_accumulated_batches_train_as_one(make, tmp_path):
+    """Each batch has another number of targets; the weights after two steps must not show how they were cut."""
+    trained = []
+    for batch_size, accumulation in ((8, 1), (2, 4)):
+        torch.manual_seed(0)
+        model = make(dropout=0.0)
+        arguments = TrainingArguments(
+            output_dir=tmp_path, max_steps=2, per_device_train_batch_size=batch_size, learning_rate=1.0, optim="sgd",
+            gradient_accumulation_steps=accumulation, train_sampling_strategy="sequential", max_grad_norm=0,
+            lr_scheduler_type="constant", save_strategy="no", use_cpu=True, disable_tqdm=True, report_to="none",
+        )  # fmt: skip
+        rows = rows_for(model)
+        if model.config.problem_type == "regression":
+            rows = rows.map(lambda row: {"labels": float(row["labels"])})
+        Trainer(model=model, args=arguments, train_dataset=rows).train()
+        trained.append(model.state_dict())
+    for name, weight in trained[0].items():
+        torch.testing.assert_close(trained[1][name], weight, atol=1e-5, rtol=1e-4)

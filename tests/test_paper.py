@@ -1,0 +1,135 @@
+"""The models are the paper's: positions, scale, masks, parameter counts."""
+
+import math
+
+import pytest
+import torch
+
+from configuration_vanilla_transformer import PRESETS
+from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
+from modeling_vanilla_transformer import sinusoids
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForConditionalGeneration,
+)
+
+
+# Millions of parameters: by the paper's formulas at 37,000 tokens without attention biases, and as printed in Table 3.
+COUNTS = {
+    "base": (63.0, 65), "big": (214.2, 213), "B-dk16": (56.0, 58), "B-dk32": (58.3, 60), "C-N2": (33.6, 36),
+    "C-N4": (48.3, 50), "C-N8": (77.7, 80), "C-d256": (26.8, 28), "C-d1024": (163.8, 168), "C-ff1024": (50.5, 53),
+    "C-ff4096": (88.2, 90),
+}  # fmt: skip
+
+
+def formula(config: VanillaTransformerConfig) -> int:
+    """Parameters by the equations of sections 3.2.2, 3.3 and 3.4, and two for each feature in a layer norm."""
+    d, h = config.d_model, config.num_heads
+    attention = h * d * (2 * config.d_k + 2 * config.d_v)
+    feed_forward = 2 * d * config.d_ff + config.d_ff + d
+    encoder_layer = attention + feed_forward + 2 * 2 * d
+    decoder_layer = 2 * attention + feed_forward + 3 * 2 * d
+    embedding = config.vocab_size * d
+    return embedding + config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in ("E-learned", "tiny")])
+def test_presets_have_the_parameters_of_the_formula(name):
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig.from_preset(name))
+    count = sum(parameter.numel() for parameter in {id(p): p for p in model.parameters()}.values())
+    assert count == formula(model.config)
+    if name in COUNTS:
+        ours, printed = COUNTS[name]
+        assert count / 1e6 == pytest.approx(ours, abs=0.25)
+        # The paper's column implies about 41,000 tokens for the base family and fewer than 37,000 for big: no one
+        # vocabulary meets it exactly. d_model=1024 has twice as many parameters for each of those tokens.
+        assert count / 1e6 == pytest.approx(printed, abs=3 if model.config.d_model < 1024 else 4.5)
+
+
+def test_table_3_row_a_keeps_the_parameters():
+    counts = {formula(VanillaTransformerConfig.from_preset(f"A-h{h}")) for h in (1, 4, 16, 32)}
+    assert counts == {formula(VanillaTransformerConfig())}
+
+
+def test_sinusoids_are_those_of_section_3_5():
+    table = sinusoids(torch.tensor([[0, 1, 7, 5000]]), 6)[0]
+    for row, position in enumerate((0, 1, 7, 5000)):
+        for i in range(3):
+            angle = position / 10000 ** (2 * i / 6)
+            assert table[row, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-3)
+            assert table[row, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-3)
+
+
+@pytest.mark.parametrize("fields", [{}, {"d_k": 5, "d_v": 11}])
+def test_scores_are_scaled_by_the_width_of_a_head(fields):
+    attention = encoder_only(VanillaTransformerEncoderModel, **fields).layers[0].self_attn
+    assert attention.scaling == pytest.approx((fields.get("d_k") or 32 // 4) ** -0.5)
+    assert attention.v_proj.out_features == 4 * (fields.get("d_v") or 8)
+
+
+def test_defaults_are_the_paper():
+    config = VanillaTransformerConfig()
+    assert (config.d_model, config.num_heads, config.d_k, config.d_v, config.d_ff) == (512, 8, 64, 64, 2048)
+    assert (config.encoder_layers, config.decoder_layers, config.dropout, config.label_smoothing) == (6, 6, 0.1, 0.1)
+    assert (config.attention_dropout, config.activation_dropout, config.attention_bias) == (0.0, 0.0, False)
+    assert (config.norm_position, config.position_embedding, config.activation_function) == (
+        "post",
+        "sinusoidal",
+        "relu",
+    )
+
+
+def test_a_decoder_position_sees_itself_and_those_before_it():
+    model = decoder_only()
+    model.set_attn_implementation("eager")
+    weights = model(tokens(), output_attentions=True).attentions
+    assert len(weights) == 2 and weights[0].shape == (2, 4, 7, 7)
+    assert torch.equal(weights[1] > 0, torch.ones(7, 7).tril().bool().expand(2, 4, 7, 7))
+
+
+def test_padding_of_the_source_is_masked_in_both_attentions():
+    model = encoder_decoder()
+    model.set_attn_implementation("eager")
+    source, mask = right_padded([6, 3])
+    output = model(source, attention_mask=mask, decoder_input_ids=tokens(2, 4), output_attentions=True)
+    for weights in (*output.encoder_attentions, *output.cross_attentions):
+        assert weights[1, :, :, 3:].eq(0).all() and weights[1, :, :, :3].gt(0).all()
+
+
+@pytest.mark.parametrize("window", [2, 3, 5])
+def test_a_sliding_window_limits_what_is_seen_and_every_backend_agrees(window):
+    ids, mask = right_padded([11, 6])
+    for make, back, ahead in ((encoder_only, window // 2, window // 2), (decoder_only, window - 1, 0)):
+        model = make(sliding_window=window)
+        fast = model(ids, attention_mask=mask).logits
+        assert model.config._attn_implementation == "windowed_sdpa"
+        model.set_attn_implementation("eager")
+        slow = model(ids, attention_mask=mask, output_attentions=True)
+        torch.testing.assert_close(fast[mask.bool()], slow.logits[mask.bool()], atol=1e-5, rtol=1e-5)
+        distance = torch.arange(11) - torch.arange(11)[:, None]
+        expected = (distance >= -back) & (distance <= ahead)
+        assert torch.equal(slow.attentions[0][0, 0] > 0, expected)
+
+
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+def test_a_sentence_has_the_same_output_wherever_its_padding_stands(make):
+    model = make()
+    ids = tokens(1, 5)
+    alone = model(ids).logits
+    padding = torch.zeros(1, 3, dtype=torch.long)
+    ones = torch.ones_like(ids)
+    right = model(torch.cat((ids, padding), 1), attention_mask=torch.cat((ones, padding), 1)).logits[:, :5]
+    left = model(torch.cat((padding, ids), 1), attention_mask=torch.cat((padding, ones), 1)).logits[:, 3:]
+    torch.testing.assert_close(right, alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(left, alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [encoder_only, decoder_only, encoder_decoder])
+def test_embeddings_in_the_place_of_ids_give_the_same(make):
+    model = make()
+    ids = tokens()
+    extra = {"decoder_input_ids": tokens(2, 3)} if model.config.is_encoder_decoder else {}
+    embeddings = model.get_input_embeddings()(ids)
+    torch.testing.assert_close(model(inputs_embeds=embeddings, **extra).logits, model(ids, **extra).logits)

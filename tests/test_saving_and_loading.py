@@ -1,0 +1,130 @@
+"""A saved folder is whole: weights once, code beside them, and every Auto class loads it without this project."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from family import decoder_only, encoder_decoder, encoder_only, tokens
+from vanilla_transformer import VanillaTransformerEncoderModel
+
+
+LOAD_ELSEWHERE = """
+import sys, torch, transformers
+folder, again, *auto_classes = sys.argv[1:]
+assert not any("vanilla" in name for name in sys.modules)
+try:
+    import vanilla_transformer
+except ImportError:
+    pass
+else:
+    raise SystemExit("the project can be imported here, so this shows nothing")
+for name in auto_classes:
+    model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True).eval()
+    model.save_pretrained(f"{again}/{name}")
+    model = getattr(transformers, name).from_pretrained(f"{again}/{name}", trust_remote_code=True).eval()
+    ids = torch.arange(3, 9)[None]
+    extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    print(name, model(ids, **extra)[0].double().abs().sum().item())
+"""
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
+def test_a_process_without_the_project_loads_every_auto_class_of_the_family(make, tmp_path):
+    model = make()
+    model.save_pretrained(tmp_path / "model")
+    auto_classes = list(model.config.auto_classes)
+    result = subprocess.run(
+        [sys.executable, "-I", "-c", LOAD_ELSEWHERE, str(tmp_path / "model"), str(tmp_path / "again"), *auto_classes],
+        cwd=tmp_path, env={"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "PATH": ""},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    sums = dict(line.split() for line in result.stdout.splitlines() if line.startswith("Auto"))
+    assert list(sums) == auto_classes
+    ids = torch.arange(3, 9)[None]
+    extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    saved_as = next(name for name, cls in model.config.auto_classes.items() if cls == type(model).__name__)
+    assert float(sums[saved_as]) == pytest.approx(model(ids, **extra).logits.double().abs().sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "stored"),
+    [
+        ({}, {"model.encoder.embed_tokens.weight"}),
+        (
+            {"share_encoder_decoder_embeddings": False},
+            {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"},
+        ),
+        ({"tie_word_embeddings": False}, {"model.encoder.embed_tokens.weight", "lm_head.weight"}),
+        (
+            {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False},
+            {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"},
+        ),
+    ],
+)
+def test_tied_weights_are_stored_once_and_stay_tied(fields, stored, tmp_path):
+    model = encoder_decoder(**fields)
+    model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as weights:
+        assert {key for key in weights.keys() if "embed_tokens" in key or "lm_head" in key} == stored
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    ids = tokens()
+    torch.testing.assert_close(loaded(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)
+    shared = loaded.model.encoder.embed_tokens.weight is loaded.model.decoder.embed_tokens.weight
+    tied = loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight
+    assert (shared, tied) == (model.config.share_encoder_decoder_embeddings, model.config.tie_word_embeddings)
+
+    resized = loaded.resize_token_embeddings(60)
+    assert resized.num_embeddings == 60 == loaded.config.vocab_size
+    assert loaded(ids, decoder_input_ids=ids + 9).logits.shape[-1] == 60
+
+
+def test_shards_are_put_together_again(tmp_path):
+    model = decoder_only()
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    ids = tokens()
+    torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
+def test_the_generation_config_is_complete(make, tmp_path):
+    make().save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "generation_config.json").read_text())
+    assert (saved["bos_token_id"], saved["eos_token_id"], saved["pad_token_id"], saved["max_length"]) == (
+        1,
+        2,
+        0,
+        1024,
+    )
+    assert saved.get("decoder_start_token_id") == (1 if make is encoder_decoder else None)
+
+
+def test_auto_classes_are_registered_on_import(tmp_path):
+    encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path)
+    assert type(AutoModel.from_pretrained(tmp_path)) is VanillaTransformerEncoderModel
+    assert type(AutoConfig.from_pretrained(tmp_path)) is VanillaTransformerEncoderModel.config_class
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_runs(dtype):
+    ids = tokens()
+    logits = encoder_decoder().to(dtype)(ids, decoder_input_ids=ids).logits
+    assert logits.dtype == dtype and logits.isfinite().all()
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
+def test_gradient_checkpointing_gives_the_same_gradients(make):
+    model, ids = make(dropout=0.0).train(), tokens()
+    model(ids, labels=ids).loss.backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    model.gradient_checkpointing_enable()
+    model(ids, labels=ids).loss.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name])
