@@ -4,10 +4,18 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-# Section 6.1: beam size 4, length penalty 0.6 (in the form of Wu et al., 2016), output at most input length + 50,
-# "terminate early when possible" (as soon as no unfinished beam can win).
-PAPER_DECODING = {"num_beams": 4, "length_penalty": 0.6, "early_stopping": "never", "gnmt_length_penalty": True}
+# Section 6.1: the output has at most so many tokens more than the input.
 EXTRA_TOKENS = 50
+
+
+def paper_decoding(num_beams: int = 4, length_penalty: float = 0.6) -> dict:
+    """Generation options of section 6.1: beam search with the length penalty of Wu et al. (2016), which stops when
+    no unfinished hypothesis can win ("terminate early when possible"). A single beam has no use for either.
+    """
+    if num_beams == 1:
+        return {"num_beams": 1}
+    beam_options = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": "never"}
+    return beam_options | {"gnmt_length_penalty": True}
 
 
 @torch.inference_mode()

@@ -16,8 +16,8 @@ from phrasebook import phrasebook
 
 SAMPLES = 10
 RECIPE = """
-    --encoder_layers 3 --decoder_layers 3 --d_model 128 --d_ff 512 --num_heads 4 --vocab_size 2000
-    --tokens_per_batch 1500 --warmup_steps 400 --learning_rate_scale 0.4 --max_steps 1800
+    --encoder_layers 3 --decoder_layers 3 --d_model 128 --d_ff 512 --num_heads 4 --dropout 0 --vocab_size 2000
+    --tokens_per_batch 700 --warmup_steps 400 --learning_rate_scale 0.4 --max_steps 2500
     --logging_steps 50 --save_steps 100 --save_total_limit 5
 """.split()
 

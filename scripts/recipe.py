@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
@@ -103,7 +104,7 @@ class PaperRecipe:
             batch_sampler=sampler,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
+            pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
         )
 
 

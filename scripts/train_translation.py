@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datasets import DatasetDict
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
-from decoding import EXTRA_TOKENS, PAPER_DECODING, translate
+from decoding import EXTRA_TOKENS, paper_decoding, translate
 from metrics import translation_scores
 from model_card import CardFacts
 from model_options import make_model
@@ -51,9 +51,7 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     texts = (row[side] for row in splits["train"] for side in ("source", "target"))
     tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, "seq2seq")
     model = make_model(VanillaTransformerForConditionalGeneration, options, tokenizer)
-    model.generation_config.update(
-        **PAPER_DECODING | {name: getattr(training, name) for name in ("num_beams", "length_penalty")}
-    )
+    model.generation_config.update(**paper_decoding(training.num_beams, training.length_penalty))
 
     encoded = encode(splits, tokenizer, training.max_length)
     trainer = RecipeSeq2SeqTrainer(
