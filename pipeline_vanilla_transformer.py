@@ -1,0 +1,217 @@
+# Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
+"""The pipelines of two tasks that transformers 5 no longer has: translation and extractive question answering.
+
+    pipeline("translation", model=folder, trust_remote_code=True)("How are you?", num_beams=4)
+    pipeline("question-answering", model=folder, trust_remote_code=True)(question="Who?", context="A text ...")
+
+A saved config names these classes in `custom_pipelines`, where `transformers.pipeline` looks first. For a model in
+memory, make one directly: `TranslationPipeline(model=model, tokenizer=tokenizer)`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.pipelines.base import ChunkPipeline, Pipeline
+
+
+EXTRA_TOKENS = 50  # section 6.1: an output is at most so much longer than its input
+
+PREPROCESS_OPTIONS = ("max_seq_len", "doc_stride")
+POSTPROCESS_OPTIONS = ("top_k", "max_answer_len", "handle_impossible_answer")
+
+
+class TranslationPipeline(Pipeline):
+    """Translate texts with an encoder-decoder. Every keyword is an option of `generate`, such as `num_beams`.
+
+    A text gives `[{"translation_text": ...}]`. A list of texts gives a list: of one such record for each text, or of a
+    list of them where `num_return_sequences` is above 1. `batch_size` says how many texts are translated at once.
+    """
+
+    _load_tokenizer = True
+    _load_processor = _load_feature_extractor = _load_image_processor = _load_video_processor = False
+
+    def __call__(self, inputs: Any, **options) -> Any:
+        results = super().__call__(inputs, **options)
+        if isinstance(inputs, list) and all(len(records) == 1 for records in results):
+            return [record for records in results for record in records]
+        return results
+
+    def _sanitize_parameters(self, **generate_options) -> tuple[dict, dict, dict]:
+        return {}, generate_options, {}
+
+    def preprocess(self, text: str) -> dict[str, Tensor]:
+        if not isinstance(text, str):
+            raise TypeError(f"A translation needs a text; got {text!r}.")
+        return dict(self.tokenizer(text, return_tensors="pt"))
+
+    def _forward(self, inputs: dict[str, Tensor], **options) -> dict[str, Tensor]:
+        if not options.keys() & {"max_length", "max_new_tokens", "generation_config"}:
+            options["max_length"] = inputs["input_ids"].shape[1] + EXTRA_TOKENS
+        output_ids = self.model.generate(**inputs, **options)  # (batch * num_return_sequences, length)
+        return {"output_ids": output_ids.unflatten(0, (len(inputs["input_ids"]), -1))}
+
+    def postprocess(self, outputs: dict[str, Tensor]) -> list[dict[str, str]]:
+        texts = self.tokenizer.batch_decode(outputs["output_ids"][0], skip_special_tokens=True)
+        return [{"translation_text": text} for text in texts]
+
+
+class QuestionAnsweringPipeline(ChunkPipeline):
+    """Find the answer to a question in a text, its context.
+
+    Takes `question=` and `context=`, or a record {"question", "context"}; or lists of them, which give a list. An
+    answer is {"score", "start", "end", "answer"}, where `context[start:end] == answer`, and `score` is the probability
+    of that start times that of that end. A context too long for one window is read in several, which overlap.
+
+    Options:
+        top_k: number of answers, best first; with 1 (the default) the answer comes by itself, not in a list.
+        max_seq_len: tokens of one window, question included (384).
+        doc_stride: tokens by which windows overlap (128), at most half of the room for the context.
+        max_answer_len: longest answer in tokens (30).
+        handle_impossible_answer: whether "" (no answer) is an answer too, with the score of each window's first token.
+        batch_size: windows read at once.
+    """
+
+    _load_tokenizer = True
+    _load_processor = _load_feature_extractor = _load_image_processor = _load_video_processor = False
+
+    def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **options) -> Any:
+        if inputs is None:
+            inputs = self.pair(question, context)
+        return super().__call__(inputs, **options)
+
+    @staticmethod
+    def pair(question: str | list[str], context: str | list[str]) -> dict[str, str] | list[dict[str, str]]:
+        """Records of questions and contexts; one question or context goes with every one of a list of the others."""
+        if not isinstance(question, list) and not isinstance(context, list):
+            return {"question": question, "context": context}
+        count = len(question if isinstance(question, list) else context)
+        questions = question if isinstance(question, list) else [question] * count
+        contexts = context if isinstance(context, list) else [context] * count
+        if len(questions) != len(contexts):
+            raise ValueError(f"{len(questions)} questions do not go with {len(contexts)} contexts.")
+        return [{"question": q, "context": c} for q, c in zip(questions, contexts, strict=True)]
+
+    def _sanitize_parameters(self, **options) -> tuple[dict, dict, dict]:
+        known = (*PREPROCESS_OPTIONS, *POSTPROCESS_OPTIONS)
+        for name, value in options.items():
+            if name not in known:
+                raise TypeError(f"{name}={value!r} is not an option here. Choose from: {', '.join(known)}.")
+            if name in ("top_k", "max_answer_len") and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1.")
+        return (
+            {name: options[name] for name in PREPROCESS_OPTIONS if name in options},
+            {},
+            {name: options[name] for name in POSTPROCESS_OPTIONS if name in options},
+        )
+
+    def window_length(self, max_seq_len: int) -> int:
+        """The longest input, in tokens, that the option, the tokenizer and the model's positions allow."""
+        config = self.model.config
+        positions = config.max_position_embeddings if config.position_embedding == "learned" else max_seq_len
+        return min(max_seq_len, self.tokenizer.model_max_length, positions)
+
+    def preprocess(
+        self, inputs: dict[str, str], max_seq_len: int = 384, doc_stride: int = 128
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the windows of one context.
+
+        Each has `input_ids` and `attention_mask` (1, length), and `offsets` (1, length, 2): the characters of the
+        context that a token stands for; 0 and 0 for a token of the question, a special one and padding.
+        """
+        question, context = (inputs.get(name) for name in ("question", "context"))
+        for name, text in (("question", question), ("context", context)):
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(f"{name}={text!r} must be a text that is not empty.")
+        length = self.window_length(max_seq_len)
+        question_length = len(self.tokenizer(question, add_special_tokens=False)["input_ids"])
+        room = length - question_length - self.tokenizer.num_special_tokens_to_add(pair=True)
+        if room < 1:
+            raise ValueError(
+                f"The question has {question_length} tokens, which leaves no room for the context in a window of "
+                f"{length}. Ask a shorter one, or raise max_seq_len if the model allows it."
+            )
+        windows = self.tokenizer(
+            question,
+            context,
+            truncation="only_second",
+            max_length=length,
+            stride=min(doc_stride, room // 2),
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        count = len(windows["input_ids"])
+        for i in range(count):
+            parts = zip(windows["offset_mapping"][i], windows.sequence_ids(i), strict=True)
+            yield {
+                "input_ids": torch.tensor([windows["input_ids"][i]]),
+                "attention_mask": torch.tensor([windows["attention_mask"][i]]),
+                "offsets": torch.tensor([[characters if part == 1 else (0, 0) for characters, part in parts]]),
+                "context": context,
+                "is_last": i == count - 1,
+            }
+
+    def _forward(self, window: dict[str, Any]) -> dict[str, Any]:
+        output = self.model(input_ids=window.pop("input_ids"), attention_mask=window["attention_mask"])
+        return {"start_logits": output.start_logits, "end_logits": output.end_logits, **window}
+
+    def postprocess(
+        self,
+        windows: list[dict[str, Any]],
+        top_k: int = 1,
+        max_answer_len: int = 30,
+        handle_impossible_answer: bool = False,
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        scores: dict[tuple[int, int], float] = {}  # characters -> the best score in any window
+        no_answer = 1.0
+        for window in windows:
+            found, nothing = window_answers(window, top_k, max_answer_len)
+            scores |= {span: max(score, scores.get(span, 0.0)) for span, score in found.items()}
+            no_answer = min(no_answer, nothing)
+        if handle_impossible_answer or not scores:
+            scores[0, 0] = no_answer
+        context = windows[0]["context"]
+        best = sorted(scores, key=scores.__getitem__, reverse=True)[:top_k]
+        answers = [
+            {"score": scores[start, end], "start": start, "end": end, "answer": context[start:end]}
+            for start, end in best
+        ]
+        return answers[0] if top_k == 1 else answers
+
+
+def window_answers(
+    window: dict[str, Any], top_k: int, max_answer_len: int
+) -> tuple[dict[tuple[int, int], float], float]:
+    """The best `top_k` answers in one window, as characters of the context, and the score of there being none.
+
+    Probabilities are over the tokens of the context and the first token of all, where models learn to put both start
+    and end if a window does not hold the answer.
+    """
+    offsets, context = window["offsets"][0], window["context"]
+    in_context = offsets[:, 0] < offsets[:, 1]
+    first = int(window["attention_mask"][0].argmax())
+    candidates = in_context.clone()
+    candidates[first] = True
+    start, end = (
+        window[name][0].float().masked_fill(~candidates, -torch.inf).softmax(dim=-1)
+        for name in ("start_logits", "end_logits")
+    )
+
+    allowed = (in_context[:, None] & in_context).triu().tril(max_answer_len - 1)  # (start, end)
+    starts, ends = allowed.nonzero(as_tuple=True)
+    scores = start[starts] * end[ends]
+    answers: dict[tuple[int, int], float] = {}
+    for i in scores.argsort(descending=True).tolist():
+        span = strip_spaces(context, int(offsets[starts[i], 0]), int(offsets[ends[i], 1]))
+        if span[0] < span[1]:
+            answers.setdefault(span, float(scores[i]))
+        if len(answers) == top_k:
+            break
+    return answers, float(start[first] * end[first])
+
+
+def strip_spaces(text: str, start: int, end: int) -> tuple[int, int]:
+    """The characters [start, end) of `text` without the white space at either end of them."""
+    span = text[start:end]
+    return start + len(span) - len(span.lstrip()), start + len(span.rstrip())
