@@ -9,11 +9,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, default_data_collator
 
 from batching import pack_documents
+from data_loading import load_splits
 from metrics import language_model_scores
 from model_card import CardFacts
 from model_options import make_model
 from recipe import RecipeArguments, RecipeTrainer
-from task_data import load_splits
 from training import make_tokenizer, parse, print_scores, save, train
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerForCausalLM
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from transformers import DataCollatorForLanguageModeling
 
+from data_loading import load_splits
 from metrics import language_model_scores
 from model_card import CardFacts
 from model_options import make_model
 from recipe import RecipeArguments, RecipeTrainer
-from task_data import load_splits
 from training import make_tokenizer, parse, print_scores, save, train
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForMaskedLM
 

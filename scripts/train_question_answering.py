@@ -12,11 +12,11 @@ from datasets import Dataset, DatasetDict
 from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
+from data_loading import load_splits
 from metrics import question_answering_scores
 from model_card import CardFacts
 from model_options import make_model
 from recipe import RecipeArguments, RecipeTrainer
-from task_data import load_splits
 from training import make_tokenizer, parse, print_scores, save, train
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForQuestionAnswering
 

@@ -9,11 +9,11 @@ from itertools import chain
 from datasets import DatasetDict
 from transformers import DataCollatorForTokenClassification, EvalPrediction, PreTrainedTokenizerBase
 
+from data_loading import load_splits
 from metrics import tagging_scores
 from model_card import CardFacts
 from model_options import make_model
 from recipe import RecipeArguments, RecipeTrainer
-from task_data import check_labels, load_splits
 from training import make_tokenizer, parse, print_scores, save, score_splits, train
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForTokenClassification
 
@@ -57,7 +57,6 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     options, data, tokenizing, training = parse(VanillaTransformerEncoderConfig, TaggerArguments, arguments)
     splits = load_splits(data, "tagging")
     tags = sorted(set(chain.from_iterable(splits["train"]["tags"])))
-    check_labels(splits, set(tags))
     texts = (" ".join(tokens) for tokens in splits["train"]["tokens"])
     tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, "encoder")
     id2label = dict(enumerate(tags))

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datasets import DatasetDict
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
+from data_loading import load_splits
 from decoding import EXTRA_TOKENS, paper_decoding, translate
 from metrics import translation_scores
 from model_card import CardFacts
 from model_options import make_model
 from recipe import RecipeArguments, RecipeSeq2SeqTrainer
-from task_data import load_splits
 from text_io import map_by_length
 from training import make_tokenizer, parse, print_scores, save, train
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration

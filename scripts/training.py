@@ -9,10 +9,10 @@ from typing import Any
 from transformers import AutoTokenizer, HfArgumentParser, PreTrainedTokenizerBase, Trainer, set_seed
 
 from checkpoint_averaging import average_checkpoints, complete_checkpoints
+from data_loading import DataArguments
 from model_card import CardFacts, write_model_card
 from model_options import model_options
 from recipe import RecipeArguments
-from task_data import DataArguments
 from tokenizer_training import KINDS, train_tokenizer
 
 
@@ -74,8 +74,8 @@ def train(trainer: Trainer) -> None:
         complete = complete_checkpoints(Path(arguments.output_dir))
         checkpoint = str(complete[-1]) if complete else None
     trainer.train(resume_from_checkpoint=checkpoint)
-    if arguments.average_checkpoints > 1 and trainer.is_world_process_zero():
-        folders = complete_checkpoints(Path(arguments.output_dir))[-arguments.average_checkpoints :]
+    folders = complete_checkpoints(Path(arguments.output_dir))[-arguments.average_checkpoints :]
+    if arguments.average_checkpoints > 1 and folders:
         # Tied weights are stored once, under the name of their source.
         trainer.model.load_state_dict(average_checkpoints(folders), strict=False)
 

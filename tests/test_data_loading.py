@@ -112,6 +112,11 @@ def test_the_phrasebook_speaks_the_languages_asked_for():
     assert "जनवरी" in text
 
 
+def test_the_phrasebook_follows_the_seed():
+    first, again, other = (load("regression", phrases=1000, data_split_seed=n)["train"][:] for n in (1, 1, 2))
+    assert first == again != other
+
+
 def test_user_columns_get_the_names_of_the_task_and_others_go():
     rows = [{"en": "a", "de": "b", "score": 1}]
     splits = load("translation", train_file=[write("a.jsonl", rows)], columns=["source=de", "target=en"], **NO_SPLIT)
@@ -218,14 +223,15 @@ def test_fewer_rows_are_used_on_request():
 def test_a_stream_is_read_as_it_comes_and_its_halves_are_all_of_it():
     texts = [f"document {i}" for i in range(400)] + ["", " "]
     file = write("a.jsonl", [{"story": text} for text in texts])
-    splits = load(
-        "language_modeling", train_file=[file], columns=["text=story"], streaming=True, validation_fraction=0.25
-    )
+    options = {"train_file": [file], "columns": ["text=story"], "streaming": True, "validation_fraction": 0.25}
+    splits = load("language_modeling", **options)
     assert isinstance(splits["train"], datasets.IterableDataset)
     train, validation = ([row["text"] for row in splits[split]] for split in ("train", "validation"))
     assert sorted(train + validation) == sorted(texts[:400])
     assert 60 < len(validation) < 140
-    assert validation == [row["text"] for row in splits["validation"]]
+    assert validation == [row["text"] for row in load("language_modeling", **options)["validation"]]
+    other = load("language_modeling", **options, data_split_seed=1)["validation"]
+    assert validation != [row["text"] for row in other]
 
 
 def test_a_stream_is_checked_no_further_than_its_first_rows():
@@ -273,7 +279,11 @@ FAULTS = {
         "a.jsonl has no rows that can be read",
         {"train_file": [("a.jsonl", '{"a": 1}\n{')]},
     ),
-    "unknown format": ("language_modeling", "a.doc: its name must end in .json", {"train_file": [("a.doc", "a")]}),
+    "unknown format": (
+        "language_modeling",
+        "a.doc: its name must end in one of .json",
+        {"train_file": [("a.doc", "a")]},
+    ),
     "unequal parallel files": (
         "translation",
         "a.en has 2 lines, but a.es has 1",
@@ -343,8 +353,8 @@ FAULTS = {
     ),
     "not a number": (
         "regression",
-        "a.jsonl, row 2: label: nan is not a number",
-        {"train_file": [("a.jsonl", '{"text": "a", "label": 1.5}\n{"text": "a", "label": NaN}\n')]},
+        "a.parquet, row 2: label: nan is not a number",
+        {"train_file": [("a.parquet", [{"text": "a", "label": 1.5}, {"text": "a", "label": float("nan")}])]},
     ),
     "too few tags": (
         "tagging",

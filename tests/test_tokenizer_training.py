@@ -213,7 +213,9 @@ print(json.dumps(found))
 
 def test_a_saved_folder_names_a_class_that_transformers_4_has_too(tokenizers, tmp_path):
     tokenizers["causal", "byte_bpe"].save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
+    saved = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert saved["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert saved["model_input_names"] == ["input_ids", "attention_mask"]  # version 4 adds token_type_ids by default
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.padding_side == "left"
     assert round_trip(loaded, LITERALS) == LITERALS
