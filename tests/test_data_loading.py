@@ -26,8 +26,9 @@ NO_SPLIT = {"validation_fraction": 0}
 
 
 @pytest.fixture(autouse=True)
-def quiet_cache(tmp_path, monkeypatch):
+def own_folder_without_network(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)
     monkeypatch.chdir(tmp_path)
 
 
