@@ -186,29 +186,21 @@ class TransformerConfig(PreTrainedConfig):
             raise ValueError(f"activation_function={self.activation_function!r} must be one of: {', '.join(ACT2FN)}.")
 
 
-# How to split one layer over devices (tensor parallelism): heads and inner units by column, their outputs by row.
-LAYER_TP_PLAN = {
-    "self_attn.q_proj": "colwise",
-    "self_attn.k_proj": "colwise",
-    "self_attn.v_proj": "colwise",
-    "self_attn.o_proj": "rowwise",
-    "feed_forward.fc1": "colwise",
-    "feed_forward.fc2": "rowwise",
+# How to split the layers of a stack over devices (tensor parallelism): heads and units by column, outputs by row.
+STACK_TP_PLAN = {
+    "layers.*.self_attn.q_proj": "colwise",
+    "layers.*.self_attn.k_proj": "colwise",
+    "layers.*.self_attn.v_proj": "colwise",
+    "layers.*.self_attn.o_proj": "rowwise",
+    "layers.*.feed_forward.fc1": "colwise",
+    "layers.*.feed_forward.fc2": "rowwise",
 }
-CROSS_ATTENTION_TP_PLAN = {
-    name.replace("self_attn", "cross_attn"): style for name, style in LAYER_TP_PLAN.items() if "self_attn" in name
-}
-# How to cut a single stack into stages (pipeline parallelism): module -> (inputs, outputs).
+# How to cut a stack into stages (pipeline parallelism): module -> (inputs, outputs).
 STACK_PP_PLAN = {
     "embed_tokens": (["input_ids"], ["inputs_embeds"]),
     "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
     "norm": (["hidden_states"], ["hidden_states"]),
 }
-
-
-def stack_plan(stack: str, layer_plan: dict[str, str]) -> dict[str, str]:
-    """Spell a plan for one layer out for the layers of `stack` ("" for a model that is itself the stack)."""
-    return {f"{stack}layers.*.{name}": style for name, style in layer_plan.items()}
 
 
 @strict
@@ -238,16 +230,7 @@ class VanillaTransformerConfig(TransformerConfig):
         "translation": ("TranslationPipeline", "AutoModelForSeq2SeqLM")
     }
     layer_count_fields: ClassVar[tuple[str, ...]] = ("encoder_layers", "decoder_layers")
-    base_model_tp_plan: ClassVar[dict[str, str]] = {
-        **stack_plan("encoder.", LAYER_TP_PLAN),
-        **stack_plan("decoder.", LAYER_TP_PLAN | CROSS_ATTENTION_TP_PLAN),
-    }
-    base_model_fsdp_plan: ClassVar[dict[Any, str]] = {
-        "encoder.embed_tokens": "free_full_weight",
-        "encoder.layers.*": "free_full_weight",
-        "decoder.embed_tokens": "free_full_weight",
-        "decoder.layers.*": "free_full_weight",
-    }
+    base_model_fsdp_plan: ClassVar[dict[Any, str]] = {}  # each stack has its own
 
     encoder_layers: int = 6
     decoder_layers: int = 6
@@ -279,7 +262,7 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
     pipeline_classes: ClassVar[dict[str, tuple[str, str]]] = {
         "question-answering": ("QuestionAnsweringPipeline", "AutoModelForQuestionAnswering")
     }
-    base_model_tp_plan: ClassVar[dict[str, str]] = stack_plan("", LAYER_TP_PLAN)
+    base_model_tp_plan: ClassVar[dict[str, str]] = STACK_TP_PLAN
     base_model_pp_plan: ClassVar[dict[str, tuple[list[str], list[str]]]] = STACK_PP_PLAN
 
     num_layers: int = 6
@@ -301,7 +284,7 @@ class VanillaTransformerDecoderConfig(TransformerConfig):
         "AutoModel": "VanillaTransformerDecoderModel",
         "AutoModelForCausalLM": "VanillaTransformerForCausalLM",
     }
-    base_model_tp_plan: ClassVar[dict[str, str]] = stack_plan("", LAYER_TP_PLAN)
+    base_model_tp_plan: ClassVar[dict[str, str]] = STACK_TP_PLAN
     base_model_pp_plan: ClassVar[dict[str, tuple[list[str], list[str]]]] = STACK_PP_PLAN
 
     num_layers: int = 6

@@ -59,6 +59,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 try:
     from .configuration_vanilla_transformer import (
+        STACK_TP_PLAN,
         TransformerConfig,
         VanillaTransformerConfig,
         VanillaTransformerDecoderConfig,
@@ -67,6 +68,7 @@ try:
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401  (what is imported here is saved along)
 except ImportError:
     from configuration_vanilla_transformer import (
+        STACK_TP_PLAN,
         TransformerConfig,
         VanillaTransformerConfig,
         VanillaTransformerDecoderConfig,
@@ -497,6 +499,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 class TransformerStack(VanillaTransformerPreTrainedModel):
     """What an encoder and a decoder have in common: embedding + position below, N layers, a final norm if pre-norm."""
 
+    _tp_plan = STACK_TP_PLAN
+    _fsdp_plan = {"embed_tokens": "free_full_weight", "layers.*": "free_full_weight", "norm": "keep_full_weight"}
+
     def __init__(self, config: TransformerConfig, layers: list[nn.Module]):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
@@ -656,6 +661,9 @@ class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
     """The decoder of section 3.1 whole: the right half of Figure 1, which attends to the encoder's output."""
 
     config: VanillaTransformerConfig
+    _tp_plan = STACK_TP_PLAN | {
+        name.replace("self_attn", "cross_attn"): style for name, style in STACK_TP_PLAN.items() if "self_attn" in name
+    }
     _can_record_outputs = {
         "hidden_states": DecoderLayer,
         "attentions": SelfAttention,

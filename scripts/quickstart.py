@@ -45,9 +45,8 @@ def main(arguments: list[str] | None = None) -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
     rows = phrasebook("translation", *locales)["test"].select(range(SAMPLES))
     print(f"\nPhrases that training has not seen, as {folder} translates them:")
-    for source, target, output in zip(
-        rows["source"], rows["target"], translate(rows["source"], model, tokenizer), strict=True
-    ):
+    outputs = translate(list(rows["source"]), model, tokenizer)
+    for source, target, output in zip(rows["source"], rows["target"], outputs, strict=True):
         verdict = "right" if output == target else f"should be: {target}"
         print(f"  {source}  ->  {output}  ({verdict})")
     print(f"\nThe model folder is {folder}: weights, tokenizer, code and model card (README.md).")
