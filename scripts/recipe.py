@@ -35,11 +35,11 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
     max_grad_norm: float = field(default=0.0, metadata={"help": "Largest gradient norm; 0: no clipping."})
-    tokens_per_batch: int | None = field(
-        default=None,
+    tokens_per_batch: int = field(
+        default=0,
         metadata={
             "help": "Fill each device's batches up to so many source and so many target tokens, padding included, "
-            "with sequences of similar length (section 5.1: 25000). None: --per_device_train_batch_size sequences."
+            "with sequences of similar length (section 5.1: 25000). 0: --per_device_train_batch_size sequences."
         },
     )
     average_checkpoints: int = field(
@@ -89,7 +89,7 @@ class PaperRecipe:
         return self.lr_scheduler
 
     def get_train_dataloader(self) -> DataLoader:
-        if self.args.tokens_per_batch is None:
+        if not self.args.tokens_per_batch:
             return super().get_train_dataloader()
         # Each process draws its own batches, so the loader is not prepared (which would share them out once more).
         sampler = TokenBudgetSampler(

@@ -21,7 +21,7 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForC
 
 @dataclass
 class TranslationArguments(RecipeArguments):
-    tokens_per_batch: int | None = field(
+    tokens_per_batch: int = field(
         default=25_000, metadata=RecipeArguments.__dataclass_fields__["tokens_per_batch"].metadata
     )
     average_checkpoints: int = field(
