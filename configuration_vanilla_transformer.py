@@ -195,12 +195,6 @@ STACK_TP_PLAN = {
     "layers.*.feed_forward.fc1": "colwise",
     "layers.*.feed_forward.fc2": "rowwise",
 }
-# How to cut a stack into stages (pipeline parallelism): module -> (inputs, outputs).
-STACK_PP_PLAN = {
-    "embed_tokens": (["input_ids"], ["inputs_embeds"]),
-    "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
-    "norm": (["hidden_states"], ["hidden_states"]),
-}
 
 
 @strict
@@ -263,7 +257,6 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
         "question-answering": ("QuestionAnsweringPipeline", "AutoModelForQuestionAnswering")
     }
     base_model_tp_plan: ClassVar[dict[str, str]] = STACK_TP_PLAN
-    base_model_pp_plan: ClassVar[dict[str, tuple[list[str], list[str]]]] = STACK_PP_PLAN
 
     num_layers: int = 6
     pooling: Literal["mean", "first", "max"] = "mean"
@@ -285,7 +278,6 @@ class VanillaTransformerDecoderConfig(TransformerConfig):
         "AutoModelForCausalLM": "VanillaTransformerForCausalLM",
     }
     base_model_tp_plan: ClassVar[dict[str, str]] = STACK_TP_PLAN
-    base_model_pp_plan: ClassVar[dict[str, tuple[list[str], list[str]]]] = STACK_PP_PLAN
 
     num_layers: int = 6
 

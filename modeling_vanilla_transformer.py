@@ -884,7 +884,6 @@ class VocabularyModel(VanillaTransformerPreTrainedModel):
     """What the models that predict tokens share: the output projection (section 3.4) and its loss."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
-    _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def add_lm_head(self, embedding: str) -> None:

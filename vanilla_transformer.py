@@ -25,10 +25,13 @@ from modeling_vanilla_transformer import (
     VanillaTransformerModel,
     VanillaTransformerPreTrainedModel,
 )
+from pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 
 
 __all__ = [
     "PRESETS",
+    "QuestionAnsweringPipeline",
+    "TranslationPipeline",
     "VanillaTransformerConfig",
     "VanillaTransformerDecoderConfig",
     "VanillaTransformerDecoderModel",

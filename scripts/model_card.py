@@ -17,12 +17,12 @@ from transformers.trainer_callback import TrainerState
 # pipeline tag -> how a reader uses the model
 USAGE = {
     "translation": """\
-tokenizer = AutoTokenizer.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
 batch = tokenizer(["A sentence to translate."], return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_tokens=True))""",
     "text-generation": """\
-tokenizer = AutoTokenizer.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
 batch = tokenizer(["Once"], return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_special_tokens=True))""",

@@ -17,7 +17,7 @@ from vanilla_transformer import VanillaTransformerForCausalLM
 
 
 def main() -> None:
-    model_manager.transformers.VanillaTransformerForCausalLM = VanillaTransformerForCausalLM
+    model_manager.transformers.VanillaTransformerForCausalLM = VanillaTransformerForCausalLM  # type: ignore[attr-defined]
     app(["serve", *sys.argv[1:]])
 
 

@@ -135,7 +135,7 @@ def train_tokenizer(
     ids = [(str(token), tokenizer.token_to_id(str(token))) for token in special_tokens]
     completed = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
     # Offsets leave out the space that begins a token, so that those of an answer are the answer.
-    trimmed = [processors.ByteLevel(trim_offsets=True)] if kind == "byte_bpe" else []
+    trimmed = [processors.ByteLevel(add_prefix_space=False, trim_offsets=True)] if kind == "byte_bpe" else []
     tokenizer.post_processor = processors.Sequence([*trimmed, completed])
 
     return PreTrainedTokenizerFast(

@@ -3,14 +3,10 @@
 python scripts/train_question_answering.py --dataset squad --output_dir runs/reader
 """
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 
-import numpy as np
-import torch
 from datasets import Dataset, DatasetDict
-from torch.utils.data import DataLoader
-from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from data_loading import load_splits
 from metrics import question_answering_scores
@@ -18,7 +14,11 @@ from model_card import CardFacts
 from model_options import make_model
 from recipe import RecipeArguments, RecipeTrainer
 from training import make_tokenizer, parse, print_scores, save, train
-from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForQuestionAnswering
+from vanilla_transformer import (
+    QuestionAnsweringPipeline,
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerForQuestionAnswering,
+)
 
 
 @dataclass
@@ -71,32 +71,10 @@ def encode_training(train: Dataset, tokenizer: PreTrainedTokenizerBase, args: Qu
     return train.map(encode_rows, batched=True, remove_columns=train.column_names, desc="tokenizing")
 
 
-@torch.inference_mode()
-def answer_all(
-    rows: Dataset, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments
-) -> list[str]:
-    """The best-scored span of each row's text, over all pieces of it."""
-    pieces = Dataset.from_dict(read_pieces(rows[:], tokenizer, args))
-    collate = DataCollatorWithPadding(tokenizer)
-    loader = DataLoader(pieces.select_columns("input_ids"), batch_size=64, collate_fn=collate)
-    best: dict[int, tuple[float, str]] = defaultdict(lambda: (-np.inf, ""))
-    number = 0
-    for batch in loader:
-        output = model(**batch.to(model.device))
-        scores = output.start_logits.float()[:, :, None] + output.end_logits.float()[:, None, :]
-        allowed = torch.ones_like(scores, dtype=torch.bool).triu().tril(args.max_answer_length - 1)
-        for score, span_allowed in zip(scores, allowed, strict=True):
-            offsets = np.array(pieces[number]["offsets"])
-            in_text = torch.zeros(len(score), dtype=torch.bool)
-            in_text[: len(offsets)] = torch.from_numpy(offsets[:, 0] >= 0)
-            score = score.cpu().masked_fill(~(span_allowed.cpu() & in_text & in_text[:, None]), -np.inf)
-            start, end = divmod(int(score.argmax()), len(score))
-            row = pieces[number]["row"]
-            value = float(score[start, end])
-            if value > best[row][0]:
-                best[row] = (value, rows[row]["context"][offsets[start][0] : offsets[end][1]])
-            number += 1
-    return [best[row][1] for row in range(len(rows))]
+def answer_all(rows: Dataset, reader: QuestionAnsweringPipeline) -> list[str]:
+    """The best answer to each row, over all pieces of its text."""
+    questions = [{"question": row["question"], "context": row["context"]} for row in rows]
+    return [found["answer"] for found in reader(questions, batch_size=64)]
 
 
 def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
@@ -117,11 +95,17 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     if training.do_train:
         train(trainer)
 
-    model.eval()
+    reader = QuestionAnsweringPipeline(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        max_seq_len=training.max_length,
+        doc_stride=training.stride,
+        max_answer_len=training.max_answer_length,
+    )
     scores = {}
     for split in ("validation", "test"):
         if split in splits and trainer.is_world_process_zero():
-            answers = answer_all(splits[split], model, tokenizer, training)
+            answers = answer_all(splits[split], reader)
             references = {str(i): row["answers"]["text"] for i, row in enumerate(splits[split])}
             scores[split] = question_answering_scores({str(i): a for i, a in enumerate(answers)}, references)
     print_scores(scores)

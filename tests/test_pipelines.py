@@ -1,15 +1,18 @@
 """Pipelines from a saved folder, as users have them: the library's, and the two that this project brings back."""
 
 import json
+from argparse import Namespace
 from itertools import product
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, pipeline
+from datasets import Dataset
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, pipeline
 
 from fresh_process import run_fresh
 from pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 from tokenizer_training import KINDS, TEMPLATES, train_tokenizer
+from train_question_answering import encode_training
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
@@ -281,36 +284,23 @@ def test_questions_may_come_one_by_one_in_lists_in_records_and_in_batches(reader
 def test_a_trained_reader_finds_an_answer_deep_in_a_text_and_says_when_there_is_none(tokenizers):
     tokenizer = tokenizers["encoder"]
     model = encoder(VanillaTransformerForQuestionAnswering, tokenizer, dropout=0.0)
-    pipe = QuestionAnsweringPipeline(
-        model=model, tokenizer=tokenizer, device="cpu", max_seq_len=70, doc_stride=15, handle_impossible_answer=True
-    )
+    options = {"max_seq_len": 70, "doc_stride": 15, "handle_impossible_answer": True}
+    pipe = QuestionAnsweringPipeline(model=model, tokenizer=tokenizer, device="cpu", **options)
     filler = "It was raining, and raining, and it was raining on every sign. "
     known, unknown = filler * 4 + CONTEXT + filler * 3, filler * 8
-    answer = CONTEXT.index("Zürich") + len(filler * 4)
-    windows = [
-        window
-        for text in (known, unknown)
-        for window in pipe.preprocess({"question": QUESTION, "context": text}, 70, 15)
+    answer = known.index("Zürich")
+    rows = [
+        {"question": QUESTION, "context": known, "answers": {"text": ["Zürich"], "answer_start": [answer]}},
+        {"question": QUESTION, "context": unknown, "answers": {"text": [], "answer_start": []}},
     ]
-    assert len(windows) == 8
-    positions = []
-    for window in windows:
-        offsets = window["offsets"][0]
-        inside = ((offsets[:, 0] < answer + 6) & (offsets[:, 1] > answer)).nonzero().flatten()
-        whole = (
-            window["context"] == known
-            and len(inside)
-            and offsets[inside[0], 0] == answer
-            and offsets[inside[-1], 1] == answer + 6
-        )
-        positions.append((inside[0], inside[-1]) if whole else (0, 0))
-    batch = tokenizer.pad([{"input_ids": window["input_ids"][0]} for window in windows], return_tensors="pt")
-    starts, ends = torch.tensor(positions).T
+    encoded = encode_training(Dataset.from_list(rows), tokenizer, Namespace(max_length=70, stride=15))
+    windows = [window["input_ids"][0].tolist() for row in rows for window in pipe.preprocess(row, 70, 15)]
+    assert windows == encoded["input_ids"] and len(windows) == 8
+    batch = DataCollatorWithPadding(tokenizer)(encoded.to_list())
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     model.train()
     for _ in range(60):
-        loss = model(**batch, start_positions=starts, end_positions=ends).loss
-        loss.backward()
+        model(**batch).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     model.eval()
