@@ -18,7 +18,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     """The library's training arguments with the paper's values as defaults, and what the paper has beyond them.
 
     Raises:
-        ValueError: a schedule of the library without its learning rate.
+        ValueError: a schedule of the library without its learning rate; label smoothing by the Trainer.
     """
 
     output_dir: str = field(default="runs/model", metadata={"help": "Folder for checkpoints and the final model."})
@@ -53,6 +53,12 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             if SchedulerType(self.lr_scheduler_type) != SchedulerType.LINEAR:
                 raise ValueError(f"lr_scheduler_type={self.lr_scheduler_type} needs a --learning_rate.")
             self.learning_rate = self.learning_rate_scale
+        if self.label_smoothing_factor:
+            # The Trainer would not shift the labels of a language model that is not the library's own.
+            raise ValueError(
+                f"label_smoothing_factor={self.label_smoothing_factor}: labels are smoothed in the model, so give "
+                "--label_smoothing instead."
+            )
         super().__post_init__()
 
 

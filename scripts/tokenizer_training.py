@@ -35,6 +35,8 @@ BYTES = 256
 # No token crosses these borders: a word with its vowel signs and the space before it, one digit, other marks, white
 # space. Digit by digit, numbers that training never saw can be read and written.
 PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
+# Servers that speak of chats ask for a template; a language model that knows no roles goes on from all that was said.
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 class PreTrainedTokenizerFast(TokenizersBackend):
@@ -145,4 +147,5 @@ def train_tokenizer(
         padding_side="left" if template == "causal" else "right",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE if template == "causal" else None,
     )

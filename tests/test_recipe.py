@@ -175,6 +175,11 @@ def test_a_schedule_of_the_library_stays_reachable(tokenizer, tmp_path):
         RecipeArguments(lr_scheduler_type="cosine")
 
 
+def test_labels_are_not_smoothed_twice():
+    with pytest.raises(ValueError, match="label_smoothing_factor=0.1: labels are smoothed in the model"):
+        RecipeArguments(label_smoothing_factor=0.1)
+
+
 TRAIN = [
     sys.executable, str(SCRIPTS / "train_translation.py"), "--preset", "tiny", "--d_model", "32", "--d_ff", "32",
     "--phrases", "1000", "--vocab_size", "400", "--tokens_per_batch", "400", "--use_cpu", "true", "--save_steps", "5",
