@@ -3,10 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install test test-slow test-gpu lint
+MODEL ?= runs/quickstart-en-es
+
+.PHONY: quickstart demo install test test-slow test-gpu lint
 
 quickstart: install
 	$(BIN)/python scripts/quickstart.py
+
+demo: install
+	$(BIN)/python demo/app.py --model $(MODEL)
 
 install: $(VENV)/installed
 
