@@ -97,7 +97,10 @@ def build(model: str) -> gr.Blocks:
         button = gr.Button("Translate", variant="primary")
         translation = gr.Textbox(label="Translation", buttons=["copy"])
         alternatives = gr.Dataframe(headers=["hypothesis", "score"], label="Beam search")
-        picture = gr.Plot(label="Cross-attention: a row shows what a target token looked at")
+        gr.Markdown(
+            "**Cross-attention**: each row shows which tokens of the text one token of the translation looked at."
+        )
+        picture = gr.Plot(show_label=False)
         outputs = [translation, alternatives, picture]
         gr.on([button.click, text.submit], respond, [text, layer, head], outputs, api_name="translate")
         gr.Examples(EXAMPLES, text)
