@@ -96,3 +96,9 @@ def test_prompts_are_continued(tmp_path):
     continued, other = (tmp_path / "texts.txt").read_text().splitlines()
     assert continued.startswith(text[:30]) and len(continued) > 30 and text.startswith(continued[:36])
     assert other.startswith("The")
+
+
+def test_a_run_is_not_written_into_the_folder_of_the_code():
+    """The library copies the code files into a saved folder, which fails where they lie already."""
+    with pytest.raises(ValueError, match="is not empty"):
+        train_classifier.main(["--output_dir", str(Path(__file__).parents[1])])
