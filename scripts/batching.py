@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import pyarrow.compute as pc
+from datasets import Dataset, LargeList, List
 from torch.utils.data import DataLoader, Sampler
 
 
@@ -18,7 +20,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         tokens_per_batch: largest number of tokens on any one side of a batch, padding included.
 
     Raises:
-        ValueError: a row alone is longer than the budget.
+        ValueError: a row alone is longer than the budget, or the rows are too few to share out.
     """
 
     def __init__(
@@ -57,7 +59,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
             starts = [0, *ends[:-1]]
             largest = max(range(len(ends)), key=lambda i: ends[i] - starts[i])
             if ends[largest] - starts[largest] < 2:
-                raise ValueError(f"{len(lengths)} rows are too few for {self.num_processes} processes.")
+                raise ValueError(
+                    f"{len(lengths)} rows, each a batch of its own, cannot be shared out evenly among "
+                    f"{self.num_processes} processes: raise tokens_per_batch={budget}, or give more rows."
+                )
             ends.insert(largest, (starts[largest] + ends[largest]) // 2)
         return ends
 
@@ -80,6 +85,24 @@ class TokenBudgetLoader(DataLoader):
 
     def set_epoch(self, epoch: int) -> None:
         self.batch_sampler.set_epoch(epoch)
+
+
+def row_lengths(dataset: Dataset) -> np.ndarray:
+    """Tokens of each row: (rows, 1) of input_ids, or (rows, 2) where labels are sequences as well.
+
+    Raises:
+        ValueError: rows that are not at hand to be measured and sorted.
+    """
+    if not isinstance(dataset, Dataset):
+        raise ValueError(
+            f"tokens_per_batch needs a datasets.Dataset, and streaming gives a {type(dataset).__name__}: set it "
+            "to 0, for batches of per_device_train_batch_size rows."
+        )
+    names = [name for name in ("input_ids", "labels") if isinstance(dataset.features.get(name), (List, LargeList))]
+    tables = dataset.select_columns(names).with_format("arrow").iter(batch_size=10_000)
+    return np.concatenate(
+        [np.stack([pc.list_value_length(table[name]) for name in names], axis=1) for table in tables]
+    )
 
 
 def pack_documents(

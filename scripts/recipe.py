@@ -1,16 +1,30 @@
 """The paper's training recipe (section 5) on top of the library's Trainer: optimiser, schedule, batches by tokens."""
 
+import signal
+import threading
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
+from accelerate.utils import reduce
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
-from transformers.trainer_utils import SchedulerType
+from transformers import (
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_utils import SchedulerType, seed_worker
 
-from batching import TokenBudgetLoader, TokenBudgetSampler
+from batching import TokenBudgetLoader, TokenBudgetSampler, row_lengths
+from checkpoint_averaging import complete_checkpoints
 
 
 @dataclass
@@ -30,6 +44,9 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)."
         },
     )
+    lr_scheduler_type: SchedulerType | None = field(
+        default=None, metadata={"help": "A schedule of the library; None with a --learning_rate is linear."}
+    )
     learning_rate_scale: float = field(default=1.0, metadata={"help": "Factor on the paper's schedule."})
     warmup_steps: float = field(default=4000, metadata={"help": "Steps of rising learning rate; below 1 a ratio."})
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
@@ -45,21 +62,30 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     average_checkpoints: int = field(
         default=1, metadata={"help": "The final model is the mean of so many last checkpoints (section 6.1: 5)."}
     )
-    enable_jit_checkpoint: bool = field(default=True, metadata={"help": "On SIGTERM save a checkpoint and stop."})
+    save_on_sigterm: bool = field(default=True, metadata={"help": "On SIGTERM save a checkpoint and exit."})
 
     def __post_init__(self):
-        self.paper_schedule = self.learning_rate is None
-        if self.paper_schedule:
-            if SchedulerType(self.lr_scheduler_type) != SchedulerType.LINEAR:
-                raise ValueError(f"lr_scheduler_type={self.lr_scheduler_type} needs a --learning_rate.")
-            self.learning_rate = self.learning_rate_scale
         if self.label_smoothing_factor:
             # The Trainer would not shift the labels of a language model that is not the library's own.
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor}: labels are smoothed in the model, so give "
                 "--label_smoothing instead."
             )
+        paper_schedule = self.paper_schedule
+        if paper_schedule:
+            # What the library reads while it checks the arguments (DeepSpeed's settings are filled from it).
+            self.learning_rate, self.lr_scheduler_type = self.learning_rate_scale, SchedulerType.LINEAR
+        elif self.learning_rate is None:
+            raise ValueError(f"lr_scheduler_type={self.lr_scheduler_type} needs a --learning_rate.")
+        self.lr_scheduler_type = self.lr_scheduler_type or SchedulerType.LINEAR
         super().__post_init__()
+        if paper_schedule:
+            # As given, so that arguments that are copied or read back from a file mean the same.
+            self.learning_rate = self.lr_scheduler_type = None
+
+    @property
+    def paper_schedule(self) -> bool:
+        return self.learning_rate is None and self.lr_scheduler_type is None
 
 
 class PaperSchedule:
@@ -73,16 +99,67 @@ class PaperSchedule:
         return self.d_model**-0.5 * min(step**-0.5, step * self.warmup_steps**-1.5)
 
 
-def row_lengths(dataset) -> np.ndarray:
-    """Tokens of each row: (rows, 1) of input_ids, or (rows, 2) where labels are sequences as well."""
-    columns = [name for name in ("input_ids", "labels") if isinstance(dataset[0].get(name), list)]
-    return np.array([[len(tokens) for tokens in dataset[name]] for name in columns]).T
+class SaveOnSigterm(TrainerCallback):
+    """On SIGTERM: end the step, save a checkpoint, and exit with status 143, as a terminated process does.
+
+    The library's own `enable_jit_checkpoint` saves before the optimiser's step, when dropout has drawn its numbers
+    already, so that a resumed run draws others; and each of several processes saves when its own timer says so.
+    """
+
+    asked = False  # by a signal to this process
+    stopping = False  # all processes, after the present step
+
+    def ask(self, *_: Any) -> None:
+        self.asked = True
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        self.asked = self.stopping = False
+        self.installed = threading.current_thread() is threading.main_thread()  # no other thread may handle signals
+        if self.installed:
+            self.previous = signal.signal(signal.SIGTERM, self.ask)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        asked = self.asked
+        if args.world_size > 1:
+            # All stop after the same step: one that went on would wait for the others' gradients.
+            asked = reduce(torch.tensor(float(asked), device=args.device), "sum").item() > 0
+        if asked:
+            self.asked = self.stopping = control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        if self.installed:
+            signal.signal(signal.SIGTERM, self.previous)
+        if self.stopping:
+            args.distributed_state.wait_for_everyone()  # until each has written its part
+        if self.asked:
+            raise SystemExit(128 + signal.SIGTERM)
 
 
 class PaperRecipe:
     """Mixin for a Trainer whose arguments are `RecipeArguments`."""
 
     args: RecipeArguments
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        if self.args.save_on_sigterm:
+            self.add_callback(SaveOnSigterm)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any):
+        """As the library's, but True is the last complete checkpoint, and never one that was cut off."""
+        if resume_from_checkpoint is True:
+            complete = complete_checkpoints(Path(self.args.output_dir))
+            if not complete:
+                raise ValueError(f"output_dir={self.args.output_dir} holds no complete checkpoint to resume from.")
+            resume_from_checkpoint = str(complete[-1])
+        return super().train(resume_from_checkpoint, *arguments, **options)
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: RecipeArguments, model=None) -> tuple[Any, dict[str, Any]]:
+        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args, model)
+        if args.paper_schedule:
+            options["lr"] = args.learning_rate_scale  # the schedule multiplies it
+        return optimizer_class, options
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         if not self.args.paper_schedule:
@@ -109,8 +186,15 @@ class PaperRecipe:
             self._remove_unused_columns(self.train_dataset, description="training"),
             batch_sampler=sampler,
             collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
+            num_workers=self.args.dataloader_num_workers,
+            worker_init_fn=partial(
+                seed_worker, num_workers=self.args.dataloader_num_workers, rank=self.args.process_index
+            ),
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            multiprocessing_context=self.args.dataloader_multiprocessing_context,
+            in_order=self.args.dataloader_in_order,
         )
 
 

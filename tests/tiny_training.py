@@ -1,0 +1,47 @@
+"""A tiny run of the recipe, for tests to train in their own process, or as a program in one or several others.
+
+python tests/tiny_training.py FOLDER '{"tokens_per_batch": 64}'
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import DataCollatorForSeq2Seq
+
+from family import encoder_decoder
+from recipe import RecipeArguments, RecipeSeq2SeqTrainer
+from tokenizer_training import train_tokenizer
+
+
+def tiny_trainer(folder: Path, dropout: float = 0.1, **options) -> RecipeSeq2SeqTrainer:
+    random = np.random.default_rng(0)
+    rows = [random.integers(3, 50, size=random.integers(2, 9)).tolist() for _ in range(40)]
+    torch.manual_seed(0)
+    model = encoder_decoder(dropout=dropout)
+    defaults = {
+        "num_train_epochs": 2, "warmup_steps": 5, "logging_steps": 1, "save_steps": 3, "use_cpu": True,
+        "disable_tqdm": True, "per_device_train_batch_size": 8,
+    }  # fmt: skip
+    return RecipeSeq2SeqTrainer(
+        model=model,
+        args=RecipeArguments(output_dir=str(folder), **(defaults | options)),
+        train_dataset=Dataset.from_dict({"input_ids": rows, "labels": rows}),
+        data_collator=DataCollatorForSeq2Seq(train_tokenizer(["a b c"] * 3, vocab_size=300), model=model),
+    )
+
+
+def main(folder: str, options: str) -> None:
+    given = json.loads(options)
+    resume = given.pop("resume", False)
+    trainer = tiny_trainer(Path(folder), **given)
+    trainer.train(resume_from_checkpoint=resume)
+    trainer.save_model()
+    trainer.save_state()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
