@@ -466,6 +466,13 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if cls.__name__.startswith("FSDP"):
+            # FSDP2 makes a subclass of the model that it shards; what is saved should name ours, and carry its file.
+            model_class = cls.__bases__[-1]
+            cls.__name__, cls.__module__ = model_class.__name__, model_class.__module__
+
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """With a window, "sdpa" (the default) becomes the form of it whose cost is linear in the length."""
         implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
@@ -742,6 +749,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.encoder = VanillaTransformerEncoderModel(config)
         self.decoder = VanillaTransformerCrossDecoder(config)
         if config.share_encoder_decoder_embeddings:
+            self.decoder.embed_tokens = self.encoder.embed_tokens  # one module, which sharding (FSDP) relies on
             self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
         self.post_init()
 

@@ -26,6 +26,7 @@ TRAINING_FILES = (
     "trainer_state*",
     "training_args*",
     "scaler*",
+    "pytorch_model_fsdp*",
     "*.safetensors*",
 )
 

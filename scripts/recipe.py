@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 from accelerate.utils import reduce
+from torch.distributed.tensor import distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
+    PreTrainedModel,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
@@ -24,7 +26,7 @@ from transformers import (
 from transformers.trainer_utils import SchedulerType, seed_worker
 
 from batching import TokenBudgetLoader, TokenBudgetSampler, row_lengths
-from checkpoint_averaging import complete_checkpoints
+from checkpoint_averaging import complete_checkpoints, load_weights
 
 
 @dataclass
@@ -135,6 +137,15 @@ class SaveOnSigterm(TrainerCallback):
             raise SystemExit(128 + signal.SIGTERM)
 
 
+@torch.no_grad()
+def load_into_shards(model: PreTrainedModel, folder: Path) -> None:
+    """Load the weights of a checkpoint into a model that FSDP has sharded."""
+    weights = load_weights(folder)
+    for name, parameter in model.named_parameters():
+        weight = weights[name].to(parameter.device, parameter.dtype)
+        parameter.copy_(distribute_tensor(weight, parameter.device_mesh, parameter.placements))
+
+
 class PaperRecipe:
     """Mixin for a Trainer whose arguments are `RecipeArguments`."""
 
@@ -153,6 +164,26 @@ class PaperRecipe:
                 raise ValueError(f"output_dir={self.args.output_dir} holds no complete checkpoint to resume from.")
             resume_from_checkpoint = str(complete[-1])
         return super().train(resume_from_checkpoint, *arguments, **options)
+
+    # PyTorch cannot load into shards a module that two stacks share, as the embedding of an encoder-decoder is.
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: PreTrainedModel | None = None) -> None:
+        if self.is_fsdp_enabled:
+            load_into_shards(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        if self.is_fsdp_enabled:
+            load_into_shards(self.model, Path(self.state.best_model_checkpoint))
+        else:
+            super()._load_best_model()
+
+    def make_whole(self, model_class: type[PreTrainedModel]) -> None:
+        """After training with FSDP: put the whole model in the place of its shards, in every process."""
+        self.save_model()
+        self.accelerator.wait_for_everyone()
+        self.model = model_class.from_pretrained(self.args.output_dir).to(self.args.device)
+        self.is_fsdp_enabled = False
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: RecipeArguments, model=None) -> tuple[Any, dict[str, Any]]:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from transformers import HfArgumentParser
 
 from checkpoint_averaging import complete_checkpoints
+from fresh_process import run_fresh
 from recipe import PaperSchedule, RecipeArguments
 from tiny_training import tiny_trainer
 
@@ -199,7 +200,7 @@ def test_a_terminated_script_saves_a_checkpoint_and_no_final_model(tmp_path):
 
 def tiny(folder: Path, processes: int = 1, **options) -> list[str]:
     """The command of a tiny run whose batches are the same in two processes as in one that accumulates two."""
-    options |= {"dropout": 0.0, "tokens_per_batch": 64, "gradient_accumulation_steps": 2 // processes}
+    options = {"dropout": 0.0, "tokens_per_batch": 64, "gradient_accumulation_steps": 2 // processes} | options
     command = [sys.executable]
     if processes > 1:
         with socket.socket() as free:
@@ -222,3 +223,27 @@ def test_two_terminated_processes_save_one_checkpoint_that_resumes(tmp_path):
     assert sorted(cut.glob("checkpoint-*")) == sorted(complete_checkpoints(cut))
     run(tiny(cut, 2, **options, save_strategy="no", resume=True))
     assert_same_run(tmp_path / "whole", cut, atol=1e-5, rtol=1e-5)
+
+
+# Saves anew what is loaded, which stores tied weights once.
+LOAD = """
+from transformers import AutoModelForSeq2SeqLM
+model = AutoModelForSeq2SeqLM.from_pretrained(arguments[0], trust_remote_code=True)
+model.save_pretrained(arguments[0])
+print(1)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_that_shard_the_model_train_as_one_and_resume_and_save_what_loads_anywhere(tmp_path):
+    run(tiny(tmp_path / "whole", save_steps=100))
+    sharded = tmp_path / "sharded"
+    run(tiny(sharded, 2, fsdp=True))
+    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # it was FSDP indeed
+    resumed = tmp_path / "resumed"
+    shutil.copytree(sharded / "checkpoint-3", resumed / "checkpoint-3")
+    run(tiny(resumed, 2, fsdp=True, resume=True))
+    for folder in (sharded, resumed):
+        # The folder has its code, and weights that are whole.
+        run_fresh(LOAD, tmp_path, str(folder))
+        assert_same_run(tmp_path / "whole", folder, atol=5e-5, rtol=1e-4)

@@ -9,12 +9,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq
 
 from family import encoder_decoder
 from recipe import RecipeArguments, RecipeSeq2SeqTrainer
 from tokenizer_training import train_tokenizer
+
+
+class ShardingTrainer(RecipeSeq2SeqTrainer):
+    """Shards by FSDP2 on a CPU. Accelerate does so on accelerators alone, and takes these processes for such."""
+
+    def create_accelerator_and_postprocess(self) -> None:
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_XPU
+        super().create_accelerator_and_postprocess()
 
 
 def tiny_trainer(folder: Path, dropout: float = 0.1, **options) -> RecipeSeq2SeqTrainer:
@@ -26,7 +36,8 @@ def tiny_trainer(folder: Path, dropout: float = 0.1, **options) -> RecipeSeq2Seq
         "num_train_epochs": 2, "warmup_steps": 5, "logging_steps": 1, "save_steps": 3, "use_cpu": True,
         "disable_tqdm": True, "per_device_train_batch_size": 8,
     }  # fmt: skip
-    return RecipeSeq2SeqTrainer(
+    trainer_class = ShardingTrainer if options.get("fsdp") else RecipeSeq2SeqTrainer
+    return trainer_class(
         model=model,
         args=RecipeArguments(output_dir=str(folder), **(defaults | options)),
         train_dataset=Dataset.from_dict({"input_ids": rows, "labels": rows}),
