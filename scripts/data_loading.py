@@ -109,9 +109,8 @@ class DataArguments:
     @property
     def name(self) -> str:
         """What a model card calls the data."""
-        if self.train_file:
-            return " ".join(Path(file).name for file in self.train_file)
-        return self.dataset
+        files = next(iter(self.files.values()), [])
+        return " ".join(Path(file).name for file in files) or self.dataset
 
 
 @dataclass
@@ -453,9 +452,10 @@ def first_rows(rows: Rows, limit: int | None) -> Rows:
     return rows.take(limit)
 
 
-def load_splits(args: DataArguments, task: str) -> DatasetDict | IterableDatasetDict:
+def load_splits(args: DataArguments, task: str, known_classes: set | None = None) -> DatasetDict | IterableDatasetDict:
     """Train, validation and test, as far as there are data for them, with the columns of `COLUMNS[task]`.
 
+    A held-out split may have the classes of the training split, or `known_classes` where these are given.
     Classes are texts or whole numbers, as in the data; or their names, where a data set has names for its numbers.
 
     Raises:
@@ -476,12 +476,14 @@ def load_splits(args: DataArguments, task: str) -> DatasetDict | IterableDataset
     data = {split: concatenate_datasets([part.rows for part in parts]) for split, parts in splits.items()}
     if "train" in data:
         data["train"] = first_rows(data["train"], args.max_train_samples)
-        if column := CLASS_COLUMNS.get(task):
-            known = set().union(*classes_of(data["train"], column))
-            for part in (part for split, parts in splits.items() if split != "train" for part in parts):
-                check_classes_known(part, column, known)
-        if "validation" not in data and args.validation_fraction:
-            data |= hold_out(data["train"], args, task)
+    if column := CLASS_COLUMNS.get(task):
+        if known_classes is None and "train" in data:
+            known_classes = set().union(*classes_of(data["train"], column))
+        for part in (part for split, parts in splits.items() if split != "train" for part in parts):
+            if known_classes is not None:
+                check_classes_known(part, column, known_classes)
+    if "train" in data and "validation" not in data and args.validation_fraction:
+        data |= hold_out(data["train"], args, task)
     for split in data.keys() - {"train"}:
         data[split] = first_rows(data[split], args.max_eval_samples)
     return IterableDatasetDict(data) if args.streaming else DatasetDict(data)

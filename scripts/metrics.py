@@ -1,9 +1,12 @@
 """Scores of each task, by the field's own tools. All take plain predictions and references and give named numbers."""
 
 import math
+import re
+from dataclasses import dataclass
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
+from sacremoses import MosesTokenizer
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics import f1_score as entity_f1
 from seqeval.metrics import precision_score as entity_precision
@@ -12,17 +15,48 @@ from sklearn.metrics import accuracy_score, f1_score
 from torchmetrics.text import SQuAD
 
 
+@dataclass
+class BleuOptions:
+    """How BLEU is computed.
+
+    Args:
+        lowercase: compare without regard to case.
+        moses_language: language of the texts; if given, BLEU is also computed on text that Moses' tokenizer has cut,
+            which is what papers of the time report ("tokenized BLEU").
+        split_compounds: split words at hyphens for that score, as the script of the paper's authors does.
+    """
+
+    lowercase: bool = False
+    moses_language: str | None = None
+    split_compounds: bool = False
+
+
 def translation_scores(
-    hypotheses: list[str], references: list[str], lowercase: bool = False
+    hypotheses: list[str], references: list[str], options: BleuOptions | None = None
 ) -> tuple[dict[str, float], dict[str, str]]:
     """sacreBLEU and chrF (0 to 100), exact match (percent); and the signatures that say how they were computed."""
-    bleu, chrf = BLEU(lowercase=lowercase), CHRF()
-    scores = {
-        "bleu": bleu.corpus_score(hypotheses, [references]).score,
-        "chrf": chrf.corpus_score(hypotheses, [references]).score,
-        "exact_match": 100 * float(np.mean([h == r for h, r in zip(hypotheses, references, strict=True)])),
-    }
-    return scores, {"BLEU": str(bleu.get_signature()), "chrF": str(chrf.get_signature())}
+    options = BleuOptions() if options is None else options
+    metrics = {"bleu": BLEU(lowercase=options.lowercase), "chrf": CHRF(lowercase=options.lowercase)}
+    scores = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
+    if options.lowercase:
+        hypotheses, references = ([text.lower() for text in texts] for texts in (hypotheses, references))
+    scores["exact_match"] = 100 * float(np.mean([h == r for h, r in zip(hypotheses, references, strict=True)]))
+    notes = {"BLEU": str(metrics["bleu"].get_signature()), "chrF": str(metrics["chrf"].get_signature())}
+    if options.moses_language is not None:
+        tokenized = BLEU(tokenize="none", lowercase=options.lowercase, force=True)
+        texts = [moses_tokenized(side, options) for side in (hypotheses, references)]
+        scores["tokenized_bleu"] = tokenized.corpus_score(texts[0], [texts[1]]).score
+        compounds = ", compounds split at hyphens" if options.split_compounds else ""
+        notes["tokenized BLEU"] = (
+            f"{tokenized.get_signature()}, Moses' tokenizer ({options.moses_language}){compounds}"
+        )
+    return scores, notes
+
+
+def moses_tokenized(texts: list[str], options: BleuOptions) -> list[str]:
+    tokenizer = MosesTokenizer(options.moses_language)
+    cut = [tokenizer.tokenize(text, return_str=True, escape=False) for text in texts]
+    return [re.sub(r"(?<=\S)-(?=\S)", " ##AT##-##AT## ", text) for text in cut] if options.split_compounds else cut
 
 
 def language_model_scores(nats_per_token: float, tokens: int, text_bytes: int) -> dict[str, float]:

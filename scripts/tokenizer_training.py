@@ -19,7 +19,7 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import TokenizersBackend
+from transformers import PreTrainedTokenizerBase, TokenizersBackend
 
 
 PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"  # ids 0 to 3; the first three are the defaults of the configs
@@ -149,3 +149,9 @@ def train_tokenizer(
         clean_up_tokenization_spaces=False,
         chat_template=CHAT_TEMPLATE if template == "causal" else None,
     )
+
+
+def lowercases(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether all text that the tokenizer gives is in lower case."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return normalizer is not None and normalizer.normalize_str("A") == "a"

@@ -4,18 +4,24 @@ python scripts/train_classifier.py --task regression --train_file train.jsonl --
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-from datasets import DatasetDict
-from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
+from datasets import Dataset, DatasetDict
+from transformers import (
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from data_loading import load_splits
+from data_loading import as_list, load_splits, texts_of
 from metrics import classification_scores, regression_scores
-from model_card import CardFacts
 from model_options import make_model
 from recipe import RecipeArguments, RecipeTrainer
-from training import make_tokenizer, parse, print_scores, save, score_splits, train
+from training import Evaluation, Scores, encoded_splits, make_tokenizer, measure, parse, run, score_splits
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForSequenceClassification
 
 
@@ -42,77 +48,76 @@ class ClassifierArguments(RecipeArguments):
             raise ValueError(f"task={self.task!r} must be one of: {', '.join(PROBLEMS)}.")
 
 
-def known_labels(splits: DatasetDict) -> list[Any]:
-    """All labels of the training split, in order."""
-    found: set[Any] = set()
-    for value in splits["train"]["label"]:
-        found.update(value if isinstance(value, list) else [value])
-    return sorted(found)
+def task_fields(train: Dataset, task: str) -> dict[str, Any]:
+    """Config fields that the training data decide: the names of all classes, in order, or the number of outputs."""
+    labels = train["label"][:]
+    if task == "regression":
+        return {"problem_type": PROBLEMS[task], "num_labels": len(np.atleast_1d(labels[0]))}
+    classes = sorted({name for label in labels for name in as_list(label)})
+    names = {i: str(name) for i, name in enumerate(classes)}
+    return {"problem_type": PROBLEMS[task], "id2label": names, "label2id": {name: i for i, name in names.items()}}
 
 
-def encode(
-    splits: DatasetDict, tokenizer: PreTrainedTokenizerBase, labels: list[Any] | None, args: ClassifierArguments
-):
-    """Columns input_ids and labels: a class id, a row of 0 and 1, or numbers where `labels` is None."""
-    ids = {label: i for i, label in enumerate(labels or ())}
+def encode_label(label: Any, config: PreTrainedConfig) -> Any:
+    """A class id, a row of 0 and 1 for several classes, or a list of numbers."""
+    if config.problem_type == "regression":
+        return np.atleast_1d(label).astype(np.float32).tolist()
+    if config.problem_type == "multi_label_classification":
+        present = {str(name) for name in label}
+        return [float(name in present) for name in config.label2id]
+    return config.label2id[str(label)]
 
-    def encode_label(label: Any) -> Any:
-        if labels is None:
-            return np.atleast_1d(label).astype(np.float32).tolist()
-        if args.task == "multi_label":
-            return [float(name in label) for name in labels]
-        return ids[label]
+
+def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, max_length: int) -> Dataset:
+    """Columns input_ids and labels in the place of text and label."""
 
     def encode_rows(rows: dict[str, list]) -> dict[str, list]:
-        encoded = tokenizer(rows["text"], truncation=True, max_length=args.max_length, return_attention_mask=False)
-        return {**encoded, "labels": [encode_label(label) for label in rows["label"]]}
+        encoded = tokenizer(rows["text"], truncation=True, max_length=max_length, return_attention_mask=False)
+        return {**encoded, "labels": [encode_label(label, config) for label in rows["label"]]}
 
-    return splits.map(encode_rows, batched=True, remove_columns=["text", "label"], desc="tokenizing")
+    return rows.map(encode_rows, batched=True, remove_columns=["text", "label"], desc="tokenizing")
 
 
-def scores_of(task: str, prediction: EvalPrediction) -> dict[str, float]:
-    if task == "regression":
+def scores_of(problem: str, prediction: EvalPrediction) -> dict[str, float]:
+    if problem == "regression":
         return regression_scores(prediction.predictions, prediction.label_ids)
-    if task == "multi_label":
+    if problem == "multi_label_classification":
         return classification_scores((prediction.predictions > 0).astype(int), prediction.label_ids.astype(int))
     return classification_scores(prediction.predictions.argmax(axis=-1), prediction.label_ids)
 
 
-def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
-    """Run the script; returns the scores by split."""
-    options, data, tokenizing, training = parse(VanillaTransformerEncoderConfig, ClassifierArguments, arguments)
-    regression = training.task == "regression"
-    splits = load_splits(data, "regression" if regression else "classification")
-    labels = None if regression else known_labels(splits)
-    tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, splits["train"]["text"], "encoder")
-    encoded = encode(splits, tokenizer, labels, training)
-    if regression:
-        task_fields = {"num_labels": len(encoded["train"][0]["labels"])}
-    else:
-        task_fields = {"id2label": {i: str(label) for i, label in enumerate(labels)}}
-        task_fields["label2id"] = {name: i for i, name in task_fields["id2label"].items()}
-    model = make_model(
-        VanillaTransformerForSequenceClassification,
-        options,
-        tokenizer,
-        problem_type=PROBLEMS[training.task],
-        **task_fields,
-    )
-    trainer = RecipeTrainer(
+def make_trainer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: ClassifierArguments, splits: DatasetDict
+) -> RecipeTrainer:
+    return RecipeTrainer(
         model=model,
-        args=training,
-        train_dataset=encoded["train"],
-        eval_dataset=encoded["validation"],
+        args=args,
         data_collator=DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=lambda prediction: scores_of(training.task, prediction),
+        compute_metrics=partial(scores_of, model.config.problem_type),
+        **encoded_splits(splits, lambda rows: encode(rows, tokenizer, model.config, args.max_length)),
     )
-    if training.do_train:
-        train(trainer)
-    scores = score_splits(trainer, encoded)
-    print_scores(scores)
-    save(trainer, CardFacts("text-classification", data.name, scores))
-    return scores
+
+
+def evaluate(trainer: RecipeTrainer, splits: DatasetDict) -> Evaluation:
+    def score(rows: Dataset) -> dict[str, float]:
+        encoded = encode(rows, trainer.processing_class, trainer.model.config, trainer.args.max_length)
+        return measure(trainer, encoded)
+
+    return score_splits(splits, score), {}
+
+
+def main(arguments: list[str] | None = None) -> Scores:
+    """Run the script; returns the scores by split."""
+    options, data, tokenizing, training = parse(VanillaTransformerEncoderConfig, ClassifierArguments, arguments)
+    task = "regression" if training.task == "regression" else "classification"
+    splits = load_splits(data, task)
+    texts = texts_of(splits["train"], task)
+    tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, "encoder")
+    fields = task_fields(splits["train"], training.task)
+    model = make_model(VanillaTransformerForSequenceClassification, options, tokenizer, **fields)
+    trainer = make_trainer(model, tokenizer, training, splits)
+    return run(trainer, splits, evaluate, "text-classification", data.name)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,15 @@ python scripts/train_language_model.py --preset tiny --train_file shakespeare.tx
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase, default_data_collator
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, default_data_collator
 
 from batching import pack_documents
-from data_loading import load_splits
+from data_loading import load_splits, texts_of
 from metrics import language_model_scores
-from model_card import CardFacts
 from model_options import make_model
 from recipe import RecipeArguments, RecipeTrainer
-from training import make_tokenizer, parse, print_scores, save, train
+from training import Evaluation, Scores, encoded_splits, make_tokenizer, measure, parse, run, score_splits
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerForCausalLM
 
 
@@ -23,54 +23,59 @@ class LanguageModelArguments(RecipeArguments):
     block_size: int = field(default=256, metadata={"help": "Tokens of one training row, filled with documents."})
 
 
-def encode(splits: Any, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Any:
-    """Documents in full blocks: input_ids, position_ids and labels in the place of text."""
+def encode(rows: Any, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Any:
+    """Documents in full blocks: input_ids, position_ids and labels in the place of text.
+
+    Raises:
+        ValueError: the text does not fill one block.
+    """
 
     def encode_rows(rows: dict[str, list[str]]) -> dict[str, list]:
         documents = tokenizer(rows["text"], verbose=False)["input_ids"]
         return pack_documents(documents, block_size, tokenizer.eos_token_id)
 
-    return splits.map(encode_rows, batched=True, batch_size=10_000, remove_columns=["text"])
+    blocks = rows.map(encode_rows, batched=True, batch_size=10_000, remove_columns=["text"])
+    if isinstance(blocks, Dataset) and not len(blocks):
+        raise ValueError(f"The text of {len(rows)} rows does not fill one block of --block_size {block_size} tokens.")
+    return blocks
 
 
-def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
+def make_trainer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: LanguageModelArguments, splits: Any
+) -> RecipeTrainer:
+    return RecipeTrainer(
+        model=model,
+        args=args,
+        data_collator=default_data_collator,
+        processing_class=tokenizer,
+        **encoded_splits(splits, lambda rows: encode(rows, tokenizer, args.block_size)),
+    )
+
+
+def evaluate(trainer: RecipeTrainer, splits: Any) -> Evaluation:
+    tokenizer, block_size = trainer.processing_class, trainer.args.block_size
+
+    def score(rows: Any) -> dict[str, float]:
+        loss = measure(trainer, encode(rows, tokenizer, block_size))["loss"]
+        texts = [row["text"] for row in rows]
+        tokens = sum(map(len, tokenizer(texts, verbose=False)["input_ids"]))
+        text_bytes = sum(len(text.encode()) for text in texts)
+        return {"loss": loss} | language_model_scores(loss, tokens, text_bytes)
+
+    return score_splits(splits, score), {}
+
+
+def main(arguments: list[str] | None = None) -> Scores:
     """Run the script; returns the scores by split."""
     options, data, tokenizing, training = parse(VanillaTransformerDecoderConfig, LanguageModelArguments, arguments)
     splits = load_splits(data, "language_modeling")
-    texts = (row["text"] for row in splits["train"])
+    texts = texts_of(splits["train"], "language_modeling")
     tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, "causal")
+    if options.model_name_or_path is None and options.max_position_embeddings is None:
+        options.max_position_embeddings = training.block_size  # as far as training goes
     model = make_model(VanillaTransformerForCausalLM, options, tokenizer)
-    # Documents are told apart by their positions, which works without a cache of earlier keys only.
-    model.config.use_cache = False
-
-    encoded = encode(splits, tokenizer, training.block_size)
-    for split, rows in encoded.items():
-        if not data.streaming and not len(rows):
-            raise ValueError(f"The {split} text does not fill one block of --block_size {training.block_size} tokens.")
-    trainer = RecipeTrainer(
-        model=model,
-        args=training,
-        train_dataset=encoded["train"],
-        eval_dataset=encoded.get("validation"),
-        data_collator=default_data_collator,
-        processing_class=tokenizer,
-    )
-    if training.do_train:
-        train(trainer)
-
-    scores = {}
-    for split in ("validation", "test"):
-        if split in splits:
-            loss = trainer.evaluate(encoded[split])["eval_loss"]
-            sizes = [
-                (len(tokenizer(row["text"], verbose=False)["input_ids"]), len(row["text"].encode()))
-                for row in splits[split]
-            ]
-            scores[split] = {"loss": loss} | language_model_scores(loss, *map(sum, zip(*sizes, strict=True)))
-    model.config.use_cache = True
-    print_scores(scores)
-    save(trainer, CardFacts("text-generation", data.name, scores))
-    return scores
+    trainer = make_trainer(model, tokenizer, training, splits)
+    return run(trainer, splits, evaluate, "text-generation", data.name)
 
 
 if __name__ == "__main__":

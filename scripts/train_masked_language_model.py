@@ -3,17 +3,19 @@
 python scripts/train_masked_language_model.py --preset tiny --train_file text.txt --output_dir runs/encoder
 """
 
+import math
+import zlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from transformers import DataCollatorForLanguageModeling
+from torch import Tensor
+from transformers import DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
 
-from data_loading import load_splits
-from metrics import language_model_scores
-from model_card import CardFacts
+from data_loading import load_splits, texts_of
 from model_options import make_model
 from recipe import RecipeArguments, RecipeTrainer
-from training import make_tokenizer, parse, print_scores, save, train
+from training import Evaluation, Scores, encoded_splits, make_tokenizer, measure, parse, run, score_splits
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForMaskedLM
 
 
@@ -23,43 +25,57 @@ class MaskedLanguageModelArguments(RecipeArguments):
     mask_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are to be predicted."})
 
 
-def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
+class ReproducibleMasking(DataCollatorForLanguageModeling):
+    """Masks drawn by a seed that the batch itself gives: other ones for other batches, in each epoch anew, but the
+    same ones in a run that resumes, in which the random numbers have taken another course, and in each evaluation.
+    """
+
+    def torch_mask_tokens(self, inputs: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+        self.generator = torch.Generator().manual_seed(zlib.crc32(inputs.numpy().tobytes()))
+        return super().torch_mask_tokens(inputs, *arguments, **options)
+
+
+def encode(rows: Any, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Any:
+    """Column input_ids in the place of text, a row for each piece of a text."""
+
+    def encode_rows(rows: dict[str, list[str]]) -> dict[str, list]:
+        encoded = tokenizer(rows["text"], truncation=True, max_length=max_length, return_overflowing_tokens=True)
+        return {"input_ids": encoded["input_ids"]}
+
+    return rows.map(encode_rows, batched=True, remove_columns=["text"])
+
+
+def make_trainer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: MaskedLanguageModelArguments, splits: Any
+) -> RecipeTrainer:
+    return RecipeTrainer(
+        model=model,
+        args=args,
+        data_collator=ReproducibleMasking(tokenizer, mlm_probability=args.mask_probability),
+        processing_class=tokenizer,
+        **encoded_splits(splits, lambda rows: encode(rows, tokenizer, args.max_length)),
+    )
+
+
+def evaluate(trainer: RecipeTrainer, splits: Any) -> Evaluation:
+    def score(rows: Any) -> dict[str, float]:
+        loss = measure(trainer, encode(rows, trainer.processing_class, trainer.args.max_length))["loss"]
+        return {"loss": loss, "perplexity": math.exp(loss)}
+
+    return score_splits(splits, score), {}
+
+
+def main(arguments: list[str] | None = None) -> Scores:
     """Run the script; returns the scores by split."""
     options, data, tokenizing, training = parse(
         VanillaTransformerEncoderConfig, MaskedLanguageModelArguments, arguments
     )
     splits = load_splits(data, "language_modeling")
-    texts = (row["text"] for row in splits["train"])
+    texts = texts_of(splits["train"], "language_modeling")
     tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, "encoder")
     model = make_model(VanillaTransformerForMaskedLM, options, tokenizer)
-
-    def encode_rows(rows: dict[str, list[str]]) -> dict[str, list]:
-        encoded = tokenizer(
-            rows["text"], truncation=True, max_length=training.max_length, return_overflowing_tokens=True
-        )
-        return {"input_ids": encoded["input_ids"]}
-
-    encoded = splits.map(encode_rows, batched=True, remove_columns=["text"])
-    trainer = RecipeTrainer(
-        model=model,
-        args=training,
-        train_dataset=encoded["train"],
-        eval_dataset=encoded.get("validation"),
-        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=training.mask_probability),
-        processing_class=tokenizer,
-    )
-    if training.do_train:
-        train(trainer)
-
-    scores = {}
-    for split in ("validation", "test"):
-        if split in encoded:
-            torch.manual_seed(training.seed)  # the same tokens are masked in each evaluation
-            loss = trainer.evaluate(encoded[split])["eval_loss"]
-            scores[split] = {"loss": loss, "perplexity": language_model_scores(loss, 1, 1)["perplexity"]}
-    print_scores(scores)
-    save(trainer, CardFacts("fill-mask", data.name, scores))
-    return scores
+    trainer = make_trainer(model, tokenizer, training, splits)
+    return run(trainer, splits, evaluate, "fill-mask", data.name)
 
 
 if __name__ == "__main__":

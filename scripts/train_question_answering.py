@@ -6,14 +6,13 @@ python scripts/train_question_answering.py --dataset squad --output_dir runs/rea
 from dataclasses import dataclass, field
 
 from datasets import Dataset, DatasetDict
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from data_loading import load_splits
+from data_loading import load_splits, texts_of
 from metrics import question_answering_scores
-from model_card import CardFacts
 from model_options import make_model
 from recipe import RecipeArguments, RecipeTrainer
-from training import make_tokenizer, parse, print_scores, save, train
+from training import Evaluation, Scores, encoded_splits, make_tokenizer, parse, run, score_splits
 from vanilla_transformer import (
     QuestionAnsweringPipeline,
     VanillaTransformerEncoderConfig,
@@ -77,40 +76,47 @@ def answer_all(rows: Dataset, reader: QuestionAnsweringPipeline) -> list[str]:
     return [found["answer"] for found in reader(questions, batch_size=64)]
 
 
-def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
-    """Run the script; returns the scores by split."""
-    options, data, tokenizing, training = parse(VanillaTransformerEncoderConfig, QuestionAnsweringArguments, arguments)
-    splits: DatasetDict = load_splits(data, "question_answering")
-    texts = (row[side] for row in splits["train"] for side in ("question", "context"))
-    tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, "encoder")
-    model = make_model(VanillaTransformerForQuestionAnswering, options, tokenizer)
-    trainer = RecipeTrainer(
+def make_trainer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments, splits: DatasetDict
+) -> RecipeTrainer:
+    return RecipeTrainer(
         model=model,
-        args=training,
-        train_dataset=encode_training(splits["train"], tokenizer, training),
-        eval_dataset=encode_training(splits["validation"], tokenizer, training),
+        args=args,
         data_collator=DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
+        **encoded_splits(splits, lambda rows: encode_training(rows, tokenizer, args)),
     )
-    if training.do_train:
-        train(trainer)
 
+
+def evaluate(trainer: RecipeTrainer, splits: DatasetDict) -> Evaluation:
+    """Read the held-out splits, in the main process."""
+    if not trainer.is_world_process_zero():
+        return {}, {}
+    args: QuestionAnsweringArguments = trainer.args
     reader = QuestionAnsweringPipeline(
-        model=model.eval(),
-        tokenizer=tokenizer,
-        max_seq_len=training.max_length,
-        doc_stride=training.stride,
-        max_answer_len=training.max_answer_length,
+        model=trainer.model.eval(),
+        tokenizer=trainer.processing_class,
+        max_seq_len=args.max_length,
+        doc_stride=args.stride,
+        max_answer_len=args.max_answer_length,
     )
-    scores = {}
-    for split in ("validation", "test"):
-        if split in splits and trainer.is_world_process_zero():
-            answers = answer_all(splits[split], reader)
-            references = {str(i): row["answers"]["text"] for i, row in enumerate(splits[split])}
-            scores[split] = question_answering_scores({str(i): a for i, a in enumerate(answers)}, references)
-    print_scores(scores)
-    save(trainer, CardFacts("question-answering", data.name, scores))
-    return scores
+
+    def score(rows: Dataset) -> dict[str, float]:
+        answers = {str(i): answer for i, answer in enumerate(answer_all(rows, reader))}
+        return question_answering_scores(answers, {str(i): row["answers"]["text"] for i, row in enumerate(rows)})
+
+    return score_splits(splits, score), {}
+
+
+def main(arguments: list[str] | None = None) -> Scores:
+    """Run the script; returns the scores by split."""
+    options, data, tokenizing, training = parse(VanillaTransformerEncoderConfig, QuestionAnsweringArguments, arguments)
+    splits = load_splits(data, "question_answering")
+    texts = texts_of(splits["train"], "question_answering")
+    tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, "encoder")
+    model = make_model(VanillaTransformerForQuestionAnswering, options, tokenizer)
+    trainer = make_trainer(model, tokenizer, training, splits)
+    return run(trainer, splits, evaluate, "question-answering", data.name)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,17 @@ python scripts/train_translation.py --preset tiny --train_file train.en train.de
 
 from dataclasses import dataclass, field
 
-from datasets import DatasetDict
-from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
+from datasets import Dataset, DatasetDict
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
-from data_loading import load_splits
+from data_loading import load_splits, texts_of
 from decoding import EXTRA_TOKENS, paper_decoding, translate
-from metrics import translation_scores
-from model_card import CardFacts
+from metrics import BleuOptions, translation_scores
 from model_options import make_model
 from recipe import RecipeArguments, RecipeSeq2SeqTrainer
 from text_io import map_by_length
-from training import make_tokenizer, parse, print_scores, save, train
+from tokenizer_training import lowercases
+from training import HELD_OUT, Evaluation, Scores, encoded_splits, make_tokenizer, parse, run
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
 
@@ -31,9 +31,19 @@ class TranslationArguments(RecipeArguments):
     length_penalty: float = field(default=0.6, metadata={"help": "Alpha of the length penalty of Wu et al. (2016)."})
     extra_tokens: int = field(default=EXTRA_TOKENS, metadata={"help": "Output length beyond the input's, in tokens."})
     max_length: int = field(default=256, metadata={"help": "Cut longer training sequences to so many tokens."})
+    moses_language: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language of the targets, such as de: also give the BLEU of text that Moses' tokenizer has cut, "
+            "as the paper and many others report it."
+        },
+    )
+    split_compounds: bool = field(
+        default=False, metadata={"help": "Split words at their hyphens for that BLEU, as the paper's authors did."}
+    )
 
 
-def encode(splits: DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: int) -> DatasetDict:
+def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
     """Columns input_ids and labels in the place of source and target."""
 
     def encode_rows(rows: dict) -> dict:
@@ -41,44 +51,48 @@ def encode(splits: DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: 
         labels = tokenizer(rows["target"], truncation=True, max_length=max_length)["input_ids"]
         return {**encoded, "labels": labels}
 
-    return splits.map(encode_rows, batched=True, remove_columns=["source", "target"], desc="tokenizing")
+    return rows.map(encode_rows, batched=True, remove_columns=["source", "target"], desc="tokenizing")
 
 
-def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
+def make_trainer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: TranslationArguments, splits: DatasetDict
+) -> RecipeSeq2SeqTrainer:
+    return RecipeSeq2SeqTrainer(
+        model=model,
+        args=args,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+        **encoded_splits(splits, lambda rows: encode(rows, tokenizer, args.max_length)),
+    )
+
+
+def evaluate(trainer: RecipeSeq2SeqTrainer, splits: DatasetDict) -> Evaluation:
+    """Translate the held-out splits, in the main process, as the model's generation config says."""
+    model, tokenizer, args = trainer.model.eval(), trainer.processing_class, trainer.args
+    scores, notes = {}, {}
+
+    def translate_batch(batch: list[str]) -> list[str]:
+        return translate(batch, model, tokenizer, args.extra_tokens)
+
+    for split in HELD_OUT:
+        if split in splits and trainer.is_world_process_zero():
+            rows = splits[split]
+            hypotheses = map_by_length(translate_batch, list(rows["source"]), 64, f"translating {split}")
+            bleu = BleuOptions(lowercases(tokenizer), args.moses_language, args.split_compounds)
+            scores[split], notes = translation_scores(hypotheses, list(rows["target"]), bleu)
+    return scores, notes
+
+
+def main(arguments: list[str] | None = None) -> Scores:
     """Run the script; returns the scores by split."""
     options, data, tokenizing, training = parse(VanillaTransformerConfig, TranslationArguments, arguments)
     splits = load_splits(data, "translation")
-    texts = (row[side] for row in splits["train"] for side in ("source", "target"))
+    texts = texts_of(splits["train"], "translation")
     tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, "seq2seq")
     model = make_model(VanillaTransformerForConditionalGeneration, options, tokenizer)
     model.generation_config.update(**paper_decoding(training.num_beams, training.length_penalty))
-
-    encoded = encode(splits, tokenizer, training.max_length)
-    trainer = RecipeSeq2SeqTrainer(
-        model=model,
-        args=training,
-        train_dataset=encoded["train"],
-        eval_dataset=encoded["validation"],
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-        processing_class=tokenizer,
-    )
-    if training.do_train:
-        train(trainer)
-
-    model.eval()
-    scores, notes = {}, {}
-    for split in ("validation", "test"):
-        if split in splits and trainer.is_world_process_zero():
-
-            def function(batch: list[str]) -> list[str]:
-                return translate(batch, model, tokenizer, training.extra_tokens)
-
-            hypotheses = map_by_length(function, list(splits[split]["source"]), 64, f"translating {split}")
-            scores[split], notes = translation_scores(hypotheses, list(splits[split]["target"]))
-    print_scores(scores)
-    print("\n".join(f"{name} signature: {signature}" for name, signature in notes.items()))
-    save(trainer, CardFacts("translation", data.name, scores, notes))
-    return scores
+    trainer = make_trainer(model, tokenizer, training, splits)
+    return run(trainer, splits, evaluate, "translation", data.name)
 
 
 if __name__ == "__main__":

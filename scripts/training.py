@@ -1,7 +1,7 @@
 """What every training script does around its model and data: options, tokenizer, training, averaging, saving, card."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,12 @@ from model_card import CardFacts, write_model_card
 from model_options import model_options
 from recipe import RecipeArguments
 from tokenizer_training import KINDS, train_tokenizer
+
+
+HELD_OUT = ("validation", "test")
+
+Scores = dict[str, dict[str, float]]  # by split and name
+Evaluation = tuple[Scores, dict[str, str]]  # and notes on how they were computed
 
 
 @dataclass
@@ -66,40 +72,58 @@ def make_tokenizer(
     )
 
 
+def encoded_splits(splits: Any, encode: Callable[[Any], Any]) -> dict[str, Any]:
+    """The data of a Trainer, as far as there are any: `encode` of the training and of the validation split."""
+    names = {"train_dataset": "train", "eval_dataset": "validation"}
+    return {argument: encode(splits[split]) for argument, split in names.items() if split in splits}
+
+
 def train(trainer: Trainer) -> None:
     """Train, or go on from the last complete checkpoint, and leave the final weights in `trainer.model`."""
     arguments: RecipeArguments = trainer.args
-    checkpoint = arguments.resume_from_checkpoint
-    if checkpoint in ("true", "True", True):
-        complete = complete_checkpoints(Path(arguments.output_dir))
-        checkpoint = str(complete[-1]) if complete else None
-    trainer.train(resume_from_checkpoint=checkpoint)
+    model_class = type(trainer.model)
+    resume = arguments.resume_from_checkpoint
+    if resume in ("true", "True", True):
+        resume = bool(complete_checkpoints(Path(arguments.output_dir)))
+    trainer.train(resume_from_checkpoint=resume)
+    if trainer.is_fsdp_enabled:
+        trainer.make_whole(model_class)
     folders = complete_checkpoints(Path(arguments.output_dir))[-arguments.average_checkpoints :]
     if arguments.average_checkpoints > 1 and folders:
         # Tied weights are stored once, under the name of their source.
         trainer.model.load_state_dict(average_checkpoints(folders), strict=False)
 
 
-def save(trainer: Trainer, facts: CardFacts) -> None:
-    """Write the model folder: weights, config, code, tokenizer, model card. In the main process only."""
-    trainer.save_model()
-    if trainer.is_world_process_zero():
-        folder = Path(trainer.args.output_dir)
-        write_model_card(folder, trainer.model, trainer.args, trainer.state, facts)
+def score_splits(splits: Any, score: Callable[[Any], dict[str, float]]) -> Scores:
+    """`score` of each held-out split."""
+    return {split: score(splits[split]) for split in HELD_OUT if split in splits}
 
 
-def print_scores(scores: dict[str, dict[str, float]]) -> None:
-    """A line for each split."""
+def measure(trainer: Trainer, rows: Any) -> dict[str, float]:
+    """The loss, and what the trainer's `compute_metrics` gives, on encoded rows."""
+    metrics = trainer.evaluate(rows)
+    kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
+    return {name: value for name, value in kept.items() if not name.endswith(("_time", "runtime", "second"))}
+
+
+def print_scores(scores: Scores, notes: dict[str, str]) -> None:
+    """A line for each split, and one for each note, such as a signature."""
     for split, values in scores.items():
         print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+    for name, text in notes.items():
+        print(f"{name} signature: {text}")
 
 
-def score_splits(trainer: Trainer, encoded: Any) -> dict[str, dict[str, float]]:
-    """What the trainer's `compute_metrics` gives, and the loss, on the held-out splits."""
-    scores = {}
-    for split in ("validation", "test"):
-        if split in encoded:
-            metrics = trainer.evaluate(encoded[split])
-            kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
-            scores[split] = {name: value for name, value in kept.items() if not name.endswith(("runtime", "second"))}
+def run(
+    trainer: Trainer, splits: Any, evaluate: Callable[[Trainer, Any], Evaluation], pipeline_tag: str, dataset: str
+) -> Scores:
+    """Train, evaluate and save a model folder: weights, config, code, tokenizer, model card."""
+    if trainer.args.do_train:
+        train(trainer)
+    scores, notes = evaluate(trainer, splits)
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        print_scores(scores, notes)
+        facts = CardFacts(pipeline_tag, dataset, scores, notes)
+        write_model_card(Path(trainer.args.output_dir), trainer.model, trainer.args, trainer.state, facts)
     return scores

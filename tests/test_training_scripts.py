@@ -7,6 +7,7 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer
 
+import evaluate_model
 import generate_text
 import train_classifier
 import train_language_model
@@ -65,6 +66,11 @@ def test_a_script_learns_a_few_rows_by_heart(name, tmp_path):
     metrics = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert metrics == pytest.approx(scores["validation"], abs=1e-4)
     assert (run / "training_curve.png").stat().st_size > 1000
+
+    rows = str(tmp_path / "rows.jsonl")
+    again = evaluate_model.main(["--model", str(run), "--test_file", rows, "--scores", str(tmp_path / "scores.json")])
+    assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
+    assert json.loads((tmp_path / "scores.json").read_text())["scores"] == again
 
     with pytest.raises(ValueError, match="is not empty: continue it with --resume_from_checkpoint true"):
         script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(run)])
