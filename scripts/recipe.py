@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
+    EarlyStoppingCallback,
     PreTrainedModel,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
@@ -64,6 +65,13 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     average_checkpoints: int = field(
         default=1, metadata={"help": "The final model is the mean of so many last checkpoints (section 6.1: 5)."}
     )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={
+            "help": "Stop after so many evaluations without a better --metric_for_best_model; needs "
+            "--load_best_model_at_end true."
+        },
+    )
     save_on_sigterm: bool = field(default=True, metadata={"help": "On SIGTERM save a checkpoint and exit."})
 
     def __post_init__(self):
@@ -72,6 +80,11 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor}: labels are smoothed in the model, so give "
                 "--label_smoothing instead."
+            )
+        if self.early_stopping_patience is not None and not self.load_best_model_at_end:
+            raise ValueError(
+                f"early_stopping_patience={self.early_stopping_patience} needs --load_best_model_at_end true, "
+                "with the same --eval_strategy and --save_strategy."
             )
         paper_schedule = self.paper_schedule
         if paper_schedule:
@@ -155,6 +168,8 @@ class PaperRecipe:
         super().__init__(*arguments, **options)
         if self.args.save_on_sigterm:
             self.add_callback(SaveOnSigterm)
+        if self.args.early_stopping_patience is not None:
+            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any):
         """As the library's, but True is the last complete checkpoint, and never one that was cut off."""

@@ -121,6 +121,7 @@ def run(
     if trainer.args.do_train:
         train(trainer)
     scores, notes = evaluate(trainer, splits)
+    trainer.processing_class.backend_tokenizer.no_truncation()  # else the saved file would cut texts for good
     trainer.save_model()
     if trainer.is_world_process_zero():
         print_scores(scores, notes)
