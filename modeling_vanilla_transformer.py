@@ -458,7 +458,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     config: TransformerConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["TransformerLayer", "DecoderLayer"]
+    _no_split_modules = ["TransformerLayer"]
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -668,6 +668,7 @@ class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
     """The decoder of section 3.1 whole: the right half of Figure 1, which attends to the encoder's output."""
 
     config: VanillaTransformerConfig
+    _no_split_modules = ["DecoderLayer"]
     _tp_plan = STACK_TP_PLAN | {
         name.replace("self_attn", "cross_attn"): style for name, style in STACK_TP_PLAN.items() if "self_attn" in name
     }

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
+from modeling_vanilla_transformer import MODELS
 from vanilla_transformer import VanillaTransformerEncoderModel
 
 
@@ -125,3 +126,11 @@ def test_gradient_checkpointing_gives_the_same_gradients(make):
     model(ids, labels=ids).loss.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name])
+
+
+@pytest.mark.parametrize("model_class", MODELS)
+def test_the_layers_that_are_placed_whole_exist(model_class):
+    """Accelerate refuses a model that names a layer it does not have, when it shards it (FSDP) or spreads it."""
+    model = model_class(model_class.config_class.from_preset("tiny", vocab_size=10))
+    assert model._no_split_modules
+    assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
