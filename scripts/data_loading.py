@@ -4,7 +4,6 @@
 follows knows `COLUMNS[task]` alone.
 """
 
-import gzip
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError
 
 from phrasebook import phrasebook
+from text_io import utf8_lines
 
 
 SPLITS = ("train", "validation", "test")
@@ -123,23 +123,6 @@ class Part:
 
 
 # Sources: the parts of each split, with the columns that they come with.
-
-
-def utf8_lines(file: str) -> Iterator[str]:
-    """The lines of a file, also of a gzipped one.
-
-    Raises:
-        ValueError: a line is not valid UTF-8; the message names file and line.
-    """
-    with gzip.open(file) if file.endswith(".gz") else open(file, "rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{file}, line {number}: not UTF-8 ({error.reason} at byte {error.start})."
-                ) from error
-            yield text.removesuffix("\n").removesuffix("\r")
 
 
 def read_parallel(files: list[str], columns: list[str]) -> Part:

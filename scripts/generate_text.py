@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, 
 
 import vanilla_transformer  # noqa: F401  (registers the Auto classes)
 from decoding import continue_text
-from text_io import map_by_length, open_output, read_lines
+from text_io import map_by_length, open_output, utf8_lines
 
 
 @dataclass
@@ -34,7 +34,7 @@ class GenerateArguments:
 def main(arguments: list[str] | None = None) -> None:
     (args,) = HfArgumentParser(GenerateArguments).parse_args_into_dataclasses(arguments)
     set_seed(args.seed)
-    prompts = read_lines(args.input)
+    prompts = list(utf8_lines(args.input))
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, trust_remote_code=True).to(args.device).eval()
     options = {"do_sample": args.do_sample, "max_new_tokens": args.max_new_tokens, "max_length": None}

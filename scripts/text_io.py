@@ -1,33 +1,42 @@
 """Text in, text out: lines from a file or standard input, results to a file that is never left half-written."""
 
+import gzip
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from tqdm.auto import tqdm
 
 
-def read_lines(path: str) -> list[str]:
-    """The lines of a UTF-8 file, or of standard input for "-".
+@contextmanager
+def open_bytes(path: str) -> Iterator[BinaryIO]:
+    """A file, also a gzipped one; standard input for "-"."""
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
+        yield stream
+
+
+def utf8_lines(path: str) -> Iterator[str]:
+    """The lines of a file, also of a gzipped one, or of standard input for "-".
 
     Raises:
         ValueError: a line is not valid UTF-8; the message names file and line.
         FileNotFoundError: there is no such file.
     """
-    data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    lines = data.split(b"\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    decoded = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            decoded.append(line.decode("utf-8").removesuffix("\r"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}).") from error
-    return decoded
+    with open_bytes(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})."
+                ) from error
+            yield text.removesuffix("\n").removesuffix("\r")
 
 
 @contextmanager

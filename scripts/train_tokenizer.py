@@ -8,9 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from transformers import HfArgumentParser, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from data_loading import COLUMNS, DataArguments, load_splits, texts_of
+from option_parsing import parse_options
 from tokenizer_training import KINDS, TEMPLATES, train_tokenizer
 
 
@@ -50,7 +51,7 @@ def describe(tokenizer: PreTrainedTokenizerBase, rows: Any, task: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    data, args = HfArgumentParser([DataArguments, TokenizerFolderArguments]).parse_args_into_dataclasses(arguments)
+    data, args = parse_options([DataArguments, TokenizerFolderArguments], arguments)
     splits = load_splits(data, args.task)
     tokenizer = train_tokenizer(
         texts_of(splits["train"], args.task),

@@ -1,17 +1,17 @@
 """What every training script does around its model and data: options, tokenizer, training, averaging, saving, card."""
 
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, HfArgumentParser, PreTrainedTokenizerBase, Trainer, set_seed
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, set_seed
 
 from checkpoint_averaging import average_checkpoints, complete_checkpoints
 from data_loading import DataArguments
 from model_card import CardFacts, write_model_card
 from model_options import model_options
+from option_parsing import parse_options
 from recipe import RecipeArguments
 from tokenizer_training import KINDS, train_tokenizer
 
@@ -35,21 +35,12 @@ class TokenizerArguments:
 
 
 def parse(config_class: type, recipe_class: type[RecipeArguments], arguments: list[str] | None) -> tuple[Any, ...]:
-    """The options of a training script: of model, data, tokenizer and training, from the command line or one file.
-
-    A single argument that ends in .yaml, .yml or .json is a file with the options by name.
+    """The options of a training script: of model, data, tokenizer and training.
 
     Raises:
         ValueError: the output folder holds an earlier run that is not to be resumed.
     """
-    parser = HfArgumentParser([model_options(config_class), DataArguments, TokenizerArguments, recipe_class])
-    given = sys.argv[1:] if arguments is None else arguments
-    if len(given) == 1 and given[0].endswith((".yaml", ".yml")):
-        parsed = parser.parse_yaml_file(given[0])
-    elif len(given) == 1 and given[0].endswith(".json"):
-        parsed = parser.parse_json_file(given[0])
-    else:
-        parsed = parser.parse_args_into_dataclasses(given)
+    parsed = parse_options([model_options(config_class), DataArguments, TokenizerArguments, recipe_class], arguments)
     training = parsed[-1]
     folder = Path(training.output_dir)
     if training.do_train and not training.resume_from_checkpoint and folder.is_dir() and any(folder.iterdir()):

@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, HfArgumentParser
 
 import vanilla_transformer  # noqa: F401  (registers the Auto classes)
 from decoding import EXTRA_TOKENS, translate
-from text_io import map_by_length, open_output, read_lines
+from text_io import map_by_length, open_output, utf8_lines
 
 
 @dataclass
@@ -28,7 +28,7 @@ class TranslateArguments:
 
 def main(arguments: list[str] | None = None) -> None:
     (args,) = HfArgumentParser(TranslateArguments).parse_args_into_dataclasses(arguments)
-    lines = read_lines(args.input)
+    lines = list(utf8_lines(args.input))
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForSeq2SeqLM.from_pretrained(args.model, trust_remote_code=True).to(args.device).eval()
     options = {

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer
 
@@ -108,3 +109,31 @@ def test_a_run_is_not_written_into_the_folder_of_the_code():
     """The library copies the code files into a saved folder, which fails where they lie already."""
     with pytest.raises(ValueError, match="is not empty"):
         train_classifier.main(["--output_dir", str(Path(__file__).parents[1])])
+
+
+@pytest.mark.parametrize("ending", ["yaml", "json"])
+def test_all_options_can_lie_in_one_file(ending, tmp_path):
+    given = dict(zip(SMALL[::2], SMALL[1::2], strict=True)) | {"--max_steps": "2", "--num_layers": "1"}
+    options = {name.removeprefix("--"): yaml.safe_load(value) for name, value in given.items()}
+    options |= {"learning_rate": 3e-3, "save_strategy": "no"}  # which YAML reads as a text and as False
+    files = write_rows("tagging", tmp_path)
+    options |= {"train_file": [files[1]], "validation_file": [files[3]], "output_dir": str(tmp_path / "run")}
+    file = tmp_path / f"options.{ending}"
+    file.write_text(json.dumps(options))  # JSON is YAML as well
+    scores = train_tagger.main([str(file)])
+    assert "f1" in scores["validation"]
+    assert AutoConfig.from_pretrained(tmp_path / "run").d_model == 64
+
+
+def test_mixed_precision_accumulation_and_recomputed_activations_learn_as_well(tmp_path):
+    script, task, options, learned = TASKS["classifier"]
+    saving = ["--bf16", "true", "--gradient_checkpointing", "true", "--gradient_accumulation_steps", "2"]
+    given = [*write_rows(task, tmp_path), *SMALL, *options, *saving, "--per_device_train_batch_size", "4"]
+    assert learned(script.main([*given, "--output_dir", str(tmp_path / "run")])["validation"])
+
+
+@pytest.mark.slow
+def test_a_compiled_model_learns_as_well(tmp_path):
+    script, task, options, learned = TASKS["classifier"]
+    given = [*write_rows(task, tmp_path), *SMALL, *options, "--torch_compile", "true"]
+    assert learned(script.main([*given, "--output_dir", str(tmp_path / "run")])["validation"])
