@@ -98,8 +98,8 @@ def main(arguments: list[str] | None = None) -> Scores:
     first = ArgumentParser(add_help=False)
     first.add_argument("--model")
     name = first.parse_known_args(given)[0].model
-    if name is None:
-        raise ValueError("Give the model to score with --model: a folder, or a name on the Hub.")
+    if name is None:  # so that help can be had, and else the missing option is named
+        HfArgumentParser([EvaluationArguments, DataArguments]).parse_args(given)
     config = AutoConfig.from_pretrained(name)
     architecture = architecture_of(config, name)
     task, script, arguments_class = TASKS[architecture]

@@ -1,0 +1,212 @@
+"""Table 1 of the paper, measured: what one layer costs in operations, time and memory, by length n and width d."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from modeling_vanilla_transformer import SelfAttention, eager_attention_forward
+from vanilla_transformer import VanillaTransformerEncoderConfig
+
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports each start and stop
+
+WINDOW, KERNEL = 64, 3  # r and k of the table
+FITTED = 3  # the exponents are those of so many largest sizes, where overheads weigh least
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured: every layer at each length n of `lengths` and width `width`, and at each d of `widths` and
+    `length`; each timed for so many `seconds` at least.
+    """
+
+    lengths: tuple[int, ...]
+    width: int
+    widths: tuple[int, ...]
+    length: int
+    seconds: float
+
+    def axes(self) -> dict[str, list[tuple[int, int]]]:
+        """The sizes (n, d) along each axis of the figure."""
+        return {"n": [(n, self.width) for n in self.lengths], "d": [(self.length, d) for d in self.widths]}
+
+
+FULL = Sizes((256, 512, 1024, 2048), 128, (64, 128, 256, 512, 1024), 1024, 0.4)
+QUICK = Sizes((128, 256, 512), 32, (32, 64, 128), 256, 0.0)
+
+
+def attention_layer(attention: Callable, length: int, width: int, **options) -> Callable[[], object]:
+    """One head of Equation 1, without the projections around it, whose n d^2 the table leaves out."""
+    module = SelfAttention(VanillaTransformerEncoderConfig(d_model=8, num_heads=1), 0, is_causal=False).eval()
+    query, key, value = torch.randn(3, 1, 1, length, width)
+    return lambda: attention(module, query, key, value, None, scaling=width**-0.5, **options)
+
+
+def full_attention(length: int, width: int) -> Callable[[], object]:
+    return attention_layer(eager_attention_forward, length, width)
+
+
+def fused_attention(length: int, width: int) -> Callable[[], object]:
+    return attention_layer(ALL_ATTENTION_FUNCTIONS["sdpa"], length, width)
+
+
+def restricted_attention(length: int, width: int) -> Callable[[], object]:
+    return attention_layer(ALL_ATTENTION_FUNCTIONS["windowed_sdpa"], length, width, sliding_window=WINDOW // 2 + 1)
+
+
+def recurrent_layer(length: int, width: int) -> Callable[[], object]:
+    layer, states = nn.RNN(width, width, batch_first=True), torch.randn(1, length, width)
+    return lambda: layer(states)
+
+
+def convolutional_layer(length: int, width: int) -> Callable[[], object]:
+    layer, states = nn.Conv1d(width, width, KERNEL, padding=KERNEL // 2), torch.randn(1, width, length)
+    return lambda: layer(states)
+
+
+# Name -> what makes the layer, and the number of its operations by the paper's Table 1.
+LAYERS = {
+    "self-attention, eager": (full_attention, "n^2 d"),
+    "self-attention, sdpa": (fused_attention, "n^2 d"),
+    f"restricted, r = {WINDOW}": (restricted_attention, "r n d"),
+    "recurrent": (recurrent_layer, "n d^2"),
+    f"convolutional, k = {KERNEL}": (convolutional_layer, "k n d^2"),
+}
+
+
+@torch.no_grad()
+def count_operations(call: Callable[[], object]) -> int:
+    """Multiplications and additions of its matrix products; those of a fused kernel are counted in its plain form."""
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        call()
+    return counter.get_total_flops()
+
+
+@torch.no_grad()
+def measure_seconds(call: Callable[[], object], at_least: float) -> float:
+    """The shortest of several runs: others were disturbed."""
+    call()
+    start, best, runs = time.perf_counter(), math.inf, 0
+    while runs < 3 or time.perf_counter() - start < at_least:
+        before = time.perf_counter()
+        call()
+        best, runs = min(best, time.perf_counter() - before), runs + 1
+    return best
+
+
+@torch.no_grad()
+def measure_bytes(call: Callable[[], object]) -> int:
+    """The most memory that is allocated at one time during the call, beyond what was there before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        kept = call()  # noqa: F841  (the result counts)
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return int(np.cumsum([event.nbytes() for event in events]).max())
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one layer, at each size along an axis."""
+
+    operations: list[int]
+    seconds: list[float]
+    bytes: list[int]
+
+
+def exponent(sizes: tuple[int, ...], measured: list[float]) -> float:
+    """The power of the size with which the cost grows: the slope between logarithms at the `FITTED` largest sizes."""
+    return float(np.polyfit(np.log(sizes[-FITTED:]), np.log(measured[-FITTED:]), 1)[0])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """More threads would start at some size and bend the curves."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@cache
+def measure(sizes: Sizes) -> dict[str, dict[str, Cost]]:
+    """The cost of every layer along the axes "n" and "d"; in `FULL` sizes about half a minute."""
+
+    def cost(make: Callable, points: list[tuple[int, int]]) -> Cost:
+        calls = [make(*point) for point in points]
+        return Cost(
+            [count_operations(call) for call in calls],
+            [measure_seconds(call, sizes.seconds) for call in calls],
+            [measure_bytes(call) for call in calls],
+        )
+
+    with one_thread():
+        return {
+            name: {axis: cost(make, points) for axis, points in sizes.axes().items()}
+            for name, (make, _) in LAYERS.items()
+        }
+
+
+def complexity(sizes: Sizes = FULL) -> Figure:
+    figure = plt.figure(figsize=(9, 8.4))
+    grid = figure.add_gridspec(3, 2, height_ratios=(1, 1, 0.68))
+    costs = measure(sizes)
+    draw_curves(figure.add_subplot(grid[0, 0]), costs, "n", sizes.lengths, "seconds")
+    draw_curves(figure.add_subplot(grid[0, 1]), costs, "d", sizes.widths, "seconds")
+    draw_curves(figure.add_subplot(grid[1, 0]), costs, "n", sizes.lengths, "bytes")
+    draw_curves(figure.add_subplot(grid[1, 1]), costs, "d", sizes.widths, "bytes")
+    length, width = figure.axes[2:]
+    length.set_xlabel(f"length n (width d = {sizes.width})")
+    width.set_xlabel(f"width d (length n = {sizes.length})")
+    figure.axes[0].legend(fontsize=8)
+    draw_table(figure.add_subplot(grid[2, :]), costs, sizes)
+    return figure
+
+
+def draw_curves(ax: Axes, costs: dict[str, dict[str, Cost]], axis: str, sizes: tuple[int, ...], quantity: str) -> None:
+    scale, label = {"seconds": (1e3, "milliseconds"), "bytes": (2**-20, "MiB at the peak")}[quantity]
+    for marker, (name, cost) in zip("os^Dv", costs.items(), strict=True):
+        values = np.array(getattr(cost[axis], quantity)) * scale
+        ax.plot(sizes, values, marker=marker, markersize=4, label=name)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_xticks(sizes, [str(size) for size in sizes])
+    ax.set_ylabel(label)
+
+
+def draw_table(ax: Axes, costs: dict[str, dict[str, Cost]], sizes: Sizes) -> None:
+    def powers(cost: dict[str, Cost], quantity: str) -> str:
+        n = exponent(sizes.lengths, getattr(cost["n"], quantity))
+        d = exponent(sizes.widths, getattr(cost["d"], quantity))
+        return rf"$n^{{{n:.2f}}}\ d^{{\,{d:.2f}}}$"
+
+    rows = [
+        [name, f"$O({paper})$", *(powers(costs[name], quantity) for quantity in ("operations", "seconds", "bytes"))]
+        for name, (_, paper) in LAYERS.items()
+    ]
+    header = ["layer", "Table 1 of the paper", "operations, counted", "time, measured", "memory, measured"]
+    ax.axis("off")
+    table = ax.table(rows, colLabels=header, cellLoc="center", loc="center", edges="horizontal")
+    table.auto_set_font_size(False)
+    table.set_fontsize(9.5)
+    table.scale(1, 1.5)
+    for cell in table.get_celld().values():
+        cell.set_edgecolor(plt.rcParams["axes.edgecolor"])
+        cell.get_text().set_color(plt.rcParams["text.color"])
+        cell.set_linewidth(0.5)

@@ -1,0 +1,102 @@
+"""How figures look, on white paper and on a dark screen, and how they are saved."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from cycler import cycler
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+
+matplotlib.use("Agg")
+
+# Suffix of the files -> paper, ink, and colours for lines; the first two are also the ends of colour maps.
+THEMES = {
+    "": ("#ffffff", "#1f2328", ["#0969da", "#d1570b", "#1a7f37", "#8250df", "#bf3989", "#59636e"]),
+    "-dark": ("#0d1117", "#e6edf3", ["#58a6ff", "#f0883e", "#3fb950", "#bc8cff", "#f778ba", "#9198a1"]),
+}
+LINE_STYLES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1))]  # lines differ in grey print too
+
+
+def theme_parameters(theme: str) -> dict:
+    paper, ink, colors = THEMES[theme]
+    ink_names = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    return {
+        **dict.fromkeys(ink_names, ink),
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), paper),
+        "axes.prop_cycle": cycler(color=colors, linestyle=LINE_STYLES),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": 11,
+        "axes.grid": True,
+        "grid.color": ink,
+        "grid.alpha": 0.12,
+        "font.size": 10,
+        "legend.frameon": False,
+        "figure.constrained_layout.use": True,
+        "savefig.dpi": 144,
+        "svg.hashsalt": "figures",  # the same picture gives the same file
+    }
+
+
+def line_colors() -> list[str]:
+    return plt.rcParams["axes.prop_cycle"].by_key()["color"]
+
+
+def sequential_map() -> Colormap:
+    """From the paper's colour, at 0, to blue."""
+    return LinearSegmentedColormap.from_list("sequential", [plt.rcParams["figure.facecolor"], line_colors()[0]])
+
+
+def diverging_map() -> Colormap:
+    """From orange over the paper's colour, at 0, to blue."""
+    blue, orange = line_colors()[:2]
+    return LinearSegmentedColormap.from_list("diverging", [orange, plt.rcParams["figure.facecolor"], blue], N=255)
+
+
+def matrix(ax: Axes, values: np.ndarray, limit: float | None = None, signed: bool = True, **options) -> AxesImage:
+    """Draw a matrix; colours run from -limit (0 unless signed) to limit, by default its largest magnitude."""
+    limit = float(np.abs(values).max()) if limit is None else limit
+    ax.grid(False)
+    ax.spines[:].set(visible=True, alpha=0.35, linewidth=0.6)
+    colors = diverging_map() if signed else sequential_map()
+    options = {"aspect": "equal", "interpolation": "none"} | options
+    return ax.imshow(values, cmap=colors, vmin=-limit if signed else 0.0, vmax=limit, **options)
+
+
+def label_words(ax: Axes, rows: list[str], columns: list[str]) -> None:
+    ax.set_xticks(range(len(columns)), columns, rotation=60, ha="right", rotation_mode="anchor")
+    ax.set_yticks(range(len(rows)), rows)
+    ax.tick_params(length=0)
+
+
+def rule_cells(ax: Axes, rows: int, columns: int) -> None:
+    """Draw lines between the cells of a matrix."""
+    ax.set_xticks(np.arange(0.5, columns - 1), minor=True)
+    ax.set_yticks(np.arange(0.5, rows - 1), minor=True)
+    ax.grid(which="minor", alpha=0.35, linewidth=0.6)
+    ax.tick_params(which="minor", length=0)
+
+
+def write_numbers(ax: Axes, values: np.ndarray, text: Callable[[float], str]) -> None:
+    """Write each value of a matrix into its cell."""
+    for (i, j), value in np.ndenumerate(values):
+        ax.text(j, i, text(value), ha="center", va="center", fontsize=7.5)
+
+
+def save(name: str, draw: Callable[[], Figure], folder: Path) -> list[Path]:
+    """Draw a figure in each theme and save it as PNG and SVG: name.png, name.svg, name-dark.png, name-dark.svg."""
+    paths = []
+    for theme in THEMES:
+        with plt.rc_context(theme_parameters(theme)):
+            figure = draw()
+            for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+                paths.append(folder / f"{name}{theme}.{kind}")
+                figure.savefig(paths[-1], metadata=metadata)
+            plt.close(figure)
+    return paths

@@ -1,0 +1,46 @@
+"""Draw the figures that teach the Transformer, from the real code, each as PNG and SVG, for light and dark pages.
+
+python scripts/figures.py                                         # all, into docs/figures, in about a minute
+python scripts/figures.py masks complexity --output lecture       # some of them, elsewhere
+"""
+
+from argparse import ArgumentParser
+from functools import partial
+from pathlib import Path
+
+from figure_attention import attention_mask, masks, softmax_jacobian
+from figure_complexity import QUICK, complexity
+from figure_positions import permutation_equivariance, position_dot_products, position_shift, sinusoid_heat_map
+from figure_style import save
+from figure_training import label_smoothing, learning_rate_schedule
+
+
+FIGURES = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        softmax_jacobian, attention_mask, masks, sinusoid_heat_map, position_shift, position_dot_products,
+        permutation_equivariance, complexity, learning_rate_schedule, label_smoothing,
+    )
+}  # fmt: skip
+FOLDER = Path(__file__).parent.parent / "docs" / "figures"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = ArgumentParser(description="Draw the figures that teach the Transformer.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"Which figures: {', '.join(FIGURES)}; default all.")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="Folder for the pictures; default docs/figures.")
+    parser.add_argument("--quick", action="store_true", help="Measure small sizes only: to see that it works.")
+    args = parser.parse_args(arguments)
+    unknown = [name for name in args.names if name not in FIGURES]
+    if unknown:
+        parser.error(f"there is no figure {unknown[0]!r}; choose from {', '.join(FIGURES)}.")
+
+    figures = FIGURES | ({"complexity": partial(complexity, QUICK)} if args.quick else {})
+    args.output.mkdir(parents=True, exist_ok=True)
+    for name in args.names or FIGURES:
+        for path in save(name, figures[name], args.output):
+            print(path)
+
+
+if __name__ == "__main__":
+    main()

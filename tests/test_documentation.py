@@ -1,0 +1,220 @@
+"""README and docs do what they say: their Python runs, what they quote is in the code, what they name exists.
+
+A block of Python is run, all blocks of a page in one session, and prints what its comments say. Before others stands
+
+    <!-- no-test: reason -->          what it needs cannot be had in a test
+    <!-- quoted: module.name -->      it is part of the source of module.name, where a line "..." leaves lines out
+"""
+
+import contextlib
+import importlib
+import inspect
+import io
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from family import encoder_decoder, encoder_only, tokens
+from modeling_vanilla_transformer import sinusoids
+from vanilla_transformer import VanillaTransformerEncoderModel
+
+
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]+) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of code; `place` is "page:line", `mark` the comment before it or nothing."""
+
+    place: str
+    language: str
+    code: str
+    mark: str
+
+
+def blocks(page: str, language: str) -> list[Block]:
+    text = PAGES[page].read_text(encoding="utf-8")
+    found = []
+    for match in BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start("code")) + 1
+        found.append(Block(f"{page}:{line}", match["language"], match["code"], match["mark"] or ""))
+    return [block for block in found if block.language == language]
+
+
+def printed(code: str) -> list[str]:
+    """What the comments say is printed: those behind a call of print, and those in the lines right below one."""
+    lines, after_print = [], False
+    for line in map(str.strip, code.splitlines()):
+        if line.startswith("print("):
+            after_print = True
+            lines += line.split("  # ")[1:]
+        elif after_print and line.startswith("# "):
+            lines.append(line.removeprefix("# "))
+        else:
+            after_print = False
+    return lines
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_runs_and_prints_what_its_comments_say(page, capsys):
+    session = {}
+    for block in blocks(page, "python"):
+        if not block.mark.startswith(("no-test: ", "quoted: ")):
+            exec(compile(block.code, block.place, "exec"), session)
+            assert capsys.readouterr().out.splitlines() == printed(block.code), block.place
+
+
+QUOTES = [block for page in PAGES for block in blocks(page, "python") if block.mark.startswith("quoted: ")]
+
+
+@pytest.mark.parametrize("block", QUOTES, ids=lambda block: block.place)
+def test_quoted_lines_are_in_the_code(block):
+    module, *names = block.mark.removeprefix("quoted: ").split(".")
+    quoted = importlib.import_module(module)
+    for name in names:
+        quoted = getattr(quoted, name)
+    source = inspect.getsource(quoted)
+    for part in re.split(r"^\.\.\.\n", block.code, flags=re.M):
+        indents = {re.match(" *", line)[0] for line in source.splitlines()}
+        found = [source.find(textwrap.indent(part, indent)) for indent in indents]
+        assert max(found) >= 0, f"{block.mark} has no such lines:\n{part}"
+        source = source[max(found) :]
+
+
+def commands(code: str) -> Iterator[list[str]]:
+    """The words of each command, variables replaced by what they hold."""
+    pending, variables = "", {}
+    for line in code.replace("\\\n", " ").splitlines():
+        pending += line + "\n"
+        try:
+            words = shlex.split(pending, comments=True)
+        except ValueError:  # a quotation goes on in the next line
+            continue
+        pending = ""
+        if len(words) == 1 and (assignment := re.fullmatch(r"(\w+)=(.*)", words[0], re.S)):
+            variables[f"${assignment[1]}"] = assignment[2].split()
+        elif words:
+            yield [part for word in words for part in variables.get(word, [word])]
+
+
+@pytest.fixture(scope="module")
+def options_of(tmp_path_factory) -> Callable[[str], set[str]]:
+    """A function that gives the options which a script lists in its --help."""
+    folder = tmp_path_factory.mktemp("model")
+    encoder_decoder().save_pretrained(folder)
+    needed = {"scripts/evaluate_model.py": ["--model", str(folder)]}  # its options depend on the model
+
+    @cache
+    def options(script: str) -> set[str]:
+        output = io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(output),
+            contextlib.suppress(SystemExit),
+        ):
+            patch.setattr(sys, "argv", [script, *needed.get(script, []), "--help"])
+            importlib.import_module(Path(script).stem).main()
+        return set(re.findall(r"--\w[\w-]*", output.getvalue()))
+
+    return options
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_name_scripts_and_options_and_targets_that_exist(page, options_of):
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+    for block in blocks(page, "bash"):
+        for words in commands(block.code):
+            if words[0] == "make":
+                assert set(words[1:2]) <= set(targets), block.place
+            scripts = [position for position, word in enumerate(words) if word.endswith(".py")]
+            for position in scripts:
+                assert (ROOT / words[position]).is_file(), f"{block.place}: no {words[position]}"
+                options = {word.split("=")[0] for word in words[position:] if word.startswith("--")}
+                assert options <= options_of(words[position]), block.place
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that GitHub gives to headings."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_pictures_lead_somewhere(page):
+    text = PAGES[page].read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
+    for target in targets:
+        if not re.match(r"\w+:", target):
+            name, _, anchor = target.partition("#")
+            path = PAGES[page].parent / name if name else PAGES[page]
+            assert path.exists(), f"{page}: no {target}"
+            assert not anchor or anchor in headings(path), f"{page}: no heading for {target}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_test_that_is_named_exists_in_the_file_that_is_linked(page):
+    text = PAGES[page].read_text(encoding="utf-8")
+    for name, file in re.findall(r"\[`(test_\w+)`\]\(([^)]+)\)", text):
+        assert f"def {name}(" in (PAGES[page].parent / file).read_text(encoding="utf-8"), f"{file} has no {name}"
+    assert not re.findall(r"(?<!\[)`test_\w+`", text), "name a test by a link to its file"
+
+
+# What docs/walkthrough.md says and no other test shows.
+
+
+def test_a_dot_product_has_variance_d_k():
+    torch.manual_seed(0)
+    for d_k in (4, 64, 256):
+        query, key = torch.randn(2, 20_000, d_k)
+        assert (query * key).sum(dim=-1).var().item() == pytest.approx(d_k, rel=0.05)
+
+
+def test_the_decoder_reads_its_target_shifted_right():
+    model, source = encoder_decoder(), tokens(2, 6)
+    labels = torch.tensor([[7, 8, 9, 2], [5, 2, -100, -100]])
+    shifted = torch.tensor([[1, 7, 8, 9], [1, 5, 2, 0]])  # 1 starts a target, 0 is padding
+    assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels), shifted)
+    torch.testing.assert_close(model(source, labels=labels).logits, model(source, decoder_input_ids=shifted).logits)
+
+
+def test_logits_are_the_decoders_output_times_the_embedding():
+    model, ids = encoder_decoder(), tokens()
+    states = model.model(ids, decoder_input_ids=ids).last_hidden_state
+    logits = model(ids, decoder_input_ids=ids).logits
+    torch.testing.assert_close(logits, states @ model.get_input_embeddings().weight.T)
+    assert (logits.exp().sum(dim=-1) - 1).abs().min() > 0.1  # not logarithms of probabilities
+
+
+def test_dropout_acts_on_the_sum_of_scaled_embedding_and_position():
+    torch.manual_seed(0)
+    stack, embeddings = encoder_only(VanillaTransformerEncoderModel, dropout=0.5), torch.randn(2, 50, 32)
+    positions = torch.arange(50)[None]
+    total = embeddings * 32**0.5 + sinusoids(positions, 32)
+    torch.testing.assert_close(stack.add_positions(embeddings, positions), total)
+    dropped = stack.train().add_positions(embeddings, positions)
+    kept = dropped != 0
+    assert kept.float().mean().item() == pytest.approx(0.5, abs=0.05)
+    torch.testing.assert_close(dropped[kept], 2 * total[kept])
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_each_layer_reaches_one_neighbourhood_further(layers):
+    """With a window of 4, two positions on either side: the first output depends on 2 * layers positions after it."""
+    torch.manual_seed(0)
+    model = encoder_only(VanillaTransformerEncoderModel, sliding_window=4, num_layers=layers)
+    embeddings = torch.randn(1, 12, 32, requires_grad=True)
+    model(inputs_embeds=embeddings).last_hidden_state[0, 0].pow(3).sum().backward()
+    reached = embeddings.grad[0].abs().amax(dim=-1) > 0
+    assert reached.tolist() == [position <= 2 * layers for position in range(12)]
