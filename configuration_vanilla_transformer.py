@@ -69,9 +69,14 @@ class TransformerConfig(PreTrainedConfig):
         norm_position: "post" normalises after the residual sum, as the paper; "pre" before the sub-layer, and again
             after each stack.
         position_embedding: "sinusoidal" (section 3.5; no length limit) or "learned" (Table 3, row E).
+        sinusoid_layout: "interleaved" sines and cosines (section 3.5), or "half_split", all sines before all cosines.
+        sinusoid_frequencies: "paper", or "tensor2tensor", whose lowest frequency is exactly 1 / 10000.
+        position_offset: number of the first position; the paper's is 0.
+        normalize_embedding: layer normalisation of embedding + position, which the paper has not.
         max_position_embeddings: number of learned positions, and the longest output that `generate` gives by default.
         scale_embedding: multiply embeddings by sqrt(d_model) (section 3.4).
         attention_bias: biases in the four attention projections; the paper has none.
+        output_bias: a bias in the output projection; the paper has none.
         tie_word_embeddings: output projection and embedding are one matrix (section 3.4).
         label_smoothing: epsilon of section 5.4, spread evenly over the vocabulary. In the losses over the vocabulary,
             while training; an evaluation loss is the plain cross-entropy.
@@ -110,9 +115,14 @@ class TransformerConfig(PreTrainedConfig):
     layer_norm_eps: float | int = 1e-6
     norm_position: Literal["post", "pre"] = "post"
     position_embedding: Literal["sinusoidal", "learned"] = "sinusoidal"
+    sinusoid_layout: Literal["interleaved", "half_split"] = "interleaved"
+    sinusoid_frequencies: Literal["paper", "tensor2tensor"] = "paper"
+    position_offset: int = 0
+    normalize_embedding: bool = False
     max_position_embeddings: int = 1024
     scale_embedding: bool = True
     attention_bias: bool = False
+    output_bias: bool = False
     tie_word_embeddings: bool = True
     label_smoothing: float | int = 0.1
     sliding_window: int | None = None
@@ -180,6 +190,8 @@ class TransformerConfig(PreTrainedConfig):
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is a probability: it must lie between 0 and 1.")
+        if self.position_offset < 0:
+            raise ValueError(f"position_offset={self.position_offset} must not be negative: positions count from it.")
         if self.sliding_window is not None and self.sliding_window < 2:
             raise ValueError(f"sliding_window={self.sliding_window} must be at least 2, or None for full attention.")
         if self.activation_function not in ACT2FN:
@@ -206,6 +218,8 @@ class VanillaTransformerConfig(TransformerConfig):
         decoder_start_token_id: first token of every decoder input.
         share_encoder_decoder_embeddings: source and target use one embedding matrix (section 3.4), which needs a
             joint vocabulary.
+        target_vocab_size: number of target tokens, where they have a vocabulary of their own. None: vocab_size.
+        decoder_d_ff: inner width of the decoder's feed-forward networks. None: d_ff.
     All other fields: see `TransformerConfig`.
     """
 
@@ -230,7 +244,24 @@ class VanillaTransformerConfig(TransformerConfig):
     decoder_layers: int = 6
     decoder_start_token_id: int | None = 1
     share_encoder_decoder_embeddings: bool = True
+    target_vocab_size: int | None = None
+    decoder_d_ff: int | None = None
     is_encoder_decoder: bool = True
+
+    def __post_init__(self, **kwargs):
+        self.decoder_d_ff = self.d_ff if self.decoder_d_ff is None else self.decoder_d_ff
+        super().__post_init__(**kwargs)
+
+    def validate_vocabularies(self):
+        """Refuse sizes of the decoder that cannot be; part of the validation that `@strict` runs."""
+        for name in ("target_vocab_size", "decoder_d_ff"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0, or None for the encoder's.")
+        if self.target_vocab_size not in (None, self.vocab_size) and self.share_encoder_decoder_embeddings:
+            raise ValueError(
+                f"target_vocab_size={self.target_vocab_size} differs from vocab_size={self.vocab_size}: one "
+                "embedding cannot serve both. Set share_encoder_decoder_embeddings=False."
+            )
 
 
 @strict
@@ -241,6 +272,9 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
         num_layers: number of layers N.
         pooling: how a sentence becomes one vector for classification: "mean" over its real tokens, its "first" token,
             or the "max" of each feature over its real tokens.
+        type_vocab_size: number of kinds of tokens that have an embedding of their own (BERT's segments); the paper has
+            none.
+        mlm_head_transform: a layer with activation and layer normalisation before the output of masked LM, as in BERT.
     All other fields: see `TransformerConfig`.
     """
 
@@ -260,6 +294,8 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
 
     num_layers: int = 6
     pooling: Literal["mean", "first", "max"] = "mean"
+    type_vocab_size: int = 0
+    mlm_head_transform: bool = False
 
 
 @strict

@@ -316,15 +316,20 @@ class CrossAttention(MultiHeadAttention):
 class FeedForward(nn.Module):
     """Position-wise feed-forward network, section 3.3, Equation 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2."""
 
-    def __init__(self, config: TransformerConfig):
+    def __init__(self, config: TransformerConfig, d_ff: int | None = None):
         super().__init__()
-        self.fc1 = nn.Linear(config.d_model, config.d_ff)
+        d_ff = config.d_ff if d_ff is None else d_ff
+        self.fc1 = nn.Linear(config.d_model, d_ff)
         self.activation = ACT2FN[config.activation_function]
         self.dropout = nn.Dropout(config.activation_dropout)
-        self.fc2 = nn.Linear(config.d_ff, config.d_model)
+        self.fc2 = nn.Linear(d_ff, config.d_model)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return self.fc2(self.dropout(self.activation(self.fc1(hidden_states))))
+
+
+def layer_norm(config: TransformerConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
 
 class AddAndNorm(nn.Module):
@@ -336,7 +341,7 @@ class AddAndNorm(nn.Module):
     def __init__(self, config: TransformerConfig):
         super().__init__()
         self.norm_first = config.norm_position == "pre"
-        self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.norm = layer_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -345,19 +350,24 @@ class AddAndNorm(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-def sinusoids(position_ids: Tensor, d_model: int) -> Tensor:
+def sinusoids(position_ids: Tensor, d_model: int, layout: str = "interleaved", frequencies: str = "paper") -> Tensor:
     """Positional encoding, section 3.5; positions count from 0 and have no limit.
 
         PE(pos, 2i) = sin(pos / 10000^(2i / d_model))        PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
 
     Args:
         position_ids: (batch or 1, length)
+        layout: "interleaved" as above, or "half_split": first all sines, then all cosines.
+        frequencies: "paper" as above, or "tensor2tensor": the lowest is 1 / 10000, as in the code of the authors.
 
     Returns:
         (batch or 1, length, d_model) in float32
     """
     even = torch.arange(0, d_model, 2, device=position_ids.device, dtype=torch.float32)
-    angles = position_ids[..., None].float() * torch.exp(even * (-math.log(10000.0) / d_model))
+    period = d_model if frequencies == "paper" else max(2 * len(even) - 2, 1)
+    angles = position_ids[..., None].float() * torch.exp(even * (-math.log(10000.0) / period))
+    if layout == "half_split":
+        return torch.cat((angles.sin(), angles.cos()), dim=-1)[..., :d_model]
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :d_model]
 
 
@@ -366,21 +376,23 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
-        self.d_model = config.d_model
+        self.offset = config.position_offset
+        self.form = (config.d_model, config.sinusoid_layout, config.sinusoid_frequencies)
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        return sinusoids(position_ids, self.d_model)
+        return sinusoids(position_ids + self.offset, *self.form)
 
 
 class LearnedPositions(nn.Embedding):
     """Positions as a learned table, Table 3 row E. ValueError for a position past its end."""
 
     def __init__(self, config: TransformerConfig):
-        super().__init__(config.max_position_embeddings, config.d_model)
+        super().__init__(config.max_position_embeddings + config.position_offset, config.d_model)
+        self.offset = config.position_offset
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        check_ids("position_ids", position_ids, self.num_embeddings, "position_embedding='learned'")
-        return super().forward(position_ids)
+        check_ids("position_ids", position_ids, self.num_embeddings - self.offset, "position_embedding='learned'")
+        return super().forward(position_ids + self.offset)
 
 
 POSITIONS = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
@@ -423,7 +435,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         self.self_attn_add_norm = AddAndNorm(config)
         self.cross_attn = CrossAttention(config, layer_idx)
         self.cross_attn_add_norm = AddAndNorm(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = FeedForward(config, config.decoder_d_ff)
         self.feed_forward_add_norm = AddAndNorm(config)
 
     def forward(
@@ -493,7 +505,16 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
-        """A target embedding of its own changes its size with the source's."""
+        """A target embedding of its own changes its size with the source's.
+
+        Raises:
+            ValueError: source and target have vocabularies of their own.
+        """
+        if getattr(self.config, "target_vocab_size", None) is not None:
+            raise ValueError(
+                f"vocab_size={self.config.vocab_size} and target_vocab_size={self.config.target_vocab_size} are two "
+                "vocabularies: their embeddings cannot be given one new size."
+            )
         embeddings = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if self.config.is_encoder_decoder and not self.config.share_encoder_decoder_embeddings:
             decoder = self.get_decoder()
@@ -509,16 +530,15 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
     _tp_plan = STACK_TP_PLAN
     _fsdp_plan = {"embed_tokens": "free_full_weight", "layers.*": "free_full_weight", "norm": "keep_full_weight"}
 
-    def __init__(self, config: TransformerConfig, layers: list[nn.Module]):
+    def __init__(self, config: TransformerConfig, layers: list[nn.Module], vocab_size: int | None = None):
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.embed_tokens = nn.Embedding(vocab_size or config.vocab_size, config.d_model)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embed_positions = POSITIONS[config.position_embedding](config)
+        self.embed_norm = layer_norm(config) if config.normalize_embedding else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
-        self.norm = (
-            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if config.norm_position == "pre" else nn.Identity()
-        )
+        self.norm = layer_norm(config) if config.norm_position == "pre" else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -535,7 +555,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
     def add_positions(self, inputs_embeds: Tensor, position_ids: Tensor) -> Tensor:
         """Dropout(embedding * sqrt(d_model) + position): sections 3.4, 3.5 and 5.4."""
         positions = self.embed_positions(position_ids).to(inputs_embeds.dtype)
-        return self.dropout(inputs_embeds * self.embed_scale + positions)
+        return self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions))
 
     @staticmethod
     def make_position_ids(
@@ -557,6 +577,8 @@ class VanillaTransformerEncoderModel(TransformerStack):
     def __init__(self, config: VanillaTransformerEncoderConfig):
         layers = [TransformerLayer(config, i, is_causal=False) for i in range(config.num_hidden_layers)]
         super().__init__(config, layers)
+        type_vocab_size = getattr(config, "type_vocab_size", 0)
+        self.embed_types = nn.Embedding(type_vocab_size, config.d_model) if type_vocab_size else None
 
     @merge_with_config_defaults
     @capture_outputs
@@ -566,6 +588,7 @@ class VanillaTransformerEncoderModel(TransformerStack):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """
@@ -573,6 +596,7 @@ class VanillaTransformerEncoderModel(TransformerStack):
             input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
             attention_mask: (batch, length), 1 for real tokens and 0 for padding; or (batch, 1, length, length).
             position_ids: (batch, length); by default real tokens are numbered from 0.
+            token_type_ids: (batch, length), for `type_vocab_size` kinds of tokens; by default all are of kind 0.
 
         Returns:
             `last_hidden_state` (batch, length, d_model), and what was asked for with `output_hidden_states` and
@@ -583,6 +607,9 @@ class VanillaTransformerEncoderModel(TransformerStack):
         check_mask("attention_mask", attention_mask, batch, length, length)
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask)
+        if self.embed_types is not None:
+            types = position_ids.new_zeros(batch, length) if token_type_ids is None else token_type_ids
+            inputs_embeds = inputs_embeds + self.embed_types(types)
 
         window = self.config.sliding_window
         mask = create_bidirectional_mask(
@@ -679,7 +706,8 @@ class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
     }
 
     def __init__(self, config: VanillaTransformerConfig):
-        TransformerStack.__init__(self, config, [DecoderLayer(config, i) for i in range(config.decoder_layers)])
+        layers = [DecoderLayer(config, i) for i in range(config.decoder_layers)]
+        TransformerStack.__init__(self, config, layers, config.target_vocab_size)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -897,7 +925,8 @@ class VocabularyModel(VanillaTransformerPreTrainedModel):
 
     def add_lm_head(self, embedding: str) -> None:
         """Make the projection d_model -> vocab, tied to the parameter of that name if the config says so."""
-        self.lm_head = nn.Linear(self.config.d_model, self.config.vocab_size, bias=False)
+        vocab_size = getattr(self.config, "target_vocab_size", None) or self.config.vocab_size
+        self.lm_head = nn.Linear(self.config.d_model, vocab_size, bias=self.config.output_bias)
         self._tied_weights_keys = {"lm_head.weight": embedding}
         if self.can_generate() and self.generation_config.max_length is None:
             self.generation_config.max_length = self.config.max_position_embeddings
@@ -1086,6 +1115,19 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         )
 
 
+class MaskedLMTransform(nn.Module):
+    """What BERT has before its output layer: LayerNorm(activation(x W + b)). (batch, length, d_model) -> the same"""
+
+    def __init__(self, config: VanillaTransformerEncoderConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.activation = ACT2FN[config.activation_function]
+        self.norm = layer_norm(config)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(hidden_states)))
+
+
 class VanillaTransformerForMaskedLM(VocabularyModel):
     """The encoder with an output layer that names the tokens behind its masks."""
 
@@ -1094,6 +1136,7 @@ class VanillaTransformerForMaskedLM(VocabularyModel):
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__(config)
         self.model = VanillaTransformerEncoderModel(config)
+        self.transform = MaskedLMTransform(config) if config.mlm_head_transform else nn.Identity()
         self.add_lm_head("model.embed_tokens.weight")
         self.post_init()
 
@@ -1116,7 +1159,7 @@ class VanillaTransformerForMaskedLM(VocabularyModel):
             `logits` (batch, length, vocab) and `loss` where labels were given.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
-        logits = self.lm_head(outputs.last_hidden_state)
+        logits = self.lm_head(self.transform(outputs.last_hidden_state))
         loss = None if labels is None else self.token_loss(logits, labels, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
