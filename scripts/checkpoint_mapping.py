@@ -1,0 +1,335 @@
+"""How published models of this architecture name and lay out what ours has: one table for each, read either way.
+
+A `Mapping` says which config fields a model has, and what its weights are called here; `convert` follows it.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+
+Weights = dict[str, Tensor]
+
+# Fragments of names, theirs and ours, in the order in which they are replaced.
+FAIRSEQ_NAMES = [
+    ("encoder_attn_layer_norm", "cross_attn_add_norm.norm"),
+    ("self_attn_layer_norm", "self_attn_add_norm.norm"),
+    ("final_layer_norm", "feed_forward_add_norm.norm"),
+    ("encoder_attn.", "cross_attn."),
+    (".out_proj.", ".o_proj."),
+    (".fc1.", ".feed_forward.fc1."),
+    (".fc2.", ".feed_forward.fc2."),
+    ("layernorm_embedding", "embed_norm"),
+    ("coder.layer_norm.", "coder.norm."),
+    ("final_logits_bias", "lm_head.bias"),
+    ("model.decoder.output_projection", "lm_head"),
+]
+GPT_NAMES = [
+    ("transformer.wte.", "model.embed_tokens."),
+    ("transformer.wpe.", "model.embed_positions."),
+    ("transformer.tokens_embed.", "model.embed_tokens."),
+    ("transformer.positions_embed.", "model.embed_positions."),
+    ("transformer.ln_f.", "model.norm."),
+    ("transformer.h.", "model.layers."),
+    (".ln_1.", ".self_attn_add_norm.norm."),
+    (".ln_2.", ".feed_forward_add_norm.norm."),
+    (".attn.c_attn.", ".self_attn.qkv_proj."),
+    (".attn.c_proj.", ".self_attn.o_proj."),
+    (".mlp.c_fc.", ".feed_forward.fc1."),
+    (".mlp.c_proj.", ".feed_forward.fc2."),
+]
+BERT_NAMES = [
+    ("bert.embeddings.word_embeddings.", "model.embed_tokens."),
+    ("bert.embeddings.position_embeddings.", "model.embed_positions."),
+    ("bert.embeddings.token_type_embeddings.", "model.embed_types."),
+    ("bert.embeddings.LayerNorm.", "model.embed_norm."),
+    ("bert.encoder.layer.", "model.layers."),
+    (".attention.self.query.", ".self_attn.q_proj."),
+    (".attention.self.key.", ".self_attn.k_proj."),
+    (".attention.self.value.", ".self_attn.v_proj."),
+    (".attention.output.dense.", ".self_attn.o_proj."),
+    (".attention.output.LayerNorm.", ".self_attn_add_norm.norm."),
+    (".intermediate.dense.", ".feed_forward.fc1."),
+    (".output.dense.", ".feed_forward.fc2."),
+    (".output.LayerNorm.", ".feed_forward_add_norm.norm."),
+    ("cls.predictions.transform.dense.", "transform.dense."),
+    ("cls.predictions.transform.LayerNorm.", "transform.norm."),
+    ("cls.predictions.decoder.", "lm_head."),
+]
+DISTILBERT_NAMES = [
+    ("distilbert.embeddings.word_embeddings.", "model.embed_tokens."),
+    ("distilbert.embeddings.position_embeddings.", "model.embed_positions."),
+    ("distilbert.embeddings.LayerNorm.", "model.embed_norm."),
+    ("distilbert.transformer.layer.", "model.layers."),
+    (".attention.q_lin.", ".self_attn.q_proj."),
+    (".attention.k_lin.", ".self_attn.k_proj."),
+    (".attention.v_lin.", ".self_attn.v_proj."),
+    (".attention.out_lin.", ".self_attn.o_proj."),
+    (".sa_layer_norm.", ".self_attn_add_norm.norm."),
+    (".ffn.lin1.", ".feed_forward.fc1."),
+    (".ffn.lin2.", ".feed_forward.fc2."),
+    (".output_layer_norm.", ".feed_forward_add_norm.norm."),
+    ("vocab_transform.", "transform.dense."),
+    ("vocab_layer_norm.", "transform.norm."),
+    ("vocab_projector.", "lm_head."),
+]
+
+FUSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # of GPT-1 and GPT-2: (inputs, outputs)
+
+
+class CannotRepresent(ValueError):
+    """The model has something that ours, or theirs, does not."""
+
+
+def require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise CannotRepresent(reason)
+
+
+def activation_of(name: str) -> str:
+    require(name in ACT2FN, f"activation {name!r} is not one of: {', '.join(ACT2FN)}.")
+    return name
+
+
+def translator_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """What the translators share that come from fairseq's code or keep its config."""
+    heads = (config.encoder_attention_heads, config.decoder_attention_heads)
+    require(heads[0] == heads[1], f"{heads[0]} heads in the encoder, {heads[1]} in the decoder: ours has one number.")
+    return {
+        "d_model": config.d_model,
+        "num_heads": heads[0],
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "d_ff": config.encoder_ffn_dim,
+        "decoder_d_ff": config.decoder_ffn_dim,
+        "activation_function": activation_of(config.activation_function),
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "scale_embedding": config.scale_embedding,
+        "max_position_embeddings": config.max_position_embeddings,
+        "decoder_start_token_id": config.decoder_start_token_id,
+        "vocab_size": config.vocab_size,
+        "attention_bias": True,
+        "layer_norm_eps": 1e-5,
+        "sinusoid_layout": "half_split",
+    }
+
+
+def marian_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    target = config.decoder_vocab_size
+    own = {} if config.share_encoder_decoder_embeddings or target is None else {"target_vocab_size": target}
+    return translator_fields(config) | own | {"output_bias": True}
+
+
+def bart_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    learned = {"position_embedding": "learned", "position_offset": 2, "sinusoid_layout": "interleaved"}
+    return translator_fields(config) | learned | {"output_bias": True, "normalize_embedding": True}
+
+
+def m2m_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    positions = {"sinusoid_frequencies": "tensor2tensor", "position_offset": config.pad_token_id + 1}
+    return translator_fields(config) | positions | {"norm_position": "pre"}
+
+
+def fsmt_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    positions = {"sinusoid_frequencies": "tensor2tensor", "position_offset": config.pad_token_id + 1}
+    sizes = {"vocab_size": config.src_vocab_size, "target_vocab_size": config.tgt_vocab_size}
+    return translator_fields(config) | positions | sizes
+
+
+def gpt_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    return {
+        "vocab_size": config.vocab_size,
+        "d_model": config.n_embd,
+        "num_heads": config.n_head,
+        "num_layers": config.n_layer,
+        "d_ff": getattr(config, "n_inner", None) or 4 * config.n_embd,
+        "dropout": config.resid_pdrop,
+        "attention_dropout": config.attn_pdrop,
+        "layer_norm_eps": config.layer_norm_epsilon,
+        "position_embedding": "learned",
+        "max_position_embeddings": config.n_positions,
+        "scale_embedding": False,
+        "attention_bias": True,
+    }
+
+
+def gpt1_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    functions = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}  # what GPT-1 means by them
+    return gpt_fields(config) | {"activation_function": functions[config.afn]}
+
+
+def gpt2_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    require(not config.add_cross_attention, "add_cross_attention=True: ours has a decoder-only model without it.")
+    require(config.scale_attn_weights, "scale_attn_weights=False: ours divides scores by sqrt(d_k).")
+    require(
+        not config.scale_attn_by_inverse_layer_idx, "scale_attn_by_inverse_layer_idx=True: ours has one scale for all."
+    )
+    function = {"activation_function": activation_of(config.activation_function)}
+    return gpt_fields(config) | function | {"norm_position": "pre"}
+
+
+def encoder_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """What BERT and DistilBERT share; DistilBERT's config has names of its own for some, and aliases for these."""
+    return {
+        "vocab_size": config.vocab_size,
+        "d_model": config.hidden_size,
+        "num_heads": config.num_attention_heads,
+        "num_layers": config.num_hidden_layers,
+        "layer_norm_eps": getattr(config, "layer_norm_eps", 1e-12),
+        "position_embedding": "learned",
+        "max_position_embeddings": config.max_position_embeddings,
+        "scale_embedding": False,
+        "normalize_embedding": True,
+        "attention_bias": True,
+        "output_bias": True,
+        "mlm_head_transform": True,
+    }
+
+
+def bert_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    kind = getattr(config, "position_embedding_type", "absolute")
+    require(kind == "absolute", f"position_embedding_type={kind!r}: ours adds absolute positions to the embeddings.")
+    require(not config.is_decoder, "is_decoder=True: ours is an encoder.")
+    return encoder_fields(config) | {
+        "d_ff": config.intermediate_size,
+        "activation_function": activation_of(config.hidden_act),
+        "dropout": config.hidden_dropout_prob,
+        "attention_dropout": config.attention_probs_dropout_prob,
+        "type_vocab_size": config.type_vocab_size,
+    }
+
+
+def distilbert_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    return encoder_fields(config) | {
+        "d_ff": config.hidden_dim,
+        "activation_function": activation_of(config.activation),
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+    }
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """A published architecture.
+
+    Args:
+        fields: their config -> fields of ours.
+        names: fragments of weight names, theirs and ours.
+        heads: their classes that have a counterpart -> the Auto class of ours.
+        base_prefix: what names of a model with a head have before those of the model without one.
+        dropped: regular expression for weights that say nothing new: copies, poolers, computed positions.
+    """
+
+    fields: Callable[[PreTrainedConfig], dict[str, Any]]
+    names: list[tuple[str, str]]
+    heads: dict[str, str]
+    base_prefix: str = "model"
+    dropped: str = "$^"
+
+
+# The copies of one matrix, and what is computed rather than learned.
+TRANSLATOR_COPIES = r"model\.shared\.weight|.*embed_positions\.weight"
+MAPPINGS = {
+    "marian": Mapping(
+        marian_fields, FAIRSEQ_NAMES, {"MarianMTModel": "AutoModelForSeq2SeqLM"}, dropped=TRANSLATOR_COPIES
+    ),
+    "m2m_100": Mapping(
+        m2m_fields,
+        FAIRSEQ_NAMES,
+        {"M2M100ForConditionalGeneration": "AutoModelForSeq2SeqLM"},
+        dropped=TRANSLATOR_COPIES,
+    ),
+    "fsmt": Mapping(
+        fsmt_fields,
+        FAIRSEQ_NAMES,
+        {"FSMTForConditionalGeneration": "AutoModelForSeq2SeqLM"},
+        dropped=TRANSLATOR_COPIES,
+    ),
+    "bart": Mapping(
+        bart_fields,
+        FAIRSEQ_NAMES,
+        {"BartForConditionalGeneration": "AutoModelForSeq2SeqLM"},
+        dropped=r"model\.shared\.weight",
+    ),
+    "openai-gpt": Mapping(gpt1_fields, GPT_NAMES, {"OpenAIGPTLMHeadModel": "AutoModelForCausalLM"}, "transformer"),
+    "gpt2": Mapping(gpt2_fields, GPT_NAMES, {"GPT2LMHeadModel": "AutoModelForCausalLM"}, "transformer"),
+    "bert": Mapping(
+        bert_fields,
+        BERT_NAMES,
+        {
+            "BertModel": "AutoModel",
+            "BertForMaskedLM": "AutoModelForMaskedLM",
+            "BertForTokenClassification": "AutoModelForTokenClassification",
+            "BertForQuestionAnswering": "AutoModelForQuestionAnswering",
+        },
+        "bert",
+        dropped=r"cls\.predictions\.bias|(bert\.)?pooler\..*",
+    ),
+    "distilbert": Mapping(
+        distilbert_fields,
+        DISTILBERT_NAMES,
+        {
+            "DistilBertModel": "AutoModel",
+            "DistilBertForMaskedLM": "AutoModelForMaskedLM",
+            "DistilBertForTokenClassification": "AutoModelForTokenClassification",
+            "DistilBertForQuestionAnswering": "AutoModelForQuestionAnswering",
+        },
+        "distilbert",
+    ),
+}
+
+
+def rename(name: str, names: list[tuple[str, str]]) -> str:
+    for old, new in names:
+        name = name.replace(old, new)
+    return name
+
+
+def from_theirs(weights: Weights, mapping: Mapping, with_head: bool) -> Weights:
+    """Their weights under our names and in our layout."""
+    prefix = "" if with_head else f"{mapping.base_prefix}."
+    ours: Weights = {}
+    for name, weight in weights.items():
+        name = prefix + name
+        if re.fullmatch(mapping.dropped, name):
+            continue
+        new_name = rename(name, mapping.names)
+        if name.endswith(FUSED):
+            weight = weight.T
+        if ".qkv_proj." in new_name:
+            for letter, part in zip("qkv", weight.chunk(3), strict=True):
+                ours[new_name.replace("qkv_proj", f"{letter}_proj")] = part.clone()
+        else:
+            ours[new_name] = weight.reshape(-1) if new_name == "lm_head.bias" else weight.contiguous()
+    return ours if with_head else {name.removeprefix("model."): weight for name, weight in ours.items()}
+
+
+def interleaved_to_half_split(weights: Weights, d_model: int) -> Weights:
+    """Reorder the d_model features of every weight so that the model wants all sines before all cosines.
+
+    Embeddings, norms and residuals do not know an order of the features, so the model computes the same.
+    """
+    order = torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)))
+    writes = (".o_proj.", ".fc2.", "norm.")  # what gives features; all else takes them, or has them as its rows
+    reordered = {}
+    for name, weight in weights.items():
+        if any(part in name for part in writes):
+            reordered[name] = weight[order]
+        elif weight.dim() == 2:
+            reordered[name] = weight[:, order]
+        else:
+            reordered[name] = weight
+    return reordered
+
+
+def to_theirs(weights: Weights, names: list[tuple[str, str]]) -> Weights:
+    """Our weights under their names; the reverse of `rename`."""
+    return {rename(name, [(ours, theirs) for theirs, ours in reversed(names)]): w for name, w in weights.items()}
