@@ -1,0 +1,151 @@
+"""Our models as CTranslate2 has them: its layers, filled with our weights, for fast decoding on CPU and GPU.
+
+Translators become a `ctranslate2.Translator`, language models a `ctranslate2.Generator`, encoders a
+`ctranslate2.Encoder` that gives the last hidden states.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from ctranslate2.converters import Converter, utils
+from ctranslate2.specs import attention_spec, common_spec, model_spec, transformer_spec
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+ACTIVATIONS = {
+    "relu": common_spec.Activation.RELU,
+    "gelu": common_spec.Activation.GELU,
+    "gelu_new": common_spec.Activation.GELUTanh,
+    "gelu_pytorch_tanh": common_spec.Activation.GELUTanh,
+    "silu": common_spec.Activation.SWISH,
+    "swish": common_spec.Activation.SWISH,
+}
+
+
+def check(config: PreTrainedConfig) -> None:
+    """Raise a ValueError that names what CTranslate2's Transformer does not have."""
+    usual = config.d_model // config.num_heads
+    if config.d_model % config.num_heads or (config.d_k, config.d_v) != (usual, usual):
+        raise ValueError(f"d_k={config.d_k}, d_v={config.d_v}: CTranslate2's heads are d_model / num_heads = {usual}.")
+    if config.activation_function not in ACTIVATIONS:
+        raise ValueError(
+            f"activation_function={config.activation_function!r} must be one of: {', '.join(ACTIVATIONS)}."
+        )
+    if config.sliding_window is not None:
+        raise ValueError(f"sliding_window={config.sliding_window}: CTranslate2's encoder attends to everything.")
+
+
+class OurConverter(Converter):
+    """Fills CTranslate2's specification of a Transformer.
+
+    Positions are written out up to `max_position_embeddings`, so any kind of them works, and longer texts do not.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        check(model.config)
+        self.model, self.tokenizer, self.config = model, tokenizer, model.config
+
+    def _load(self) -> model_spec.ModelSpec:
+        spec = self.make_spec()
+        tokens = self.vocabulary(self.config.vocab_size)
+        if self.config.is_encoder_decoder:
+            spec.register_source_vocabulary(tokens)
+            spec.register_target_vocabulary(self.vocabulary(self.config.target_vocab_size or self.config.vocab_size))
+            start = self.tokenizer.convert_ids_to_tokens(self.config.decoder_start_token_id)
+            spec.config.decoder_start_token = start
+        else:
+            spec.register_vocabulary(tokens)
+        spec.config.layer_norm_epsilon = self.config.layer_norm_eps
+        for name in ("bos_token", "eos_token", "unk_token"):
+            # A byte-level tokenizer knows no unknown token; CTranslate2 wants one, which is never met then.
+            token = getattr(self.tokenizer, name) or self.tokenizer.pad_token
+            setattr(spec.config, name, token)
+        return spec
+
+    def vocabulary(self, size: int) -> list[str]:
+        """The tokens by id; ids that the tokenizer leaves free get a name of their own."""
+        known = {i: token for token, i in self.tokenizer.get_vocab().items()}
+        return [known.get(i, f"<unused{i}>") for i in range(size)]
+
+    def make_spec(self) -> model_spec.ModelSpec:
+        config, body = self.config, self.model.base_model
+        options = {
+            "num_heads": config.num_heads,
+            "pre_norm": config.norm_position == "pre",
+            "activation": ACTIVATIONS[config.activation_function],
+            "layernorm_embedding": config.normalize_embedding,
+        }
+        if config.is_encoder_decoder:
+            depths = (config.encoder_layers, config.decoder_layers)
+            spec = transformer_spec.TransformerSpec.from_config(depths, **options)
+            self.set_stack(spec.encoder, body.encoder)
+            self.set_stack(spec.decoder, body.decoder)
+            self.set_linear(spec.decoder.projection, self.model.lm_head)
+        elif self.model.can_generate():
+            spec = transformer_spec.TransformerDecoderModelSpec.from_config(config.num_layers, **options)
+            self.set_stack(spec.decoder, body)
+            self.set_linear(spec.decoder.projection, self.model.lm_head)
+        else:
+            encoder = transformer_spec.TransformerEncoderSpec(config.num_layers, **options)
+            spec = transformer_spec.TransformerEncoderModelSpec(encoder)
+            self.set_stack(spec.encoder, body)
+        return spec
+
+    def set_stack(self, spec: model_spec.LayerSpec, stack: nn.Module) -> None:
+        embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+        embeddings.weight = self.array(stack.embed_tokens.weight)
+        spec.scale_embeddings = stack.embed_scale
+        with torch.no_grad():
+            positions = stack.embed_positions(torch.arange(self.config.max_position_embeddings)[None])[0]
+            if getattr(stack, "embed_types", None) is not None:  # all tokens are of kind 0
+                positions = positions + stack.embed_types.weight[0] * stack.embed_scale
+        spec.position_encodings.encodings = self.array(positions)
+        if self.config.normalize_embedding:
+            self.set_norm(spec.layernorm_embedding, stack.embed_norm)
+        if self.config.norm_position == "pre":
+            self.set_norm(spec.layer_norm, stack.norm)
+        for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
+            self.set_attention(layer_spec.self_attention, layer.self_attn, layer.self_attn_add_norm)
+            if hasattr(layer, "cross_attn"):
+                self.set_attention(layer_spec.attention, layer.cross_attn, layer.cross_attn_add_norm)
+            self.set_linear(layer_spec.ffn.linear_0, layer.feed_forward.fc1)
+            self.set_linear(layer_spec.ffn.linear_1, layer.feed_forward.fc2)
+            self.set_norm(layer_spec.ffn.layer_norm, layer.feed_forward_add_norm.norm)
+
+    def set_attention(
+        self, spec: attention_spec.MultiHeadAttentionSpec, attention: nn.Module, add_norm: nn.Module
+    ) -> None:
+        """CTranslate2 has projections of one input as one: Q, K, V of self-attention, and K, V of cross-attention."""
+        projections = [common_spec.LinearSpec() for _ in range(3)]
+        for projection, name in zip(projections, ("q_proj", "k_proj", "v_proj"), strict=True):
+            self.set_linear(projection, getattr(attention, name))
+        fused = [projections] if len(spec.linear) == 2 else [projections[:1], projections[1:]]
+        for linear, parts in zip(spec.linear, fused, strict=False):
+            utils.fuse_linear(linear, parts)
+        self.set_linear(spec.linear[-1], attention.o_proj)
+        self.set_norm(spec.layer_norm, add_norm.norm)
+
+    def set_linear(self, spec: common_spec.LinearSpec, linear: nn.Linear) -> None:
+        spec.weight = self.array(linear.weight)
+        if linear.bias is not None:
+            spec.bias = self.array(linear.bias)
+
+    def set_norm(self, spec: common_spec.LayerNormSpec, norm: nn.LayerNorm) -> None:
+        spec.gamma, spec.beta = self.array(norm.weight), self.array(norm.bias)
+
+    @staticmethod
+    def array(tensor: torch.Tensor) -> np.ndarray:
+        return tensor.detach().float().cpu().numpy()
+
+
+def export_ctranslate2(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, quantization: str | None
+) -> None:
+    """Write model.bin, its config and vocabulary into the new folder.
+
+    Raises:
+        ValueError: the model has something that CTranslate2's Transformer does not.
+    """
+    OurConverter(model, tokenizer).convert(str(folder), quantization=quantization)

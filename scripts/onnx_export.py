@@ -1,0 +1,168 @@
+"""Our models as ONNX graphs, with any batch size and length, and with the keys and values of earlier steps as inputs.
+
+    model.onnx      encoders: input_ids, attention_mask -> what the head gives
+                    language models: also past.N.key and past.N.value -> logits, present.N.key, present.N.value
+    encoder.onnx    translators: input_ids, attention_mask -> cross.N.key, cross.N.value of each decoder layer
+    decoder.onnx    translators: input_ids, past..., encoder_attention_mask, cross... -> logits, present...
+
+The first step gets past keys and values of length 0.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+
+
+Caches = list[Tensor]  # key and value of each layer in turn, each (batch, heads, length, width)
+
+
+def pairs(tensors: Caches) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(tensors[::2], tensors[1::2], strict=True))
+
+
+def flat(cache: DynamicCache) -> Caches:
+    return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+
+
+def cache_names(kind: str, layers: int) -> list[str]:
+    return [f"{kind}.{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, model: PreTrainedModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, past: Caches) -> tuple[Tensor, ...]:
+        cache = DynamicCache(pairs(past))
+        output = self.model(input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
+        return (output.logits, *flat(cache))
+
+
+class TranslatorEncoder(nn.Module):
+    def __init__(self, model: PreTrainedModel):
+        super().__init__()
+        self.encoder, self.layers = model.model.encoder, model.model.decoder.layers
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        states = self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
+        return tuple(tensor for layer in self.layers for tensor in layer.cross_attn.keys_and_values(states))
+
+
+class TranslatorDecoder(nn.Module):
+    def __init__(self, model: PreTrainedModel):
+        super().__init__()
+        self.decoder, self.lm_head, self.d_model = model.model.decoder, model.lm_head, model.config.d_model
+
+    def forward(
+        self, input_ids: Tensor, past: Caches, encoder_attention_mask: Tensor, cross: Caches
+    ) -> tuple[Tensor, ...]:
+        cache = EncoderDecoderCache(DynamicCache(pairs(past)), DynamicCache(pairs(cross)))
+        cache.is_updated = dict.fromkeys(range(len(self.decoder.layers)), True)  # the cross keys are all there
+        batch, source_length = encoder_attention_mask.shape
+        states = self.decoder(
+            input_ids,
+            encoder_hidden_states=cross[0].new_zeros(batch, source_length, self.d_model),  # only its shape is read
+            encoder_attention_mask=encoder_attention_mask,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        return (self.lm_head(states), *flat(cache.self_attention_cache))
+
+
+class HeadOutputs(nn.Module):
+    """An encoder's output as a plain tuple: logits, or start and end logits, or the last hidden state."""
+
+    def __init__(self, model: PreTrainedModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        output = self.model(input_ids, attention_mask=attention_mask)
+        self.names = list(output)
+        return tuple(output.values())
+
+
+def dynamic(value: Tensor | list, *axes: int):
+    """Which axes of an input are free; the same for each tensor of a list."""
+    if isinstance(value, list):
+        return [dynamic(tensor, *axes) for tensor in value]
+    return dict.fromkeys(axes, Dim.DYNAMIC)
+
+
+def write_graph(
+    module: nn.Module, file: Path, inputs: dict, free: dict, input_names: Iterable[str], output_names: Iterable[str]
+) -> None:
+    program = torch.onnx.export(
+        module.eval(),
+        kwargs=inputs,
+        dynamic_shapes=free,
+        input_names=list(input_names),
+        output_names=list(output_names),
+        dynamo=True,
+        verbose=False,
+    )
+    program.save(file)
+
+
+def empty_caches(model: PreTrainedModel, layers: int, length: int, batch: int = 2) -> Caches:
+    config = model.config
+    widths = (config.d_k, config.d_v) * layers
+    return [torch.zeros(batch, config.num_heads, length, width) for width in widths]
+
+
+@torch.no_grad()
+def export_onnx(model: PreTrainedModel, folder: Path) -> None:
+    """Write the graphs into the new folder.
+
+    Raises:
+        ValueError: the model has a window, whose blocks depend on the length.
+    """
+    if model.config.sliding_window is not None:
+        raise ValueError(f"sliding_window={model.config.sliding_window}: a graph with free lengths cannot hold it.")
+    folder.mkdir()
+    ids = torch.full((2, 5), 3)
+    source = {"input_ids": ids, "attention_mask": torch.ones(2, 7, dtype=torch.long)}
+    if model.config.is_encoder_decoder:
+        export_translator(model, folder)
+    elif model.can_generate():
+        layers = model.config.num_layers
+        past = empty_caches(model, layers, length=2)  # with the 5 new tokens 7 in all
+        free = {name: dynamic(tensor, 0, 1) for name, tensor in source.items()} | {"past": dynamic(past, 0, 2)}
+        names = [*source, *cache_names("past", layers)]
+        outputs = ["logits", *cache_names("present", layers)]
+        write_graph(LanguageModel(model), folder / "model.onnx", source | {"past": past}, free, names, outputs)
+    else:
+        source["attention_mask"] = torch.ones_like(ids)
+        wrapped = HeadOutputs(model)
+        wrapped(**source)
+        free = {name: dynamic(tensor, 0, 1) for name, tensor in source.items()}
+        write_graph(wrapped, folder / "model.onnx", source, free, source, wrapped.names)
+
+
+def export_translator(model: PreTrainedModel, folder: Path) -> None:
+    layers = model.config.decoder_layers
+    source = {"input_ids": torch.full((2, 7), 3), "attention_mask": torch.ones(2, 7, dtype=torch.long)}
+    free = {name: dynamic(tensor, 0, 1) for name, tensor in source.items()}
+    cross_names = cache_names("cross", layers)
+    write_graph(TranslatorEncoder(model), folder / "encoder.onnx", source, free, source, cross_names)
+
+    inputs = {
+        "input_ids": torch.full((2, 5), 3),
+        "past": empty_caches(model, layers, length=2),
+        "encoder_attention_mask": source["attention_mask"],
+        "cross": empty_caches(model, layers, length=7),
+    }
+    free = {
+        "input_ids": dynamic(ids := inputs["input_ids"], 0, 1),
+        "past": dynamic(inputs["past"], 0, 2),
+        "encoder_attention_mask": dynamic(ids, 0, 1),
+        "cross": dynamic(inputs["cross"], 0, 2),
+    }
+    names = ["input_ids", *cache_names("past", layers), "encoder_attention_mask", *cross_names]
+    outputs = ["logits", *cache_names("present", layers)]
+    write_graph(TranslatorDecoder(model), folder / "decoder.onnx", inputs, free, names, outputs)
