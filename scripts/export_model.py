@@ -1,7 +1,7 @@
 """Export a saved model for other runtimes: CTranslate2 or ONNX, with tokenizer and generation settings beside it.
 
-python scripts/export_model.py runs/en-de runs/en-de-ct2 --to ctranslate2 --quantization int8
-python scripts/export_model.py runs/en-de runs/en-de-onnx --to onnx
+python scripts/export_model.py --source runs/en-de --output runs/en-de-ct2 --to ctranslate2 --quantization int8
+python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to onnx
 """
 
 import os

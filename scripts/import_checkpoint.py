@@ -1,7 +1,7 @@
 """Turn a published model of this architecture into one of ours, or one of ours into a Marian or GPT-2 model.
 
-python scripts/import_checkpoint.py Helsinki-NLP/opus-mt-en-de runs/opus-mt-en-de
-python scripts/import_checkpoint.py runs/opus-mt-en-de runs/marian-en-de --to marian
+python scripts/import_checkpoint.py --source Helsinki-NLP/opus-mt-en-de --output runs/opus-mt-en-de
+python scripts/import_checkpoint.py --source runs/opus-mt-en-de --output runs/marian-en-de --to marian
 
 Taken: Marian (opus-mt), FSMT (WMT19), M2M100 and NLLB, BART, GPT-1, GPT-2, BERT and DistilBERT. The new folder holds
 weights, code, generation settings and tokenizer; logits and generated text are the same.
