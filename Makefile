@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 
 MODEL ?= runs/quickstart-en-es
 
-.PHONY: quickstart demo install test test-slow test-gpu lint
+.PHONY: quickstart demo benchmark install test test-slow test-gpu lint
 
 quickstart: install
 	$(BIN)/python scripts/quickstart.py
 
 demo: install
 	$(BIN)/python demo/app.py --model $(MODEL)
+
+benchmark: install
+	$(BIN)/python scripts/benchmark.py
 
 install: $(VENV)/installed
 
