@@ -889,6 +889,50 @@ def cross_entropy(
     return total / torch.as_tensor(num_items_in_batch, device=total.device)
 
 
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """Output projection and smoothed cross-entropy together, for so many positions at a time.
+
+    The gradients are computed along with the loss, so that the logits of all positions are never held at once: what
+    is kept is as large as the hidden states and the projection, not as positions times vocabulary.
+    """
+
+    @staticmethod
+    def forward(
+        ctx, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float, chunk: int
+    ) -> Tensor:
+        """
+        Args:
+            states: (positions, d_model); weight: (vocab, d_model); bias: (vocab,); labels: (positions,), all of them
+                classes.
+
+        Returns:
+            The sum of the losses, a scalar.
+        """
+        total = states.new_zeros((), dtype=torch.float32)
+        states_grad, weight_grad = torch.empty_like(states), torch.zeros_like(weight)
+        bias_grad = None if bias is None else torch.zeros_like(bias)
+        for start in range(0, len(states), chunk):
+            part, targets = states[start : start + chunk], labels[start : start + chunk, None]
+            log_probabilities = F.linear(part, weight, bias).float().log_softmax(dim=-1)
+            target_losses = -log_probabilities.gather(1, targets).sum()
+            uniform_losses = -log_probabilities.mean(dim=-1).sum() if label_smoothing else 0.0
+            total += (1 - label_smoothing) * target_losses + label_smoothing * uniform_losses
+            gradient = log_probabilities.exp_().sub_(label_smoothing / weight.shape[0])
+            gradient.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1, dtype=gradient.dtype))
+            gradient = gradient.to(weight.dtype)
+            states_grad[start : start + chunk] = gradient @ weight
+            weight_grad.addmm_(gradient.T, part.to(weight.dtype))
+            if bias_grad is not None:
+                bias_grad += gradient.sum(dim=0)
+        ctx.save_for_backward(states_grad, weight_grad, *([] if bias_grad is None else [bias_grad]))
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = [saved * gradient.to(saved.dtype) for saved in ctx.saved_tensors]
+        return (*gradients, *([None] * (6 - len(gradients))))
+
+
 def sequence_loss(
     logits: Tensor, labels: Tensor, problem_type: str, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
@@ -931,12 +975,39 @@ class VocabularyModel(VanillaTransformerPreTrainedModel):
         if self.can_generate() and self.generation_config.max_length is None:
             self.generation_config.max_length = self.config.max_position_embeddings
 
-    def token_loss(
-        self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **_
-    ) -> Tensor:
-        """Cross-entropy of (batch, length, vocab) with (batch, length); smoothed labels while training."""
+    def logits_and_loss(
+        self,
+        states: Tensor,
+        labels: Tensor | None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **_,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Logits (batch, length, vocab) of (batch, length, d_model) and their cross-entropy with (batch, length).
+
+        Labels are smoothed while training. With `config.loss_chunk_size` there are no logits then.
+        """
         label_smoothing = self.config.label_smoothing if self.training else 0.0
-        return cross_entropy(logits, labels, num_items_in_batch, label_smoothing)
+        if labels is not None and self.training and self.config.loss_chunk_size:
+            return None, self.chunked_loss(states, labels, num_items_in_batch, label_smoothing)
+        logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))
+        loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch, label_smoothing)
+        return logits, loss
+
+    def chunked_loss(
+        self, states: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None, label_smoothing: float
+    ) -> Tensor:
+        """The same loss as of all logits, for `config.loss_chunk_size` positions at a time."""
+        check_ids("labels", labels, self.lm_head.out_features, "the output layer", ignored=IGNORED_LABEL)
+        labels = labels.to(states.device)
+        real = labels != IGNORED_LABEL
+        head = self.lm_head
+        total = ChunkedCrossEntropy.apply(
+            states[real], head.weight, head.bias, labels[real], label_smoothing, self.config.loss_chunk_size
+        )
+        if num_items_in_batch is None:
+            num_items_in_batch = real.sum().clamp(min=1)
+        return total / torch.as_tensor(num_items_in_batch, device=total.device)
 
 
 def refuse_cache_with_labels(labels: Tensor | None, past_key_values: Cache | None) -> None:
@@ -1041,8 +1112,7 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
-        loss = None if labels is None else self.token_loss(logits, labels, **kwargs)
+        logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, logits_to_keep=logits_to_keep, **kwargs)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -1104,8 +1174,9 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
             use_cache=use_cache if shift_labels is None else False,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
-        loss = None if shift_labels is None else self.token_loss(logits, shift_labels, **kwargs)
+        logits, loss = self.logits_and_loss(
+            outputs.last_hidden_state, shift_labels, logits_to_keep=logits_to_keep, **kwargs
+        )
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -1159,8 +1230,7 @@ class VanillaTransformerForMaskedLM(VocabularyModel):
             `logits` (batch, length, vocab) and `loss` where labels were given.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
-        logits = self.lm_head(self.transform(outputs.last_hidden_state))
-        loss = None if labels is None else self.token_loss(logits, labels, **kwargs)
+        logits, loss = self.logits_and_loss(self.transform(outputs.last_hidden_state), labels, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

@@ -200,7 +200,7 @@ class Recorder:
         yield self.watch(self.stack.norm, OUTPUT, after=last)
         if hasattr(model, "lm_head"):
             equation = "logits = X W_Eᵀ" if self.config.tie_word_embeddings else "logits = X W"
-            place = (type(model).__name__, "logits = self.lm_head(")
+            place = ("VocabularyModel", "logits = self.lm_head(")
             logits = Result("logits", equation, ("batch", "length", "vocab"), place)
             yield self.watch(model.lm_head, OUTPUT, after=logits)
 

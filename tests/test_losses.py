@@ -128,3 +128,30 @@ def test_four_accumulated_batches_train_as_one(make, tmp_path):
         trained.append(model.state_dict())
     for name, weight in trained[0].items():
         torch.testing.assert_close(trained[1][name], weight, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": False, "output_bias": True}])
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
+def test_a_loss_in_chunks_is_the_same_loss_with_the_same_gradients(make, fields, label_smoothing):
+    torch.manual_seed(0)
+    model = make(dropout=0.0, label_smoothing=label_smoothing, **fields).double().train()
+    labels = tokens(3, 7)
+    labels[0, 2:5] = -100
+    inputs = {"input_ids": tokens(3, 7), "labels": labels}
+    found = []
+    for chunk in (0, 4, 1000):
+        model.config.loss_chunk_size = chunk
+        for count in (None, torch.tensor(40)):
+            model.zero_grad()
+            output = model(**inputs, num_items_in_batch=count)
+            (output.loss * 3).backward()
+            gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+            found.append((chunk, count, output, gradients))
+    for chunk, count, output, gradients in found:
+        whole = found[0] if count is None else found[1]
+        assert (output.logits is None) == bool(chunk)
+        torch.testing.assert_close(output.loss, whole[2].loss, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(gradients, whole[3], atol=1e-6, rtol=1e-5)
+    model.eval()
+    assert model(**inputs).logits.shape[:2] == (3, 7)  # logits are left out in training only
