@@ -13,6 +13,7 @@ from pathlib import Path
 import gradio as gr
 
 from continue_text import generate_tab
+from inside import inside_tab
 from loading import Loaded, load
 from translation import translate_tab
 from understand import answer_tab, classify_tab, tag_tab
@@ -37,6 +38,8 @@ def build(*models: str) -> gr.Blocks:
             title, tab = TABS[model.head]
             with gr.Tab(title):
                 tab(model)
+        with gr.Tab("Look inside"):
+            inside_tab()
     return app
 
 

@@ -55,6 +55,11 @@ class TorchTransformer(nn.Module):
         self.body = nn.Transformer(
             size.d_model, size.num_heads, size.layers, size.layers, size.d_ff, dropout=0.1, batch_first=True
         )
+        for module in self.body.modules():  # it drops attention weights and hidden units too, the others do not
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+            elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                module.dropout.p = 0.0
         self.dropout = nn.Dropout(0.1)
 
     def states(self, ids: Tensor) -> Tensor:

@@ -4,14 +4,13 @@ python scripts/export_model.py --source runs/en-de --output runs/en-de-ct2 --to 
 python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to onnx
 """
 
-import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformers import AutoConfig, AutoTokenizer, HfArgumentParser, PreTrainedModel
 
 import vanilla_transformer
+from text_io import new_folder
 
 
 QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16", "float32")
@@ -42,20 +41,21 @@ def load_model(name: str) -> PreTrainedModel:
     architecture = (AutoConfig.from_pretrained(name).architectures or ["none"])[0]
     if architecture not in vanilla_transformer.__all__:
         raise ValueError(f"{name} holds a model of class {architecture}; only this project's can be exported.")
+    if architecture in ("VanillaTransformerModel", "VanillaTransformerDecoderModel"):
+        raise ValueError(f"{name} holds a {architecture}, which has no output layer: export one that generates text.")
     return getattr(vanilla_transformer, architecture).from_pretrained(name).float().eval()
 
 
 def main(arguments: list[str] | None = None) -> None:
     (args,) = HfArgumentParser(ExportArguments).parse_args_into_dataclasses(arguments)
     model, tokenizer = load_model(args.source), AutoTokenizer.from_pretrained(args.source)
-    output = Path(args.output)
-    part = output.with_name(f"{output.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
+    with new_folder(args.output) as part:
         if args.to == "ctranslate2":
             from ctranslate2_export import export_ctranslate2  # each runtime is needed for its own format only
 
             export_ctranslate2(model, tokenizer, part, args.quantization)
+            if not model.can_generate():
+                print("CTranslate2's encoder gives the last hidden states; a head on top of them is not exported.")
         else:
             from onnx_export import export_onnx
 
@@ -63,10 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
         tokenizer.save_pretrained(part)
         if model.can_generate():
             model.generation_config.save_pretrained(part)
-        os.replace(part, output)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    print(f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
+    print(f"{args.output}: {', '.join(sorted(path.name for path in Path(args.output).iterdir()))}")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,7 @@ weights, code, generation settings and tokenizer; logits and generated text are 
 """
 
 import copy
-import os
-import shutil
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 import transformers
@@ -43,6 +40,7 @@ from checkpoint_mapping import (
     to_theirs,
 )
 from marian_tokenizer import fast_marian_tokenizer
+from text_io import new_folder
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
@@ -275,19 +273,11 @@ def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
 
 def main(arguments: list[str] | None = None) -> None:
     (args,) = HfArgumentParser(ImportArguments).parse_args_into_dataclasses(arguments)
-    output = Path(args.output)
-    if output.exists():
-        raise ValueError(f"{output} exists: choose a new folder.")
-    model = load(args.source, args.revision, args.to)
-    part = output.with_name(f"{output.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
+    with new_folder(args.output) as part:
+        model = load(args.source, args.revision, args.to)
         model.save_pretrained(part)
         convert_tokenizer(args.source, args.revision, model).save_pretrained(part)
-        os.replace(part, output)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    print(f"{output}: {type(model).__name__} with {model.num_parameters():,} parameters")
+    print(f"{args.output}: {type(model).__name__} with {model.num_parameters():,} parameters")
 
 
 if __name__ == "__main__":

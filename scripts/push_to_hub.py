@@ -39,6 +39,17 @@ SPACE_FILES = (
     "**/*.json",
 )
 
+# What the demo takes from the rest of the repository: in a Space it lies beside app.py.
+SHARED_MODULES = (
+    "configuration_vanilla_transformer.py",
+    "modeling_vanilla_transformer.py",
+    "pipeline_vanilla_transformer.py",
+    "vanilla_transformer.py",
+    "scripts/recorder.py",
+    "scripts/step_rendering.py",
+    "scripts/worked_examples.py",
+)
+
 
 def select_files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     """The files of `folder` that match a pattern, hidden ones aside.
@@ -104,11 +115,20 @@ def load_card(folder: Path, space: bool, models: list[str]) -> RepoCard:
     return card
 
 
+def contents_of(folder: Path, files: list[Path]) -> dict[str, Path]:
+    """Where each file lies that goes, by its name on the Hub; with the demo go the modules that it shares."""
+    contents = {path.relative_to(folder).as_posix(): path for path in files}
+    if "inside.py" in contents:
+        root = Path(__file__).resolve().parent.parent
+        contents |= {Path(name).name: root / name for name in SHARED_MODULES}
+    return contents
+
+
 def describe(folder: Path, files: list[Path]) -> str:
     """What goes, with sizes in bytes, and what does not."""
-    sizes = [path.stat().st_size for path in files]
-    lines = [f"{size:>15,}  {path.relative_to(folder)}" for path, size in zip(files, sizes, strict=True)]
-    lines.append(f"{sum(sizes):>15,}  bytes in {len(files)} files")
+    sizes = {name: path.stat().st_size for name, path in contents_of(folder, files).items()}
+    lines = [f"{size:>15,}  {name}" for name, size in sizes.items()]
+    lines.append(f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files")
     if others := left_out(folder, files):
         lines.append(f"left out: {', '.join(others)}")
     return "\n".join(lines)
@@ -138,7 +158,7 @@ def push(args: argparse.Namespace, files: list[Path], card: RepoCard) -> str:
         api.create_branch(repo_id, branch=args.revision, repo_type=kind, exist_ok=True)
     if args.space and args.models:
         api.add_space_variable(repo_id, "MODEL_ID", " ".join(args.models))
-    contents: dict[str, str | bytes] = {path.relative_to(args.folder).as_posix(): str(path) for path in files}
+    contents: dict[str, str | bytes] = {name: str(path) for name, path in contents_of(args.folder, files).items()}
     if args.space:
         contents["README.md"] = str(card).encode()
     commit = api.create_commit(

@@ -3,6 +3,7 @@
 import gzip
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,22 @@ def open_output(path: str) -> Iterator[TextIO]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `path` once it is complete, and is gone if that fails.
+
+    Raises:
+        ValueError: `path` exists.
+    """
+    path = Path(path)
+    if path.exists():
+        raise ValueError(f"{path} exists: choose a new folder.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as part:
+        yield Path(part) / path.name
+        os.replace(Path(part) / path.name, path)
 
 
 def map_by_length(

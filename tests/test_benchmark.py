@@ -79,3 +79,11 @@ def test_a_quick_run_writes_table_numbers_and_picture(monkeypatch, tmp_path):
 def test_an_unknown_section_is_refused():
     with pytest.raises(ValueError, match="sections='speed' must be among: train"):
         BenchmarkArguments(sections=["speed"])
+
+
+def test_memory_is_that_of_the_step_however_much_this_process_holds():
+    held = torch.ones(2**29)  # 2 GiB, more than the step needs
+    vocabulary = benchmark.MEMORY_VOCABULARY
+    grown = {chunk: float(benchmark.run_python(benchmark.STEP, "ours", vocabulary, 1, chunk)[0]) for chunk in (0, 128)}
+    logits = 64 * 24 * vocabulary * 4
+    assert grown[0] > 2 * logits and grown[128] < grown[0] / 2 and held.sum() > 0

@@ -239,3 +239,10 @@ def test_a_window_is_refused_for_onnx(tmp_path):
     with pytest.raises(ValueError, match="sliding_window=4: a graph with free lengths"):
         export(tmp_path, "--to", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
+def test_a_model_without_its_output_layer_is_refused(make, tmp_path):
+    make().base_model.save_pretrained(tmp_path / "ours")
+    with pytest.raises(ValueError, match="has no output layer"):
+        export(tmp_path)

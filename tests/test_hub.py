@@ -267,3 +267,16 @@ def test_the_models_and_the_trainers_own_push_take_the_code_along(hub, folder, t
         assert {"config.json", "generation_config.json", "model.safetensors"} <= set(files) and repo.private == private
         (tmp_path / "pushed.safetensors").write_bytes(files["model.safetensors"])
         torch.testing.assert_close(load_file(tmp_path / "pushed.safetensors"), weights)
+
+
+def test_the_space_has_all_that_the_real_demo_imports(hub, tmp_path):
+    result = push(hub, ROOT / "demo", "user/real-demo", "--space")
+    assert result.returncode == 0, result.stderr
+    for name, content in hub.repos["spaces", "user/real-demo"].files("main").items():
+        (tmp_path / name).write_bytes(content)
+    code = "import sys; sys.path.insert(0, '.'); import app; print(app.build().title)"
+    environment = os.environ | {"PYTHONPATH": "", "GRADIO_ANALYTICS_ENABLED": "0"}
+    started = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert started.stdout.strip().endswith("Vanilla Transformer"), started.stderr
