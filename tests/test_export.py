@@ -72,6 +72,34 @@ def test_a_translator_gives_the_same_beams_in_ctranslate2(variant, beams, tmp_pa
         assert text == tokenizer.decode(ids, skip_special_tokens=True)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_beams_of_different_lengths_end_and_rank_the_same_in_ctranslate2(alpha, tmp_path):
+    """A model that likes to end: its hypotheses have many lengths, among which the penalty chooses."""
+    fields = {"output_bias": True, "position_embedding": "learned", "norm_position": "pre"}
+    model, tokenizer = save(tmp_path, "seq2seq", **fields)
+    with torch.no_grad():
+        model.lm_head.bias[tokenizer.eos_token_id] += 5.8
+        for stack in (model.model.encoder, model.model.decoder):
+            stack.embed_positions.weight.mul_(10)  # so that no step is like the one before
+    model.save_pretrained(tmp_path / "ours")
+    translator = ctranslate2.Translator(export(tmp_path), device="cpu")
+    texts = [f"{i} miles and {'three ' * (i % 4)}kilometers" for i in range(12)]
+    lengths = set()
+    for text in texts:
+        ids = model.generate(
+            **tokenizer([text], return_tensors="pt"),
+            num_beams=4, length_penalty=alpha, early_stopping=True, max_new_tokens=20,
+        )[0]  # fmt: skip
+        (found,) = translator.translate_batch(
+            tokens_of(tokenizer, [text]), beam_size=4, length_penalty=alpha, max_decoding_length=20,
+            min_decoding_length=0,
+        )  # fmt: skip
+        given = [i for i in ids.tolist()[1:] if i not in (tokenizer.eos_token_id, tokenizer.pad_token_id)]
+        assert tokenizer.convert_tokens_to_ids(found.hypotheses[0]) == given
+        lengths.add(len(given))
+    assert len(lengths) > 2 or alpha < 1  # the penalty makes longer ones win
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_language_model_gives_the_same_continuation_in_ctranslate2(variant, tmp_path):
     model, tokenizer = save(tmp_path, "causal", **VARIANTS[variant])
