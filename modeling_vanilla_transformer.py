@@ -28,13 +28,10 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import (
-    ALL_MASK_ATTENTION_FUNCTIONS,
     create_bidirectional_mask,
     create_causal_mask,
     create_sliding_window_causal_mask,
-    sdpa_mask,
     sliding_window_bidirectional_overlay,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -58,6 +55,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 
 try:
+    from .attention_vanilla_transformer import Packing
     from .configuration_vanilla_transformer import (
         STACK_TP_PLAN,
         TransformerConfig,
@@ -67,6 +65,7 @@ try:
     )
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401  (what is imported here is saved along)
 except ImportError:
+    from attention_vanilla_transformer import Packing
     from configuration_vanilla_transformer import (
         STACK_TP_PLAN,
         TransformerConfig,
@@ -144,87 +143,6 @@ def eager_attention_forward(
     weights = F.dropout(weights, p=dropout, training=module.training)
     output = weights @ value  # (batch, heads, query_length, d_v)
     return output.transpose(1, 2).contiguous(), weights
-
-
-def windowed_sdpa_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    sliding_window: int | None = None,
-    **kwargs,
-) -> tuple[Tensor, None]:
-    """Equation 1 in a neighbourhood of r positions (section 4, "restricted"), at a cost of O(r n d), not O(n^2 d).
-
-    The queries are cut into blocks, each of which attends to the keys in its reach and to no others. Where there is no
-    such structure, in cross-attention and in a step of decoding, this is PyTorch's fused attention over all keys.
-
-    Args:
-        attention_mask: (batch, length), True for real tokens; or a whole mask as `sdpa_mask` makes it; or None.
-        sliding_window: number of positions seen on one side, the query's own included.
-    All others, and what is returned: see `eager_attention_forward`; no weights.
-    """
-    batch, _, length, _ = query.shape
-    if attention_mask is not None and attention_mask.dim() == 2:
-        padding, attention_mask = attention_mask, attention_mask[:, None, None, :]
-    else:
-        padding = None if attention_mask is not None else query.new_ones(batch, length, dtype=torch.bool)
-    if sliding_window is None or padding is None or length != key.shape[2]:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-
-    before, after = sliding_window - 1, 0 if module.is_causal else sliding_window - 1
-    block = before + 1 + after
-    span = before + block + after  # the keys in reach of some query of a block
-    blocks = -(-length // block)
-    rest = blocks * block - length
-
-    def spans(states: Tensor) -> Tensor:
-        """(batch, heads, length, width) -> (batch * blocks, heads, span, width)"""
-        states = F.pad(states, (0, 0, before, rest + after)).unfold(2, span, block)
-        return states.permute(0, 2, 1, 4, 3).flatten(0, 1)
-
-    queries = F.pad(query, (0, 0, 0, rest)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
-    real = F.pad(padding, (before, rest + after)).unfold(1, span, block)  # (batch, blocks, span)
-    distance = torch.arange(span, device=query.device) - torch.arange(block, device=query.device)[:, None]
-    in_reach = (distance >= 0) & (distance <= before + after)  # (block, span)
-    mask = (real[:, :, None, :] & in_reach).flatten(0, 1)[:, None]
-    output = F.scaled_dot_product_attention(
-        queries, spans(key), spans(value), attn_mask=mask, dropout_p=dropout, scale=scaling
-    )
-    output = output.unflatten(0, (batch, blocks)).transpose(2, 3).flatten(1, 2)  # (batch, blocks * block, heads, d_v)
-    return output[:, :length].contiguous(), None
-
-
-def windowed_sdpa_mask(
-    q_length: int,
-    kv_length: int,
-    attention_mask: Tensor | None = None,
-    local_size: int | None = None,
-    allow_is_causal_skip: bool = True,
-    **kwargs,
-) -> Tensor | None:
-    """The mask for `windowed_sdpa_attention_forward`: where a whole sequence sees itself, its padding (batch, length).
-
-    A causal mask that may not be skipped (`local_size` tells it) separates packed sequences: that one is made whole.
-    """
-    packed = local_size is not None and not allow_is_causal_skip
-    if q_length == kv_length and not packed:
-        return attention_mask
-    return sdpa_mask(
-        q_length=q_length,
-        kv_length=kv_length,
-        attention_mask=attention_mask,
-        local_size=local_size,
-        allow_is_causal_skip=allow_is_causal_skip,
-        **kwargs,
-    )
-
-
-ALL_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_attention_forward)
-ALL_MASK_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_mask)
 
 
 class MultiHeadAttention(nn.Module):
@@ -488,7 +406,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """With a window, "sdpa" (the default) becomes the form of it whose cost is linear in the length."""
         implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
-        windowed = implementation == "sdpa" and self.config.sliding_window is not None
+        windowed = implementation in ("sdpa", "packed_sdpa") and self.config.sliding_window is not None
         return "windowed_sdpa" if windowed else implementation
 
     @torch.no_grad()
@@ -567,6 +485,27 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
             return (torch.arange(length, device=inputs_embeds.device) + past_length)[None]
         return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
 
+    def packing(self, attention_mask: Tensor | None, past_key_values: Cache | None, **kwargs) -> Packing | None:
+        """What "packed_sdpa" works on. None where there is nothing to leave out, or the layers' outputs are shown."""
+        if self.config._attn_implementation != "packed_sdpa" or past_key_values is not None:
+            return None
+        if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2 or is_tracing(attention_mask):
+            return None
+        if kwargs.get("output_hidden_states", self.config.output_hidden_states) or attention_mask.all():
+            return None
+        return Packing(attention_mask.bool())
+
+    def run_layers(
+        self, hidden_states: Tensor, mask: Tensor | None, *source, packing: Packing | None = None, **kwargs
+    ) -> Tensor:
+        """The N layers and the final norm: (batch, length, d_model) -> the same. `source`: what is attended to."""
+        if packing is not None:
+            hidden_states, mask = packing.pack(hidden_states), (packing, packing)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, mask, *source, **kwargs)
+        hidden_states = self.norm(hidden_states)
+        return hidden_states if packing is None else packing.unpack(hidden_states)
+
 
 class VanillaTransformerEncoderModel(TransformerStack):
     """The encoder of section 3.1: on its own a model, in the encoder-decoder its left half."""
@@ -619,9 +558,8 @@ class VanillaTransformerEncoderModel(TransformerStack):
             and_mask_function=None if window is None else sliding_window_bidirectional_overlay(window // 2),
         )
         hidden_states = self.add_positions(inputs_embeds, position_ids)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, **kwargs)
-        return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
+        packing = self.packing(attention_mask, None, **kwargs)
+        return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, mask, packing=packing, **kwargs))
 
 
 class VanillaTransformerDecoderModel(TransformerStack):
@@ -686,9 +624,11 @@ class VanillaTransformerDecoderModel(TransformerStack):
         if use_cache and past_key_values is None and not self.training:
             past_key_values = DynamicCache(config=self.config)
         hidden_states, mask = self.prepare(input_ids, attention_mask, position_ids, inputs_embeds, past_key_values)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, past_key_values=past_key_values, **kwargs)
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values)
+        packing = self.packing(attention_mask, past_key_values, **kwargs)
+        hidden_states = self.run_layers(
+            hidden_states, mask, packing=packing, past_key_values=past_key_values, **kwargs
+        )
+        return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
 class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
@@ -754,12 +694,23 @@ class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
         )
-        for layer in self.layers:
-            hidden_states = layer(
-                hidden_states, mask, encoder_hidden_states, encoder_mask, past_key_values=past_key_values, **kwargs
-            )
+        packing = self.packing(attention_mask, past_key_values, **kwargs)
+        if packing is not None:
+            if encoder_attention_mask is None:
+                encoder_attention_mask = encoder_hidden_states.new_ones(encoder_hidden_states.shape[:2])
+            source = Packing(encoder_attention_mask.bool())
+            encoder_hidden_states, encoder_mask = source.pack(encoder_hidden_states), (packing, source)
+        hidden_states = self.run_layers(
+            hidden_states,
+            mask,
+            encoder_hidden_states,
+            encoder_mask,
+            packing=packing,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values
+            last_hidden_state=hidden_states, past_key_values=past_key_values
         )
 
 
@@ -913,15 +864,16 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         bias_grad = None if bias is None else torch.zeros_like(bias)
         for start in range(0, len(states), chunk):
             part, targets = states[start : start + chunk], labels[start : start + chunk, None]
-            log_probabilities = F.linear(part, weight, bias).float().log_softmax(dim=-1)
+            logits = F.linear(part, weight, bias)
+            log_probabilities = logits.float().log_softmax(dim=-1)
             target_losses = -log_probabilities.gather(1, targets).sum()
             uniform_losses = -log_probabilities.mean(dim=-1).sum() if label_smoothing else 0.0
             total += (1 - label_smoothing) * target_losses + label_smoothing * uniform_losses
             gradient = log_probabilities.exp_().sub_(label_smoothing / weight.shape[0])
             gradient.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1, dtype=gradient.dtype))
-            gradient = gradient.to(weight.dtype)
+            gradient = gradient.to(logits.dtype)
             states_grad[start : start + chunk] = gradient @ weight
-            weight_grad.addmm_(gradient.T, part.to(weight.dtype))
+            weight_grad += gradient.T @ part
             if bias_grad is not None:
                 bias_grad += gradient.sum(dim=0)
         ctx.save_for_backward(states_grad, weight_grad, *([] if bias_grad is None else [bias_grad]))
@@ -1098,6 +1050,9 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            if decoder_attention_mask is None and self.config._attn_implementation == "packed_sdpa":
+                # Under the causal mask nothing looks at what follows the last label.
+                decoder_attention_mask = (labels != IGNORED_LABEL).flip(-1).cumsum(-1).flip(-1) > 0
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -21,6 +21,13 @@ class ModelSource:
     preset: str = field(
         default="base", metadata={"help": f"Size of a new model, a row of the paper's Table 3: {', '.join(PRESETS)}."}
     )
+    attn_implementation: str = field(
+        default="packed_sdpa",
+        metadata={
+            "help": "How attention is computed: packed_sdpa (which leaves padding out of all layers), sdpa, eager, "
+            "flash_attention_2 or flex_attention."
+        },
+    )
 
 
 # Decided by the tokenizer, the Trainer or the family, not by the user's command line.
@@ -75,9 +82,13 @@ def make_model(
         token_ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
         config_class = model_class.config_class
         fields = given | token_ids | task_fields
-        return model_class(config_class.from_preset(options.preset, vocab_size=len(tokenizer), **fields))
+        config = config_class.from_preset(options.preset, vocab_size=len(tokenizer), **fields)
+        model = model_class(config)
+        model.set_attn_implementation(options.attn_implementation)
+        return model
 
-    model = model_class.from_pretrained(options.model_name_or_path, **given, **task_fields)
+    attention = {"attn_implementation": options.attn_implementation}
+    model = model_class.from_pretrained(options.model_name_or_path, **attention, **given, **task_fields)
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
             f"The tokenizer has {len(tokenizer)} tokens, but {options.model_name_or_path} has an embedding for "

@@ -43,6 +43,7 @@ SPACE_FILES = (
 SHARED_MODULES = (
     "configuration_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
+    "attention_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",
     "vanilla_transformer.py",
     "scripts/recorder.py",

@@ -24,6 +24,7 @@ from vanilla_transformer import VanillaTransformerForConditionalGeneration
 IDS = list(range(3, 12))
 MODEL_FILES = {
     "README.md",
+    "attention_vanilla_transformer.py",
     "config.json",
     "configuration_vanilla_transformer.py",
     "generation_config.json",

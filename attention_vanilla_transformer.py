@@ -1,0 +1,191 @@
+# Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
+"""Two forms of Equation 1 that leave out what nobody looks at: positions out of a window's reach, and padding.
+
+Both are names for the library's attention interface, beside "eager" (the equation as it stands), "sdpa" and others:
+
+    windowed_sdpa   chosen by itself where `config.sliding_window` is set and "sdpa" asked for
+    packed_sdpa     `model.set_attn_implementation("packed_sdpa")`: see `Packing`
+
+The results are those of "eager" (tests/test_parity.py, tests/test_packing.py).
+"""
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A window
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def windowed_sdpa_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **kwargs,
+) -> tuple[Tensor, None]:
+    """Equation 1 in a neighbourhood of r positions (section 4, "restricted"), at a cost of O(r n d), not O(n^2 d).
+
+    The queries are cut into blocks, each of which attends to the keys in its reach and to no others. Where there is no
+    such structure, in cross-attention and in a step of decoding, this is PyTorch's fused attention over all keys.
+
+    Args:
+        attention_mask: (batch, length), True for real tokens; or a whole mask as `sdpa_mask` makes it; or None.
+        sliding_window: number of positions seen on one side, the query's own included.
+    All others, and what is returned: see `eager_attention_forward`; no weights.
+    """
+    batch, _, length, _ = query.shape
+    if attention_mask is not None and attention_mask.dim() == 2:
+        padding, attention_mask = attention_mask, attention_mask[:, None, None, :]
+    else:
+        padding = None if attention_mask is not None else query.new_ones(batch, length, dtype=torch.bool)
+    if sliding_window is None or padding is None or length != key.shape[2]:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+
+    before, after = sliding_window - 1, 0 if module.is_causal else sliding_window - 1
+    block = before + 1 + after
+    span = before + block + after  # the keys in reach of some query of a block
+    blocks = -(-length // block)
+    rest = blocks * block - length
+
+    def spans(states: Tensor) -> Tensor:
+        """(batch, heads, length, width) -> (batch * blocks, heads, span, width)"""
+        states = F.pad(states, (0, 0, before, rest + after)).unfold(2, span, block)
+        return states.permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+    queries = F.pad(query, (0, 0, 0, rest)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
+    real = F.pad(padding, (before, rest + after)).unfold(1, span, block)  # (batch, blocks, span)
+    distance = torch.arange(span, device=query.device) - torch.arange(block, device=query.device)[:, None]
+    in_reach = (distance >= 0) & (distance <= before + after)  # (block, span)
+    mask = (real[:, :, None, :] & in_reach).flatten(0, 1)[:, None]
+    output = F.scaled_dot_product_attention(
+        queries, spans(key), spans(value), attn_mask=mask, dropout_p=dropout, scale=scaling
+    )
+    output = output.unflatten(0, (batch, blocks)).transpose(2, 3).flatten(1, 2)  # (batch, blocks * block, heads, d_v)
+    return output[:, :length].contiguous(), None
+
+
+def windowed_sdpa_mask(
+    q_length: int,
+    kv_length: int,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    **kwargs,
+) -> Tensor | None:
+    """The mask for `windowed_sdpa_attention_forward`: where a whole sequence sees itself, its padding (batch, length).
+
+    A causal mask that may not be skipped (`local_size` tells it) separates packed sequences: that one is made whole.
+    """
+    packed = local_size is not None and not allow_is_causal_skip
+    if q_length == kv_length and not packed:
+        return attention_mask
+    return sdpa_mask(
+        q_length=q_length,
+        kv_length=kv_length,
+        attention_mask=attention_mask,
+        local_size=local_size,
+        allow_is_causal_skip=allow_is_causal_skip,
+        **kwargs,
+    )
+
+
+ALL_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_attention_forward)
+ALL_MASK_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_mask)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# No padding
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Packing:
+    """Where the real tokens of a padded batch are, so that all of them can stand behind one another in one row.
+
+    Everything in a layer but Equation 1 looks at one position at a time and may as well work on such a row, in which
+    no padding is. Only for Equation 1 the sequences are laid beside one another again, each from the left.
+    """
+
+    def __init__(self, real: Tensor):
+        """`real`: (batch, length), true for real tokens, wherever padding stands."""
+        self.batch, self.length = real.shape
+        self.positions = real.flatten().nonzero()[:, 0]  # (tokens,) of each real token in the batch
+        lengths = real.sum(dim=1)
+        self.longest = max(int(lengths.max()), 1)
+        from_left = torch.arange(self.longest, device=real.device) < lengths[:, None]  # (batch, longest)
+        self.places = from_left.flatten().nonzero()[:, 0]  # (tokens,) of each real token, laid from the left
+        # A sequence without a token has nothing to look at: its zeros.
+        self.keys = (from_left | (lengths == 0)[:, None])[:, None, None, :]  # (batch, 1, 1, longest)
+
+    def pack(self, states: Tensor) -> Tensor:
+        """(batch, length, width) -> (1, tokens, width)"""
+        return states.flatten(0, 1).index_select(0, self.positions)[None]
+
+    def unpack(self, states: Tensor) -> Tensor:
+        """(1, tokens, width) -> (batch, length, width), zeros in the place of padding"""
+        rows = states.new_zeros(self.batch * self.length, states.shape[-1])
+        return rows.index_copy(0, self.positions, states[0]).view(self.batch, self.length, -1)
+
+    def sequences(self, heads: Tensor) -> Tensor:
+        """(1, heads, tokens, width) -> (batch, heads, longest, width)"""
+        _, count, _, width = heads.shape
+        rows = heads.new_zeros(self.batch * self.longest, count * width)
+        rows = rows.index_copy(0, self.places, heads[0].transpose(0, 1).flatten(1))
+        return rows.view(self.batch, self.longest, count, width).transpose(1, 2)
+
+    def row(self, heads: Tensor) -> Tensor:
+        """(batch, heads, longest, width) -> (1, tokens, heads, width)"""
+        return heads.transpose(1, 2).flatten(0, 1).index_select(0, self.places)[None]
+
+
+def packed_sdpa_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | tuple[Packing, Packing] | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[Tensor, None]:
+    """Equation 1 for each sequence of a row by itself.
+
+    Args:
+        query: (1, heads, tokens, d_k); key: (1, heads, source tokens, d_k); value: (1, heads, source tokens, d_v).
+        attention_mask: the packings of the queries and of the keys. With a mask or None all is as for "sdpa".
+
+    Returns:
+        The weighted values (1, tokens, heads, d_v), and no weights.
+    """
+    if not isinstance(attention_mask, tuple):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    queries, keys = attention_mask
+    # PyTorch's fused kernel for a CPU takes several times as long backwards in bfloat16 as the plain products.
+    plain = query.device.type == "cpu" and query.dtype == torch.bfloat16 and torch.is_grad_enabled()
+    with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+        output = F.scaled_dot_product_attention(
+            queries.sequences(query),
+            keys.sequences(key),
+            keys.sequences(value),
+            attn_mask=None if module.is_causal else keys.keys,  # laid from the left, padding is never in the past
+            is_causal=module.is_causal,
+            dropout_p=dropout,
+            scale=scaling,
+        )
+    return queries.row(output), None
+
+
+ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_sdpa_attention_forward)
+ALL_MASK_ATTENTION_FUNCTIONS.register("packed_sdpa", sdpa_mask)

@@ -1,0 +1,143 @@
+"""`attn_implementation="packed_sdpa"` leaves padding out of everything, and nobody sees a difference but the clock."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from attention_vanilla_transformer import Packing
+from family import decoder_only, encoder_decoder, encoder_only
+from vanilla_transformer import VanillaTransformerForMaskedLM, VanillaTransformerForSequenceClassification
+
+
+LENGTHS = (7, 3, 1, 5)
+SOURCE_LENGTHS = (2, 8, 6, 4)
+
+
+def real(lengths: tuple[int, ...], side: str = "right") -> Tensor:
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return (mask if side == "right" else mask.flip(1)).long()
+
+
+def ids_of(mask: Tensor) -> Tensor:
+    ids = torch.randint(3, 50, mask.shape, generator=torch.Generator().manual_seed(1))
+    return ids.where(mask.bool(), 0)
+
+
+def labelled(mask: Tensor) -> Tensor:
+    return ids_of(mask).where(mask.bool(), -100)
+
+
+def translator_batch(side: str) -> dict[str, Tensor]:
+    source, target = real(SOURCE_LENGTHS, side), real(LENGTHS)
+    return {"input_ids": ids_of(source), "attention_mask": source, "labels": labelled(target)}
+
+
+def sequence_batch(side: str) -> dict[str, Tensor]:
+    mask = real(LENGTHS, side)
+    labels = labelled(mask)
+    labels[torch.arange(len(mask)), mask.argmax(1)] = -100  # nothing real stands before a first token to predict it
+    return {"input_ids": ids_of(mask), "attention_mask": mask, "labels": labels}
+
+
+def classifier_batch(side: str) -> dict[str, Tensor]:
+    return sequence_batch(side) | {"labels": torch.tensor([0, 1, 1, 0])}
+
+
+CASES = {
+    "encoder-decoder": (encoder_decoder, translator_batch),
+    "decoder-only": (decoder_only, sequence_batch),
+    "masked LM": (lambda **fields: encoder_only(VanillaTransformerForMaskedLM, **fields), sequence_batch),
+    "classifier": (
+        lambda **fields: encoder_only(VanillaTransformerForSequenceClassification, **fields),
+        classifier_batch,
+    ),
+}
+
+
+def loss_and_gradients(model, batch: dict[str, Tensor], implementation: str) -> tuple[Tensor, dict[str, Tensor]]:
+    model.set_attn_implementation(implementation)
+    model.zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    return loss.detach(), {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("fields", [{}, {"norm_position": "pre", "loss_chunk_size": 4}], ids=["post", "pre, chunked"])
+@pytest.mark.parametrize("family", CASES)
+def test_loss_and_gradients_are_those_of_the_padded_batch(family, fields, side):
+    make, make_batch = CASES[family]
+    if "loss_chunk_size" in fields and family == "classifier":
+        fields = {"norm_position": "pre"}
+    torch.manual_seed(0)
+    model = make(vocab_size=50, dropout=0.0, **fields).double().train()
+    batch = make_batch(side)
+    expected, expected_gradients = loss_and_gradients(model, batch, "sdpa")
+    loss, gradients = loss_and_gradients(model, batch, "packed_sdpa")
+    assert torch.allclose(loss, expected, rtol=1e-12)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_layers_work_on_real_tokens_only(family):
+    make, make_batch = CASES[family]
+    model = make(vocab_size=50).train()
+    model.set_attn_implementation("packed_sdpa")
+    seen: dict[str, int] = {}
+
+    def count(name: str, inputs: tuple[Tensor, ...]) -> None:
+        seen[name] = inputs[0].shape[:-1].numel()
+
+    for name, module in model.named_modules():
+        if name.endswith("fc1"):
+            module.register_forward_hook(lambda _, inputs, __, name=name: count(name, inputs))
+    model(**make_batch("right"))
+    source = SOURCE_LENGTHS if family == "encoder-decoder" else LENGTHS
+    assert seen == {name: sum(source if "encoder" in name else LENGTHS) for name in seen} and seen
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_outputs_of_layers_keep_their_shape_where_they_are_asked_for(family):
+    make, make_batch = CASES[family]
+    model = make(vocab_size=50).eval()
+    batch = make_batch("right")
+    model.set_attn_implementation("eager")
+    expected = model(**batch, output_hidden_states=True)
+    model.set_attn_implementation("packed_sdpa")
+    found = model(**batch, output_hidden_states=True)
+    name = "decoder_hidden_states" if family == "encoder-decoder" else "hidden_states"
+    assert [states.shape for states in found[name]] == [states.shape for states in expected[name]]
+    torch.testing.assert_close(found.loss, expected.loss)
+
+
+def test_generation_is_the_same():
+    model = encoder_decoder(vocab_size=50).eval()
+    mask = real(SOURCE_LENGTHS)
+    batch = {"input_ids": ids_of(mask), "attention_mask": mask, "max_new_tokens": 6, "num_beams": 3}
+    expected = model.generate(**batch)
+    model.set_attn_implementation("packed_sdpa")
+    assert torch.equal(model.generate(**batch), expected)
+
+
+def test_a_label_in_the_middle_may_be_missing():
+    """-100 between labels is a token without a target, not padding."""
+    model = encoder_decoder(vocab_size=50, dropout=0.0).double().train()
+    batch = translator_batch("right")
+    batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+    batch["labels"][:, 1] = -100
+    expected, _ = loss_and_gradients(model, batch, "sdpa")
+    assert torch.allclose(loss_and_gradients(model, batch, "packed_sdpa")[0], expected)
+
+
+def test_a_sequence_without_a_token_does_no_harm():
+    mask = real((4, 0, 2))
+    packing = Packing(mask.bool())
+    states = torch.randn(3, 4, 6)
+    packed = packing.pack(states)
+    assert packed.shape == (1, 6, 6)
+    assert torch.equal(packing.unpack(packed), states * mask[..., None])
+    model = encoder_only(VanillaTransformerForMaskedLM, vocab_size=50).train()
+    model.set_attn_implementation("packed_sdpa")
+    model(input_ids=ids_of(mask), attention_mask=mask, labels=labelled(mask)).loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
