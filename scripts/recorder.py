@@ -189,14 +189,13 @@ class Recorder:
 
     def watch_output(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
         states = ("batch", "length", "d_model")
-        stack_class = type(self.stack).__name__
-        loop = (stack_class, "for layer in self.layers")
+        loop = ("TransformerStack", "for layer in self.layers")
         if self.previous is not None:
             arrived = Result("layer input", "X, the output of the layer before", states, loop)
             yield self.watch(self.previous, EMBEDDING, after=arrived)
         yield self.watch(self.layer, OUTPUT, after=Result("layer output", "X of the next layer", states, loop))
         equation = "LayerNorm(X) after the last layer" if self.pre_norm else "X after the last layer"
-        last = Result("stack output", equation, states, (stack_class, "last_hidden_state=self.norm("))
+        last = Result("stack output", equation, states, ("TransformerStack", "self.norm(hidden_states)"))
         yield self.watch(self.stack.norm, OUTPUT, after=last)
         if hasattr(model, "lm_head"):
             equation = "logits = X W_Eᵀ" if self.config.tie_word_embeddings else "logits = X W"
