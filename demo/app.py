@@ -34,12 +34,13 @@ def build(*models: str) -> gr.Blocks:
         gr.Markdown(
             "# Vanilla Transformer\nThe model of *Attention Is All You Need*, trained small. Look what it does."
         )
-        for model in map(load, models):
+        loaded = [load(model) for model in models]
+        for model in loaded:
             title, tab = TABS[model.head]
             with gr.Tab(title):
                 tab(model)
         with gr.Tab("Look inside"):
-            inside_tab()
+            inside_tab(loaded)
     return app
 
 

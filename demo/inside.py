@@ -1,68 +1,117 @@
 """Look inside: positions, masks, one layer step by step, the learning rate and the parameters, each by the real code.
 
-No trained model is needed: the pictures come from the project's own modules, and the numbers from worked examples.
+No trained model is needed, but those that are loaded can be walked through, and their learned positions are shown.
 """
 
-import sys
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import gradio as gr
-import matplotlib
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+import shared_modules  # noqa: F401
+from configuration_vanilla_transformer import PRESETS
+from drawing import DIVERGING, SEQUENTIAL, blank, name_cells
+from loading import Loaded, check_text
+from modeling_vanilla_transformer import sinusoids
+from paper_schedule import PaperSchedule
+from recorder import find_stacks, record
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerDecoderModel,
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForConditionalGeneration,
+)
+from walk import example_walk, sentence_walk
 
-matplotlib.use("Agg")
-# In a clone the modules lie in other folders; in a Space all files lie together.
-sys.path += [str(Path(__file__).resolve().parent.parent / folder) for folder in ("", "scripts")]
 
-from configuration_vanilla_transformer import PRESETS  # noqa: E402
-from loading import check_text  # noqa: E402
-from modeling_vanilla_transformer import sinusoids  # noqa: E402
-from recorder import record  # noqa: E402
-from step_rendering import Walk, walk_html  # noqa: E402
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration  # noqa: E402
-from worked_examples import EXAMPLES, WorkedExample  # noqa: E402
-
-
-MASKS = ("padding", "causal", "padding and causal", "sliding window")
 MOST_WORDS = 16
 PADDING = "<pad>"
 
 
-def draw_positions(d_model: int, length: int) -> tuple[Figure, Figure]:
-    """The encodings (length, d_model) as a heat map, and their dot products with the middle position by distance.
+class Mask(NamedTuple):
+    """What a mask hides: with `past_only` the future, with `padded` the padding, with `near_only` what is far."""
 
-    The learned encodings of the second picture are as they are before training: random.
+    past_only: bool = False
+    padded: bool = False
+    near_only: bool = False
+
+
+MASKS = {
+    "padding": Mask(padded=True),
+    "causal": Mask(past_only=True),
+    "padding and causal": Mask(past_only=True, padded=True),
+    "sliding window": Mask(near_only=True),
+    "sliding window and causal": Mask(past_only=True, near_only=True),
+}
+UNTRAINED = "before training"  # name of the random learned positions
+
+
+def likeness(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances from the middle position of a table (length, d_model), and the dot products at them.
+
+    The middle position's product with itself counts as 1.
     """
-    d_model, length = int(d_model), int(length)
+    middle = len(table) // 2
+    products = table @ table[middle]
+    return torch.arange(len(table)) - middle, products / products[middle]
+
+
+def learned_positions(models: Sequence[Loaded]) -> dict[str, Tensor]:
+    """The tables (positions, d_model) of the models that have learned them, by the names of model and stack."""
+    return {
+        f"{loaded.name}, {name}": stack.embed_positions.weight.detach()[stack.embed_positions.offset :]
+        for loaded in models
+        if loaded.model.config.position_embedding == "learned"
+        for name, stack in find_stacks(loaded.model).items()
+    }
+
+
+def draw_positions(d_model: int, length: int, name: str, learned: Tensor | None) -> tuple[Figure, Figure]:
+    """The sinusoids (length, d_model) as a heat map; and by distance how alike they are, and how alike learned ones.
+
+    Without a table of learned ones, what they are before training stands for them: random numbers.
+    """
     sinusoidal = sinusoids(torch.arange(length)[None], d_model)[0]
-    learned = torch.randn(length, d_model, generator=torch.Generator().manual_seed(0)) * 0.5**0.5
-    heat_map = Figure(figsize=(6, 3.5), layout="constrained")
-    axes = heat_map.subplots()
-    heat_map.colorbar(axes.imshow(sinusoidal, cmap="RdBu", vmin=-1, vmax=1, aspect="auto"))
+    if learned is None:
+        learned = torch.randn(length, d_model, generator=torch.Generator().manual_seed(0))
+    heat_map, axes = blank(5, 3.4)
+    image = axes.imshow(sinusoidal.numpy(), cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto", interpolation="none")
+    heat_map.colorbar(image).outline.set_visible(False)
     axes.set(xlabel="dimension", ylabel="position")
-    products = Figure(figsize=(6, 3), layout="constrained")
-    axes = products.subplots()
-    middle = length // 2
-    for name, table in (("sinusoidal", sinusoidal), ("learned, before training", learned)):
-        axes.plot(torch.arange(length) - middle, table @ table[middle], label=name)
-    axes.set(xlabel="distance", ylabel="dot product")
+    alike, axes = blank(5, 3.4)
+    axes.plot(*likeness(sinusoidal), label="sinusoidal")
+    axes.plot(*likeness(learned[:length]), label=f"learned, {name}")
+    axes.set(xlabel="distance", ylabel="dot product (1: with itself)")
     axes.legend()
-    return heat_map, products
+    return heat_map, alike
 
 
+@torch.no_grad()
 def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
-    """Which keys each query may attend to: (queries, keys), true where it may."""
-    length = words + paddings
-    real = torch.ones(length, length, dtype=torch.bool)
-    real[:, words:] = False
-    past = torch.ones(length, length, dtype=torch.bool).tril()
-    positions = torch.arange(length)
-    near = (positions[:, None] - positions).abs() < window
-    return {"padding": real, "causal": past, "padding and causal": real & past, "sliding window": near & past}[kind]
+    """Which keys each query may attend to: (queries, keys), true where it may.
+
+    It is the mask that reaches attention in a small model of the kind.
+    """
+    mask = MASKS[kind]
+    config_class, model_class = (
+        (VanillaTransformerDecoderConfig, VanillaTransformerDecoderModel)
+        if mask.past_only
+        else (VanillaTransformerEncoderConfig, VanillaTransformerEncoderModel)
+    )
+    sliding_window = window if mask.near_only else None
+    config = config_class(
+        vocab_size=1, d_model=2, num_heads=1, d_ff=1, num_layers=1, pad_token_id=None, sliding_window=sliding_window
+    )
+    real = torch.ones(1, words + paddings, dtype=torch.long)
+    if mask.padded:
+        real[:, words:] = 0
+    steps = record(model_class(config).eval(), {"input_ids": torch.zeros_like(real), "attention_mask": real}, head=0)
+    return next(step.tensor[0] == 0 for step in steps if step.name == "mask")
 
 
 def draw_mask(text: str, kind: str, paddings: int, window: int) -> Figure:
@@ -70,85 +119,110 @@ def draw_mask(text: str, kind: str, paddings: int, window: int) -> Figure:
     words = check_text(text, "to draw the mask of").split()
     if len(words) > MOST_WORDS:
         raise gr.Error(f"Please keep to {MOST_WORDS} words; this sentence has {len(words)}.")
-    names = words + [PADDING] * int(paddings)
-    figure = Figure(figsize=(1.5 + 0.4 * len(names),) * 2, layout="constrained")
-    axes = figure.subplots()
-    axes.imshow(allowed(kind, len(words), int(paddings), int(window)), cmap="Blues", vmin=0, vmax=1.5)
-    axes.set_xticks(range(len(names)), names, rotation=60, ha="right")
-    axes.set_yticks(range(len(names)), names)
-    axes.set(xlabel="may be looked at (blue)", ylabel="looks")
+    paddings = paddings if MASKS[kind].padded else 0
+    names = words + [PADDING] * paddings
+    size = 1.6 + 0.3 * len(names)
+    figure, axes = blank(size, size)
+    axes.imshow(allowed(kind, len(words), paddings, window).numpy(), cmap=SEQUENTIAL, vmin=0, vmax=1)
+    name_cells(axes, names, names)
+    axes.set(xlabel="may be looked at", ylabel="looks")
     return figure
 
 
-def walk(example: WorkedExample, head: int = 0) -> str:
-    """The steps that the source of a worked example explains, as HTML."""
-    steps = record(example.model(), example.inputs(), 0, head)
-    shown = [step for step in steps if (step.part, step.name) in example.steps]
-    return walk_html(Walk(example.title, example.note, shown, example.words(), [], example.printed), example.precision)
-
-
-def draw_schedule(d_model: int, warmup: int, steps: int = 30000) -> Figure:
-    """The learning rate of section 5.3 by step."""
-    step = torch.arange(1, steps + 1, dtype=torch.float64)
-    rate = d_model**-0.5 * torch.minimum(step**-0.5, step * warmup**-1.5)
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(step, rate)
-    axes.set(xlabel="step", ylabel="learning rate")
+def draw_schedule(d_model: int, warmup: int, steps: int = 20000) -> Figure:
+    """The learning rate of section 5.3 by step, by the class that training uses."""
+    schedule = PaperSchedule(d_model, warmup)
+    figure, axes = blank(6, 3)
+    shown = range(1, steps + 1, 20)
+    axes.plot(shown, [schedule(step - 1) for step in shown])
+    axes.set(xlabel="step", ylabel="learning rate", xlim=(0, steps), ylim=(0, None))
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
     return figure
 
 
 def count_parameters(preset: str, vocab_size: int) -> str:
     """How many parameters a translator of a row of Table 3 has, counted on the real model without its weights."""
-    config = VanillaTransformerConfig.from_preset(preset, vocab_size=int(vocab_size))
+    config = VanillaTransformerConfig.from_preset(preset, vocab_size=vocab_size)
     with torch.device("meta"):
         count = VanillaTransformerForConditionalGeneration(config).num_parameters()
     return f"{count:,} parameters"
 
 
-def inside_tab() -> None:
-    """The components and events of the tab."""
+def inside_tab(models: Sequence[Loaded] = ()) -> None:
+    """The components and events of the tab, about some loaded models."""
     with gr.Accordion("Positions", open=True):
-        gr.Markdown(
-            "A Transformer sees a set of tokens; the **positional encoding** tells it their order. Each row is one "
-            "position. Below: how alike positions are. Sinusoids are more alike the nearer they are; learned ones "
-            "start out random, and only training relates them."
-        )
-        with gr.Row():
-            d_model = gr.Slider(8, 512, value=64, step=8, label="d_model")
-            length = gr.Slider(8, 256, value=64, step=8, label="Positions")
-        start = draw_positions(64, 64)
-        pictures = [gr.Plot(start[0], show_label=False), gr.Plot(start[1], show_label=False)]
-        gr.on([d_model.release, length.release], draw_positions, [d_model, length], pictures, api_name="positions")
+        positions_section(learned_positions(models))
     with gr.Accordion("Masks", open=False):
-        gr.Markdown("A **mask** says who may look at whom. Words stand for tokens; blue is allowed.")
-        sentence = gr.Textbox("orange is my favorite fruit", label="Sentence", max_length=200)
-        with gr.Row():
-            kind = gr.Dropdown(list(MASKS), value="causal", label="Mask")
-            paddings = gr.Slider(0, 5, value=2, step=1, label="Padding")
-            window = gr.Slider(1, 8, value=3, step=1, label="Window")
-        mask = gr.Plot(draw_mask("orange is my favorite fruit", "causal", 2, 3), show_label=False)
-        inputs = [sentence, kind, paddings, window]
-        gr.on(
-            [sentence.submit, kind.change, paddings.release, window.release], draw_mask, inputs, mask, api_name="mask"
-        )
+        masks_section()
     with gr.Accordion("One layer, step by step", open=False):
-        gr.Markdown("Every **equation** of a layer with the numbers that went through it, from published examples.")
-        titles = [(example.title, name) for name, example in EXAMPLES.items()]
-        preset = gr.Dropdown(titles, value="today", label="Example")
-        page = gr.HTML(partial(walk, EXAMPLES["today"]))
-        preset.change(lambda name: walk(EXAMPLES[name]), preset, page, api_name="walk")
+        example_walk()
+    if models:
+        with gr.Accordion("Your sentence, step by step", open=False):
+            sentence_walk(models)
     with gr.Accordion("Learning rate and parameters", open=False):
-        gr.Markdown("The rate **rises during the warm-up**, then falls with the square root of the step.")
-        with gr.Row():
-            width = gr.Slider(64, 1024, value=512, step=64, label="d_model")
-            warmup = gr.Slider(100, 16000, value=4000, step=100, label="Warm-up steps")
-        rate = gr.Plot(draw_schedule(512, 4000), show_label=False)
-        gr.on([width.release, warmup.release], draw_schedule, [width, warmup], rate, api_name="schedule")
-        with gr.Row():
-            row = gr.Dropdown(list(PRESETS), value="base", label="Row of Table 3")
-            vocabulary = gr.Slider(1000, 100000, value=37000, step=1000, label="Vocabulary")
-        count = gr.Textbox(count_parameters("base", 37000), label="Size")
-        gr.on(
-            [row.change, vocabulary.release], count_parameters, [row, vocabulary], count, api_name="count_parameters"
-        )
+        training_section()
+
+
+def positions_section(tables: dict[str, Tensor]) -> None:
+    """The components and events that show positions; `tables` are learned ones by name."""
+
+    def draw(d_model: int, length: int, name: str) -> tuple[Figure, Figure]:
+        return draw_positions(d_model, length, name, tables.get(name))
+
+    gr.Markdown(
+        "A Transformer sees a set of tokens; the **positional encoding** tells it their order. Left: each row is one "
+        "position, blue above 0 and orange below. Right: how alike positions are. Sinusoids are the more alike the "
+        "nearer they are, forwards as backwards, wherever one starts. Learned ones start out random, as shown here "
+        "before training; only training relates them."
+    )
+    names = [*tables, UNTRAINED]
+    with gr.Row():
+        d_model = gr.Slider(8, 512, value=64, step=8, precision=0, label="d_model of the sinusoids")
+        length = gr.Slider(8, 256, value=64, step=8, precision=0, label="Positions")
+        name = gr.Dropdown(names, value=names[0], label="Learned positions", visible=len(names) > 1)
+    with gr.Row():
+        pictures = [gr.Plot(picture, show_label=False, format="png") for picture in draw(64, 64, names[0])]
+    gr.on([d_model.release, length.release, name.input], draw, [d_model, length, name], pictures, api_name="positions")
+
+
+def masks_section() -> None:
+    """The components and events that show masks."""
+    gr.Markdown(
+        "A **mask** says who may look at whom: each row looks, and blue is what it may look at. An encoder's tokens "
+        "look everywhere but at padding; a decoder's only back, since what follows is what they have to predict; in a "
+        "sliding window only near by. Words stand for tokens, and the masks are those of small real models."
+    )
+    sentence = gr.Textbox("orange is my favorite fruit", label="Sentence", max_length=200)
+    with gr.Row():
+        kind = gr.Dropdown(list(MASKS), value="padding and causal", label="Mask")
+        paddings = gr.Slider(0, 5, value=2, step=1, precision=0, label="Padding")
+        window = gr.Slider(1, 8, value=3, step=1, precision=0, label="Window", visible=False)
+    picture = gr.Plot(
+        draw_mask("orange is my favorite fruit", "padding and causal", 2, 3), show_label=False, format="png"
+    )
+
+    def fitting(kind: str) -> tuple[gr.Slider, gr.Slider]:
+        return gr.Slider(visible=MASKS[kind].padded), gr.Slider(visible=MASKS[kind].near_only)
+
+    kind.input(fitting, kind, [paddings, window], api_visibility="private")
+    events = [sentence.submit, kind.input, paddings.release, window.release]
+    gr.on(events, draw_mask, [sentence, kind, paddings, window], picture, api_name="mask")
+
+
+def training_section() -> None:
+    """The components and events that show the learning rate and count parameters."""
+    gr.Markdown(
+        "The learning rate **rises during the warm-up**, then falls with the square root of the step. A wider model "
+        "takes smaller steps."
+    )
+    with gr.Row():
+        width = gr.Slider(64, 1024, value=512, step=64, precision=0, label="d_model")
+        warmup = gr.Slider(100, 16000, value=4000, step=100, precision=0, label="Warm-up steps")
+    rate = gr.Plot(draw_schedule(512, 4000), show_label=False, format="png")
+    gr.on([width.release, warmup.release], draw_schedule, [width, warmup], rate, api_name="schedule")
+    gr.Markdown("How large are the models of the paper's **Table 3**? The vocabulary is shared by both languages.")
+    with gr.Row():
+        row = gr.Dropdown(list(PRESETS), value="base", label="Row of Table 3")
+        vocabulary = gr.Slider(1000, 100000, value=37000, step=1000, precision=0, label="Vocabulary")
+    count = gr.Textbox(count_parameters("base", 37000), label="Size")
+    gr.on([row.input, vocabulary.release], count_parameters, [row, vocabulary], count, api_name="count_parameters")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from figure_style import line_colors
 from modeling_vanilla_transformer import cross_entropy
-from recipe import PaperSchedule
+from paper_schedule import PaperSchedule
 
 
 def learning_rate_schedule() -> Figure:

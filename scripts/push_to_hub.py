@@ -46,8 +46,12 @@ SHARED_MODULES = (
     "attention_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",
     "vanilla_transformer.py",
+    "scripts/decoding.py",
+    "scripts/paper_schedule.py",
     "scripts/recorder.py",
     "scripts/step_rendering.py",
+    "scripts/text_io.py",
+    "scripts/walkthrough.py",
     "scripts/worked_examples.py",
 )
 

@@ -28,6 +28,7 @@ from transformers.trainer_utils import SchedulerType, seed_worker
 
 from batching import TokenBudgetLoader, TokenBudgetSampler, row_lengths
 from checkpoint_averaging import complete_checkpoints, load_weights
+from paper_schedule import PaperSchedule
 
 
 @dataclass
@@ -101,17 +102,6 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     @property
     def paper_schedule(self) -> bool:
         return self.learning_rate is None and self.lr_scheduler_type is None
-
-
-class PaperSchedule:
-    """Section 5.3, Equation 3, of a step counted from 1. The scheduler of PyTorch counts from 0."""
-
-    def __init__(self, d_model: int, warmup_steps: int):
-        self.d_model, self.warmup_steps = d_model, warmup_steps
-
-    def __call__(self, steps_done: int) -> float:
-        step = steps_done + 1
-        return self.d_model**-0.5 * min(step**-0.5, step * self.warmup_steps**-1.5)
 
 
 class SaveOnSigterm(TrainerCallback):

@@ -65,11 +65,16 @@ def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]
     return [[tokenizer.decode([token]).translate(visible) for token in row] for row in ids.tolist()]
 
 
-def walk_model(
-    name: str, text: str, target: str | None = None, stack: str | None = None, layer: int = 0, head: int = 0
+def walk_sentence(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    target: str | None = None,
+    stack: str | None = None,
+    layer: int = 0,
+    head: int = 0,
 ) -> Walk:
-    """The steps of one layer of a saved model on a sentence; arguments as on the command line."""
-    model, tokenizer = load(name)
+    """The steps of one layer of a model on a sentence; arguments as on the command line."""
     inputs = dict(tokenizer(text, return_tensors="pt"))
     stack = stack or next(iter(find_stacks(model)))
     source_words = words = words_of(inputs["input_ids"], tokenizer)
@@ -82,8 +87,9 @@ def walk_model(
             inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
         words = words_of(inputs["decoder_input_ids"], tokenizer)
     steps = record(model, inputs, layer, head, stack)
-    title = f"{text!r} in the {stack} of {name}"
-    return Walk(title, f"Layer {layer}, head {head}, counted from 0.", steps, words, source_words, {})
+    return Walk(
+        f"{text!r} in the {stack}", f"Layer {layer}, head {head}, counted from 0.", steps, words, source_words, {}
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -92,7 +98,8 @@ def main(arguments: list[str] | None = None) -> None:
         walk = walk_example(EXAMPLES[args.example], args.layer, args.head)
         precision = EXAMPLES[args.example].precision if args.precision is None else args.precision
     else:
-        walk = walk_model(args.model, args.text, args.target, args.stack, args.layer, args.head)
+        walk = walk_sentence(*load(args.model), args.text, args.target, args.stack, args.layer, args.head)
+        walk.title += f" of {args.model}"
         precision = 3 if args.precision is None else args.precision
     if args.html is None:
         print_walk(walk, precision)

@@ -1,6 +1,5 @@
 """The demo answers over its API as the models do, and says in plain words what is wrong with an input."""
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,19 +11,15 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 from app import build
 from decoding import paper_decoding, translate
 from family import decoder_only, encoder_decoder, encoder_only
-from inside import MOST_WORDS, allowed
 from loading import LONGEST_INPUT, load
 from tokenizer_training import train_tokenizer
 from understand import saliency
 from vanilla_transformer import (
-    VanillaTransformerConfig,
     VanillaTransformerEncoderModel,
-    VanillaTransformerForConditionalGeneration,
     VanillaTransformerForQuestionAnswering,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from worked_examples import EXAMPLES
 
 
 TEXT = "one two three"
@@ -167,34 +162,3 @@ def test_a_model_without_a_task_is_refused(tmp_path):
     save(tmp_path / "plain", lambda **fields: encoder_only(VanillaTransformerEncoderModel, **fields), "encoder")
     with pytest.raises(ValueError, match="class VanillaTransformerEncoderModel"):
         load(str(tmp_path / "plain"))
-
-
-@pytest.mark.parametrize("preset", ["base", "big", "C-N2"])
-def test_the_calculator_counts_the_parameters_of_the_real_model(client, preset):
-    shown = client.predict(preset, 1000, api_name="/count_parameters")
-    config = VanillaTransformerConfig.from_preset(preset, vocab_size=1000)
-    model = VanillaTransformerForConditionalGeneration(config)
-    assert shown == f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"
-
-
-@pytest.mark.parametrize(("kind", "window"), [("causal", None), ("padding and causal", None), ("sliding window", 2)])
-def test_the_drawn_mask_is_where_a_decoder_attends(kind, window):
-    paddings = 2 if kind == "padding and causal" else 0
-    ids = torch.arange(5)[None] + 3
-    real = torch.arange(5)[None] < 5 - paddings
-    model = decoder_only(vocab_size=20, sliding_window=window)
-    model.set_attn_implementation("eager")
-    attention = model(ids, attention_mask=real.long(), output_attentions=True).attentions[0][0, 0]
-    assert torch.equal(attention > 0, allowed(kind, 5 - paddings, paddings, window or 0))
-
-
-def test_a_worked_example_shows_the_printed_numbers(client):
-    page = client.predict("today", api_name="/walk")
-    agreements = [float(number) for number in re.findall(r"as printed, within ([\d.e-]+)", page)]
-    assert "sunday" in page and len(agreements) == len(EXAMPLES["today"].printed)
-    assert max(agreements) <= EXAMPLES["today"].tolerance
-
-
-def test_a_mask_of_too_many_words_is_refused_in_plain_words(client):
-    with pytest.raises(Exception, match=f"keep to {MOST_WORDS} words"):
-        client.predict("word " * (MOST_WORDS + 1), "causal", 0, 1, api_name="/mask")
