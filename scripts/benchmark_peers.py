@@ -1,6 +1,10 @@
 """The models that are compared: ours, and others of the same sizes that do the same work."""
 
+import sys
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +18,7 @@ from transformers import (
     GPT2LMHeadModel,
     MarianConfig,
     MarianMTModel,
+    PreTrainedModel,
 )
 
 from modeling_vanilla_transformer import sinusoids
@@ -41,7 +46,10 @@ SIZES = {
     "base": Size(512, 2048, 8, 6, 37000),
     "language model": Size(128, 512, 4, 4, 65),
     "classifier": Size(256, 1024, 4, 4, 8000),
+    "length": Size(256, 1024, 4, 2, 1000),
 }
+CHUNK = 512  # positions whose logits are held at once, where ours is to save memory
+TOY = Size(32, 64, 4, 2, 300)
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
@@ -64,12 +72,12 @@ class TorchTransformer(nn.Module):
 
     def states(self, ids: Tensor) -> Tensor:
         d_model = self.embed.embedding_dim
-        positions = sinusoids(torch.arange(ids.shape[1])[None], d_model)
+        positions = sinusoids(torch.arange(ids.shape[1], device=ids.device)[None], d_model)
         return self.dropout(self.embed(ids) * d_model**0.5 + positions)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
-        target = F.pad(labels, (1, 0), value=1)[:, :-1].clamp(min=0)
-        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        target = shift(labels)
+        causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=labels.device).triu(1)
         padding = attention_mask == 0
         output = self.body(
             self.states(input_ids),
@@ -82,7 +90,138 @@ class TorchTransformer(nn.Module):
         return F.cross_entropy((output @ self.embed.weight.T).flatten(0, 1), labels.flatten())
 
 
-def translators(size: Size) -> dict[str, nn.Module]:
+class XTransformersTranslator(nn.Module):
+    """Encoder and decoder of x-transformers, as the paper has them: post-norm, ReLU, one embedding for all three."""
+
+    def __init__(self, size: Size):
+        from x_transformers import Decoder, Encoder, TransformerWrapper
+
+        super().__init__()
+        layers = x_layers(size) | {
+            "pre_norm": False,
+            "ff_custom_activation": nn.ReLU(),
+            "attn_sublayer_dropout": 0.1,
+            "ff_sublayer_dropout": 0.1,
+        }
+        around = {
+            "num_tokens": size.vocab_size,
+            "max_seq_len": 512,
+            "scaled_sinu_pos_emb": True,
+            "emb_dropout": 0.1,
+        }
+        self.encoder = TransformerWrapper(attn_layers=Encoder(**layers), return_only_embed=True, **around)
+        self.decoder = TransformerWrapper(
+            attn_layers=Decoder(cross_attend=True, **layers),
+            token_emb=self.encoder.token_emb,
+            tie_embedding=True,
+            **around,
+        )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
+        mask = attention_mask != 0
+        states = self.encoder(input_ids, mask=mask, return_embeddings=True)
+        logits = self.decoder(shift(labels), context=states, context_mask=mask)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+class XTransformersLanguageModel(nn.Module):
+    """The decoder of x-transformers alone, pre-norm, with learned positions."""
+
+    def __init__(self, size: Size, length: int):
+        from x_transformers import Decoder, TransformerWrapper
+
+        super().__init__()
+        self.body = TransformerWrapper(
+            num_tokens=size.vocab_size,
+            max_seq_len=length,
+            tie_embedding=True,
+            attn_layers=Decoder(**x_layers(size)),
+        )
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        return next_token_loss(self.body(input_ids), labels)
+
+
+def x_layers(size: Size) -> dict:
+    """Options of its stacks."""
+    return {
+        "dim": size.d_model,
+        "depth": size.layers,
+        "heads": size.num_heads,
+        "attn_dim_head": size.d_model // size.num_heads,
+        "attn_flash": True,
+        "ff_mult": size.d_ff / size.d_model,
+    }
+
+
+def with_x_transformers() -> bool:
+    """Whether they are installed; a printed line says if not."""
+    installed = find_spec("x_transformers") is not None
+    if not installed:
+        print("x-transformers are not installed, and left out: pip install '.[benchmark]'", file=sys.stderr)
+    return installed
+
+
+class PlainBlock(nn.Module):
+    """Pre-norm attention and feed-forward network, with one matrix for queries, keys and values."""
+
+    def __init__(self, size: Size):
+        super().__init__()
+        self.num_heads = size.num_heads
+        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(size.d_model), nn.LayerNorm(size.d_model)
+        self.qkv = nn.Linear(size.d_model, 3 * size.d_model)
+        self.output = nn.Linear(size.d_model, size.d_model)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(size.d_model, size.d_ff), nn.GELU(), nn.Linear(size.d_ff, size.d_model)
+        )
+
+    def forward(self, states: Tensor) -> Tensor:
+        heads = self.qkv(self.attention_norm(states)).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (batch, heads, length, width)
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        states = states + self.output(attended.transpose(1, 2).flatten(2))
+        return states + self.feed_forward(self.feed_forward_norm(states))
+
+
+class PlainGPT(nn.Module):
+    """A language model with nothing but what it needs, as nanoGPT's is."""
+
+    def __init__(self, size: Size, length: int):
+        super().__init__()
+        self.embed = nn.Embedding(size.vocab_size, size.d_model)
+        self.positions = nn.Embedding(length, size.d_model)
+        self.blocks = nn.Sequential(*(PlainBlock(size) for _ in range(size.layers)))
+        self.norm = nn.LayerNorm(size.d_model)
+        for embedding in (self.embed, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        states = self.norm(self.blocks(self.embed(input_ids) + self.positions(positions)))
+        return next_token_loss(states @ self.embed.weight.T, labels)
+
+
+def shift(labels: Tensor) -> Tensor:
+    """The decoder's input: a start, and the labels but the last."""
+    return F.pad(labels, (1, 0), value=1)[:, :-1].clamp(min=0)
+
+
+def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def packed(model: PreTrainedModel) -> PreTrainedModel:
+    """The same without padding in its layers, and without logits of positions that have no label."""
+    model.set_attn_implementation("packed_sdpa")
+    if model.config.is_encoder_decoder:
+        model.config.loss_chunk_size = CHUNK
+    return model
+
+
+Makers = dict[str, Callable[[], nn.Module]]  # what makes each model, by name
+
+
+def translators(size: Size) -> Makers:
     """Encoder-decoders; none smooths its labels, so that all compute the same loss."""
     theirs = SPECIAL | {
         "vocab_size": size.vocab_size,
@@ -109,15 +248,19 @@ def translators(size: Size) -> dict[str, nn.Module]:
         decoder_layers=size.layers,
         label_smoothing=0.0,
     )
-    return {
-        "ours": VanillaTransformerForConditionalGeneration(ours),
-        "Marian": MarianMTModel(MarianConfig(**theirs)),
-        "BART": BartForConditionalGeneration(BartConfig(**theirs)),
-        "torch.nn.Transformer": TorchTransformer(size),
+    makers = {
+        "ours": lambda: VanillaTransformerForConditionalGeneration(ours),
+        "ours, packed": lambda: packed(VanillaTransformerForConditionalGeneration(deepcopy(ours))),
+        "Marian": lambda: MarianMTModel(MarianConfig(**theirs)),
+        "BART": lambda: BartForConditionalGeneration(BartConfig(**theirs)),
+        "torch.nn.Transformer": lambda: TorchTransformer(size),
     }
+    if with_x_transformers():
+        makers["x-transformers"] = lambda: XTransformersTranslator(size)
+    return makers
 
 
-def language_models(size: Size, length: int) -> dict[str, nn.Module]:
+def language_models(size: Size, length: int) -> Makers:
     ours = VanillaTransformerDecoderConfig(
         vocab_size=size.vocab_size,
         d_model=size.d_model,
@@ -141,11 +284,20 @@ def language_models(size: Size, length: int) -> dict[str, nn.Module]:
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
     )
-    return {"ours": VanillaTransformerForCausalLM(ours), "GPT-2": GPT2LMHeadModel(theirs)}
+    makers = {
+        "ours": lambda: VanillaTransformerForCausalLM(ours),
+        "GPT-2": lambda: GPT2LMHeadModel(theirs),
+        "plain GPT": lambda: PlainGPT(size, length),
+    }
+    if with_x_transformers():
+        makers["x-transformers"] = lambda: XTransformersLanguageModel(size, length)
+    return makers
 
 
-def classifiers(size: Size) -> dict[str, nn.Module]:
+def classifiers(size: Size) -> Makers:
     ours = VanillaTransformerEncoderConfig(
         vocab_size=size.vocab_size,
         d_model=size.d_model,
@@ -164,6 +316,7 @@ def classifiers(size: Size) -> dict[str, nn.Module]:
         attention_dropout=0.0,
     )
     return {
-        "ours": VanillaTransformerForSequenceClassification(ours),
-        "DistilBERT": DistilBertForSequenceClassification(theirs),
+        "ours": lambda: VanillaTransformerForSequenceClassification(ours),
+        "ours, packed": lambda: packed(VanillaTransformerForSequenceClassification(deepcopy(ours))),
+        "DistilBERT": lambda: DistilBertForSequenceClassification(theirs),
     }

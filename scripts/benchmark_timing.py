@@ -1,0 +1,116 @@
+"""How long things take: tasks in turns, and the matrix products of a training step each by itself."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+PRECISIONS = ("fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where is measured: "cpu", with so many threads, or "cuda"."""
+
+    device: str
+    threads: int
+
+    def multiplies_bf16(self) -> bool:
+        """Whether in hardware."""
+        if self.device == "cuda":
+            return torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+    def autocast(self, precision: str) -> AbstractContextManager:
+        return torch.autocast(self.device, torch.bfloat16, enabled=precision == "bf16")
+
+    def seconds(self, task: Callable[[], Any]) -> float:
+        """That the task takes, until the device has done its part."""
+        self.wait()
+        start = time.perf_counter()
+        task()
+        self.wait()
+        return time.perf_counter() - start
+
+    def wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def in_turns(machine: Machine, tasks: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Run each task once unmeasured, then `rounds` times in turns; what each returns over the seconds that it took."""
+    rates: dict[str, list[float]] = {name: [] for name in tasks}
+    amounts = {name: task() for name, task in tasks.items()}
+    for _ in range(rounds):
+        for name, task in tasks.items():
+
+            def run(name: str = name, task: Callable[[], float] = task) -> None:
+                amounts[name] = task()
+
+            seconds = machine.seconds(run)
+            rates[name].append(amounts[name] / seconds)
+    return rates
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in memory."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def make(self, device: str) -> Tensor:
+        size = 1 + sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
+        return torch.randn(size, device=device).to(self.dtype).as_strided(self.shape, self.stride)
+
+
+class MatrixProducts(TorchDispatchMode):
+    """Counts the matrix products that run under it, by operator and by the layouts of their operands.
+
+    Fused attention is one operator of its own and does not count, which is little.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.counts: Counter[tuple[Any, tuple[Layout, ...]]] = Counter()
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        aten = torch.ops.aten
+        if function in (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default):
+            layouts = tuple(Layout(tuple(a.shape), a.stride(), a.dtype) for a in arguments)
+            self.counts[function, layouts] += 1
+        return function(*arguments, **(keywords or {}))
+
+    def seconds(self, machine: Machine, runs: int = 5) -> float:
+        """That all of them take, each at the best of some runs by itself: a step cannot be faster."""
+        total = 0.0
+        for (function, layouts), count in self.counts.items():
+            operands = [layout.make(machine.device) for layout in layouts]
+            function(*operands)
+            total += count * min(machine.seconds(lambda f=function, o=operands: f(*o)) for _ in range(runs))
+        return total
+
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        return sum(
+            2 * count * math.prod(layouts[-2].shape) * layouts[-1].shape[-1]
+            for (_, layouts), count in self.counts.items()
+        )
+
+
+@torch.no_grad()
+def large_product_rate(machine: Machine, precision: str, width: int = 1024) -> float:
+    """Floating-point operations per second of a large matrix product, the best of some."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = torch.randn(2, width, width, device=machine.device).to(dtype)
+    a @ b
+    return 2 * width**3 / min(machine.seconds(lambda: a @ b) for _ in range(10))
