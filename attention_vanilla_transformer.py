@@ -169,12 +169,12 @@ def packed_sdpa_attention_forward(
     Returns:
         The weighted values (1, tokens, heads, d_v), and no weights.
     """
-    if not isinstance(attention_mask, tuple):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-    queries, keys = attention_mask
     # PyTorch's fused kernel for a CPU takes several times as long backwards in bfloat16 as the plain products.
     plain = query.device.type == "cpu" and query.dtype == torch.bfloat16 and torch.is_grad_enabled()
     with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+        if not isinstance(attention_mask, tuple):
+            return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+        queries, keys = attention_mask
         output = F.scaled_dot_product_attention(
             queries.sequences(query),
             keys.sequences(key),

@@ -10,6 +10,10 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from configuration_vanilla_transformer import PRESETS
+from modeling_vanilla_transformer import VocabularyModel
+
+
+LOSS_CHUNK_SIZE = 512  # positions whose logits are held at once: the same loss, in less memory and time
 
 
 @dataclass
@@ -81,7 +85,8 @@ def make_model(
     if options.model_name_or_path is None:
         token_ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
         config_class = model_class.config_class
-        fields = given | token_ids | task_fields
+        chunked = {"loss_chunk_size": LOSS_CHUNK_SIZE} if issubclass(model_class, VocabularyModel) else {}
+        fields = chunked | given | token_ids | task_fields
         config = config_class.from_preset(options.preset, vocab_size=len(tokenizer), **fields)
         model = model_class(config)
         model.set_attn_implementation(options.attn_implementation)

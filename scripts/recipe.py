@@ -73,6 +73,13 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "--load_best_model_at_end true."
         },
     )
+    bf16: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Multiply matrices in bfloat16, with weights and sums in float32. By default where the processor "
+            "has instructions for it."
+        },
+    )
     save_on_sigterm: bool = field(default=True, metadata={"help": "On SIGTERM save a checkpoint and exit."})
 
     def __post_init__(self):
@@ -87,6 +94,10 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                 f"early_stopping_patience={self.early_stopping_patience} needs --load_best_model_at_end true, "
                 "with the same --eval_strategy and --save_strategy."
             )
+        if self.bf16 is None:
+            self.bf16 = not self.fp16 and multiplies_bfloat16(self.use_cpu)
+        if self.bf16 and not torch.accelerator.is_available():
+            self.use_cpu = True  # without it the library takes bfloat16 for a slip
         paper_schedule = self.paper_schedule
         if paper_schedule:
             # What the library reads while it checks the arguments (DeepSpeed's settings are filled from it).
@@ -102,6 +113,14 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     @property
     def paper_schedule(self) -> bool:
         return self.learning_rate is None and self.lr_scheduler_type is None
+
+
+def multiplies_bfloat16(use_cpu: bool = False) -> bool:
+    """Whether the accelerator, or else the processor, has instructions for matrix products in bfloat16."""
+    if torch.accelerator.is_available() and not use_cpu:
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
 class SaveOnSigterm(TrainerCallback):
