@@ -3,15 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-MODEL ?= runs/quickstart-en-es
-
 .PHONY: quickstart demo benchmark install test test-slow test-gpu lint
 
 quickstart: install
 	$(BIN)/python scripts/quickstart.py
 
 demo: install
-	$(BIN)/python demo/app.py --model $(MODEL)
+	$(BIN)/python demo/app.py $(if $(MODEL),--model $(MODEL))
 
 benchmark: install
 	$(BIN)/python scripts/benchmark.py

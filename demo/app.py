@@ -1,8 +1,9 @@
 """Saved models to try in the browser: each of those given gets the tab of its task.
 
-    python demo/app.py --model runs/quickstart-en-es runs/language-model runs/classifier
+    python demo/app.py --model runs/quickstart-en-es runs/phrasebook-classifier
 
-The models come through the Auto classes from folders or the Hub, with the code that lies beside their weights.
+The models come through the Auto classes from folders or the Hub, with the code that lies beside their weights. Where
+none is given, it is the quickstart's; where there is none of that either, three small ones are trained first.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from pathlib import Path
 import gradio as gr
 
 from continue_text import generate_tab
+from first_models import first_models, recipes
 from inside import inside_tab
 from loading import Loaded, load
 from translation import translate_tab
@@ -26,6 +28,12 @@ TABS: dict[str, tuple[str, Callable[[Loaded], None]]] = {
     "ForQuestionAnswering": ("Answer", answer_tab),
     "ForCausalLM": ("Generate", generate_tab),
 }
+
+# Heat maps keep their size on a narrow screen, where one moves them sideways, and are sharp on one of many pixels.
+STYLE = """
+.heat-map .matplotlib { overflow-x: auto; align-items: flex-start }
+.heat-map img { max-width: none; margin: auto; zoom: 0.6 }
+"""
 
 
 def build(*models: str) -> gr.Blocks:
@@ -44,16 +52,32 @@ def build(*models: str) -> gr.Blocks:
     return app
 
 
-def main() -> None:
+def serve(app: gr.Blocks, **options) -> str:
+    """Open the app to visitors, within limits: 32 of them wait, and each endpoint answers one at a time.
+
+    What goes wrong inside is told to the terminal only, not to the visitor, who could read of this machine in it.
+
+    Args:
+        options: of `launch`.
+
+    Returns:
+        The address.
+    """
+    app.queue(max_size=32, default_concurrency_limit=1)
+    return app.launch(show_error=False, css=STYLE, **options)[1]
+
+
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = os.environ.get("MODEL_ID", "runs/quickstart-en-es").split()
-    parser.add_argument("--model", nargs="+", default=default, help="Folders of models, or their names on the Hub.")
-    parser.add_argument("--port", type=int, default=7860)
-    arguments = parser.parse_args()
-    for model in arguments.model:
-        if not Path(model).is_dir() and model.startswith(("runs/", "./", "/")):
-            parser.error(f"{model}: there is no such folder. Train one first with: make quickstart")
-    build(*arguments.model).queue(max_size=32, default_concurrency_limit=1).launch(server_port=arguments.port)
+    parser.add_argument("--model", nargs="+", help="Folders of models, or their names on the Hub.")
+    parser.add_argument("--port", type=int, help="Of the address; else the first free one from 7860 on.")
+    args = parser.parse_args(arguments)
+    models = args.model or os.environ.get("MODEL_ID", "").split()
+    try:
+        app = build(*(models or first_models(recipes(), Path("runs"))))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    serve(app, server_port=args.port)
 
 
 if __name__ == "__main__":

@@ -104,9 +104,7 @@ def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
         else (VanillaTransformerEncoderConfig, VanillaTransformerEncoderModel)
     )
     sliding_window = window if mask.near_only else None
-    config = config_class(
-        vocab_size=1, d_model=2, num_heads=1, d_ff=1, num_layers=1, pad_token_id=None, sliding_window=sliding_window
-    )
+    config = config_class(vocab_size=3, d_model=2, num_heads=1, d_ff=1, num_layers=1, sliding_window=sliding_window)
     real = torch.ones(1, words + paddings, dtype=torch.long)
     if mask.padded:
         real[:, words:] = 0

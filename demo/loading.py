@@ -34,8 +34,12 @@ def load(source: str) -> Loaded:
     """A model from a folder or the Hub, in evaluation mode. Only the eager form of attention returns its weights.
 
     Raises:
+        FileNotFoundError: there is no such folder. A name on the Hub is one of an owner and one of a model.
         ValueError: it has no head that the demo can show.
     """
+    path = Path(source)
+    if not path.is_dir() and (len(path.parts) != 2 or path.parent.is_dir()):
+        raise FileNotFoundError(f"{source}: there is no such folder. Train a model first with: make quickstart")
     config = AutoConfig.from_pretrained(source, trust_remote_code=True)
     architecture = (config.architectures or ["none"])[0]
     head = next((head for head in AUTO_CLASSES if architecture.endswith(head)), None)
@@ -45,7 +49,7 @@ def load(source: str) -> Loaded:
         )
     auto_class = getattr(transformers, AUTO_CLASSES[head])
     model = auto_class.from_pretrained(source, trust_remote_code=True, attn_implementation="eager").eval()
-    return Loaded(Path(source).name, head, model, AutoTokenizer.from_pretrained(source, trust_remote_code=True))
+    return Loaded(path.name, head, model, AutoTokenizer.from_pretrained(source, trust_remote_code=True))
 
 
 def check_text(text: str, purpose: str) -> str:
@@ -56,3 +60,17 @@ def check_text(text: str, purpose: str) -> str:
     if len(text) > LONGEST_INPUT:
         raise gr.Error(f"Please keep to {LONGEST_INPUT} characters; this text has {len(text)}.")
     return text
+
+
+def warn_of_unknown_letters(loaded: Loaded, text: str) -> None:
+    """Tell the reader when most letters are of a script that training never had: no token holds one of them whole."""
+    ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
+    known = "".join(loaded.tokenizer.decode([i], skip_special_tokens=True) for i in ids)
+    if 2 * sum(map(str.isalpha, known)) < sum(map(str.isalpha, text)):
+        gr.Warning("The model has never seen most of these letters, so what it says about them means nothing.")
+
+
+def token_name(loaded: Loaded, i: int) -> str:
+    """A token as a reader sees it, in quotes; one that is a part of a character, which has no text, by its name."""
+    text = loaded.tokenizer.decode([i])
+    return loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else repr(text)

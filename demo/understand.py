@@ -2,42 +2,52 @@
 
 import gradio as gr
 import torch
+from torch import Tensor
 from transformers import TokenClassificationPipeline
 
+import shared_modules  # noqa: F401
 from loading import LONGEST_INPUT, Loaded, check_text
+from pipeline_vanilla_transformer import QuestionAnsweringPipeline
+from reading import check_length, cut
 
 
 CAVEAT = (
-    "**What mattered** is gradient × input: how much the score would change with each token, to first order. "
-    "**Attention** is how much all positions looked at each token, in the mean over layers and heads. Neither is an "
-    "explanation: both can point at tokens that the decision does not depend on."
+    "**What mattered** is gradient × input: how much the score of the first class would change with each token, to "
+    "first order; blue speaks for it, red against it. **Attention** is how much all positions looked at each token, "
+    "in the mean over layers and heads. Neither is an explanation: both can point at tokens that the decision does "
+    "not depend on."
 )
-EXAMPLES = ["Wednesday, July 4, 2029", "12 kilómetros o 3 millas", "il y a trois heures"]
+TO_CLASSIFY = ["Wednesday, July 4, 2029", "12 kilómetros o 3 millas", "il y a trois heures", "5 घंटे पहले"]
+TO_REGRESS = ["81 sec", "89 hours and 44 minutes", "7 years"]
+TO_TAG = [
+    "The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago.",
+    "The flight to Peru leaves on Wednesday, January 19, 2028 at 1:56 AM and costs 7.87 Mexican pesos.",
+    "Sales rose by 16% and will be counted again in 50 weeks.",
+]
+TEXT = "The tank holds 3 liters at 54°C. The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
+TO_ANSWER = [[question, TEXT] for question in ("How warm is the tank?", "Where does the parcel come from?")]
 
 
-def pieces(loaded: Loaded, ids: torch.Tensor) -> list[str]:
-    """The text of each token, so that joined they are the text."""
-    return [loaded.tokenizer.decode([i]) for i in ids.tolist()]
+def scored(pieces: list[tuple[str, list[int]]], values: Tensor) -> list[tuple[str, float]]:
+    """Pieces with the sums of their tokens' values, scaled to at most 1, for a highlighted text."""
+    sums = torch.stack([values[places].sum() for _, places in pieces])
+    scaled = sums / sums.abs().max().clamp(min=1e-9)
+    return [(piece, round(value, 3)) for (piece, _), value in zip(pieces, scaled.tolist(), strict=True)]
 
 
-def scored(tokens: list[str], values: torch.Tensor) -> list[tuple[str, float]]:
-    """Tokens with values scaled to at most 1, for a highlighted text."""
-    largest = values.abs().max().clamp(min=1e-9)
-    return [(token, round(value, 3)) for token, value in zip(tokens, (values / largest).tolist(), strict=True)]
-
-
-def saliency(loaded: Loaded, text: str) -> tuple[torch.Tensor, list[tuple[str, float]], list[tuple[str, float]]]:
-    """The logits (labels,), gradient x input of the highest, and the mean attention, by token."""
+def saliency(loaded: Loaded, text: str) -> tuple[Tensor, list[tuple[str, float]], list[tuple[str, float]]]:
+    """The logits (labels,), gradient x input of the highest, and the mean attention, by piece of the text."""
     batch = loaded.tokenizer([text], return_tensors="pt")
+    check_length(loaded, batch["input_ids"].shape[1])
     embeddings = loaded.model.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
     output = loaded.model(inputs_embeds=embeddings, attention_mask=batch["attention_mask"], output_attentions=True)
     (gradient,) = torch.autograd.grad(output.logits[0].max(), embeddings)
-    tokens = pieces(loaded, batch["input_ids"][0])
+    pieces = cut(loaded, text)
     attention = torch.stack(output.attentions).detach().mean(dim=(0, 1, 2, 3))
     return (
         output.logits[0].detach(),
-        scored(tokens, (gradient * embeddings)[0].sum(-1).detach()),
-        scored(tokens, attention),
+        scored(pieces, (gradient * embeddings)[0].sum(-1).detach()),
+        scored(pieces, attention),
     )
 
 
@@ -47,24 +57,28 @@ def classify_tab(loaded: Loaded) -> None:
     regression = config.problem_type == "regression"
     several = config.problem_type == "multi_label_classification"
 
-    def respond(text: str):
+    def respond(text: str) -> tuple[str | dict[str, float], list[tuple[str, float]], list[tuple[str, float]]]:
         logits, mattered, attended = saliency(loaded, check_text(text, "to classify"))
+        names = [config.id2label[i] for i in range(len(logits))]
         if regression:
-            return ", ".join(f"{value:.3f}" for value in logits.tolist()), mattered, attended
+            values = [f"{value:.3f}" for value in logits.tolist()]
+            named = zip(names, values, strict=True)
+            return values[0] if len(values) == 1 else ", ".join(map(": ".join, named)), mattered, attended
         probabilities = logits.sigmoid() if several else logits.softmax(-1)
-        named = {config.id2label[i]: value for i, value in enumerate(probabilities.tolist())}
-        return named, mattered, attended
+        return dict(zip(names, probabilities.tolist(), strict=True)), mattered, attended
 
-    gr.Markdown(f"Gives a text {'a number' if regression else 'a class'}: `{loaded.name}`.")
-    text = gr.Textbox(label="Text", placeholder=EXAMPLES[0], max_length=LONGEST_INPUT)
+    kind = "a number" if regression else "any number of classes" if several else "one of its classes"
+    examples = TO_REGRESS if regression else TO_CLASSIFY
+    gr.Markdown(f"Gives a text {kind}: `{loaded.name}`. It knows what its training had.")
+    text = gr.Textbox(label="Text", placeholder=examples[0], max_length=LONGEST_INPUT)
     button = gr.Button("Regress" if regression else "Classify", variant="primary")
     answer = gr.Textbox(label="Value") if regression else gr.Label(label="Probabilities", num_top_classes=5)
-    mattered = gr.HighlightedText(label="What mattered", show_legend=False)
-    attended = gr.HighlightedText(label="Attention", show_legend=False)
+    mattered = gr.HighlightedText(label="What mattered")
+    attended = gr.HighlightedText(label="Attention")
     gr.Markdown(CAVEAT)
-    name = "regress" if regression else "classify"
-    gr.on([button.click, text.submit], respond, text, [answer, mattered, attended], api_name=name)
-    gr.Examples(EXAMPLES, text)
+    outputs = [answer, mattered, attended]
+    gr.Examples(examples, text, outputs, respond, run_on_click=True)
+    gr.on([button.click, text.submit], respond, text, outputs, api_name="regress" if regression else "classify")
 
 
 def tag_tab(loaded: Loaded) -> None:
@@ -75,44 +89,37 @@ def tag_tab(loaded: Loaded) -> None:
 
     def respond(text: str) -> dict:
         text = check_text(text, "to tag")
+        check_length(loaded, len(loaded.tokenizer(text)["input_ids"]))
         entities = [
             {"entity": found["entity_group"], "start": found["start"], "end": found["end"]} for found in tagger(text)
         ]
         return {"text": text, "entities": entities}
 
-    gr.Markdown(f"Marks spans of a text: `{loaded.name}`.")
-    text = gr.Textbox(label="Text", max_length=LONGEST_INPUT)
+    gr.Markdown(f"Marks spans of a text, each with its class: `{loaded.name}`. It knows what its training had.")
+    text = gr.Textbox(label="Text", placeholder=TO_TAG[0], max_length=LONGEST_INPUT)
     button = gr.Button("Tag", variant="primary")
     spans = gr.HighlightedText(label="Spans", combine_adjacent=True)
+    gr.Examples(TO_TAG, text, spans, respond, run_on_click=True)
     gr.on([button.click, text.submit], respond, text, spans, api_name="tag")
 
 
 def answer_tab(loaded: Loaded) -> None:
     """The answer to a question, marked in its text."""
+    reader = QuestionAnsweringPipeline(model=loaded.model, tokenizer=loaded.tokenizer, device="cpu")
 
-    @torch.inference_mode()
     def respond(question: str, context: str) -> tuple[str, dict]:
         question, context = check_text(question, "to ask"), check_text(context, "to look for the answer in")
-        encoded = loaded.tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
-        offsets = encoded.pop("offset_mapping")[0]
-        inside = torch.tensor([part == 1 for part in encoded.sequence_ids(0)])
-        output = loaded.model(**encoded)
-        starts, ends = (
-            logits[0].masked_fill(~inside, -torch.inf) for logits in (output.start_logits, output.end_logits)
-        )
-        length = len(inside)
-        spans = (starts[:, None] + ends[None]).masked_fill(
-            ~torch.ones(length, length, dtype=torch.bool).triu(), -torch.inf
-        )
-        first, last = divmod(int(spans.argmax()), length)
-        start, end = int(offsets[first, 0]), int(offsets[last, 1])
-        marked = {"text": context, "entities": [{"entity": "answer", "start": start, "end": end}]}
-        return context[start:end].strip(), marked
+        # The reader goes through a long text in windows, but each begins with the question.
+        check_length(loaded, len(loaded.tokenizer(question, "?")["input_ids"]), "this question")
+        found = reader(question=question, context=context)
+        span = {"entity": f"answer, {found['score']:.0%}", "start": found["start"], "end": found["end"]}
+        return found["answer"], {"text": context, "entities": [span] if found["answer"] else []}
 
-    gr.Markdown(f"Finds the answer to a question in a text: `{loaded.name}`.")
-    question = gr.Textbox(label="Question", max_length=LONGEST_INPUT)
-    context = gr.Textbox(label="Text", lines=4, max_length=LONGEST_INPUT)
+    gr.Markdown(f"Finds the answer to a question in a text, where it is some words of it: `{loaded.name}`.")
+    question = gr.Textbox(label="Question", placeholder=TO_ANSWER[0][0], max_length=LONGEST_INPUT)
+    context = gr.Textbox(label="Text", placeholder=TEXT, lines=3, max_length=LONGEST_INPUT)
     button = gr.Button("Answer", variant="primary")
     answer = gr.Textbox(label="Answer", buttons=["copy"])
-    marked = gr.HighlightedText(label="In the text")
+    marked = gr.HighlightedText(label="In the text, with its probability")
+    gr.Examples(TO_ANSWER, [question, context], [answer, marked], respond, run_on_click=True)
     gr.on([button.click, question.submit], respond, [question, context], [answer, marked], api_name="answer")

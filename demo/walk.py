@@ -7,8 +7,8 @@ from functools import lru_cache
 import gradio as gr
 
 import shared_modules  # noqa: F401
-from limits import check_length
 from loading import LONGEST_INPUT, Loaded, check_text
+from reading import check_length
 from recorder import find_stacks
 from step_rendering import walk_html
 from walkthrough import walk_example, walk_sentence
