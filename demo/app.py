@@ -53,7 +53,7 @@ def build(*models: str) -> gr.Blocks:
 
 
 def serve(app: gr.Blocks, **options) -> str:
-    """Open the app to visitors, within limits: 32 of them wait, and each endpoint answers one at a time.
+    """Open the app to visitors, within limits: 32 of them wait, each endpoint answers one at a time, no file comes in.
 
     What goes wrong inside is told to the terminal only, not to the visitor, who could read of this machine in it.
 
@@ -63,8 +63,8 @@ def serve(app: gr.Blocks, **options) -> str:
     Returns:
         The address.
     """
-    app.queue(max_size=32, default_concurrency_limit=1)
-    return app.launch(show_error=False, css=STYLE, **options)[1]
+    app.queue(max_size=32, default_concurrency_limit=1, api_open=False)  # nobody gets round the queue
+    return app.launch(show_error=False, max_file_size=0, css=STYLE, **options)[1]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     models = args.model or os.environ.get("MODEL_ID", "").split()
     try:
         app = build(*(models or first_models(recipes(), Path("runs"))))
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
     serve(app, server_port=args.port)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteriaList, TextIteratorStreamer, set_seed
 
-from loading import LONGEST_INPUT, Loaded, check_text, token_name
+from loading import LONGEST_INPUT, Loaded, check_text, token_name, warn_of_unknown_letters
 from reading import check_length, cut, most_tokens
 
 
@@ -77,7 +77,9 @@ def generate_tab(loaded: Loaded) -> None:
         return ids
 
     def respond(text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int) -> Iterator[str]:
-        yield from stream(loaded, check_text(text, "to go on from"), new_tokens, temperature, top_k, top_p, seed)
+        text = check_text(text, "to go on from")
+        warn_of_unknown_letters(loaded, text)
+        yield from stream(loaded, text, new_tokens, temperature, top_k, top_p, seed)
 
     def alternatives(text: str, shown: int | None = None) -> dict[str, float]:
         """The most probable next tokens after the first characters of a text, by default after all of it."""

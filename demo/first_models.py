@@ -19,11 +19,21 @@ Recipes = dict[str, tuple[Callable[[list[str]], object], list[str]]]
 
 
 def recipes() -> Recipes:
-    """Folder's name -> main function of a training script, and its options. Only a clone has the scripts."""
-    import quickstart
-    import train_classifier
-    import train_language_model
-    import train_translation
+    """Folder's name -> main function of a training script, and its options.
+
+    Raises:
+        ImportError: the scripts are not here, as in a Space, or a library is not that they need.
+    """
+    try:
+        import quickstart
+        import train_classifier
+        import train_language_model
+        import train_translation
+    except ImportError as error:
+        raise ImportError(
+            f"No model is given, and none can be trained here ({error}). "
+            "Give some with --model, or in the variable MODEL_ID, as in a Space."
+        ) from error
 
     return {
         "quickstart-en-es": (train_translation.main, quickstart.RECIPE),

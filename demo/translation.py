@@ -7,12 +7,16 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+import shared_modules  # noqa: F401
+from decoding import EXTRA_TOKENS
 from drawing import SEQUENTIAL, blank, name_cells
 from loading import LONGEST_INPUT, Loaded, check_text, token_name, warn_of_unknown_letters
+from reading import check_length, most_tokens
 
 
 ALTERNATIVES = 3
 MOST_TOKENS = 200  # of a translation
+LONGEST_TRANSLATION = 2000  # characters
 MOST_LIKELY = 5
 DRAWN = 40  # tokens on each axis of a picture, at most
 # Kind of attention -> what the rows and the columns of its picture are.
@@ -37,11 +41,13 @@ class Forward(NamedTuple):
 def translate(loaded: Loaded, text: str) -> list[tuple[str, float]]:
     """The best hypotheses of a beam search, each with its log-probability after the length penalty."""
     batch = loaded.tokenizer([text], return_tensors="pt")
+    length = batch["input_ids"].shape[1]
+    check_length(loaded, length)
     output = loaded.model.generate(
         **batch,
         num_beams=4,
         num_return_sequences=ALTERNATIVES,
-        max_length=min(batch["input_ids"].shape[1] + 50, MOST_TOKENS),
+        max_length=min(length + EXTRA_TOKENS, MOST_TOKENS, most_tokens(loaded)),
         return_dict_in_generate=True,
         output_scores=True,
     )
@@ -50,7 +56,8 @@ def translate(loaded: Loaded, text: str) -> list[tuple[str, float]]:
 
 
 def target_ids(loaded: Loaded, target: str) -> list[int]:
-    return loaded.tokenizer(target)["input_ids"][:MOST_TOKENS]
+    """The tokens of a translation; of one that is too long, the first."""
+    return loaded.tokenizer(target[:LONGEST_TRANSLATION])["input_ids"][: min(MOST_TOKENS, most_tokens(loaded))]
 
 
 @torch.inference_mode()
@@ -61,6 +68,7 @@ def forward(loaded: Loaded, source: str, target: str) -> Forward:
         gr.Error: the text is empty or too long.
     """
     batch = loaded.tokenizer([check_text(source, "to translate")], return_tensors="pt")
+    check_length(loaded, batch["input_ids"].shape[1])
     labels = target_ids(loaded, target)
     output = loaded.model(**batch, labels=torch.tensor([labels]), output_attentions=True)
     attentions = {
@@ -128,8 +136,8 @@ def translate_tab(loaded: Loaded) -> None:
         rows = [[hypothesis, round(score, 3)] for hypothesis, score in hypotheses]
         return best, rows, attention_picture(loaded, text, best, kind, layer, head)
 
-    def attend(source: str, target: str, kind: str, layer: str, head: str) -> Figure:
-        return attention_picture(loaded, source, target, kind, layer, head)
+    def attend(text: str, translation: str, kind: str, layer: str, head: str) -> Figure:
+        return attention_picture(loaded, text, translation, kind, layer, head)
 
     def step_to(source: str, target: str, step: int) -> tuple[list[tuple], dict[str, float]]:
         return decoding_step(loaded, source, target, step)
@@ -162,6 +170,7 @@ def translate_tab(loaded: Loaded) -> None:
                 label="Translation",
                 info="Write your own and press Enter to see what the model makes of it.",
                 interactive=True,
+                max_length=LONGEST_TRANSLATION,
                 buttons=["copy"],
             )
             gr.Markdown(

@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import TokenClassificationPipeline
 
 import shared_modules  # noqa: F401
-from loading import LONGEST_INPUT, Loaded, check_text
+from loading import LONGEST_INPUT, Loaded, check_text, warn_of_unknown_letters
 from pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from reading import check_length, cut
 
@@ -58,7 +58,9 @@ def classify_tab(loaded: Loaded) -> None:
     several = config.problem_type == "multi_label_classification"
 
     def respond(text: str) -> tuple[str | dict[str, float], list[tuple[str, float]], list[tuple[str, float]]]:
-        logits, mattered, attended = saliency(loaded, check_text(text, "to classify"))
+        text = check_text(text, "to classify")
+        warn_of_unknown_letters(loaded, text)
+        logits, mattered, attended = saliency(loaded, text)
         names = [config.id2label[i] for i in range(len(logits))]
         if regression:
             values = [f"{value:.3f}" for value in logits.tolist()]
@@ -89,6 +91,7 @@ def tag_tab(loaded: Loaded) -> None:
 
     def respond(text: str) -> dict:
         text = check_text(text, "to tag")
+        warn_of_unknown_letters(loaded, text)
         check_length(loaded, len(loaded.tokenizer(text)["input_ids"]))
         entities = [
             {"entity": found["entity_group"], "start": found["start"], "end": found["end"]} for found in tagger(text)
@@ -109,6 +112,7 @@ def answer_tab(loaded: Loaded) -> None:
 
     def respond(question: str, context: str) -> tuple[str, dict]:
         question, context = check_text(question, "to ask"), check_text(context, "to look for the answer in")
+        warn_of_unknown_letters(loaded, context)
         # The reader goes through a long text in windows, but each begins with the question.
         check_length(loaded, len(loaded.tokenizer(question, "?")["input_ids"]), "this question")
         found = reader(question=question, context=context)

@@ -1,6 +1,8 @@
 """The demo answers over its API as the models do, and says in plain words what is wrong with an input."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 from gradio_client import Client
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
-from app import build
+from app import build, serve
 from decoding import paper_decoding, translate
 from family import decoder_only, encoder_decoder, encoder_only
 from loading import LONGEST_INPUT, load
@@ -53,15 +55,24 @@ def folders(tmp_path_factory) -> dict[str, str]:
     return saved
 
 
+@contextmanager
+def address_of(*models: str) -> Iterator[str]:
+    """The demo on a real HTTP server, as its visitors get it."""
+    app = build(*models)
+    yield serve(app, server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
+    app.close()
+
+
+@contextmanager
+def served(*models: str) -> Iterator[Client]:
+    with address_of(*models) as address:
+        yield Client(address, verbose=False)
+
+
 @pytest.fixture(scope="module")
 def client(folders):
-    """A client of the demo on a real HTTP server."""
-    app = build(*folders.values())
-    _, url, _ = app.queue(max_size=32, default_concurrency_limit=1).launch(
-        server_name="127.0.0.1", prevent_thread_lock=True, quiet=True
-    )
-    yield Client(url, verbose=False)
-    app.close()
+    with served(*folders.values()) as client:
+        yield client
 
 
 def test_a_text_is_translated_as_by_the_model(client, folders):

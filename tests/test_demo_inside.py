@@ -4,16 +4,14 @@ import re
 
 import pytest
 import torch
-from gradio_client import Client
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from app import build
 from decoding import EXTRA_TOKENS
 from family import decoder_only, encoder_decoder, encoder_only
 from inside import MASKS, MOST_WORDS, UNTRAINED, allowed, draw_positions, draw_schedule, learned_positions, likeness
 from loading import load
 from modeling_vanilla_transformer import sinusoids
-from test_demo import TEXT, save
+from test_demo import TEXT, save, served
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -47,10 +45,8 @@ def folders(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def client(folders):
-    app = build(*folders.values())
-    _, url, _ = app.queue().launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
-    yield Client(url, verbose=False)
-    app.close()
+    with served(*folders.values()) as client:
+        yield client
 
 
 # Walks
