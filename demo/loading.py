@@ -62,12 +62,18 @@ def check_text(text: str, purpose: str) -> str:
     return text
 
 
-def warn_of_unknown_letters(loaded: Loaded, text: str) -> None:
-    """Tell the reader when most letters are of a script that training never had: no token holds one of them whole."""
+def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:
+    """Tell the reader when most letters are of a script that training never had: no token holds one of them whole.
+
+    Returns:
+        Whether it was so.
+    """
     ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
     known = "".join(loaded.tokenizer.decode([i], skip_special_tokens=True) for i in ids)
-    if 2 * sum(map(str.isalpha, known)) < sum(map(str.isalpha, text)):
+    unknown = 2 * sum(map(str.isalpha, known)) < sum(map(str.isalpha, text))
+    if unknown:
         gr.Warning("The model has never seen most of these letters, so what it says about them means nothing.")
+    return unknown
 
 
 def token_name(loaded: Loaded, i: int) -> str:

@@ -17,6 +17,7 @@ from reading import check_length, most_tokens
 ALTERNATIVES = 3
 MOST_TOKENS = 200  # of a translation
 LONGEST_TRANSLATION = 2000  # characters
+UNSURE = -1  # score: the quickstart's model is above -0.5 on its kind of phrases, and mostly below -1 on French ones
 MOST_LIKELY = 5
 DRAWN = 40  # tokens on each axis of a picture, at most
 # Kind of attention -> what the rows and the columns of its picture are.
@@ -130,9 +131,11 @@ def translate_tab(loaded: Loaded) -> None:
 
     def respond(text: str, layer: str, head: str, kind: str) -> tuple[str, list[list], Figure]:
         text = check_text(text, "to translate")
-        warn_of_unknown_letters(loaded, text)
+        unknown = warn_of_unknown_letters(loaded, text)
         hypotheses = translate(loaded, text)
-        best = hypotheses[0][0]
+        best, best_score = hypotheses[0]
+        if best_score < UNSURE and not unknown:
+            gr.Warning("The model is not sure of this. Is the text in its language, and of a kind that it knows?")
         rows = [[hypothesis, round(score, 3)] for hypothesis, score in hypotheses]
         return best, rows, attention_picture(loaded, text, best, kind, layer, head)
 

@@ -127,6 +127,7 @@ def sentence_walk(models: Sequence[Loaded]) -> None:
         head = gr.Slider(1, max(2, *heads), value=1, step=1, precision=0, label="Head")
     text = gr.Textbox(label="Sentence", placeholder=SENTENCES[0], max_length=LONGEST_INPUT)
     target = gr.Textbox(
+        "",
         label="What the decoder has written",
         placeholder="Leave it empty for the model's own translation.",
         max_length=LONGEST_INPUT,

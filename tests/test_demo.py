@@ -1,5 +1,6 @@
 """The demo answers over its API as the models do, and says in plain words what is wrong with an input."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 from app import build, serve
 from decoding import paper_decoding, translate
 from family import decoder_only, encoder_decoder, encoder_only
+from fresh_process import ROOT
 from loading import LONGEST_INPUT, load
 from tokenizer_training import train_tokenizer
 from understand import saliency
@@ -25,6 +27,7 @@ from vanilla_transformer import (
 
 
 TEXT = "one two three"
+README = (ROOT / "demo/README.md").read_text(encoding="utf-8")
 
 
 def save(folder: Path, make, template: str, **fields) -> str:
@@ -43,6 +46,10 @@ def folders(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("demo")
     heads = {
         "classifier": (VanillaTransformerForSequenceClassification, {"id2label": {0: "en", 1: "es", 2: "fr"}}),
+        "regressor": (
+            VanillaTransformerForSequenceClassification,
+            {"num_labels": 1, "problem_type": "regression"},
+        ),
         "tagger": (VanillaTransformerForTokenClassification, {"id2label": {0: "O", 1: "B-number", 2: "I-number"}}),
         "reader": (VanillaTransformerForQuestionAnswering, {}),
     }
@@ -167,6 +174,30 @@ def test_bad_input_is_answered_in_plain_words(client, text, message):
     for arguments, name in (((text, "1", "1"), "/translate"), ((text,), "/classify"), ((text,), "/tag")):
         with pytest.raises(Exception, match=message):
             client.predict(*arguments, api_name=name)
+
+
+def test_a_number_is_that_of_the_model(client, folders):
+    value, mattered, _ = client.predict(TEXT, api_name="/regress")
+    loaded = load(folders["regressor"])
+    with torch.no_grad():
+        (expected,) = loaded.model(**loaded.tokenizer(TEXT, return_tensors="pt")).logits[0].tolist()
+    assert value == f"{expected:.3f}" and len(mattered) > 2
+
+
+def test_the_readme_names_every_endpoint_with_its_arguments(client):
+    rows = re.findall(r"^\| `(/\w+)` \|(.*?)\|", README, re.MULTILINE)
+    documented = {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows}
+    endpoints = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
+    assert documented == {
+        name: [argument["parameter_name"] for argument in endpoint["parameters"]]
+        for name, endpoint in endpoints.items()
+    }
+
+
+def test_the_readmes_example_runs(client, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(code.replace("http://127.0.0.1:7860", client.src), {})
+    assert capsys.readouterr().out.splitlines()[-1].startswith("The parcel from")
 
 
 def test_a_model_without_a_task_is_refused(tmp_path):

@@ -10,11 +10,12 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from transformers import TrainingArguments
+from transformers import AutoTokenizer, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
+from decoding import translate
 from family import encoder_decoder
-from fresh_process import ROOT, run_fresh
+from fresh_process import MODULES, ROOT, run_fresh
 from hub_server import TOKEN, HubServer
 from model_card import CardFacts, write_model_card
 from tokenizer_training import train_tokenizer
@@ -270,14 +271,36 @@ def test_the_models_and_the_trainers_own_push_take_the_code_along(hub, folder, t
         torch.testing.assert_close(load_file(tmp_path / "pushed.safetensors"), weights)
 
 
-def test_the_space_has_all_that_the_real_demo_imports(hub, tmp_path):
-    result = push(hub, ROOT / "demo", "user/real-demo", "--space")
+SPACE = """
+import contextlib, io, os
+sys.path.insert(0, ".")
+for name in [name for name, module in sys.modules.items() if module is None]:
+    del sys.modules[name]
+import app
+from gradio_client import Client
+address = app.serve(app.build("user/name"), prevent_thread_lock=True, quiet=True)
+client = Client(address, verbose=False)
+answers = [client.predict(text="one two", api_name=name) for name in ("/translate", "/walk_sentence")]
+elsewhere = [name for name in arguments[0] if name in sys.modules and os.getcwd() not in sys.modules[name].__file__]
+with contextlib.redirect_stderr(io.StringIO()) as message, contextlib.suppress(SystemExit):
+    app.main([])
+print(json.dumps([answers[0][0], "Layer 1, head 1 of name" in answers[1], elsewhere, message.getvalue()]))
+"""
+
+
+def test_the_space_has_all_that_it_needs_to_answer_with_a_model_of_the_hub(hub, folder, tmp_path):
+    assert push(hub, folder, "user/name").returncode == 0
+    result = push(hub, ROOT / "demo", "user/real-demo", "--space", "--models", "user/name")
     assert result.returncode == 0, result.stderr
+    space = tmp_path / "space"
     for name, content in hub.repos["spaces", "user/real-demo"].files("main").items():
-        (tmp_path / name).write_bytes(content)
-    code = "import sys; sys.path.insert(0, '.'); import app; print(app.build().title)"
-    environment = os.environ | {"PYTHONPATH": "", "GRADIO_ANALYTICS_ENABLED": "0"}
-    started = subprocess.run(
-        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert started.stdout.strip().endswith("Vanilla Transformer"), started.stderr
+        (space / name).parent.mkdir(parents=True, exist_ok=True)
+        (space / name).write_bytes(content)
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
+    expected = translate(["one two"], model, tokenizer, num_beams=4)
+    *answer, message = run_fresh(SPACE, space, MODULES, **hub.environment(tmp_path / "cache", token=None))
+    assert answer == [*expected, True, []]
+    assert "No model is given" in message and "Traceback" not in message
+    assert "in the variable MODEL_ID, as in a Space" in message
