@@ -63,6 +63,7 @@ try:
         VanillaTransformerDecoderConfig,
         VanillaTransformerEncoderConfig,
     )
+    from .linear_vanilla_transformer import Linear, linear
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401  (what is imported here is saved along)
 except ImportError:
     from attention_vanilla_transformer import Packing
@@ -73,6 +74,7 @@ except ImportError:
         VanillaTransformerDecoderConfig,
         VanillaTransformerEncoderConfig,
     )
+    from linear_vanilla_transformer import Linear, linear
 
 
 IGNORED_LABEL = -100  # PyTorch's mark for a position without a target
@@ -163,10 +165,10 @@ class MultiHeadAttention(nn.Module):
         self.scaling = self.d_k**-0.5
         self.attention_dropout = config.attention_dropout
         heads, d_model, bias = config.num_heads, config.d_model, config.attention_bias
-        self.q_proj = nn.Linear(d_model, heads * self.d_k, bias=bias)
-        self.k_proj = nn.Linear(d_model, heads * self.d_k, bias=bias)
-        self.v_proj = nn.Linear(d_model, heads * self.d_v, bias=bias)
-        self.o_proj = nn.Linear(heads * self.d_v, d_model, bias=bias)
+        self.q_proj = Linear(d_model, heads * self.d_k, bias=bias)
+        self.k_proj = Linear(d_model, heads * self.d_k, bias=bias)
+        self.v_proj = Linear(d_model, heads * self.d_v, bias=bias)
+        self.o_proj = Linear(heads * self.d_v, d_model, bias=bias)
 
     @staticmethod
     def split_heads(states: Tensor, width: int) -> Tensor:
@@ -237,10 +239,10 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig, d_ff: int | None = None):
         super().__init__()
         d_ff = config.d_ff if d_ff is None else d_ff
-        self.fc1 = nn.Linear(config.d_model, d_ff)
+        self.fc1 = Linear(config.d_model, d_ff)
         self.activation = ACT2FN[config.activation_function]
         self.dropout = nn.Dropout(config.activation_dropout)
-        self.fc2 = nn.Linear(d_ff, config.d_model)
+        self.fc2 = Linear(d_ff, config.d_model)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return self.fc2(self.dropout(self.activation(self.fc1(hidden_states))))
@@ -864,7 +866,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         bias_grad = None if bias is None else torch.zeros_like(bias)
         for start in range(0, len(states), chunk):
             part, targets = states[start : start + chunk], labels[start : start + chunk, None]
-            logits = F.linear(part, weight, bias)
+            logits = linear(part, weight, bias)
             log_probabilities = logits.float().log_softmax(dim=-1)
             target_losses = -log_probabilities.gather(1, targets).sum()
             uniform_losses = -log_probabilities.mean(dim=-1).sum() if label_smoothing else 0.0
@@ -872,8 +874,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             gradient = log_probabilities.exp_().sub_(label_smoothing / weight.shape[0])
             gradient.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1, dtype=gradient.dtype))
             gradient = gradient.to(logits.dtype)
-            states_grad[start : start + chunk] = gradient @ weight
-            weight_grad += gradient.T @ part
+            states_grad[start : start + chunk] = linear(gradient, weight.T)
+            weight_grad += linear(gradient.T, part.T)
             if bias_grad is not None:
                 bias_grad += gradient.sum(dim=0)
         ctx.save_for_backward(states_grad, weight_grad, *([] if bias_grad is None else [bias_grad]))
@@ -922,7 +924,7 @@ class VocabularyModel(VanillaTransformerPreTrainedModel):
     def add_lm_head(self, embedding: str) -> None:
         """Make the projection d_model -> vocab, tied to the parameter of that name if the config says so."""
         vocab_size = getattr(self.config, "target_vocab_size", None) or self.config.vocab_size
-        self.lm_head = nn.Linear(self.config.d_model, vocab_size, bias=self.config.output_bias)
+        self.lm_head = Linear(self.config.d_model, vocab_size, bias=self.config.output_bias)
         self._tied_weights_keys = {"lm_head.weight": embedding}
         if self.can_generate() and self.generation_config.max_length is None:
             self.generation_config.max_length = self.config.max_position_embeddings
@@ -1146,7 +1148,7 @@ class MaskedLMTransform(nn.Module):
 
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__()
-        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.dense = Linear(config.d_model, config.d_model)
         self.activation = ACT2FN[config.activation_function]
         self.norm = layer_norm(config)
 
@@ -1216,7 +1218,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
         super().__init__(config)
         self.model = VanillaTransformerEncoderModel(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.d_model, config.num_labels)
+        self.classifier = Linear(config.d_model, config.num_labels)
         self.post_init()
 
     def problem_type(self, labels: Tensor) -> str:
@@ -1265,7 +1267,7 @@ class VanillaTransformerForTokenClassification(VanillaTransformerPreTrainedModel
         super().__init__(config)
         self.model = VanillaTransformerEncoderModel(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.d_model, config.num_labels)
+        self.classifier = Linear(config.d_model, config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -1303,7 +1305,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__(config)
         self.model = VanillaTransformerEncoderModel(config)
-        self.qa_outputs = nn.Linear(config.d_model, 2)
+        self.qa_outputs = Linear(config.d_model, 2)
         self.post_init()
 
     @can_return_tuple

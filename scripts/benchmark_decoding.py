@@ -33,13 +33,15 @@ def name_ids(vocab_size: int) -> PreTrainedTokenizerBase:
 
 
 def generating(model: PreTrainedModel, **options) -> Decoder:
+    """Its `generate`. Without a token that ends a sequence all outputs are of one length."""
+    model.generation_config.eos_token_id = None
+
     @torch.inference_mode()
     def decode(ids: torch.Tensor, beams: int, length: int) -> int:
         output = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             num_beams=beams,
-            min_new_tokens=length,
             max_new_tokens=length,
             do_sample=False,
             **options,

@@ -289,6 +289,7 @@ def language_models(size: Size, length: int) -> Makers:
     )
     makers = {
         "ours": lambda: VanillaTransformerForCausalLM(ours),
+        "ours, packed": lambda: packed(VanillaTransformerForCausalLM(deepcopy(ours))),
         "GPT-2": lambda: GPT2LMHeadModel(theirs),
         "plain GPT": lambda: PlainGPT(size, length),
     }

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from benchmark_costs import pass_cost, step_memory
 from benchmark_peers import CHUNK, Size, translators
 from benchmark_results import OURS, PACKED, Result
 from benchmark_timing import Machine
 from phrasebook import phrasebook
 from tokenizer_training import train_tokenizer
-from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderModel
 
 
 MIB = 2**20
@@ -46,42 +45,6 @@ def call_fresh(function: Callable, *arguments: Any) -> Any:
     return json.loads(run_python(code, json.dumps(arguments))[0])
 
 
-def resident(name: str) -> int:
-    """Bytes of this process: VmRSS, now, or VmHWM, at most. (What `resource` gives begins with the parent's peak.)"""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status[name].split()[0]) * 1024
-
-
-def extra_memory(task: Callable[[], None], device: str) -> int:
-    """Bytes that a task needs at most, beyond what was in use before (on a CPU of Linux, of this process)."""
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        task()
-        return torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5")  # makes the peak what is in use now
-    before = resident("VmRSS")
-    task()
-    return resident("VmHWM") - before
-
-
-def step_memory(name: str, size: list[int], chunk: int, rows: int, length: int, device: str, threads: int) -> int:
-    """Bytes that a training step needs beyond the model and its gradients."""
-    torch.set_num_threads(threads)
-    size = Size(*size)
-    model = translators(size)[name]().to(device).train()
-    if chunk:
-        model.config.loss_chunk_size = chunk
-
-    def step(ids: torch.Tensor) -> None:
-        output = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
-        (output if torch.is_tensor(output) else output.loss).backward()
-
-    step(torch.full((1, 2), 5, device=device))
-    ids = torch.randint(4, size.vocab_size, (rows, length), device=device)
-    return extra_memory(lambda: step(ids), device)
-
-
 def measure_memory(size: Size, rounds: int, machine: Machine) -> list[Result]:
     """MiB that a training step needs beyond the model and its gradients (Linux)."""
     models = {name: (name, 0) for name in (OURS, PACKED, "Marian", "BART", "torch.nn.Transformer")}
@@ -93,30 +56,6 @@ def measure_memory(size: Size, rounds: int, machine: Machine) -> list[Result]:
             values[label].append(max(grown, 1) / MIB)
     note = f"vocabulary {size.vocab_size:,}"
     return [Result("memory of a step", label, "MiB", measured, note) for label, measured in values.items()]
-
-
-def pass_cost(size: list[int], window: int | None, length: int, device: str, threads: int) -> tuple[float, int]:
-    """Seconds and bytes of a pass forward and backward over one sequence, without an output layer."""
-    machine = Machine(device, threads)
-    torch.set_num_threads(threads)
-    size = Size(*size)
-    config = VanillaTransformerDecoderConfig(
-        vocab_size=size.vocab_size,
-        d_model=size.d_model,
-        d_ff=size.d_ff,
-        num_heads=size.num_heads,
-        num_layers=size.layers,
-        sliding_window=window,
-    )
-    model = VanillaTransformerDecoderModel(config).to(device).train()
-
-    def step(length: int) -> None:
-        ids = torch.randint(size.vocab_size, (1, length), device=device)
-        model(input_ids=ids, use_cache=False).last_hidden_state.sum().backward()
-
-    step(2)
-    grown = extra_memory(lambda: step(length), device)
-    return min(machine.seconds(lambda: step(length)) for _ in range(3)), grown
 
 
 def exponent(sizes: list[int], costs: list[float]) -> float:
@@ -154,7 +93,7 @@ _, url, _ = demo.queue().launch(server_name="127.0.0.1", prevent_thread_lock=Tru
 listens = time.perf_counter() - start
 client = Client(url, verbose=False)
 asked = time.perf_counter()
-client.predict("Wednesday, July 4, 2029", "1", "mean", api_name="/translate")
+client.predict("Wednesday, July 4, 2029", api_name="/translate")
 answered = time.perf_counter() - asked
 demo.close()
 print(json.dumps([listens, answered]))
@@ -182,11 +121,12 @@ def measure_startup(size: Size, rounds: int) -> list[Result]:
             f"v.VanillaTransformerForConditionalGeneration.from_pretrained({folder!r})",
         }
         times: dict[str, list[float]] = {name: [] for name in codes}
-        answers: dict[str, list[float]] = {"demo, until it listens": [], "demo, its first answer": []}
+        answers: dict[str, list[float]] = {"until it listens": [], "its first answer": []}
         for _ in range(rounds):
             for name, code in codes.items():
                 times[name].append(run_python(code)[1])
             printed, _ = run_python(f"sys.path.insert(0, {str(demo)!r})\n{DEMO}", folder)
             for values, seconds in zip(answers.values(), json.loads(printed), strict=True):
                 values.append(seconds)
-    return [Result("startup", name, "seconds", values) for name, values in (times | answers).items()]
+    started = [Result("startup", name, "seconds", values) for name, values in times.items()]
+    return started + [Result("demo", name, "seconds", values) for name, values in answers.items()]

@@ -44,6 +44,7 @@ SHARED_MODULES = (
     "configuration_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
     "attention_vanilla_transformer.py",
+    "linear_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",
     "vanilla_transformer.py",
     "scripts/decoding.py",

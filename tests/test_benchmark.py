@@ -9,9 +9,10 @@ from torch import nn
 
 import benchmark
 from benchmark import BenchmarkArguments
+from benchmark_costs import step_memory
 from benchmark_decoding import decoders
 from benchmark_peers import TOY, classifiers, language_models, translators
-from benchmark_processes import call_fresh, exponent, step_memory
+from benchmark_processes import call_fresh, exponent
 from benchmark_recipe import OURS, PEER, PEER_AT_RANDOM, Point, rates, run_all, seconds_to
 from benchmark_results import PACKED, Result, rows_of, write
 from benchmark_timing import Machine, MatrixProducts, in_turns
@@ -164,7 +165,7 @@ def test_what_was_measured_before_an_error_is_kept(monkeypatch, tmp_path):
             [*sections, "--quick", "true", "--threads", "1", "--phrases", "1000", "--output", str(tmp_path)]
         )
     written = json.loads((tmp_path / "benchmark.json").read_text())["results"]
-    assert [result["model"] for result in written][:3] == [OURS, "GPT-2", "plain GPT"]
+    assert [result["model"] for result in written][:3] == [OURS, PACKED, "GPT-2"]
 
 
 QUICK = ["--quick", "true", "--threads", "1", "--phrases", "1000"]
@@ -183,7 +184,7 @@ def test_a_quick_run_measures_what_needs_processes_and_a_compiler(tmp_path):
     results = benchmark.main(
         [*QUICK, "--sections", "decode", "memory", "length", "startup", "--output", str(tmp_path)]
     )
-    assert {"ours, compiled", "Marian, CTranslate2", PACKED, "window of 64", "demo, its first answer"} <= {
+    assert {"ours, compiled", "Marian, CTranslate2", PACKED, "window of 64", "its first answer"} <= {
         result.model for result in results
     }
     assert all(value > 0 for result in results if "growth" not in result.section for value in result.values)

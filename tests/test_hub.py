@@ -29,6 +29,7 @@ MODEL_FILES = {
     "config.json",
     "configuration_vanilla_transformer.py",
     "generation_config.json",
+    "linear_vanilla_transformer.py",
     "model.safetensors",
     "modeling_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",
