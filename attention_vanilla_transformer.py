@@ -9,12 +9,9 @@ Both are names for the library's attention interface, beside "eager" (the equati
 The results are those of "eager" (tests/test_parity.py, tests/test_packing.py).
 """
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -150,6 +147,33 @@ class Packing:
         return heads.transpose(1, 2).flatten(0, 1).index_select(0, self.places)[None]
 
 
+LONGEST_PLAIN = 512  # keys
+
+
+def plain_is_faster(query: Tensor, key: Tensor) -> bool:
+    """PyTorch's fused kernel for a CPU is slow backwards in bfloat16: up to some length plain products are faster."""
+    on_cpu_in_bfloat16 = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    return on_cpu_in_bfloat16 and torch.is_grad_enabled() and key.shape[2] <= LONGEST_PLAIN
+
+
+def plain_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+) -> Tensor:
+    """`F.scaled_dot_product_attention` as it is written in the paper, for a mask that is true where one may look."""
+    scores = query * scale @ key.transpose(-2, -1)
+    if is_causal:
+        attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+    return F.dropout(scores.softmax(dim=-1), dropout_p) @ value
+
+
 def packed_sdpa_attention_forward(
     module: nn.Module,
     query: Tensor,
@@ -169,21 +193,24 @@ def packed_sdpa_attention_forward(
     Returns:
         The weighted values (1, tokens, heads, d_v), and no weights.
     """
-    # PyTorch's fused kernel for a CPU takes several times as long backwards in bfloat16 as the plain products.
-    plain = query.device.type == "cpu" and query.dtype == torch.bfloat16 and torch.is_grad_enabled()
-    with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
-        if not isinstance(attention_mask, tuple):
+    if not isinstance(attention_mask, tuple):
+        if not plain_is_faster(query, key):
             return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-        queries, keys = attention_mask
-        output = F.scaled_dot_product_attention(
-            queries.sequences(query),
-            keys.sequences(key),
-            keys.sequences(value),
-            attn_mask=None if module.is_causal else keys.keys,  # laid from the left, padding is never in the past
-            is_causal=module.is_causal,
-            dropout_p=dropout,
-            scale=scaling,
-        )
+        is_causal = module.is_causal and attention_mask is None and query.shape[2] > 1
+        return plain_attention(query, key, value, attention_mask, dropout, is_causal, scaling).transpose(1, 2), None
+
+    queries, keys = attention_mask
+    query, key, value = queries.sequences(query), keys.sequences(key), keys.sequences(value)
+    attention = plain_attention if plain_is_faster(query, key) else F.scaled_dot_product_attention
+    output = attention(
+        query,
+        key,
+        value,
+        attn_mask=None if module.is_causal else keys.keys,  # laid from the left, padding is never in the past
+        dropout_p=dropout,
+        is_causal=module.is_causal,
+        scale=scaling,
+    )
     return queries.row(output), None
 
 

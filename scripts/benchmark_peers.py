@@ -268,7 +268,7 @@ def language_models(size: Size, length: int) -> Makers:
         num_heads=size.num_heads,
         num_layers=size.layers,
         norm_position="pre",
-        activation_function="gelu_new",
+        activation_function="gelu_pytorch_tanh",
         position_embedding="learned",
         max_position_embeddings=length,
         dropout=0.0,

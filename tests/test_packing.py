@@ -3,8 +3,10 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from attention_vanilla_transformer import Packing
+import attention_vanilla_transformer
+from attention_vanilla_transformer import LONGEST_PLAIN, Packing, plain_attention, plain_is_faster
 from family import decoder_only, encoder_decoder, encoder_only
 from vanilla_transformer import VanillaTransformerForMaskedLM, VanillaTransformerForSequenceClassification
 
@@ -141,3 +143,52 @@ def test_a_sequence_without_a_token_does_no_harm():
     model.set_attn_implementation("packed_sdpa")
     model(input_ids=ids_of(mask), attention_mask=mask, labels=labelled(mask)).loss.backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+# bfloat16 on a CPU
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_plain_attention_is_the_fused_one(is_causal):
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    mask = None if is_causal else real((6, 2)).bool()[:, None, None, :]
+    options = {"attn_mask": mask, "dropout_p": 0.0, "is_causal": is_causal, "scale": 0.3}
+    outputs = [attend(query, key, value, **options) for attend in (plain_attention, F.scaled_dot_product_attention)]
+    torch.testing.assert_close(*outputs)
+    upstream = torch.randn_like(outputs[0])
+    plain, fused = (torch.autograd.grad(output, (query, key, value), upstream) for output in outputs)
+    torch.testing.assert_close(plain, fused)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("fields", [{}, {"output_hidden_states": True}], ids=["packed", "padded"])
+@pytest.mark.parametrize("family", CASES)
+def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
+    """As they do in bfloat16, but in double precision, where the difference would be seen."""
+    make, make_batch = CASES[family]
+    torch.manual_seed(0)
+    model = make(vocab_size=50, dropout=0.0).double().train()
+    batch = make_batch(side)
+    expected, expected_gradients = loss_and_gradients(model, batch, "sdpa")
+    monkeypatch.setattr(attention_vanilla_transformer, "plain_is_faster", lambda query, key: True)
+    loss, gradients = loss_and_gradients(model, batch | fields, "packed_sdpa")
+    assert torch.allclose(loss, expected, rtol=1e-12)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+def test_plain_products_are_for_training_in_bfloat16_at_lengths_where_they_are_faster():
+    heads = torch.zeros(1, 2, LONGEST_PLAIN, 4, dtype=torch.bfloat16)
+    assert plain_is_faster(heads, heads)
+    assert not plain_is_faster(heads.float(), heads.float())
+    assert not plain_is_faster(heads, torch.zeros(1, 2, LONGEST_PLAIN + 1, 4, dtype=torch.bfloat16))
+    with torch.no_grad():
+        assert not plain_is_faster(heads, heads)
+
+
+def test_attention_weights_are_dropped_in_plain_products_too():
+    torch.manual_seed(0)
+    ones = torch.ones(1, 1, 1000, 1)
+    dropped = plain_attention(ones, ones, ones, None, 0.25, False, 1.0)
+    assert dropped.mean() == pytest.approx(1, abs=0.01) and dropped.std() > 0.01
