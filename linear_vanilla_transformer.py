@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 PLAIN = (Tensor, nn.Parameter)  # neither sharded, quantised nor traced
-SMALLEST_PRODUCT = 2**21  # multiplications; below, oneDNN's own time for a call is more than it gains
+SMALLEST_PRODUCT = 2_000_000  # multiplications; below, a call of oneDNN costs more than it gains
 
 
 def mkl_leaves_avx512_unused() -> bool:
