@@ -109,7 +109,7 @@ def save_translator(size: Size, folder: str) -> None:
 
 
 def measure_startup(size: Size, rounds: int) -> list[Result]:
-    """Seconds to import transformers' models and ours on top, to load a saved model, and of the demo."""
+    """Seconds to import transformers, and a model on top, to load a saved model, and of the demo."""
     imports = "from transformers import PreTrainedModel, PreTrainedConfig, GenerationMixin, EncoderDecoderCache\n"
     demo = Path(__file__).parent.parent / "demo"
     with tempfile.TemporaryDirectory() as folder:
@@ -117,6 +117,7 @@ def measure_startup(size: Size, rounds: int) -> list[Result]:
         codes = {
             "transformers alone": imports,
             OURS: f"{imports}import vanilla_transformer",
+            "Marian": f"{imports}from transformers import MarianConfig, MarianMTModel",
             "load a saved model": f"{imports}import vanilla_transformer as v\n"
             f"v.VanillaTransformerForConditionalGeneration.from_pretrained({folder!r})",
         }
