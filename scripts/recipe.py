@@ -1,5 +1,6 @@
 """The paper's training recipe (section 5) on top of the library's Trainer: optimiser, schedule, batches by tokens."""
 
+import os
 import signal
 import threading
 from dataclasses import dataclass, field
@@ -95,7 +96,8 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                 "with the same --eval_strategy and --save_strategy."
             )
         if self.bf16 is None:
-            self.bf16 = not self.fp16 and multiplies_bfloat16(self.use_cpu)
+            chosen = self.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ  # set by `accelerate launch`
+            self.bf16 = not chosen and multiplies_bfloat16(self.use_cpu)
         if self.bf16 and not torch.accelerator.is_available():
             self.use_cpu = True  # without it the library takes bfloat16 for a slip
         paper_schedule = self.paper_schedule

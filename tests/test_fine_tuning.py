@@ -17,8 +17,14 @@ import train_language_model
 import train_masked_language_model
 import train_question_answering
 import train_tagger
+from model_options import LOSS_CHUNK_SIZE, make_model, model_options
 from phrasebook import phrasebook
 from test_training_scripts import ONE_STACK, SMALL, write_rows
+from vanilla_transformer import (
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
+)
 
 
 HEADS = {
@@ -34,6 +40,20 @@ def pretrained(tmp_path_factory) -> Path:
     options = [*write_rows("language_modeling", folder), *SMALL, *ONE_STACK, "--max_steps", "3"]
     train_masked_language_model.main([*options, "--output_dir", str(folder / "encoder")])
     return folder / "encoder"
+
+
+def test_new_models_take_the_loss_in_chunks_and_leave_padding_out_unless_told_otherwise(pretrained):
+    tokenizer = AutoTokenizer.from_pretrained(pretrained)
+    options = model_options(VanillaTransformerEncoderConfig)
+
+    def made(model_class=VanillaTransformerForMaskedLM, **given):
+        config = make_model(model_class, options(d_model=32, num_heads=4, **given), tokenizer).config
+        return config.loss_chunk_size, config._attn_implementation
+
+    assert made() == (LOSS_CHUNK_SIZE, "packed_sdpa")
+    assert made(loss_chunk_size=7, attn_implementation="eager") == (7, "eager")
+    assert made(VanillaTransformerForSequenceClassification) == (0, "packed_sdpa")  # it has no vocabulary to chunk
+    assert json.loads((pretrained / "config.json").read_text())["loss_chunk_size"] == LOSS_CHUNK_SIZE
 
 
 @pytest.mark.parametrize("head", HEADS)

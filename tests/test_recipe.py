@@ -80,6 +80,26 @@ def test_arguments_that_are_copied_or_read_back_mean_the_same(options, tmp_path)
         assert [getattr(same, name) for name in names] == [getattr(given, name) for name in names]
 
 
+BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
+
+
+@pytest.mark.parametrize("capable", BFLOAT16)
+def test_bfloat16_is_the_default_where_the_processor_multiplies_it(capable, monkeypatch, tmp_path):
+    def precision(**options) -> tuple[bool, bool]:
+        args = RecipeArguments(output_dir=str(tmp_path), use_cpu=True, **options)
+        return args.bf16, args.fp16
+
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capable: True})
+    assert precision() == (True, False)
+    assert precision(bf16=False) == (False, False) and precision(fp16=True) == (False, True)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # what `accelerate launch` was told counts
+    assert precision() == (False, False)
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: False for name in BFLOAT16} | {"avx2": True})
+    assert precision() == (False, False) and precision(bf16=True) == (True, False)
+
+
 def losses(log_history: list[dict]) -> list[float]:
     return [entry["loss"] for entry in log_history if "loss" in entry]
 
