@@ -33,10 +33,10 @@ def belongs_to_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         ONEDNN_IS_FASTER
         and not torch.compiler.is_compiling()
+        and x.numel() * weight.shape[0] >= SMALLEST_PRODUCT
         and not torch.jit.is_tracing()
         and type(x) in PLAIN
         and type(weight) in PLAIN
-        and x.numel() * weight.shape[0] >= SMALLEST_PRODUCT
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
         and torch.backends.mkldnn.enabled
