@@ -13,7 +13,7 @@ from reading import check_length, cut
 
 CAVEAT = (
     "**What mattered** is gradient × input: how much the score of the first class would change with each token, to "
-    "first order; blue speaks for it, red against it. **Attention** is how much all positions looked at each token, "
+    "first order; red speaks for it, violet against it. **Attention** is how much all positions looked at each token, "
     "in the mean over layers and heads. Neither is an explanation: both can point at tokens that the decision does "
     "not depend on."
 )
