@@ -12,20 +12,22 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import shared_modules  # noqa: F401
-from configuration_vanilla_transformer import PRESETS
-from drawing import DIVERGING, SEQUENTIAL, blank, name_cells
-from loading import Loaded, check_text
-from modeling_vanilla_transformer import sinusoids
-from paper_schedule import PaperSchedule
-from recorder import find_stacks, record
-from vanilla_transformer import (
+from configuration_vanilla_transformer import (
+    PRESETS,
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
-    VanillaTransformerDecoderModel,
     VanillaTransformerEncoderConfig,
+)
+from drawing import DIVERGING, SEQUENTIAL, blank, name_cells
+from loading import Loaded, check_text
+from modeling_vanilla_transformer import (
+    VanillaTransformerDecoderModel,
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
+    sinusoids,
 )
+from paper_schedule import PaperSchedule
+from recorder import find_stacks, record
 from walk import example_walk, sentence_walk
 
 

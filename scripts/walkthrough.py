@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
-import vanilla_transformer
 from decoding import EXTRA_TOKENS
 from recorder import find_stacks, record
 from step_rendering import Walk, page_html, print_walk
@@ -53,6 +52,8 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     Raises:
         ValueError: it is not a model of this project.
     """
+    import vanilla_transformer  # here, since it registers itself: the demo, which shares this file, has remote code
+
     architectures = AutoConfig.from_pretrained(name).architectures or ["none"]
     if architectures[0] not in vanilla_transformer.__all__:
         raise ValueError(f"{name} holds a model of class {architectures[0]}; only this project's can be shown.")

@@ -18,12 +18,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from vanilla_transformer import (
-    VanillaTransformerDecoderConfig,
-    VanillaTransformerDecoderModel,
-    VanillaTransformerEncoderConfig,
-    VanillaTransformerEncoderModel,
-)
+from configuration_vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerEncoderConfig
+from modeling_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerEncoderModel
 
 
 PADDING = "<pad>"

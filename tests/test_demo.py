@@ -1,6 +1,9 @@
 """The demo answers over its API as the models do, and says in plain words what is wrong with an input."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -198,6 +201,13 @@ def test_the_readmes_example_runs(client, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(code.replace("http://127.0.0.1:7860", client.src), {})
     assert capsys.readouterr().out.splitlines()[-1].startswith("The parcel from")
+
+
+def test_models_run_the_code_that_lies_beside_their_weights(folders, tmp_path):
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import app; print(type(app.load(sys.argv[2]).model))"
+    command = [sys.executable, "-c", code, str(ROOT / "demo"), folders["translator"]]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"HF_HOME": str(tmp_path)})
+    assert "<class 'transformers_modules." in done.stdout, done.stderr
 
 
 def test_a_model_without_a_task_is_refused(tmp_path):
