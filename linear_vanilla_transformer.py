@@ -65,7 +65,7 @@ class OneDNNLinear(torch.autograd.Function):
         rows = gradient.flatten(0, -2)
         return (
             linear(gradient, weight.T) if needs_x else None,
-            linear(rows.T, x.flatten(0, -2).T) if needs_weight else None,
+            transposed_product(rows, x.flatten(0, -2)) if needs_weight else None,
             rows.sum(dim=0) if needs_bias else None,
         )
 
@@ -77,6 +77,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.is_grad_enabled():
         return OneDNNLinear.apply(x, weight, bias)
     return OneDNNLinear.forward(x, weight, bias)
+
+
+def transposed_product(a: Tensor, b: Tensor) -> Tensor:
+    """a^T b: (rows, m), (rows, n) -> (m, n). oneDNN copies what it finds transposed on its left: the narrower."""
+    return linear(a.T, b.T) if a.shape[1] <= b.shape[1] else linear(b.T, a.T).T
 
 
 class Linear(nn.Linear):

@@ -63,7 +63,7 @@ try:
         VanillaTransformerDecoderConfig,
         VanillaTransformerEncoderConfig,
     )
-    from .linear_vanilla_transformer import Linear, linear
+    from .linear_vanilla_transformer import Linear, linear, transposed_product
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401  (what is imported here is saved along)
 except ImportError:
     from attention_vanilla_transformer import Packing
@@ -74,7 +74,7 @@ except ImportError:
         VanillaTransformerDecoderConfig,
         VanillaTransformerEncoderConfig,
     )
-    from linear_vanilla_transformer import Linear, linear
+    from linear_vanilla_transformer import Linear, linear, transposed_product
 
 
 IGNORED_LABEL = -100  # PyTorch's mark for a position without a target
@@ -875,7 +875,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             gradient.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1, dtype=gradient.dtype))
             gradient = gradient.to(logits.dtype)
             states_grad[start : start + chunk] = linear(gradient, weight.T)
-            weight_grad += linear(gradient.T, part.T)
+            weight_grad += transposed_product(gradient, part)
             if bias_grad is not None:
                 bias_grad += gradient.sum(dim=0)
         ctx.save_for_backward(states_grad, weight_grad, *([] if bias_grad is None else [bias_grad]))
