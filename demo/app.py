@@ -30,9 +30,11 @@ TABS: dict[str, tuple[str, Callable[[Loaded], None]]] = {
 }
 
 # Heat maps keep their size on a narrow screen, where one moves them sideways, and are sharp on one of many pixels.
+# Tokens to click show where each ends.
 STYLE = """
 .heat-map .matplotlib { overflow-x: auto; align-items: flex-start }
 .heat-map img { max-width: none; margin: auto; zoom: 0.6 }
+.tokens .token { box-shadow: inset 0 -2px var(--border-color-primary); margin-right: 3px }
 """
 
 

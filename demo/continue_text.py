@@ -109,7 +109,7 @@ def generate_tab(loaded: Loaded) -> None:
         stop = gr.Button("Stop")
     result = gr.Textbox(label="Continued", lines=6, placeholder="The text will grow here.", buttons=["copy"])
     gr.Markdown("**Click a token** to see what the model could have said in its place.")
-    pieces = gr.HighlightedText(label="Tokens", interactive=False)
+    pieces = gr.HighlightedText(label="Tokens", interactive=False, elem_classes="tokens")
     probable = gr.Label(label="Most probable tokens", num_top_classes=10)
     inputs = [text, new_tokens, temperature, top_k, top_p, seed]
     running = gr.on([button.click, text.submit], respond, inputs, result, api_name="generate")
