@@ -6,7 +6,7 @@ Both are names for the library's attention interface, beside "eager" (the equati
     windowed_sdpa   chosen by itself where `config.sliding_window` is set and "sdpa" asked for
     packed_sdpa     `model.set_attn_implementation("packed_sdpa")`: see `Packing`
 
-The results are those of "eager" (tests/test_parity.py, tests/test_packing.py).
+The results are those of "eager" (tests/model/test_parity.py, tests/model/test_packing.py).
 """
 
 import torch

@@ -11,7 +11,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-import shared_modules  # noqa: F401
 from configuration_vanilla_transformer import (
     PRESETS,
     VanillaTransformerConfig,
@@ -26,8 +25,8 @@ from modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     sinusoids,
 )
-from paper_schedule import PaperSchedule
-from recorder import find_stacks, record
+from vanilla_transformer.inside.recorder import find_stacks, record
+from vanilla_transformer.training.schedule import PaperSchedule
 from walk import example_walk, sentence_walk
 
 

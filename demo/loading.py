@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gradio as gr
-import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 
 LONGEST_INPUT = 300  # characters
@@ -47,8 +47,9 @@ def load(source: str) -> Loaded:
         raise ValueError(
             f"{source} holds a model of class {architecture}; its name must end in one of: {list(AUTO_CLASSES)}."
         )
-    auto_class = getattr(transformers, AUTO_CLASSES[head])
-    model = auto_class.from_pretrained(source, trust_remote_code=True, attn_implementation="eager").eval()
+    # Not by the Auto class, which would prefer this project's own classes to the code beside the weights.
+    model_class = get_class_from_dynamic_module(config.auto_map[AUTO_CLASSES[head]], source)
+    model = model_class.from_pretrained(source, attn_implementation="eager").eval()
     return Loaded(path.name, head, model, AutoTokenizer.from_pretrained(source, trust_remote_code=True))
 
 

@@ -7,11 +7,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-import shared_modules  # noqa: F401
-from decoding import EXTRA_TOKENS
 from drawing import SEQUENTIAL, blank, name_cells
 from loading import LONGEST_INPUT, Loaded, check_text, token_name, warn_of_unknown_letters
 from reading import check_length, most_tokens
+from vanilla_transformer.decoding import EXTRA_TOKENS
 
 
 ALTERNATIVES = 3

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 from transformers import TokenClassificationPipeline
 
-import shared_modules  # noqa: F401
 from loading import LONGEST_INPUT, Loaded, check_text, warn_of_unknown_letters
 from pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from reading import check_length, cut

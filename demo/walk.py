@@ -6,13 +6,12 @@ from functools import lru_cache
 
 import gradio as gr
 
-import shared_modules  # noqa: F401
 from loading import LONGEST_INPUT, Loaded, check_text
 from reading import check_length
-from recorder import find_stacks
-from step_rendering import walk_html
-from walkthrough import walk_example, walk_sentence
-from worked_examples import EXAMPLES
+from vanilla_transformer.inside.recorder import find_stacks
+from vanilla_transformer.inside.rendering import walk_html
+from vanilla_transformer.inside.walks import walk_example, walk_sentence
+from vanilla_transformer.inside.worked_examples import EXAMPLES
 
 
 MOST_TOKENS = 24  # of a sentence

@@ -22,15 +22,15 @@ import torch
 import transformers
 from transformers import HfArgumentParser
 
-from benchmark_decoding import measure_decoding
-from benchmark_peers import SIZES, TOY, Makers, Size, classifiers, language_models, translators
-from benchmark_processes import LENGTHS, MEMORY_VOCABULARY, measure_length, measure_memory, measure_startup
-from benchmark_recipe import measure_recipe
-from benchmark_results import HEADER, Result, rows_of, write
-from benchmark_timing import PRECISIONS, Machine
-from benchmark_training import Batch, Batches, block, measure_training, real_lengths
-from data_loading import DataArguments
-from model_card import markdown_table
+from benchmarking.decoding import measure_decoding
+from benchmarking.peers import SIZES, TOY, Makers, Size, classifiers, language_models, translators
+from benchmarking.processes import LENGTHS, MEMORY_VOCABULARY, measure_length, measure_memory, measure_startup
+from benchmarking.recipe import measure_recipe
+from benchmarking.results import HEADER, Result, rows_of, write
+from benchmarking.timing import PRECISIONS, Machine
+from benchmarking.training import Batch, Batches, block, measure_training, real_lengths
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.training.model_card import markdown_table
 
 
 SECTIONS = ("train", "base", "language model", "classifier", "recipe", "decode", "memory", "length", "startup")

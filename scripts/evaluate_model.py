@@ -22,9 +22,9 @@ import train_question_answering
 import train_tagger
 import train_translation
 import vanilla_transformer
-from data_loading import CLASS_COLUMNS, DataArguments, load_splits
-from text_io import open_output
-from training import HELD_OUT, Scores, print_scores
+from vanilla_transformer.data.sources import CLASS_COLUMNS, DataArguments, load_splits
+from vanilla_transformer.files import open_output
+from vanilla_transformer.training.run import HELD_OUT, Scores, print_scores
 
 
 @dataclass

@@ -8,11 +8,11 @@ from argparse import ArgumentParser
 from functools import partial
 from pathlib import Path
 
-from figure_attention import attention_mask, masks, softmax_jacobian
-from figure_complexity import QUICK, complexity
-from figure_positions import permutation_equivariance, position_dot_products, position_shift, sinusoid_heat_map
-from figure_style import save
-from figure_training import label_smoothing, learning_rate_schedule
+from plots.attention import attention_mask, masks, softmax_jacobian
+from plots.complexity import QUICK, complexity
+from plots.positions import permutation_equivariance, position_dot_products, position_shift, sinusoid_heat_map
+from plots.style import save
+from plots.training import label_smoothing, learning_rate_schedule
 
 
 FIGURES = {

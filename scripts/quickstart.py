@@ -10,8 +10,8 @@ from pathlib import Path
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, HfArgumentParser
 
 import train_translation
-from decoding import translate
-from phrasebook import phrasebook
+from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.decoding import translate
 
 
 SAMPLES = 10

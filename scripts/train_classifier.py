@@ -17,12 +17,21 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from data_loading import as_list, load_splits, texts_of
-from metrics import classification_scores, regression_scores
-from model_options import make_model
-from recipe import RecipeArguments, RecipeTrainer
-from training import Evaluation, Scores, encoded_splits, make_tokenizer, measure, parse, run, score_splits
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForSequenceClassification
+from vanilla_transformer.data.sources import as_list, load_splits, texts_of
+from vanilla_transformer.training.metrics import classification_scores, regression_scores
+from vanilla_transformer.training.options import make_model
+from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer
+from vanilla_transformer.training.run import (
+    Evaluation,
+    Scores,
+    encoded_splits,
+    make_tokenizer,
+    measure,
+    parse,
+    run,
+    score_splits,
+)
 
 
 PROBLEMS = {

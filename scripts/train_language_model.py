@@ -9,13 +9,22 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, default_data_collator
 
-from batching import pack_documents
-from data_loading import load_splits, texts_of
-from metrics import language_model_scores
-from model_options import make_model
-from recipe import RecipeArguments, RecipeTrainer
-from training import Evaluation, Scores, encoded_splits, make_tokenizer, measure, parse, run, score_splits
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerForCausalLM
+from vanilla_transformer.data.sources import load_splits, texts_of
+from vanilla_transformer.training.batching import pack_documents
+from vanilla_transformer.training.metrics import language_model_scores
+from vanilla_transformer.training.options import make_model
+from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer
+from vanilla_transformer.training.run import (
+    Evaluation,
+    Scores,
+    encoded_splits,
+    make_tokenizer,
+    measure,
+    parse,
+    run,
+    score_splits,
+)
 
 
 @dataclass

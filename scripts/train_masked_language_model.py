@@ -12,11 +12,20 @@ import torch
 from torch import Tensor
 from transformers import DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
 
-from data_loading import load_splits, texts_of
-from model_options import make_model
-from recipe import RecipeArguments, RecipeTrainer
-from training import Evaluation, Scores, encoded_splits, make_tokenizer, measure, parse, run, score_splits
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForMaskedLM
+from vanilla_transformer.data.sources import load_splits, texts_of
+from vanilla_transformer.training.options import make_model
+from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer
+from vanilla_transformer.training.run import (
+    Evaluation,
+    Scores,
+    encoded_splits,
+    make_tokenizer,
+    measure,
+    parse,
+    run,
+    score_splits,
+)
 
 
 @dataclass

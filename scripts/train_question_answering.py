@@ -8,15 +8,23 @@ from dataclasses import dataclass, field
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from data_loading import load_splits, texts_of
-from metrics import question_answering_scores
-from model_options import make_model
-from recipe import RecipeArguments, RecipeTrainer
-from training import Evaluation, Scores, encoded_splits, make_tokenizer, parse, run, score_splits
 from vanilla_transformer import (
     QuestionAnsweringPipeline,
     VanillaTransformerEncoderConfig,
     VanillaTransformerForQuestionAnswering,
+)
+from vanilla_transformer.data.sources import load_splits, texts_of
+from vanilla_transformer.training.metrics import question_answering_scores
+from vanilla_transformer.training.options import make_model
+from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer
+from vanilla_transformer.training.run import (
+    Evaluation,
+    Scores,
+    encoded_splits,
+    make_tokenizer,
+    parse,
+    run,
+    score_splits,
 )
 
 

@@ -15,12 +15,21 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from data_loading import load_splits, texts_of
-from metrics import tagging_scores
-from model_options import make_model
-from recipe import RecipeArguments, RecipeTrainer
-from training import Evaluation, Scores, encoded_splits, make_tokenizer, measure, parse, run, score_splits
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForTokenClassification
+from vanilla_transformer.data.sources import load_splits, texts_of
+from vanilla_transformer.training.metrics import tagging_scores
+from vanilla_transformer.training.options import make_model
+from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer
+from vanilla_transformer.training.run import (
+    Evaluation,
+    Scores,
+    encoded_splits,
+    make_tokenizer,
+    measure,
+    parse,
+    run,
+    score_splits,
+)
 
 
 @dataclass

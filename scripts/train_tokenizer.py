@@ -10,9 +10,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from data_loading import COLUMNS, DataArguments, load_splits, texts_of
-from option_parsing import parse_options
-from tokenizer_training import KINDS, TEMPLATES, train_tokenizer
+from vanilla_transformer.data.sources import COLUMNS, DataArguments, load_splits, texts_of
+from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
+from vanilla_transformer.training.options import parse_options
 
 
 MEASURED_TEXTS = 10_000

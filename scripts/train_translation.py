@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
-from data_loading import load_splits, texts_of
-from decoding import EXTRA_TOKENS, paper_decoding, translate
-from metrics import BleuOptions, translation_scores
-from model_options import make_model
-from recipe import RecipeArguments, RecipeSeq2SeqTrainer
-from text_io import map_by_length
-from tokenizer_training import lowercases
-from training import HELD_OUT, Evaluation, Scores, encoded_splits, make_tokenizer, parse, run
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.data.sources import load_splits, texts_of
+from vanilla_transformer.data.tokenizer import lowercases
+from vanilla_transformer.decoding import EXTRA_TOKENS, paper_decoding, translate
+from vanilla_transformer.files import map_by_length
+from vanilla_transformer.training.metrics import BleuOptions, translation_scores
+from vanilla_transformer.training.options import make_model
+from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
+from vanilla_transformer.training.run import HELD_OUT, Evaluation, Scores, encoded_splits, make_tokenizer, parse, run
 
 
 @dataclass

@@ -9,23 +9,31 @@ from typing import Any
 
 
 ROOT = Path(__file__).parent.parent
-MODULES = [path.stem for folder in (ROOT, ROOT / "scripts") for path in folder.glob("*.py")]
-# `-I` leaves out the working folder and PYTHONPATH; an installed project is hidden by name.
+MODULES = ["vanilla_transformer", *(path.stem for path in ROOT.glob("*.py"))]
+# `-I` leaves out the working folder and the environment's paths; an installed project is hidden by name.
 PRELUDE = """
 import json, sys
-for name in {modules}:
+for name in {hidden}:
     sys.modules[name] = None
 arguments = json.loads(sys.argv[1])
 """
 
 
-def run_fresh(code: str, folder: Path, *arguments: Any, **environment: str) -> Any:
+def run_fresh(code: str, folder: Path, *arguments: Any, installed: bool = False, **environment: str) -> Any:
     """Run `code` in `folder`; it reads the list `arguments` and prints JSON on its last line, which comes back.
 
+    The project is importable there only where it is `installed`.
     Nobody answers there: standard input is empty, so a question to the user fails the test.
     """
+    prelude = PRELUDE.format(hidden=[] if installed else MODULES)
     process = subprocess.run(
-        [sys.executable, "-I", "-c", PRELUDE.format(modules=MODULES) + code, json.dumps(arguments)],
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            prelude + code,
+            json.dumps(arguments),
+        ],
         cwd=folder,
         env={"PATH": os.environ["PATH"], "HF_HOME": str(folder / "hf_home"), "OMP_NUM_THREADS": "1"} | environment,
         stdin=subprocess.DEVNULL,

@@ -15,8 +15,8 @@ from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq
 
 from family import encoder_decoder
-from recipe import RecipeArguments, RecipeSeq2SeqTrainer
-from tokenizer_training import train_tokenizer
+from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
 
 
 class ShardingTrainer(RecipeSeq2SeqTrainer):

@@ -1,0 +1,11 @@
+"""The mean of the last checkpoints of a run (section 6.1), as a complete model folder.
+
+python scripts/average_checkpoints.py --run RUN_FOLDER --last 5 --output NEW_FOLDER
+python scripts/average_checkpoints.py --checkpoints FOLDER FOLDER --output NEW_FOLDER
+"""
+
+from vanilla_transformer.commands.average import main
+
+
+if __name__ == "__main__":
+    main()

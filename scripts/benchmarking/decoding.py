@@ -1,0 +1,119 @@
+"""Section of decoding: `generate` as it is and compiled, and the models in CTranslate2, to outputs of one length."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import ctranslate2
+import torch
+from ctranslate2.converters import TransformersConverter
+from tokenizers import Tokenizer, models
+from transformers import CompileConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from benchmarking.peers import Size, translators
+from benchmarking.results import OURS, Result
+from benchmarking.timing import Machine, in_turns
+from vanilla_transformer.conversion.to_ctranslate2 import OurConverter
+from vanilla_transformer.data.tokenizer import BOS, EOS, PAD, PreTrainedTokenizerFast
+
+
+PEER = "Marian"
+SOURCE_LENGTH = 16
+
+Decoder = Callable[[torch.Tensor, int, int], int]  # of source ids, beams and output length; the tokens that it wrote
+
+
+def name_ids(vocab_size: int) -> PreTrainedTokenizerBase:
+    """A tokenizer that only names ids, <pad> last, which CTranslate2 takes away from Marian's vocabulary."""
+    special = {1: BOS, 2: EOS, 3: "<unk>", vocab_size - 1: PAD}
+    vocabulary = {special.get(i, f"<{i}>"): i for i in range(vocab_size)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    names = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS, "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+def generating(model: PreTrainedModel, **options) -> Decoder:
+    """Its `generate`. Without a token that ends a sequence all outputs are of one length."""
+    model.generation_config.eos_token_id = None
+
+    @torch.inference_mode()
+    def decode(ids: torch.Tensor, beams: int, length: int) -> int:
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            num_beams=beams,
+            max_new_tokens=length,
+            do_sample=False,
+            **options,
+        )
+        return output[:, 1:].numel()
+
+    return decode
+
+
+def compiled() -> dict:
+    """Options of `generate` for a cache of fixed size and a compiled step, which a CPU gets only when told so."""
+    config = CompileConfig(mode="default", fullgraph=True)
+    config._compile_all_devices = True
+    return {"cache_implementation": "static", "compile_config": config}
+
+
+def in_ctranslate2(folder: Path, tokenizer: PreTrainedTokenizerBase, machine: Machine) -> Decoder:
+    translator = ctranslate2.Translator(
+        str(folder), device=machine.device, compute_type="float32", inter_threads=1, intra_threads=machine.threads
+    )
+
+    def decode(ids: torch.Tensor, beams: int, length: int) -> int:
+        source = [tokenizer.convert_ids_to_tokens(row) for row in ids.tolist()]
+        results = translator.translate_batch(
+            source, beam_size=beams, min_decoding_length=length, max_decoding_length=length
+        )
+        return sum(len(result.hypotheses[0]) for result in results)
+
+    return decode
+
+
+def decoders(size: Size, machine: Machine, folder: Path) -> dict[str, Decoder]:
+    """Each model in each runtime; what CTranslate2 reads is written into the folder."""
+    found = {name: translators(size)[name]() for name in (OURS, PEER)}
+    tokenizer = name_ids(size.vocab_size)
+    tokenizer.save_pretrained(folder / "checkpoint")
+    found[PEER].save_pretrained(folder / "checkpoint")
+    OurConverter(found[OURS], tokenizer).convert(str(folder / OURS))
+    TransformersConverter(str(folder / "checkpoint")).convert(str(folder / PEER))
+    result = {name: generating(model.to(machine.device).eval()) for name, model in found.items()}
+    result |= {f"{name}, compiled": generating(model, **compiled()) for name, model in found.items()}
+    result |= {f"{name}, CTranslate2": in_ctranslate2(folder / name, tokenizer, machine) for name in found}
+    return result
+
+
+def measure_decoding(
+    size: Size, searches: list[tuple[int, int]], length: int, rounds: int, machine: Machine
+) -> list[Result]:
+    """Tokens per second of outputs of a fixed length, for each number of beams and sentences in `searches`."""
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = decoders(size, machine, Path(folder))
+        for beams, batch in searches:
+            ids = torch.randint(4, size.vocab_size - 1, (batch, SOURCE_LENGTH), device=machine.device)
+            # `generate` compiles the step of greedy search only: that of a beam search runs as it is.
+            bound = {
+                name: lambda d=decode, i=ids, b=beams: d(i, b, length)
+                for name, decode in tasks.items()
+                if beams == 1 or not name.endswith("compiled")
+            }
+            # What is compiled for a new shape is compiled in its first call.
+            firsts = {name: machine.seconds(task) for name, task in bound.items() if name.endswith("compiled")}
+            notes = {name: f"after a first call of {seconds:.1f} s" for name, seconds in firsts.items()}
+            rates = in_turns(machine, bound, rounds)
+            section = f"decode, {beams} beam{'s' * (beams > 1)}, batch {batch}"
+            measured = [
+                Result(section, name, "tokens/s", values, notes.get(name, "")) for name, values in rates.items()
+            ]
+            medians = {result.model: result.median for result in measured}
+            for name in (OURS, PEER):
+                factor = medians[f"{name}, CTranslate2"] / medians[name]
+                fast = next(result for result in measured if result.model == f"{name}, CTranslate2")
+                fast.note = f"{factor:.1f} times its `generate`"
+            results += measured
+    return results

@@ -1,0 +1,100 @@
+"""What a benchmark has measured, and how it is shown: a table, the numbers as JSON, a picture."""
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from vanilla_transformer.files import open_output
+from vanilla_transformer.training.model_card import markdown_table
+
+
+OURS, PACKED = "ours", "ours, packed"
+HEADER = ("what", "model", "median", "spread", "ours / theirs", "ours, packed / theirs", "")
+
+
+@dataclass
+class Result:
+    """What was measured of one model in one section.
+
+    Args:
+        values: one for each turn, in `unit`; more is better, unless `unit` is one of time, memory or loss.
+    """
+
+    section: str
+    model: str
+    unit: str
+    values: list[float]
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """Half the distance of the quartiles over the median."""
+        if len(self.values) < 4:
+            return 0.0
+        low, _, high = statistics.quantiles(self.values, n=4)
+        return (high - low) / 2 / self.median
+
+
+def medians_of(model: str, results: list[Result]) -> dict[str, float]:
+    """By section."""
+    return {result.section: result.median for result in results if result.model == model}
+
+
+def rows_of(results: list[Result]) -> list[tuple[str, ...]]:
+    """The cells of `HEADER`. Ratios are above 1 where ours is ahead and more is better."""
+    ours, packed = medians_of(OURS, results), medians_of(PACKED, results)
+
+    def ratio(medians: dict[str, float], result: Result) -> str:
+        return f"{medians[result.section] / result.median:.2f}" if result.section in medians else ""
+
+    return [
+        (
+            result.section,
+            result.model,
+            f"{result.median:,.4g} {result.unit}",
+            f"± {result.spread:.0%}" if result.spread else "",
+            ratio(ours, result),
+            ratio(packed, result),
+            result.note,
+        )
+        for result in results
+    ]
+
+
+def draw(results: list[Result]) -> Figure:
+    """Each section's medians relative to ours, as bars."""
+    ours = medians_of(OURS, results)
+    shown = [result for result in results if result.section in ours]
+    figure, axes = plt.subplots(figsize=(8, 0.32 * len(shown) + 1), layout="constrained")
+    names = [f"{result.section}: {result.model}" for result in shown]
+    ratios = [result.median / ours[result.section] for result in shown]
+    axes.barh(names, ratios, color=["#1f6feb" if result.model == OURS else "#9aa4af" for result in shown])
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.invert_yaxis()
+    axes.set_xlabel("relative to ours (tokens/s: longer is faster; MiB, seconds, loss: shorter is better)")
+    return figure
+
+
+def save_figure(figure: Figure, file: Path) -> None:
+    part = file.with_suffix(f".part{file.suffix}")
+    figure.savefig(part, dpi=120)
+    part.replace(file)
+    plt.close(figure)
+
+
+def write(results: list[Result], machine: str, folder: Path) -> None:
+    """benchmark.json, .md and .png, each whole or as it was before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open_output(str(folder / "benchmark.json")) as stream:
+        json.dump({"machine": machine, "results": [vars(result) for result in results]}, stream, indent=1)
+    with open_output(str(folder / "benchmark.md")) as stream:
+        stream.write(f"{markdown_table(HEADER, rows_of(results))}\n\n{machine}\n")
+    save_figure(draw(results), folder / "benchmark.png")

@@ -1,0 +1,111 @@
+"""Sections of training steps: the same batches for each model, in turns."""
+
+import statistics
+import sys
+
+import torch
+from torch import Tensor, nn
+
+from benchmarking.peers import Makers
+from benchmarking.results import Result
+from benchmarking.timing import Machine, MatrixProducts, in_turns, large_product_rate
+from vanilla_transformer.data.sources import DataArguments, load_splits, texts_of
+from vanilla_transformer.data.tokenizer import train_tokenizer
+
+
+Inputs = dict[str, Tensor]
+Batch = tuple[Inputs, int]  # and its real tokens: padding does not count
+
+
+def real_lengths(data: DataArguments) -> list[tuple[int, int]]:
+    """Tokens of source and target of some training rows, in random order."""
+    train = load_splits(data, "translation")["train"].shuffle(seed=0)
+    tokenizer = train_tokenizer(texts_of(train.select(range(min(len(train), 5000))), "translation"))
+    train = train.select(range(min(len(train), 1280)))
+    source, target = (tokenizer(list(train[side]))["input_ids"] for side in ("source", "target"))
+    return [(len(a), len(b)) for a, b in zip(source, target, strict=True)]
+
+
+class Batches:
+    """Random tokens in sequences as long as those of real data."""
+
+    def __init__(self, lengths: list[tuple[int, int]], vocab_size: int, rows: int):
+        self.lengths, self.vocab_size, self.rows = lengths, vocab_size, rows
+        self.random = torch.Generator().manual_seed(0)
+
+    def ids(self, lengths: list[int], padding: int) -> Tensor:
+        ids = torch.full((len(lengths), max(lengths)), padding)
+        for row, length in enumerate(lengths):
+            ids[row, :length] = torch.randint(4, self.vocab_size, (length,), generator=self.random)
+        return ids
+
+    def pair(self, number: int) -> Batch:
+        """Inputs of a training step of a translator, and their real tokens."""
+        start = number * self.rows % (len(self.lengths) - self.rows + 1)
+        source, target = zip(*self.lengths[start : start + self.rows], strict=True)
+        ids = self.ids(list(source), 0)
+        inputs = {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": self.ids(list(target), -100)}
+        return inputs, sum(source) + sum(target)
+
+    def sentences(self, number: int) -> Batch:
+        """Inputs of a training step of a classifier, and their real tokens."""
+        inputs, _ = self.pair(number)
+        labels = torch.randint(2, (self.rows,), generator=self.random)
+        return inputs | {"labels": labels}, int(inputs["attention_mask"].sum())
+
+
+def block(vocab_size: int, rows: int, length: int) -> Batch:
+    """Inputs of a training step of a language model, without padding, and their tokens."""
+    ids = torch.randint(0, vocab_size, (rows, length), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids, "labels": ids}, ids.numel()
+
+
+class Trainee:
+    """A model with its optimiser, that takes a step at each call and counts its real tokens."""
+
+    def __init__(self, model: nn.Module, batches: list[Batch], machine: Machine, precision: str):
+        self.model, self.machine, self.precision = model.to(machine.device).train(), machine, precision
+        self.batches = [({name: t.to(machine.device) for name, t in inputs.items()}, n) for inputs, n in batches]
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        self.step = 0
+
+    def loss(self, inputs: Inputs) -> Tensor:
+        with self.machine.autocast(self.precision):
+            output = self.model(**inputs)
+        return output if isinstance(output, Tensor) else output.loss
+
+    def __call__(self) -> float:
+        inputs, tokens = self.batches[self.step % len(self.batches)]
+        self.step += 1
+        self.loss(inputs).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return tokens
+
+    def matrix_products(self) -> MatrixProducts:
+        """Of one forward and backward pass over each batch."""
+        with MatrixProducts() as products:
+            for inputs, _ in self.batches:
+                self.loss(inputs).backward()
+        self.optimizer.zero_grad()
+        return products
+
+
+def measure_training(
+    section: str, makers: Makers, batches: list[Batch], rounds: int, machine: Machine, precision: str
+) -> list[Result]:
+    """Real tokens per second, and which share of the time the step's matrix products would take by themselves."""
+    section = f"{section}, {precision}"
+    trainees = {name: Trainee(make(), batches, machine, precision) for name, make in makers.items()}
+    # Counting runs every batch once, so that no shape is met for the first time when time counts.
+    products = {name: trainee.matrix_products() for name, trainee in trainees.items()}
+    tokens = sum(number for _, number in batches)
+    rate = large_product_rate(machine, precision)
+    print(f"{section}: a large matrix product runs at {rate / 1e9:,.0f} GFLOP/s", file=sys.stderr)
+    results = []
+    for name, rates in in_turns(machine, trainees, rounds).items():
+        share = products[name].seconds(machine) / tokens * statistics.median(rates)
+        reached = products[name].operations() / tokens * statistics.median(rates) / rate
+        note = f"{share:.0%} of the matrix rate at its shapes, {reached:.0%} of a large product's"
+        results.append(Result(section, name, "tokens/s", rates, note))
+    return results

@@ -1,0 +1,118 @@
+"""Figures of attention: why scores are scaled, and what masks do. Sections 3.2.1 and 3.2.3 of the paper."""
+
+from functools import cache
+
+import numpy as np
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from modeling_vanilla_transformer import eager_attention_forward
+from plots.style import label_words, matrix, rule_cells, write_numbers
+from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderModel
+from vanilla_transformer.inside.recorder import record
+from vanilla_transformer.inside.worked_examples import EXAMPLES
+
+
+WIDTHS = [2**i for i in range(11)]  # of a head: 1 to 1024
+KEYS, DRAWS = 16, 512
+NO_DROPOUT = nn.Module().eval()
+
+
+def attention_weights(query: Tensor, key: Tensor, scaling: float) -> Tensor:
+    """The weights that the model's own attention gives: (batch, heads, query_length, key_length)."""
+    return eager_attention_forward(NO_DROPOUT, query, key, key, None, scaling)[1]
+
+
+def jacobian_norm(weights: Tensor) -> Tensor:
+    """Frobenius norm of the softmax's Jacobian at its output p, diag(p) - p p^T: (..., keys) -> (...)"""
+    jacobian = torch.diag_embed(weights) - weights[..., :, None] * weights[..., None, :]
+    return jacobian.norm(dim=(-2, -1))
+
+
+@cache
+def jacobian_norms(scaled: bool) -> np.ndarray:
+    """Mean norm of the Jacobian for each of `WIDTHS`, where queries and keys have independent N(0, 1) components."""
+    generator = torch.Generator().manual_seed(0)
+    norms = []
+    for d_k in WIDTHS:
+        query, key = (torch.randn(DRAWS, 1, length, d_k, generator=generator) for length in (1, KEYS))
+        norms.append(jacobian_norm(attention_weights(query, key, d_k**-0.5 if scaled else 1.0)).mean().item())
+    return np.array(norms)
+
+
+def softmax_jacobian() -> Figure:
+    figure, ax = plt.subplots(figsize=(7, 3.8))
+    ax.plot(WIDTHS, jacobian_norms(scaled=True), marker="o", label=r"$\mathrm{softmax}(q K^\top / \sqrt{d_k})$")
+    ax.plot(WIDTHS, jacobian_norms(scaled=False), marker="s", label=r"$\mathrm{softmax}(q K^\top)$")
+    ax.set_xscale("log", base=2)
+    ax.set_ylim(0, None)
+    ax.set(xlabel=r"width of a head $d_k$", ylabel=r"mean of $\|\mathrm{diag}(p) - p\,p^\top\|_F$")
+    ax.set_title(f"Without the scale, wide heads leave the softmax little gradient ({KEYS} keys)")
+    ax.legend()
+    return figure
+
+
+@cache
+def masked_attention() -> dict[str, np.ndarray]:
+    """Weights of one head over the same scores: of all positions, the causal mask, and the weights under it."""
+    example = EXAMPLES["causal-mask"]
+    steps = {
+        s.name: s.tensor[0] for s in record(example.model(), example.inputs(), head=0) if s.part == "self-attention"
+    }
+    queries, keys = (steps[name][None, None] for name in ("queries", "keys"))
+    before = attention_weights(queries, keys, steps["queries"].shape[-1] ** -0.5)[0, 0]
+    return {"before": before.numpy(), "mask": (steps["mask"] == 0).numpy(), "after": steps["weights"].numpy()}
+
+
+def attention_mask() -> Figure:
+    words = EXAMPLES["causal-mask"].words()[0]
+    drawn = masked_attention()
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.7))
+    titles = {
+        "before": "weights without a mask",
+        "mask": "the mask: blue may be seen",
+        "after": "weights under the mask",
+    }
+    for ax, (name, title) in zip(axes, titles.items(), strict=True):
+        values = drawn[name].astype(float)
+        matrix(ax, values, limit=1.6, signed=False)  # pale enough for numbers
+        if name != "mask":
+            write_numbers(ax, values, lambda value: f"{value:.2f}" if value else "0")
+        rule_cells(ax, *values.shape)
+        label_words(ax, words if ax is axes[0] else [""] * len(words), words)
+        ax.set_title(title)
+    axes[0].set_ylabel("query")
+    figure.supxlabel("key", fontsize=10)
+    return figure
+
+
+@cache
+def mask_examples() -> dict[str, list[np.ndarray]]:
+    """The masks of a padded batch, True where a query may attend: of an encoder, and of a decoder."""
+    example = EXAMPLES["padding-mask"]
+    torch.manual_seed(0)
+    sizes = example.model().config
+    fields = {name: getattr(sizes, name) for name in ("vocab_size", "d_model", "num_heads", "d_ff", "num_layers")}
+    decoder = VanillaTransformerDecoderModel(VanillaTransformerDecoderConfig(**fields)).eval()
+    models = {"encoder: padding": example.model(), "decoder: causal and padding": decoder}
+    masks = {}
+    for title, model in models.items():
+        (mask,) = (step.tensor for step in record(model, example.inputs(), head=0) if step.name == "mask")
+        masks[title] = [sentence.eq(0).numpy() for sentence in mask]
+    return masks
+
+
+def masks() -> Figure:
+    words = EXAMPLES["padding-mask"].words()
+    figure, axes = plt.subplots(2, 3, figsize=(8, 6.2))
+    for row, (title, drawn) in zip(axes, mask_examples().items(), strict=True):
+        for ax, mask, sentence in zip(row, drawn, words, strict=True):
+            matrix(ax, mask.astype(float), limit=1.4, signed=False)
+            rule_cells(ax, *mask.shape)
+            label_words(ax, sentence, sentence)
+        row[0].set_ylabel("query")
+        row[1].set_title(f"{title} (blue: may be seen)")
+    figure.supxlabel("key", fontsize=10)
+    return figure

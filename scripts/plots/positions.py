@@ -1,0 +1,123 @@
+"""Figures of positions, section 3.5 of the paper: the sinusoids, what a shift does to them, and life without them."""
+
+from functools import cache
+
+import numpy as np
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from modeling_vanilla_transformer import sinusoids
+from plots.style import line_colors, matrix
+from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerEncoderModel
+
+
+TRAINING_LENGTH = 256  # of the longest sentence in training, in the figure of dot products
+
+
+def encodings(positions: Tensor, d_model: int) -> Tensor:
+    """(length,) -> (length, d_model)"""
+    return sinusoids(positions[None], d_model)[0]
+
+
+def sinusoid_heat_map() -> Figure:
+    length, d_model = 100, 128
+    figure, ax = plt.subplots(figsize=(8, 3.9))
+    image = matrix(ax, encodings(torch.arange(length), d_model).numpy(), limit=1.0, aspect="auto")
+    ax.set(xlabel="dimension: sine in the even ones, cosine in the odd ones", ylabel="position")
+    ax.set_title(r"$PE(pos, 2i) = \sin(pos / 10000^{2i/d})$,  $PE(pos, 2i+1) = \cos(pos / 10000^{2i/d})$")
+    figure.colorbar(image, ax=ax, pad=0.02)
+    return figure
+
+
+def shift_matrix(k: int, d_model: int) -> Tensor:
+    """The matrix M_k, the same for all positions, with PE(pos + k) = M_k PE(pos): (d_model, d_model).
+
+    It rotates each pair (sin, cos) by the angle that the pair has at position k.
+    """
+    sines, cosines = encodings(torch.tensor([k]), d_model)[0].view(-1, 2).T
+    return torch.block_diag(*(torch.tensor([[c, s], [-s, c]]) for s, c in zip(sines, cosines, strict=True)))
+
+
+def shift_errors(k: int, positions: Tensor, d_model: int) -> Tensor:
+    """The largest component of PE(pos + k) - M_k PE(pos), for each position: (length,)"""
+    shifted = encodings(positions, d_model) @ shift_matrix(k, d_model).T
+    return (shifted - encodings(positions + k, d_model)).abs().amax(dim=1)
+
+
+def position_shift() -> Figure:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), width_ratios=(1, 1.5))
+    matrix(left, shift_matrix(3, 16).numpy(), limit=1.0)
+    left.set(xticks=range(0, 16, 5), yticks=range(0, 16, 5))
+    left.set_title(r"$M_3$ for $d_{model} = 16$: rotations of pairs")
+    positions = torch.logspace(0, 4, 200).long().unique()
+    for k in (1, 10, 100, 1000):
+        right.plot(positions, shift_errors(k, positions, 512), label=f"k = {k}")
+    right.set(xscale="log", yscale="log", xlabel="position pos", ylim=(1e-8, 1))
+    right.set_ylabel(r"largest $|PE(pos + k) - M_k\,PE(pos)|$")
+    right.set_title(r"The map is exact but for float32 ($d_{model} = 512$)")
+    right.legend(ncols=2)
+    return figure
+
+
+def dot_products(start: int, distances: Tensor, d_model: int) -> Tensor:
+    """PE(start) . PE(start + distance), divided by its value at distance 0, d_model / 2: (length,)"""
+    return encodings(start + distances, d_model) @ encodings(torch.tensor([start]), d_model)[0] / (d_model / 2)
+
+
+def position_dot_products() -> Figure:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True)
+    near = torch.arange(-60, 61)
+    for d_model in (32, 128, 512):
+        left.plot(near, dot_products(1000, near, d_model), label=f"$d_{{model}}$ = {d_model}")
+    left.set(xlabel="distance k", ylabel=r"$PE(pos) \cdot PE(pos + k) \; / \; (d_{model} / 2)$")
+    left.set_title("Near positions have similar encodings")
+    far = torch.logspace(0, np.log10(5000), 400).long().unique()
+    some = torch.logspace(0, np.log10(5000), 24).long().unique()
+    right.plot(far, dot_products(0, far, 512), label="pos = 0", alpha=0.7)
+    for start, marker in ((100, "s"), (10_000, "^")):
+        right.plot(some, dot_products(start, some, 512), marker, markersize=5, label=f"pos = {start:,}")
+    right.axvspan(TRAINING_LENGTH, 5000, color=line_colors()[-1], alpha=0.15, lw=0)
+    right.text(TRAINING_LENGTH * 1.1, 0.93, f"beyond sentences\nof {TRAINING_LENGTH} tokens", va="top", fontsize=9)
+    right.set(xscale="log", xlabel="distance k", xlim=(1, 5000))
+    right.set_title("It depends on the distance alone, wherever one starts")
+    for ax in (left, right):
+        ax.legend(loc="lower left")
+    return figure
+
+
+@cache
+def permutation_outputs(positions: bool) -> tuple[np.ndarray, np.ndarray]:
+    """An encoder's outputs for a sentence, put in another order, and its outputs for the sentence in that order.
+
+    Both (length, d_model), by an encoder of random weights with or without positions.
+    """
+    torch.manual_seed(0)
+    config = VanillaTransformerEncoderConfig(
+        vocab_size=12, d_model=24, num_heads=4, d_ff=48, num_layers=2, position_embedding="learned"
+    )
+    encoder = VanillaTransformerEncoderModel(config).eval()
+    encoder.embed_positions.weight.data.mul_(config.d_model**0.5 if positions else 0.0)
+    ids, order = torch.arange(8)[None], torch.randperm(8)
+    with torch.no_grad():
+        ordered, permuted = encoder(ids).last_hidden_state, encoder(ids[:, order]).last_hidden_state
+    return ordered[0, order].numpy(), permuted[0].numpy()
+
+
+def permutation_equivariance() -> Figure:
+    figure, axes = plt.subplots(2, 3, figsize=(9, 4.6))
+    for row, positions in zip(axes, (False, True), strict=True):
+        expected, actual = permutation_outputs(positions)
+        difference = actual - expected
+        limit = float(np.abs(expected).max())
+        for ax, values in zip(row, (expected, actual, difference), strict=True):
+            matrix(ax, values, limit=limit, aspect="auto")
+            ax.set(xticks=[], yticks=[])
+        row[0].set_ylabel("with positions" if positions else "without positions")
+        row[2].set_xlabel(f"largest difference: {np.abs(difference).max():.2g}")
+    for ax, title in zip(
+        axes[0], ("$P\\,f(X)$: the output, permuted", "$f(P X)$: of the permuted input", "difference"), strict=True
+    ):
+        ax.set_title(title)
+    return figure

@@ -1,0 +1,276 @@
+"""An exported model computes what ours does, in the real runtimes."""
+
+import ctranslate2
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from family import decoder_only, encoder_decoder, encoder_only, right_padded
+from vanilla_transformer import (
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForQuestionAnswering,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
+from vanilla_transformer.commands.export import main
+from vanilla_transformer.conversion.to_onnx import export_onnx
+from vanilla_transformer.data.tokenizer import train_tokenizer
+
+
+TEXTS = ["three miles", "12 kilometers and 3 miles", "may 5"]
+VARIANTS = {
+    "paper": {},
+    "pre-norm": {"norm_position": "pre", "attention_bias": True, "activation_function": "gelu"},
+    "learned": {"position_embedding": "learned", "scale_embedding": False, "normalize_embedding": True},
+    "untied": {"tie_word_embeddings": False, "output_bias": True, "sinusoid_layout": "half_split"},
+}
+FAMILIES = {"seq2seq": encoder_decoder, "causal": decoder_only, "encoder": encoder_only}
+
+
+def random_weights(model):
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        parameter.data.normal_(mean=float(parameter.dim() == 1), std=0.2)
+    return model
+
+
+def save(folder, family: str, **fields):
+    """A tiny model with random weights and its tokenizer, saved; both come back."""
+    tokenizer = train_tokenizer(TEXTS * 3, family, vocab_size=290)
+    model = random_weights(FAMILIES[family](vocab_size=len(tokenizer), max_position_embeddings=64, **fields))
+    model.save_pretrained(folder / "ours")
+    tokenizer.save_pretrained(folder / "ours")
+    return model.eval(), tokenizer
+
+
+def export(folder, *options: str) -> str:
+    main(["--source", str(folder / "ours"), "--output", str(folder / "exported"), *options])
+    return str(folder / "exported")
+
+
+def tokens_of(tokenizer, texts: list[str]) -> list[list[str]]:
+    return [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(texts)["input_ids"]]
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, "own target embedding"])
+@pytest.mark.parametrize("beams", [1, 4])
+def test_a_translator_gives_the_same_beams_in_ctranslate2(variant, beams, tmp_path):
+    fields = VARIANTS.get(variant, {"share_encoder_decoder_embeddings": False})
+    model, tokenizer = save(tmp_path, "seq2seq", **fields)
+    translator = ctranslate2.Translator(export(tmp_path), device="cpu")
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    options = {"num_beams": beams, "length_penalty": 0.6, "max_new_tokens": 12, "do_sample": False}
+    expected = model.generate(**batch, **options, early_stopping="never" if beams > 1 else False)
+    found = translator.translate_batch(
+        tokens_of(tokenizer, TEXTS), beam_size=beams, length_penalty=0.6, max_decoding_length=12, patience=1
+    )
+    for result, ids in zip(found, expected, strict=True):
+        text = tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0]), skip_special_tokens=True)
+        assert text == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_beams_of_different_lengths_end_and_rank_the_same_in_ctranslate2(alpha, tmp_path):
+    """A model that likes to end: its hypotheses have many lengths, among which the penalty chooses."""
+    fields = {"output_bias": True, "position_embedding": "learned", "norm_position": "pre"}
+    model, tokenizer = save(tmp_path, "seq2seq", **fields)
+    with torch.no_grad():
+        model.lm_head.bias[tokenizer.eos_token_id] += 5.8
+        for stack in (model.model.encoder, model.model.decoder):
+            stack.embed_positions.weight.mul_(10)  # so that no step is like the one before
+    model.save_pretrained(tmp_path / "ours")
+    translator = ctranslate2.Translator(export(tmp_path), device="cpu")
+    texts = [f"{i} miles and {'three ' * (i % 4)}kilometers" for i in range(12)]
+    lengths = set()
+    for text in texts:
+        ids = model.generate(
+            **tokenizer([text], return_tensors="pt"),
+            num_beams=4, length_penalty=alpha, early_stopping=True, max_new_tokens=20,
+        )[0]  # fmt: skip
+        (found,) = translator.translate_batch(
+            tokens_of(tokenizer, [text]), beam_size=4, length_penalty=alpha, max_decoding_length=20,
+            min_decoding_length=0,
+        )  # fmt: skip
+        given = [i for i in ids.tolist()[1:] if i not in (tokenizer.eos_token_id, tokenizer.pad_token_id)]
+        assert tokenizer.convert_tokens_to_ids(found.hypotheses[0]) == given
+        lengths.add(len(given))
+    assert len(lengths) > 2 or alpha < 1  # the penalty makes longer ones win
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_language_model_gives_the_same_continuation_in_ctranslate2(variant, tmp_path):
+    model, tokenizer = save(tmp_path, "causal", **VARIANTS[variant])
+    generator = ctranslate2.Generator(export(tmp_path), device="cpu")
+    for text in TEXTS:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        expected = model.generate(ids, max_new_tokens=10, do_sample=False)[0].tolist()
+        options = {"max_length": 10, "sampling_topk": 1, "include_prompt_in_result": False, "return_end_token": True}
+        found = generator.generate_batch(tokens_of(tokenizer, [text]), **options)[0].sequences_ids[0]
+        assert found == expected[ids.shape[1] :]
+        log_probs = generator.forward_batch([tokenizer.convert_ids_to_tokens(ids[0])], return_log_probs=True)
+        with torch.no_grad():
+            ours = model(ids).logits.log_softmax(-1)
+        torch.testing.assert_close(torch.from_numpy(np.array(log_probs))[0], ours[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, "types"])
+def test_an_encoder_gives_the_same_states_in_ctranslate2(variant, tmp_path):
+    fields = VARIANTS.get(variant, {"type_vocab_size": 2, "normalize_embedding": True})
+    model, tokenizer = save(tmp_path, "encoder", **fields)
+    encoder = ctranslate2.Encoder(export(tmp_path), device="cpu")
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = model.base_model(**batch).last_hidden_state
+    found = torch.from_numpy(np.array(encoder.forward_batch(tokens_of(tokenizer, TEXTS)).last_hidden_state))
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=1e-4)
+
+
+def test_int8_is_smaller_and_close(tmp_path):
+    model, tokenizer = save(tmp_path, "causal", d_model=128, d_ff=256)
+    sizes = {}
+    for kind in ("float32", "int8"):
+        folder = tmp_path / kind
+        main(["--source", str(tmp_path / "ours"), "--output", str(folder), "--quantization", kind])
+        sizes[kind] = (folder / "model.bin").stat().st_size
+    assert sizes["int8"] < 0.4 * sizes["float32"]
+    generator = ctranslate2.Generator(str(tmp_path / "int8"), device="cpu")
+    ids = tokenizer(TEXTS[1], return_tensors="pt")["input_ids"]
+    log_probs = generator.forward_batch([tokenizer.convert_ids_to_tokens(ids[0])], return_log_probs=True)
+    with torch.no_grad():
+        ours = model(ids).logits.log_softmax(-1)[0]
+    found = torch.from_numpy(np.array(log_probs))[0]
+    assert torch.corrcoef(torch.stack((found.flatten(), ours.flatten())))[0, 1] > 0.99
+
+
+def test_the_folder_has_all_it_needs(tmp_path):
+    save(tmp_path, "seq2seq")
+    folder = export(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer("three miles")["input_ids"][-1] == tokenizer.eos_token_id
+    names = {path.name for path in (tmp_path / "exported").iterdir()}
+    assert {"model.bin", "tokenizer.json", "generation_config.json"} <= names
+    with pytest.raises(ValueError, match="exists: choose a new folder"):
+        export(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"d_k": 4, "d_v": 16}, "d_k=4, d_v=16"),
+        ({"sliding_window": 4}, "sliding_window=4"),
+        ({"activation_function": "tanh"}, "activation_function='tanh'"),
+    ],
+)
+def test_what_ctranslate2_does_not_have_is_refused_before_anything_is_written(fields, reason, tmp_path):
+    save(tmp_path, "seq2seq", **fields)
+    with pytest.raises(ValueError, match=reason):
+        export(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+def test_other_projects_models_are_refused(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path / "ours")
+    with pytest.raises(ValueError, match="class GPT2LMHeadModel; it must be one of"):
+        export(tmp_path)
+
+
+def run(session: onnxruntime.InferenceSession, **inputs) -> list[torch.Tensor]:
+    arrays = {name: np.ascontiguousarray(torch.as_tensor(value).numpy()) for name, value in inputs.items()}
+    return [torch.from_numpy(output) for output in session.run(None, arrays)]
+
+
+def session_of(folder: str, name: str) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(f"{folder}/{name}.onnx", providers=["CPUExecutionProvider"])
+
+
+def empty_past(session: onnxruntime.InferenceSession, batch: int) -> dict[str, torch.Tensor]:
+    inputs = {i.name: i.shape for i in session.get_inputs() if i.name.startswith("past")}
+    return {name: torch.zeros(batch, shape[1], 0, shape[3]) for name, shape in inputs.items()}
+
+
+HEADS = {
+    "masked": (VanillaTransformerForMaskedLM, ["logits"]),
+    "classifier": (VanillaTransformerForSequenceClassification, ["logits"]),
+    "tagger": (VanillaTransformerForTokenClassification, ["logits"]),
+    "reader": (VanillaTransformerForQuestionAnswering, ["start_logits", "end_logits"]),
+    "states": (VanillaTransformerEncoderModel, ["last_hidden_state"]),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_each_encoder_gives_the_same_in_onnx_at_any_size(head, tmp_path):
+    model_class, outputs = HEADS[head]
+    model = random_weights(encoder_only(model_class))
+    export_onnx(model, tmp_path / "onnx")
+    session = session_of(tmp_path / "onnx", "model")
+    assert [output.name for output in session.get_outputs()] == outputs
+    for lengths in ([5, 3], [11, 4, 8], [1]):
+        ids, mask = right_padded(lengths)
+        with torch.no_grad():
+            expected = model(input_ids=ids, attention_mask=mask)
+        for name, found in zip(outputs, run(session, input_ids=ids, attention_mask=mask), strict=True):
+            real = mask.bool() if found.dim() > 1 and found.shape[1] == ids.shape[1] else slice(None)
+            torch.testing.assert_close(found[real], expected[name][real], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["paper", "pre-norm", "learned"])
+def test_a_language_model_continues_the_same_in_onnx_step_by_step(variant, tmp_path):
+    model, tokenizer = save(tmp_path, "causal", **VARIANTS[variant])
+    session = session_of(export(tmp_path, "--to", "onnx"), "model")
+    batch = tokenizer(TEXTS, padding=True, padding_side="left", return_tensors="pt")
+    expected = model.generate(**batch, max_new_tokens=8, do_sample=False, eos_token_id=None)
+
+    ids, mask, past = batch["input_ids"], batch["attention_mask"], empty_past(session, len(TEXTS))
+    given = [ids]
+    for _ in range(8):
+        logits, *present = run(session, input_ids=ids, attention_mask=mask, **past)
+        past = dict(zip(past, present, strict=True))
+        ids = logits[:, -1].argmax(-1, keepdim=True)
+        mask = torch.cat((mask, torch.ones_like(ids)), dim=1)
+        given.append(ids)
+    assert torch.equal(torch.cat(given, dim=1), expected)
+    with torch.no_grad():
+        whole = model(given[0], attention_mask=batch["attention_mask"]).logits
+    logits = run(session, **batch, **empty_past(session, len(TEXTS)))[0]
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(logits[real], whole[real], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["paper", "pre-norm"])
+def test_a_translator_translates_the_same_in_onnx_step_by_step(variant, tmp_path):
+    model, tokenizer = save(tmp_path, "seq2seq", **VARIANTS[variant])
+    folder = export(tmp_path, "--to", "onnx")
+    encoder, decoder = session_of(folder, "encoder"), session_of(folder, "decoder")
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    expected = model.generate(**batch, max_new_tokens=8, do_sample=False, eos_token_id=None)
+
+    cross = dict(zip([output.name for output in encoder.get_outputs()], run(encoder, **batch), strict=True))
+    ids, past = torch.full((len(TEXTS), 1), model.config.decoder_start_token_id), empty_past(decoder, len(TEXTS))
+    given = [ids]
+    for _ in range(8):
+        source = {"encoder_attention_mask": batch["attention_mask"], **cross}
+        logits, *present = run(decoder, input_ids=ids, **source, **past)
+        past = dict(zip(past, present, strict=True))
+        ids = logits[:, -1].argmax(-1, keepdim=True)
+        given.append(ids)
+    assert torch.equal(torch.cat(given, dim=1), expected)
+
+
+def test_a_window_is_refused_for_onnx(tmp_path):
+    save(tmp_path, "encoder", sliding_window=4)
+    with pytest.raises(ValueError, match="sliding_window=4: a graph with free lengths"):
+        export(tmp_path, "--to", "onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
+def test_a_model_without_its_output_layer_is_refused(make, tmp_path):
+    make().base_model.save_pretrained(tmp_path / "ours")
+    with pytest.raises(ValueError, match="it must be one of"):
+        export(tmp_path)

@@ -1,0 +1,326 @@
+"""Published models of this architecture compute the same as ours, and ours as Marian and GPT-2.
+
+The truth is the library's own class of each, with random weights.
+"""
+
+import json
+
+import pytest
+import sentencepiece
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForMaskedLM,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    DistilBertForTokenClassification,
+    DistilBertModel,
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    MarianTokenizer,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+)
+
+from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
+from vanilla_transformer.commands import import_checkpoint
+from vanilla_transformer.conversion.from_others import convert
+from vanilla_transformer.conversion.mapping import CannotRepresent
+from vanilla_transformer.conversion.to_others import to_gpt2, to_marian
+from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.data.tokenizer import train_tokenizer
+
+
+SEQ2SEQ = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 64,
+}  # fmt: skip
+GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 50}
+BERT = {
+    "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    "max_position_embeddings": 64, "num_labels": 3,
+}  # fmt: skip
+DISTILBERT = {
+    "vocab_size": 50,
+    "dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "hidden_dim": 48,
+    "max_position_embeddings": 64,
+}
+MARIAN = {
+    **SEQ2SEQ, "vocab_size": 50, "pad_token_id": 49, "decoder_start_token_id": 49, "eos_token_id": 2,
+    "forced_eos_token_id": 2, "scale_embedding": True,
+}  # fmt: skip
+
+
+def marian(**fields):
+    return MarianMTModel(MarianConfig(**MARIAN | fields))
+
+
+TRANSLATORS = {
+    "marian": lambda: marian(activation_function="swish"),
+    "marian with two vocabularies": lambda: marian(share_encoder_decoder_embeddings=False, decoder_vocab_size=60),
+    "bart": lambda: BartForConditionalGeneration(BartConfig(**SEQ2SEQ, vocab_size=50, forced_eos_token_id=2)),
+    "m2m100": lambda: M2M100ForConditionalGeneration(M2M100Config(**SEQ2SEQ, vocab_size=50, scale_embedding=True)),
+    "fsmt": lambda: FSMTForConditionalGeneration(
+        FSMTConfig(**SEQ2SEQ, src_vocab_size=50, tgt_vocab_size=56, langs=["en", "de"])
+    ),
+}
+LANGUAGE_MODELS = {
+    "gpt1": lambda: OpenAIGPTLMHeadModel(OpenAIGPTConfig(**GPT, eos_token_id=2, pad_token_id=0)),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**GPT, n_inner=40, eos_token_id=2, bos_token_id=1, pad_token_id=0)),
+    "gpt2 untied": lambda: GPT2LMHeadModel(
+        GPT2Config(**GPT, tie_word_embeddings=False, eos_token_id=2, bos_token_id=1, pad_token_id=0)
+    ),
+}
+ENCODERS = {
+    "bert": lambda: BertModel(BertConfig(**BERT)),
+    "bert masked": lambda: BertForMaskedLM(BertConfig(**BERT)),
+    "bert tagger": lambda: BertForTokenClassification(BertConfig(**BERT)),
+    "bert reader": lambda: BertForQuestionAnswering(BertConfig(**BERT | {"num_labels": 2})),
+    "distilbert": lambda: DistilBertModel(DistilBertConfig(**DISTILBERT)),
+    "distilbert masked": lambda: DistilBertForMaskedLM(DistilBertConfig(**DISTILBERT, activation="relu")),
+    "distilbert tagger": lambda: DistilBertForTokenClassification(DistilBertConfig(**DISTILBERT)),
+}
+
+
+def random_weights(model):
+    """Weights far from their initial values, biases and norms included; what a mapping forgets, shows."""
+    torch.manual_seed(0)
+    for name, tensor in model.state_dict().items():
+        if "embed_positions" not in name:
+            tensor.data.normal_(mean=1.0 if "norm" in name.lower() and "weight" in name else 0.0, std=0.15)
+    if model.config.model_type == "bart":  # the only one among these translators that learns them
+        model.model.encoder.embed_positions.weight.data.normal_(std=0.5)
+        model.model.decoder.embed_positions.weight.data.normal_(std=0.5)
+    return model.eval()
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+@torch.no_grad()
+def test_a_translator_gives_the_same_logits_and_the_same_beams(name, tmp_path):
+    theirs = random_weights(TRANSLATORS[name]())
+    ours = convert(theirs)
+    source, mask = right_padded([7, 4, 5])
+    source = source.masked_fill(mask == 0, theirs.config.pad_token_id)
+    target = tokens(3, 6)
+    inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
+    inputs["use_cache"] = False  # with it FSMT leaves out the causal mask
+    close(ours(**inputs).logits, theirs(**inputs).logits)
+
+    for options in ({"num_beams": 1}, {"num_beams": 4, "length_penalty": 0.8}):
+        options |= {"max_new_tokens": 12, "do_sample": False}
+        given = {"input_ids": source, "attention_mask": mask}
+        assert torch.equal(ours.generate(**given, **options), theirs.generate(**given, **options))
+
+    ours.save_pretrained(tmp_path)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    close(again(**inputs).logits, theirs(**inputs).logits)
+
+
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+@torch.no_grad()
+def test_a_language_model_gives_the_same_logits_and_the_same_beams(name, tmp_path):
+    theirs = random_weights(LANGUAGE_MODELS[name]())
+    ours = convert(theirs)
+    ids, mask = right_padded([8, 5])
+    real = mask.bool()
+    given, expected = (model(input_ids=ids, attention_mask=mask).logits for model in (ours, theirs))
+    close(given[real], expected[real])
+
+    prompts = tokens(3, 5)
+    for beams in (1, 4):
+        options = {"num_beams": beams, "max_new_tokens": 10, "do_sample": False}
+        expected = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), **options)
+        assert torch.equal(ours.generate(prompts, attention_mask=torch.ones_like(prompts), **options), expected)
+
+    ours.save_pretrained(tmp_path)
+    close(AutoModelForCausalLM.from_pretrained(tmp_path)(prompts).logits, theirs(prompts).logits)
+
+
+@torch.no_grad()
+def test_gpt2_continues_prompts_that_are_padded_on_the_left():
+    theirs = random_weights(LANGUAGE_MODELS["gpt2"]())
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    given = {"input_ids": tokens(2, 5) * mask, "attention_mask": mask, "max_new_tokens": 8, "do_sample": False}
+    assert torch.equal(convert(theirs).generate(**given), theirs.generate(**given))
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@torch.no_grad()
+def test_an_encoder_gives_the_same_output(name):
+    theirs = random_weights(ENCODERS[name]())
+    ours = convert(theirs)
+    ids, mask = right_padded([9, 6])
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if name.startswith("bert"):
+        inputs["token_type_ids"] = (torch.arange(9) > 4).long().expand(2, 9)
+    real = mask.bool()
+    given, expected = ours(**inputs), theirs(**inputs)
+    if name.endswith("reader"):
+        close(given.start_logits[real], expected.start_logits[real])
+        close(given.end_logits[real], expected.end_logits[real])
+    else:
+        close(given[0][real], expected[0][real])
+    if name == "bert masked":
+        del inputs["token_type_ids"]  # all of kind 0
+        close(ours(**inputs)[0][real], theirs(**inputs)[0][real])
+
+
+@torch.no_grad()
+def test_marian_there_and_back_is_the_same_model():
+    theirs = random_weights(TRANSLATORS["marian"]())
+    back = to_marian(convert(theirs))
+    weights = theirs.state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in back.state_dict().items())
+    assert back.config.activation_function == "swish"
+
+
+@pytest.mark.parametrize("fields", [{}, {"share_encoder_decoder_embeddings": False}, {"attention_bias": True}])
+@torch.no_grad()
+def test_a_model_of_the_papers_form_becomes_a_marian_model(fields, tmp_path):
+    ours = encoder_decoder(layer_norm_eps=1e-5, max_position_embeddings=64, **fields)
+    theirs = to_marian(ours)
+    theirs.save_pretrained(tmp_path)
+    theirs = MarianMTModel.from_pretrained(tmp_path).eval()
+    source, mask = right_padded([7, 4])
+    inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": tokens(2, 6)}
+    close(theirs(**inputs).logits, ours(**inputs).logits)
+    options = {"num_beams": 3, "max_new_tokens": 10}
+    given = {"input_ids": source, "attention_mask": mask}
+    assert torch.equal(theirs.generate(**given, **options), ours.generate(**given, **options))
+
+
+@pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned", "scale_embedding": False}])
+@torch.no_grad()
+def test_a_pre_norm_language_model_becomes_a_gpt2_model(fields, tmp_path):
+    ours = decoder_only(norm_position="pre", max_position_embeddings=64, **fields)
+    to_gpt2(ours).save_pretrained(tmp_path)
+    theirs = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    ids = tokens(2, 9)
+    close(theirs(ids).logits, ours(ids).logits)
+    assert torch.equal(
+        theirs.generate(ids, num_beams=3, max_new_tokens=6), ours.generate(ids, num_beams=3, max_new_tokens=6)
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: BertForSequenceClassification(BertConfig(**BERT)), "BertForSequenceClassification"),
+        (lambda: MBartForConditionalGeneration(MBartConfig(**SEQ2SEQ, vocab_size=50)), "mbart"),
+        (lambda: GPT2LMHeadModel(GPT2Config(**GPT, scale_attn_by_inverse_layer_idx=True)), "inverse_layer_idx"),
+        (lambda: marian(decoder_attention_heads=2), "4 heads in the encoder, 2 in the decoder"),
+    ],
+)
+def test_what_ours_cannot_hold_is_refused_before_anything_is_written(make, reason, tmp_path):
+    make().save_pretrained(tmp_path / "theirs")
+    with pytest.raises(CannotRepresent, match=reason):
+        import_checkpoint.main([str(x) for x in ("--source", tmp_path / "theirs", "--output", tmp_path / "ours")])
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize(
+    ("make", "convert_back", "reason"),
+    [
+        (lambda: encoder_decoder(norm_position="pre"), to_marian, "norm_position='pre'"),
+        (lambda: encoder_decoder(d_k=4, d_v=4), to_marian, "d_k=4"),
+        (decoder_only, to_gpt2, "norm_position='post'"),
+        (lambda: decoder_only(norm_position="pre", sliding_window=4), to_gpt2, "sliding_window=4"),
+    ],
+)
+def test_what_theirs_cannot_hold_is_refused(make, convert_back, reason):
+    with pytest.raises(CannotRepresent, match=reason):
+        convert_back(make())
+
+
+@pytest.fixture(scope="module")
+def opus_mt(tmp_path_factory):
+    """A folder as opus-mt models have it: two SentencePiece models, one vocabulary, a Marian model."""
+    folder = tmp_path_factory.mktemp("opus")
+    rows = phrasebook("translation", "en", "es", size=1500)["train"]
+    vocabulary = {"</s>": 0, "<unk>": 1, ">>spa<<": 2}
+    for side in ("source", "target"):
+        (folder / f"{side}.txt").write_text("\n".join(rows[side]), encoding="utf-8")
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(folder / f"{side}.txt"), model_prefix=str(folder / side), vocab_size=300, minloglevel=2,
+            character_coverage=1.0,
+        )  # fmt: skip
+        (folder / f"{side}.model").rename(folder / f"{side}.spm")
+        model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
+        for i in range(3, model.get_piece_size()):
+            vocabulary.setdefault(model.id_to_piece(i), len(vocabulary))
+    vocabulary["<pad>"] = len(vocabulary)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    tokenizer = MarianTokenizer(*(str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")))
+    tokenizer.save_pretrained(folder)
+    pad = vocabulary["<pad>"]
+    ids = {"vocab_size": pad + 1, "pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0}
+    random_weights(marian(**ids, forced_eos_token_id=0)).save_pretrained(folder)
+    return folder
+
+
+def test_a_whole_opus_mt_folder_is_imported_with_a_fast_tokenizer(opus_mt, tmp_path):
+    import_checkpoint.main(["--source", str(opus_mt), "--output", str(tmp_path / "ours")])
+    slow, fast = MarianTokenizer.from_pretrained(opus_mt), AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert fast.is_fast
+    rows = phrasebook("translation", "en", "es", size=1500)["test"]
+    texts = [*rows["source"][:100], "  two   spaces ", ">>spa<< May 5, 2031", "½ ﬁne Ａ", "</s> 12"]
+    for text in texts:
+        assert fast(text)["input_ids"] == slow(text)["input_ids"], text
+    for text in rows["target"][:100]:
+        ids = slow(text_target=text)["input_ids"]
+        assert fast.decode(ids, skip_special_tokens=True) == slow.decode(ids, skip_special_tokens=True)
+
+    theirs, ours = (AutoModelForSeq2SeqLM.from_pretrained(folder).eval() for folder in (opus_mt, tmp_path / "ours"))
+    batch = fast(rows["source"][:3], padding=True, return_tensors="pt")
+    options = {"num_beams": 3, "max_new_tokens": 8}
+    assert torch.equal(ours.generate(**batch, **options), theirs.generate(**batch, **options))
+    with pytest.raises(ValueError, match="exists: choose a new folder"):
+        import_checkpoint.main(["--source", str(opus_mt), "--output", str(tmp_path / "ours")])
+
+
+def test_a_folder_of_ours_becomes_a_marian_folder(tmp_path):
+    tokenizer = train_tokenizer(["three miles", "tres millas"] * 3, vocab_size=280)
+    ours = encoder_decoder(vocab_size=len(tokenizer), layer_norm_eps=1e-5)
+    ours.save_pretrained(tmp_path / "ours")
+    tokenizer.save_pretrained(tmp_path / "ours")
+    folders = ["--source", str(tmp_path / "ours"), "--output", str(tmp_path / "marian")]
+    import_checkpoint.main([*folders, "--to", "marian"])
+    theirs = MarianMTModel.from_pretrained(tmp_path / "marian").eval()
+    batch = AutoTokenizer.from_pretrained(tmp_path / "marian")(["three miles"], return_tensors="pt")
+    assert torch.equal(theirs.generate(**batch, max_new_tokens=9), ours.generate(**batch, max_new_tokens=9))
+    with pytest.raises(ValueError, match="it must be one of: VanillaTransformerForCausalLM"):
+        import_checkpoint.main(["--source", str(tmp_path / "ours"), "--output", str(tmp_path / "x"), "--to", "gpt2"])
+
+
+def test_knobs_that_cannot_work_are_refused():
+    for make, reason in (
+        (lambda: encoder_decoder(target_vocab_size=60), "target_vocab_size=60 differs from vocab_size=50"),
+        (lambda: encoder_decoder(decoder_d_ff=0), "decoder_d_ff=0 must be greater than 0"),
+        (lambda: encoder_only(position_offset=-1), "position_offset=-1 must not be negative"),
+    ):
+        with pytest.raises(Exception, match=reason):
+            make()

@@ -1,0 +1,508 @@
+"""Data from every source under the same names, and faults found before training, with the file and the row."""
+
+import csv
+import gzip
+import json
+import os
+from pathlib import Path
+
+import datasets
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+from transformers import AutoTokenizer, HfArgumentParser
+
+import train_tokenizer
+from vanilla_transformer.data.sources import COLUMNS, DataArguments, load_splits, texts_of
+
+
+PAIRS = [{"source": f"one {i}", "target": f"uno {i}"} for i in range(20)]
+# Texts that readers like to take for something else.
+ODD = [
+    {"source": text, "target": "x"} for text in ("NA", "null", 'say "no", twice', "café\u2028", "हिन्दी", "two\nlines")
+]
+TAGGED = [{"tokens": ["in", "Norway"], "tags": ["O", "B-PLACE"]}, {"tokens": ["now"], "tags": ["O"]}]
+ANSWERED = {"question": "Where?", "context": "In Norway.", "answers": {"text": ["Norway"], "answer_start": [3]}}
+NO_SPLIT = {"validation_fraction": 0}
+
+
+@pytest.fixture(autouse=True)
+def own_folder_without_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name, content):
+    """A file in the working directory: text, bytes, or rows in the format that its name says."""
+    path = Path(name)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, str):
+        path.write_text(content, encoding="utf-8", newline="")
+    elif path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, content[0].keys())
+            writer.writeheader()
+            writer.writerows(content)
+    elif path.suffix == ".parquet":
+        Dataset.from_list(content).to_parquet(name)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
+    return name
+
+
+def compressed(name):
+    Path(f"{name}.gz").write_bytes(gzip.compress(Path(name).read_bytes()))
+    return f"{name}.gz"
+
+
+def load(task, **options):
+    return load_splits(DataArguments(**options), task)
+
+
+def refused(task, message, **options):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        load(task, **options)
+
+
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.json", "pairs.csv", "pairs.parquet"])
+def test_tables_of_every_format_give_their_rows(name):
+    assert load("translation", train_file=[write(name, PAIRS + ODD)], **NO_SPLIT)["train"].to_list() == PAIRS + ODD
+
+
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.csv"])
+def test_gzipped_tables_give_their_rows(name):
+    assert load("translation", train_file=[compressed(write(name, PAIRS))], **NO_SPLIT)["train"].to_list() == PAIRS
+
+
+@pytest.mark.parametrize("names", [("train.en", "train.es"), ("en.txt", "es.txt")])
+@pytest.mark.parametrize("pack", [str, compressed])
+def test_parallel_files_pair_their_lines(names, pack):
+    source, target = "one\u2028\x85\rmore\r\ntwo\n  three ", "uno\r\ndos\n tres\n"
+    files = [pack(write(names[0], source)), pack(write(names[1], target))]
+    rows = load("translation", train_file=files, **NO_SPLIT)["train"]
+    assert rows["source"][:] == ["one\u2028\x85\rmore", "two", "  three "]
+    assert rows["target"][:] == ["uno", "dos", " tres"]
+
+
+def test_several_files_are_one_split():
+    files = [write("a.jsonl", PAIRS[:5]), write("b.jsonl", PAIRS[5:])]
+    assert load("translation", train_file=files, **NO_SPLIT)["train"].to_list() == PAIRS
+
+
+def test_the_splits_are_those_that_the_user_gives():
+    files = {f"{s}_file": [write(f"{s}.jsonl", PAIRS[:n])] for s, n in (("train", 9), ("validation", 4), ("test", 3))}
+    splits = load("translation", **files)
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 9, "validation": 4, "test": 3}
+
+
+def test_a_test_file_alone_is_enough_to_evaluate():
+    assert list(load("translation", test_file=[write("test.jsonl", PAIRS)])) == ["test"]
+
+
+@pytest.mark.parametrize("task", COLUMNS)
+def test_the_phrasebook_has_the_columns_and_no_fault(task):
+    splits = load(task, phrases=1000)
+    assert set(splits) == {"train", "validation", "test"}
+    for rows in splits.values():
+        assert set(rows.column_names) == set(COLUMNS[task])
+
+
+def test_the_phrasebook_speaks_the_languages_asked_for():
+    text = " ".join(load("translation", phrases=1000, source_locale="hi", target_locale="en")["train"]["source"])
+    assert "जनवरी" in text
+
+
+def test_the_phrasebook_follows_the_seed():
+    first, again, other = (load("regression", phrases=1000, data_split_seed=n)["train"][:] for n in (1, 1, 2))
+    assert first == again != other
+
+
+def test_user_columns_get_the_names_of_the_task_and_others_go():
+    rows = [{"en": "a", "de": "b", "score": 1}]
+    splits = load("translation", train_file=[write("a.jsonl", rows)], columns=["source=de", "target=en"], **NO_SPLIT)
+    assert splits["train"].to_list() == [{"source": "b", "target": "a"}]
+
+
+def test_columns_can_be_swapped():
+    columns = ["source=target", "target=source"]
+    splits = load("translation", train_file=[write("a.jsonl", PAIRS)], columns=columns, **NO_SPLIT)
+    assert splits["train"][0] == {"source": "uno 0", "target": "one 0"}
+
+
+@pytest.mark.parametrize(
+    "feature", [{"en": Value("string"), "de": Value("string")}, datasets.Translation(["en", "de"])]
+)
+def test_a_member_of_a_nested_column_is_a_column(feature):
+    rows = [{"translation": {"en": "a", "de": "b"}}]
+    Dataset.from_list(rows, features=Features(translation=feature)).to_parquet("wmt.parquet")
+    columns = ["source=translation.de", "target=translation.en"]
+    splits = load("translation", train_file=["wmt.parquet"], columns=columns, **NO_SPLIT)
+    assert splits["train"].to_list() == [{"source": "b", "target": "a"}]
+
+
+def save_data_set(**splits):
+    """A folder that `load_dataset` reads as it reads a data set on the Hub."""
+    Path("data_set/data").mkdir(parents=True)
+    for split, rows in splits.items():
+        rows.to_parquet(f"data_set/data/{split}-00000-of-00001.parquet")
+    return "data_set"
+
+
+def test_a_data_set_gives_its_splits_by_name():
+    names = {"train": 5, "validation_matched": 3, "test": 2}
+    folder = save_data_set(**{split: Dataset.from_list(PAIRS[:n]) for split, n in names.items()})
+    splits = load("translation", dataset=folder, splits=["validation=validation_matched", "test=none"])
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 5, "validation": 3}
+    refused("translation", "no split 'dev'; it has: .*validation_matched", dataset=folder, splits=["validation=dev"])
+
+
+def test_numbered_classes_get_their_names():
+    features = Features(text=Value("string"), label=ClassLabel(names=["bad", "good"]))
+    rows = Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
+    assert load("classification", dataset=save_data_set(train=rows), **NO_SPLIT)["train"]["label"][:] == [
+        "good",
+        "bad",
+    ]
+
+
+def test_numbered_tags_get_their_names():
+    features = Features(tokens=List(Value("string")), tags=List(ClassLabel(names=["O", "B-PLACE"])))
+    rows = Dataset.from_dict({"tokens": [["in", "Oslo"], ["so"]], "tags": [[0, 1], [0]]}, features=features)
+    tags = load("tagging", dataset=save_data_set(train=rows), **NO_SPLIT)["train"]["tags"][:]
+    assert tags == [["O", "B-PLACE"], ["O"]]
+
+
+def test_a_withheld_label_is_refused():
+    features = Features(text=Value("string"), label=ClassLabel(names=["bad", "good"]))
+    rows = Dataset.from_dict({"text": ["a", "b"], "label": [1, -1]}, features=features)
+    refused("classification", "data_set train, row 2: label: .*withheld", dataset=save_data_set(train=rows))
+
+
+def test_rows_are_held_out_by_seed_where_there_is_no_validation_split():
+    file = write("a.jsonl", PAIRS)
+    first, again, other = (
+        load("translation", train_file=[file], validation_fraction=0.25, data_split_seed=seed) for seed in (1, 1, 2)
+    )
+    assert {split: rows.to_list() for split, rows in first.items()} == {s: r.to_list() for s, r in again.items()}
+    assert first["validation"].to_list() != other["validation"].to_list()
+    assert len(first["validation"]) == 5
+    together = first["train"].to_list() + first["validation"].to_list()
+    assert sorted(row["source"] for row in together) == sorted(row["source"] for row in PAIRS)
+
+
+def test_the_only_example_of_a_class_stays_in_training():
+    rows = [{"text": f"text {i}", "label": "rare" if i == 7 else "common"} for i in range(10)]
+    file = write("a.jsonl", rows)
+    for seed in range(10):
+        splits = load("classification", train_file=[file], validation_fraction=0.5, data_split_seed=seed)
+        assert "rare" in splits["train"]["label"][:]
+        assert len(splits["train"]) + len(splits["validation"]) == 10
+
+
+def test_the_end_of_a_single_document_is_held_out():
+    text = "First line.\n\n" + "abcdefghij" * 100
+    splits = load("language_modeling", train_file=[write("book.txt", text)], validation_fraction=0.1)
+    assert splits["train"]["text"][:] == [text[: int(len(text) * 0.9)]]
+    assert splits["validation"]["text"][:] == [text[int(len(text) * 0.9) :]]
+
+
+@pytest.mark.parametrize(("sample_by", "documents"), [("line", 3), ("paragraph", 2), ("document", 1)])
+def test_a_text_file_has_the_documents_asked_for(sample_by, documents):
+    file = write("book.txt", "a\nb\n\nc\n")
+    assert len(load("language_modeling", train_file=[file], sample_by=sample_by, **NO_SPLIT)["train"]) == documents
+
+
+def test_fewer_rows_are_used_on_request():
+    splits = load("translation", train_file=[write("a.jsonl", PAIRS)], max_train_samples=10, max_eval_samples=3)
+    assert len(splits["train"]) + len(splits["validation"]) == 10
+    splits = load("translation", test_file=["a.jsonl"], max_eval_samples=3)
+    assert splits["test"].to_list() == PAIRS[:3]
+    assert len(load("translation", test_file=["a.jsonl"], max_eval_samples=300)["test"]) == 20
+
+
+def test_a_stream_is_read_as_it_comes_and_its_halves_are_all_of_it():
+    texts = [f"document {i}" for i in range(400)] + ["", " "]
+    file = write("a.jsonl", [{"story": text} for text in texts])
+    options = {"train_file": [file], "columns": ["text=story"], "streaming": True, "validation_fraction": 0.25}
+    splits = load("language_modeling", **options)
+    assert isinstance(splits["train"], datasets.IterableDataset)
+    train, validation = ([row["text"] for row in splits[split]] for split in ("train", "validation"))
+    assert sorted(train + validation) == sorted(texts[:400])
+    assert 60 < len(validation) < 140
+    assert validation == [row["text"] for row in load("language_modeling", **options)["validation"]]
+    other = load("language_modeling", **options, data_split_seed=1)["validation"]
+    assert validation != [row["text"] for row in other]
+
+
+def test_a_stream_is_checked_no_further_than_its_first_rows():
+    rows = [{"text": "good"}] * 5000
+    load("language_modeling", train_file=[write("late.jsonl", [*rows, {"text": 7}])], streaming=True)
+    early = write("early.jsonl", [{"text": "good", "n": 1}, {"text": "good", "n": 2}])
+    refused(
+        "language_modeling", "early.jsonl, row 1: text: 1 is", train_file=[early], columns=["text=n"], streaming=True
+    )
+
+
+def test_empty_texts_are_refused_or_left_out_and_rows_keep_their_numbers():
+    rows = [{"text": "a", "label": 0}, {"text": " ", "label": 0}, {"text": "b", "label": 1}]
+    train, test = write("train.jsonl", rows[:2]), write("test.jsonl", rows[1:])
+    refused("classification", "train.jsonl, row 2: text: is empty", train_file=[train])
+    refused(
+        "classification", "test.jsonl, row 2: label 1 never", train_file=[train], test_file=[test], drop_empty=True
+    )
+    kept = load("classification", train_file=[train], drop_empty=True, **NO_SPLIT)
+    assert kept["train"].to_list() == rows[:1]
+
+
+FAULTS = {
+    "missing file": ("translation", "none.jsonl: there is no such file", {"train_file": ["none.jsonl"]}),
+    "missing column": (
+        "translation",
+        "a.jsonl has no column 'target'; it has: source, nested, nested.de",
+        {"train_file": [("a.jsonl", [{"source": "a", "nested": {"de": "b"}}])]},
+    ),
+    "column used twice": (
+        "translation",
+        "one of ours only",
+        {"train_file": [("a.jsonl", PAIRS)], "columns": ["target=source"]},
+    ),
+    "unknown column of ours": (
+        "translation",
+        "--columns text=a: .* source, target",
+        {"train_file": [("a.jsonl", PAIRS)], "columns": ["text=a"]},
+    ),
+    "empty table": ("translation", "a.jsonl is empty", {"train_file": [("a.jsonl", "")]}),
+    "only a header": ("translation", "a.csv has no rows", {"train_file": [("a.csv", "source,target\n")]}),
+    "no text at all": ("language_modeling", "a.txt has no rows", {"train_file": [("a.txt", "\n\n")]}),
+    "broken JSON": (
+        "translation",
+        "a.jsonl has no rows that can be read",
+        {"train_file": [("a.jsonl", '{"a": 1}\n{')]},
+    ),
+    "unknown format": (
+        "language_modeling",
+        "a.doc: its name must end in one of .json",
+        {"train_file": [("a.doc", "a")]},
+    ),
+    "unequal parallel files": (
+        "translation",
+        "a.en has 2 lines, but a.es has 1",
+        {"train_file": [("a.en", "a\nb\n"), ("a.es", "c\n")]},
+    ),
+    "one parallel file": ("translation", "a.en: .* two files", {"train_file": [("a.en", "a\n")]}),
+    "other encoding in a table": (
+        "translation",
+        "a.csv, line 3: not UTF-8",
+        {"train_file": [("a.csv", "source,target\na,b\né,c\n".encode("latin-1"))]},
+    ),
+    "other encoding in parallel files": (
+        "translation",
+        "a.es, line 2: not UTF-8 .* byte 4",
+        {"train_file": [("a.en", "a\nb\n"), ("a.es", "a\nniño\n".encode("cp1252").replace(b"\xf1o", b"oo\xf1o"))]},
+    ),
+    "missing text": (
+        "translation",
+        "a.jsonl, row 2: target: is empty",
+        {"train_file": [("a.jsonl", [PAIRS[0], {"source": "a", "target": None}])]},
+    ),
+    "empty line": (
+        "translation",
+        "a.en and a.es, row 2: source: is empty",
+        {"train_file": [("a.en", "a\n\nc\n"), ("a.es", "a\nb\nc\n")]},
+    ),
+    "number for a text": (
+        "classification",
+        "a.jsonl, row 1: text: 5 is not a text",
+        {"train_file": [("a.jsonl", [{"text": 5, "label": 1}])]},
+    ),
+    "fault in the second file": (
+        "translation",
+        "b.jsonl, row 1: source: is empty",
+        {"train_file": [("a.jsonl", PAIRS), ("b.jsonl", [{"source": "", "target": "a"}])]},
+    ),
+    "missing class": (
+        "classification",
+        "a.jsonl, row 2: label: None is not a class",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": "x"}, {"text": "a", "label": None}])]},
+    ),
+    "number for a class": (
+        "classification",
+        "a.jsonl, row 1: label: 0.5 is not a class",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": 0.5}])]},
+    ),
+    "unseen class": (
+        "classification",
+        "b.jsonl, row 2: label 'y' never occurs in training",
+        {
+            "train_file": [("a.jsonl", [{"text": "a", "label": "x"}])],
+            "test_file": [("b.jsonl", [{"text": "a", "label": "x"}, {"text": "a", "label": "y"}])],
+        },
+    ),
+    "unseen class among several": (
+        "classification",
+        "b.jsonl, row 1: label 'y' never occurs in training",
+        {
+            "train_file": [("a.jsonl", [{"text": "a", "label": ["x", "z"]}])],
+            "test_file": [("b.jsonl", [{"text": "a", "label": ["z", "y"]}])],
+        },
+    ),
+    "class for a number": (
+        "regression",
+        "a.jsonl, row 1: label: 'high' is not a number",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": "high"}])]},
+    ),
+    "not a number": (
+        "regression",
+        "a.parquet, row 2: label: nan is not a number",
+        {"train_file": [("a.parquet", [{"text": "a", "label": 1.5}, {"text": "a", "label": float("nan")}])]},
+    ),
+    "too few tags": (
+        "tagging",
+        "a.jsonl, row 1: tags: .* is not a list of 2 tags",
+        {"train_file": [("a.jsonl", [{"tokens": ["a", "b"], "tags": ["O"]}])]},
+    ),
+    "text for tokens": (
+        "tagging",
+        "a.jsonl, row 1: tokens: 'a b' is not a list of tokens",
+        {"train_file": [("a.jsonl", [{"tokens": "a b", "tags": ["O", "O"]}])]},
+    ),
+    "empty token": (
+        "tagging",
+        "a.jsonl, row 1: tokens: ' ' is not a token",
+        {"train_file": [("a.jsonl", [{"tokens": ["a", " "], "tags": ["O", "O"]}])]},
+    ),
+    "unseen tag": (
+        "tagging",
+        "b.jsonl, row 1: tags 'B-TIME' never occurs in training",
+        {
+            "train_file": [("a.jsonl", TAGGED)],
+            "validation_file": [("b.jsonl", [{"tokens": ["now"], "tags": ["B-TIME"]}])],
+        },
+    ),
+    "misplaced answer": (
+        "question_answering",
+        "a.jsonl, row 1: answers: 'Norway' does not stand at character 0 .* 'In Nor'",
+        {"train_file": [("a.jsonl", [ANSWERED | {"answers": {"text": ["Norway"], "answer_start": [0]}}])]},
+    ),
+    "answer without a place": (
+        "question_answering",
+        "a.jsonl, row 1: answers: 'Norway' is not",
+        {"train_file": [("a.jsonl", [ANSWERED | {"answers": "Norway"}])]},
+    ),
+    "one row to split": (
+        "translation",
+        "one training row, and no validation split",
+        {"train_file": [("a.jsonl", PAIRS[:1])]},
+    ),
+    "stream of one document": (
+        "language_modeling",
+        "a.txt: a stream of one document .*--sample_by",
+        {"train_file": [("a.txt", "a\nb\n")], "streaming": True},
+    ),
+    "stream for another task": (
+        "translation",
+        "--streaming is for language models",
+        {"train_file": [("a.jsonl", PAIRS)], "streaming": True},
+    ),
+}
+
+
+@pytest.mark.parametrize(("task", "message", "options"), FAULTS.values(), ids=FAULTS)
+def test_faults_are_refused_with_their_place(task, message, options):
+    written = {
+        name: [write(*file) if isinstance(file, tuple) else file for file in files]
+        if name.endswith("_file")
+        else files
+        for name, files in options.items()
+    }
+    refused(task, message, **written)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset": "squad", "train_file": ["a.jsonl"]}, "--dataset squad and --train_file exclude each other"),
+        ({"dataset_config": "plain"}, "--dataset_config belongs to a data set on the Hub"),
+        ({"splits": ["test=none"], "train_file": ["a.jsonl"]}, "--splits belongs to a data set on the Hub"),
+        ({"validation_fraction": 1.0}, "--validation_fraction 1.0 must be"),
+    ],
+)
+def test_options_without_a_meaning_together_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        DataArguments(**options)
+
+
+def test_answers_that_are_missing_or_in_place_are_accepted():
+    unanswerable = ANSWERED | {"answers": {"text": [], "answer_start": []}}
+    rows = [ANSWERED, unanswerable]
+    assert load("question_answering", train_file=[write("a.jsonl", rows)], **NO_SPLIT)["train"].to_list() == rows
+
+
+def test_every_option_is_parsed_and_explained():
+    parser = HfArgumentParser(DataArguments)
+    (parsed,) = parser.parse_args_into_dataclasses(
+        "--train_file a.en a.de --columns source=en target=de --streaming --sample_by line".split()
+    )
+    assert (parsed.train_file, parsed.columns, parsed.sample_by) == (
+        ["a.en", "a.de"],
+        ["source=en", "target=de"],
+        "line",
+    )
+    assert parsed.streaming
+    assert all(action.help for action in parser._actions)
+
+
+def test_a_tokenizer_reads_every_text_and_tokens_as_a_sentence():
+    assert list(texts_of(Dataset.from_list(TAGGED), "tagging")) == ["in Norway", "now"]
+    assert list(texts_of(Dataset.from_list(PAIRS[:1]), "translation")) == ["one 0", "uno 0"]
+    assert list(texts_of(Dataset.from_list([ANSWERED]), "question_answering")) == ["Where?", "In Norway."]
+
+
+def test_the_tokenizer_script_saves_a_tokenizer_and_says_how_it_does(capsys):
+    options = "--task tagging --phrases 1000 --vocab_size 500 --output_dir out".split()
+    train_tokenizer.main(options)
+    tokenizer = AutoTokenizer.from_pretrained("out")
+    assert tokenizer.mask_token_id == 3
+    printed = capsys.readouterr().out
+    assert f"out: {len(tokenizer)} tokens" in printed
+    texts = list(texts_of(load("tagging", phrases=1000)["test"], "tagging"))
+    tokens = sum(len(tokenizer.tokenize(text)) for text in texts)
+    size = len("".join(texts).encode())
+    assert f"test: {tokens / len(texts):.2f} tokens per text, {size / tokens:.2f} bytes per token" in printed
+    with pytest.raises(ValueError, match="output_dir=out is not empty"):
+        train_tokenizer.main(options)
+    train_tokenizer.main([*options, "--overwrite", "--template", "causal", "--tokenizer_kind", "character"])
+    assert AutoTokenizer.from_pretrained("out").mask_token is None
+
+
+# The real data sets, where they are at hand.
+
+DATA = os.environ.get("VANILLA_TRANSFORMER_DATA")
+ROWS = {
+    "multi30k_en_de": ("translation", ["source=en", "target=de"], (29000, 1014, 1000)),
+    "sst2": ("classification", ["text=sentence"], (6920, 872, 1821)),
+    "clear_readability": ("regression", [], (3780, 472, 472)),
+    "wnut17": ("tagging", ["tags=ner_tags"], (3394, 1009, 1287)),
+}
+needs_data = pytest.mark.skipif(not DATA, reason="set VANILLA_TRANSFORMER_DATA to the folder of the data sets")
+
+
+@needs_data
+@pytest.mark.parametrize("name", ROWS)
+def test_real_data_sets_are_loaded_whole(name):
+    task, columns, sizes = ROWS[name]
+    files = {f"{s}_file": [f"{DATA}/{name}/{s}.jsonl.gz"] for s in ("train", "validation", "test")}
+    splits = load(task, columns=columns, **files)
+    assert isinstance(splits, DatasetDict)
+    assert tuple(len(rows) for rows in splits.values()) == sizes
+    assert set(splits["train"].column_names) == set(COLUMNS[task])
+
+
+@needs_data
+def test_real_text_is_split_as_nanogpt_splits_it():
+    file = Path(DATA, "tinyshakespeare/input.txt")
+    splits = load("language_modeling", train_file=[str(file)], validation_fraction=0.1)
+    text = file.read_text(encoding="utf-8")
+    assert splits["train"][0]["text"] == text[:1_003_854]
+    assert splits["validation"][0]["text"] == text[1_003_854:]

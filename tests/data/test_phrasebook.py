@@ -1,0 +1,295 @@
+"""The embedded data: true to CLDR, the same for the same seed, with nothing shared between the splits."""
+
+import hashlib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from functools import cache
+from itertools import combinations
+from random import Random
+
+import pytest
+from babel import Locale
+from babel.dates import format_date, format_time, format_timedelta
+from babel.units import format_unit
+from datasets import DatasetDict
+
+from vanilla_transformer.data.phrasebook import (
+    CLASSIFIED_LOCALES,
+    NAMES,
+    TASKS,
+    TEMPLATES,
+    TOKEN,
+    UNITS,
+    Example,
+    phrasebook,
+    quantity,
+    say,
+    unambiguous,
+)
+
+
+ENGLISH, SPANISH, HINDI = map(Locale, ("en", "es", "hi"))
+PAIRS = [("en", "es"), ("hi", "en"), ("zh", "en"), ("en", "ar")]
+COLUMNS = {
+    "translation": ["source", "target"],
+    "classification": ["text", "label"],
+    "regression": ["text", "label"],
+    "tagging": ["tokens", "tags"],
+    "question_answering": ["id", "question", "context", "answers"],
+    "language_modeling": ["text"],
+}
+
+
+@cache
+def drawn(task: str, source: str = "en", target: str = "es") -> DatasetDict:
+    return phrasebook(task, source, target, size=3000)
+
+
+def rows(data: DatasetDict) -> list[dict]:
+    return [row for split in data.values() for row in split]
+
+
+def fingerprint() -> str:
+    data = [split.to_list() for task in TASKS for split in phrasebook(task, size=1000, seed=5).values()]
+    return hashlib.sha256(json.dumps(data).encode()).hexdigest()
+
+
+def plain(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
+
+
+def spans(tokens: list[str], tags: list[str]) -> dict[str, str]:
+    """The tokens of each tagged span, by its kind: a sentence has one span of a kind."""
+    found = {}
+    for token, tag in zip(tokens, tags, strict=True):
+        position, _, kind = tag.partition("-")
+        if position == "B":
+            assert kind not in found
+            found[kind] = token
+        elif position == "I":
+            found[kind] += f" {token}"
+    return found
+
+
+# Splits
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_has_its_columns_and_the_size_that_was_asked_for(task):
+    data = drawn(task)
+    assert list(data) == ["train", "validation", "test"]
+    assert all(split.column_names == COLUMNS[task] for split in data.values())
+    assert sum(map(len, data.values())) == 3600
+    smallest = 290 if task == "question_answering" else 300  # whole contexts, of 6 to 10 questions
+    assert all(smallest <= len(data[split]) <= 300 for split in ("validation", "test"))
+
+
+def test_the_same_seed_gives_the_same_data_in_a_process_with_another_hash_order():
+    code = "import test_phrasebook; print(test_phrasebook.fingerprint())"
+    command, environment = [sys.executable, "-c", code], os.environ | {"PYTHONHASHSEED": "12345"}
+    folder = os.path.dirname(__file__)
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == fingerprint()
+
+
+def test_another_seed_gives_other_data():
+    first, second = (phrasebook("language_modeling", size=1000, seed=seed)["train"]["text"] for seed in (0, 1))
+    assert not set(first) & set(second)
+
+
+@pytest.mark.parametrize(
+    ("task", "column", "pair"),
+    [("translation", column, pair) for column in ("source", "target") for pair in PAIRS]
+    + [(task, "text", PAIRS[0]) for task in ("classification", "regression", "language_modeling")]
+    + [("tagging", "tokens", PAIRS[0]), ("question_answering", "context", PAIRS[0])],
+)
+def test_no_phrase_occurs_in_two_splits(task, column, pair):
+    splits = [set(map(str, split[column])) for split in drawn(task, *pair).values()]
+    assert not any(one & other for one, other in combinations(splits, 2))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_source_has_one_target(pair):
+    sources = [row["source"] for row in rows(drawn("translation", *pair))]
+    assert len(sources) == len(set(sources))
+
+
+@pytest.mark.parametrize("pair", [("en", "es"), ("hi", "en")])
+def test_every_word_of_a_held_out_phrase_occurs_in_training(pair):
+    for column in ("source", "target"):
+        words = {
+            name: {word.strip(",") for text in split[column] for word in text.split() if not re.search(r"\d", word)}
+            for name, split in drawn("translation", *pair).items()
+        }
+        assert words["validation"] <= words["train"]
+        assert words["test"] <= words["train"]
+
+
+def test_names_alone_are_in_training_only():
+    data = drawn("translation")
+    train = {row["source"]: row["target"] for row in data["train"]}
+    names = {ENGLISH.territories[code]: SPANISH.territories.get(code) for code in NAMES["country"]}
+    assert len(names.items() & train.items()) > 0.9 * len(names)  # a few are languages too, as Nauru
+    assert not names.keys() & {*data["validation"]["source"], *data["test"]["source"]}
+
+
+# Phrases
+
+
+@pytest.mark.parametrize(
+    ("kind", "locale", "expected"),
+    [
+        ("date", "en", ["February 9, 2024", "Friday, February 9, 2024", "Feb 9, 2024", "2/9/24", "February 9"]),
+        ("date", "hi", ["9 फ़रवरी 2024", "शुक्रवार, 9 फ़रवरी 2024", "9 फ़र॰ 2024", "9/2/24", "9 फ़रवरी"]),
+        ("month", "es", ["febrero de 2024"]),
+        ("month", "hi", ["फ़रवरी 2024"]),
+        ("time", "en", ["3:05 PM", "3:05:07 PM"]),
+        ("time", "de", ["15:05", "15:05:07"]),
+        ("moment", "ar", ["09/02/2024، 3:05:07 م", "9/2/2024، 3:05 م"]),
+    ],
+)
+def test_a_date_is_said_in_all_its_forms_the_plainest_first(kind, locale, expected, monkeypatch):
+    monkeypatch.setattr(
+        "vanilla_transformer.data.phrasebook.random_moment", lambda rng: datetime(2024, 2, 9, 15, 5, 7)
+    )
+    assert say(kind, Random(0), Locale(locale)) == expected
+
+
+def test_translations_are_what_babel_says():
+    checked = {"date": 0, "time": 0, "past": 0, "weight": 0}
+    for row in rows(drawn("translation")):
+        source = row["source"]
+        if re.fullmatch(r"[A-Z][a-z]{3,} \d+, \d{4}", source):
+            kind, expected = "date", format_date(datetime.strptime(source, "%B %d, %Y"), "long", SPANISH)
+        elif re.fullmatch(r"\d+:\d\d [AP]M", source):
+            kind, expected = "time", format_time(datetime.strptime(source, "%I:%M %p"), "short", locale=SPANISH)
+        elif match := re.fullmatch(r"(\d+) hours? ago", source):
+            ago = -timedelta(hours=int(match[1]))
+            kind, expected = "past", format_timedelta(ago, "hour", 1e9, add_direction=True, locale=SPANISH)
+        elif match := re.fullmatch(r"([\d.]+) kilograms", source):
+            kind, expected = "weight", format_unit(float(match[1]), "mass-kilogram", "long", locale=SPANISH)
+        else:
+            continue
+        checked[kind] += 1
+        assert row["target"] == plain(expected)
+    assert min(checked.values()) > 5, checked
+
+
+def test_a_unit_that_cldr_spells_only_short_is_said_short():
+    """Babel itself says "2.5 mass-pound" here."""
+    assert quantity(2.5, "mass-pound", "long", HINDI) == "2.5 पौंड"
+    assert quantity(2.5, "mass-kilogram", "long", HINDI) == "2.5 किलोग्राम"
+
+
+@pytest.mark.parametrize("kind", ["past", "future", "duration", "money", "number", "percentage", *UNITS])
+def test_a_random_state_says_the_same_numbers_in_every_locale(kind):
+    for seed in range(20):
+        english, dutch = (say(kind, Random(seed), Locale(locale)) for locale in ("en", "nl"))
+        assert [re.findall(r"\d", form) for form in english] == [re.findall(r"\d", form) for form in dutch]
+
+
+@pytest.mark.parametrize("pair", [("fr", "ar"), ("fa", "ru")])
+def test_white_space_is_plain_and_direction_marks_are_gone(pair):
+    text = "".join(text for row in rows(phrasebook("translation", *pair, size=1000)) for text in row.values())
+    assert {letter for letter in text if letter.isspace()} == {" "}
+    assert not re.search("[\u200e\u200f\u061c]", text)
+
+
+# The other tasks
+
+
+def test_a_text_is_in_one_locale_and_every_locale_is_in_every_split():
+    data = drawn("classification")
+    assert all(set(split["label"]) == set(CLASSIFIED_LOCALES) for split in data.values())
+    texts = [row["text"] for row in rows(data)]
+    assert len(texts) == len(set(texts))
+    assert all(re.search(r"[^\W\d_]", text) for text in texts)
+
+
+def test_the_label_of_a_duration_is_log10_of_its_seconds():
+    hours = {"s": 1 / 3600, "mi": 1 / 60, "h": 1, "d": 24, "w": 168, "mo": 730, "mt": 730, "y": 8760}
+    for row in rows(drawn("regression")):
+        parts = re.findall(r"(\d+) (s|mi|h|d|w|mo|mt|y)", row["text"])
+        assert len(parts) == len(re.findall(r"\d+", row["text"]))
+        assert math.isclose(row["label"], math.log10(3600 * sum(int(n) * hours[unit] for n, unit in parts)))
+
+
+def test_tags_are_bio_and_their_spans_are_the_phrases_of_the_sentence():
+    slots = re.compile(r"\\{(\w+)\\}")
+    patterns = [slots.sub(r"(?P<\1>.+)", re.escape(re.sub(r"([.,])", r" \1", template))) for template in TEMPLATES]
+    for row in rows(drawn("tagging")):
+        for before, tag in zip(["O", *row["tags"]], row["tags"], strict=False):
+            assert re.fullmatch("O|[BI]-[A-Z]+", tag)
+            assert not tag.startswith("I-") or before[2:] == tag[2:]
+        text = " ".join(row["tokens"])
+        [phrases] = [match.groupdict() for pattern in patterns if (match := re.fullmatch(pattern, text))]
+        assert spans(**row) == {slot.upper(): phrase for slot, phrase in phrases.items()}
+
+
+def test_spans_of_countries_and_languages_are_names_in_cldr():
+    names = {
+        kind: {" ".join(TOKEN.findall(name)) for name in values.values()}
+        for kind, values in (("COUNTRY", ENGLISH.territories), ("LANGUAGE", ENGLISH.languages))
+    }
+    found = [(kind, span) for row in rows(drawn("tagging")) for kind, span in spans(**row).items() if kind in names]
+    assert len(found) > 1000
+    assert all(span in names[kind] for kind, span in found)
+
+
+def test_an_answer_is_the_slice_of_its_context_and_occurs_there_once():
+    data = rows(drawn("question_answering"))
+    for row in data:
+        [text], [start] = row["answers"]["text"], row["answers"]["answer_start"]
+        assert row["context"][start : start + len(text)] == text
+        assert row["context"].count(text) == 1
+    assert len({row["id"] for row in data}) == len(data)
+    assert len({row["context"] for row in data}) < len(data) / 5
+
+
+def test_every_fact_of_a_template_has_its_own_question():
+    for template, questions in TEMPLATES.items():
+        assert list(questions) == re.findall(r"{(\w+)}", template)
+    questions = [question for asked in TEMPLATES.values() for question in asked.values()]
+    assert len(questions) == len(set(questions))
+
+
+def test_documents_have_several_sentences():
+    assert all(4 <= len(re.findall(r"[.] [A-Z]|[.]$", row["text"])) for row in rows(drawn("language_modeling")))
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"task": "summarization"}, "Unknown task 'summarization': choose one of translation, classification"),
+        ({"task": "translation", "target": "xx"}, "Unknown locale 'xx': choose one of .* es, .*"),
+        ({"task": "translation", "source": ""}, "Unknown locale ''"),
+        ({"task": "translation", "target": "aa"}, r"only \d+ names of countries in 'aa'"),
+        ({"task": "translation", "source": "pt-BR", "target": "pt_BR"}, "target='pt_BR' are the same locale: choose"),
+        ({"task": "tagging", "source": "es"}, "source='es' and target='es' are options of the task 'translation'"),
+        ({"task": "translation", "size": 999}, "size=999 is out of range: choose from 1000 to 100000"),
+        ({"task": "tagging", "size": 100_001}, "size=100001 is out of range"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_the_valid_choices(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        phrasebook(**arguments)
+
+
+def test_more_examples_than_there_are_is_an_error():
+    example = Example("one", "one", {"text": "one"})
+    with pytest.raises(ValueError, match="40 draws gave only 1 of 2 examples: choose a smaller size"):
+        unambiguous(iter([example] * 100), 2)
+
+
+def test_a_source_that_was_drawn_with_two_targets_is_dropped():
+    pairs = [("10/11", "11/10"), ("10/11", "10/11"), ("May", "mayo"), ("10/11", "11/10"), ("June", "junio")]
+    examples = [Example(one, other, {"source": one, "target": other}) for one, other in pairs]
+    assert [example.given for example in unambiguous(iter(examples), 2)] == ["May", "June"]

@@ -1,0 +1,243 @@
+"""Tokenizers: nothing is lost, nothing is unknown, and AutoTokenizer alone loads them."""
+
+import json
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+from transformers import AutoTokenizer
+
+from configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
+
+
+CORPUS = [
+    "The museum in Norway had 1204 visitors in May 2031.",
+    "Das Museum in Norwegen hatte im Mai 2031 1.204 Besucher.",
+    "नॉर्वे के संग्रहालय में मई 2031 में 1,204 आगंतुक आए।",
+    "वे संग्रहालय में आए, और हम संग्रहालय में नहीं आए।",
+] * 10
+
+# Most of these characters are not in the corpus.
+TEXTS = {
+    "hindi": "हिन्दी में एक वाक्य, क्षत्रिय ज़्यादा",
+    "arabic": "مَرْحَبًا بِالعَالَم ١٢٣",
+    "persian with a zero width non-joiner": "می\u200cخواهم",
+    "hebrew between direction marks": "\u200fשלום\u200e (world) \u202bעברית\u202c",
+    "chinese": "我喜欢学习变换器模型。",
+    "japanese": "トランスフォーマー・モデル",
+    "thai": "สวัสดีชาวโลก",
+    "korean": "안녕하세요 세계",
+    "emoji joined by zero width joiners": "👩🏽‍🚀 👨‍👩‍👧‍👦 🏳️‍🌈 🇳🇴",
+    "combining marks": "e\u0301 a\u0323\u0302 Z\u0351\u036b\u0343\u036a\u0302\u036b",
+    "composed and compatibility characters": "é ﬁ Å Ⅷ ﷺ",
+    "spaces": "  two  in front,   three inside, one behind ",
+    "other white space": "\ttab\n\nnew lines\r\n\x0b\x0c\x85\u00a0\u2009\u2028\u3000.",
+    "only spaces": "   ",
+    "control characters": "nul\x00bell\x07escape\x1b[0m delete\x7f",
+    "noncharacters and private use": "\ufeff\ufffd\ufffe\uffff\ue000\U0010fffd\U000e0001",
+    "code": 'if (x != "\\n") { y += 0x1F; }  // <0x41> Ġ ▁',
+}
+LITERALS = "a <pad> b<s>c</s> <mask> <unk>"
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return {
+        (template, kind): train_tokenizer(CORPUS, template=template, kind=kind, vocab_size=600)
+        for template in TEMPLATES
+        for kind in KINDS
+    }
+
+
+def round_trip(tokenizer, text):
+    return tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_any_text_decodes_to_itself(tokenizers, template, kind, text):
+    assert round_trip(tokenizers[template, kind], text) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_character_of_unicode_decodes_to_itself(tokenizers, kind):
+    text = "".join(chr(point) for point in range(0x110000) if unicodedata.category(chr(point)) != "Cs")[::5]
+    assert round_trip(tokenizers["seq2seq", kind], text) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("template", ["seq2seq", "causal"])
+def test_a_special_token_written_in_a_text_is_text(tokenizers, template, kind):
+    tokenizer = tokenizers[template, kind]
+    assert round_trip(tokenizer, LITERALS) == LITERALS
+    assert not set(tokenizer(LITERALS, add_special_tokens=False)["input_ids"]) & {0, 1, 2}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_is_no_unknown_token(tokenizers, kind):
+    tokenizer = tokenizers["seq2seq", kind]
+    assert tokenizer.unk_token is None
+    assert "<unk>" not in tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_special_tokens_have_the_ids_that_configs_expect(tokenizers, template, kind):
+    tokenizer, config = tokenizers[template, kind], VanillaTransformerConfig()
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        assert getattr(tokenizer, name) == getattr(config, name)
+    assert config.decoder_start_token_id == tokenizer.bos_token_id
+    assert tokenizer.mask_token_id == (3 if template == "encoder" else None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("template", "single", "pair"),
+    [
+        ("seq2seq", "A </s>", "A </s> B </s>"),
+        ("causal", "<s> A", "<s> A B"),
+        ("encoder", "<s> A </s>", "<s> A </s> B </s>"),
+    ],
+)
+def test_templates_complete_single_texts_and_pairs(tokenizers, template, single, pair, kind):
+    tokenizer = tokenizers[template, kind]
+    texts = {"A": "Museum in", "B": "May 2031"}
+
+    def ids(pattern):
+        special = {"<s>": [1], "</s>": [2]}
+        plain = {name: tokenizer(text, add_special_tokens=False)["input_ids"] for name, text in texts.items()}
+        return [i for part in pattern.split() for i in (special | plain)[part]]
+
+    assert tokenizer(texts["A"])["input_ids"] == ids(single)
+    assert tokenizer(*texts.values())["input_ids"] == ids(pair)
+
+
+def test_a_batch_has_ids_and_mask_and_pads_on_the_side_of_its_family(tokenizers):
+    for template, padded in (("seq2seq", [1, 0]), ("causal", [0, 1]), ("encoder", [1, 0])):
+        batch = tokenizers[template, "character"](["May", "In"], padding=True)
+        assert set(batch) == {"input_ids", "attention_mask"}
+        assert [batch["attention_mask"][1][0], batch["attention_mask"][1][-1]] == padded
+
+
+def test_a_masked_word_includes_its_space_and_a_masked_character_does_not(tokenizers):
+    for kind, masked in (("byte_bpe", "Mai"), ("character", "Mai ")):
+        tokenizer = tokenizers["encoder", kind]
+        ids = tokenizer("Mai <mask>.", add_special_tokens=False)["input_ids"]
+        place = ids.index(tokenizer.mask_token_id)
+        assert tokenizer.decode(ids[:place]) == masked
+        assert tokenizer.decode(ids[place + 1 :]) == "."
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_offsets_of_a_pair_find_the_answer_in_its_own_text(tokenizers, kind):
+    tokenizer = tokenizers["encoder", kind]
+    question, context = "Where?", "  Das  Museum in\tनॉर्वे 👩🏽‍🚀, 2031."
+    encoded = tokenizer(question, context, return_offsets_mapping=True)
+    for answer in ("Museum", "in", "नॉर्वे", "👩🏽‍🚀", "2031", "31", "."):
+        start = context.index(answer)
+        spans = [
+            span
+            for span, part in zip(encoded["offset_mapping"], encoded.sequence_ids(), strict=True)
+            if part == 1 and span[0] < start + len(answer) and span[1] > start
+        ]
+        assert context[spans[0][0] : spans[-1][1]] == answer
+
+
+def test_byte_bpe_learns_words_with_their_vowel_signs_but_no_numbers(tokenizers):
+    tokenizer = tokenizers["seq2seq", "byte_bpe"]
+    assert len(tokenizer(" संग्रहालय", add_special_tokens=False)["input_ids"]) == 1
+    assert len(tokenizer(" Museum", add_special_tokens=False)["input_ids"]) == 1
+    assert [tokenizer.decode(i) for i in tokenizer(" 2031", add_special_tokens=False)["input_ids"]] == list(
+        (" 2", "0", "3", "1")
+    )
+
+
+def test_characters_are_one_token_each_and_unseen_ones_are_their_bytes(tokenizers):
+    tokenizer = tokenizers["causal", "character"]
+    assert tokenizer.tokenize("के Mai") == list("के Mai")
+    assert tokenizer.tokenize("é") == ["<0xC3>", "<0xA9>"]
+    assert len(tokenizer) == 3 + 256 + len(set("".join(CORPUS)))
+
+
+def test_a_small_vocabulary_keeps_the_most_frequent_characters():
+    tokenizer = train_tokenizer(["aaabbbbc"], kind="character", vocab_size=3 + 256 + 2)
+    assert tokenizer.tokenize("abc") == ["a", "b", "<0x63>"]
+    assert len(tokenizer) == 261
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_vocabulary_is_never_larger_than_asked(kind):
+    smallest = 3 + 256
+    for size in (smallest, smallest + 10):
+        assert len(train_tokenizer(CORPUS, kind=kind, vocab_size=size)) == size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_again_gives_the_same_tokenizer(kind):
+    first, second = (train_tokenizer(iter(CORPUS), kind=kind, vocab_size=600) for _ in range(2))
+    assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lowercase_folds_text_and_leaves_special_tokens_alone(kind):
+    tokenizer = train_tokenizer(["ΑΒΓ Straße İ"] * 3, template="encoder", kind=kind, lowercase=True)
+    assert tokenizer("ΑΒΓ STRAẞE")["input_ids"] == tokenizer("αβγ straße")["input_ids"]
+    assert round_trip(tokenizer, "ΑΒΓ") == "αβγ"
+    assert tokenizer("<mask>")["input_ids"] == [1, 3, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_auto_tokenizer_loads_it_where_this_project_is_not(tokenizers, kind, tmp_path):
+    folder = tmp_path / "tokenizer"
+    expected = {}
+    for template in TEMPLATES:
+        tokenizer = tokenizers[template, kind]
+        tokenizer.save_pretrained(folder / template)
+        expected[template] = tokenizer("  नॉर्वे 👩🏽‍🚀 </s>\n", "2031")["input_ids"]
+    code = f"""
+import importlib.util, json
+from transformers import AutoTokenizer
+assert importlib.util.find_spec("tokenizer_training") is None
+found = {{}}
+for template in {list(TEMPLATES)}:
+    tokenizer = AutoTokenizer.from_pretrained("tokenizer/" + template)
+    found[template] = tokenizer("  नॉर्वे 👩🏽‍🚀 </s>\\n", "2031")["input_ids"]
+print(json.dumps(found))
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == expected
+
+
+def test_a_saved_folder_names_a_class_that_transformers_4_has_too(tokenizers, tmp_path):
+    tokenizers["causal", "byte_bpe"].save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert saved["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert saved["model_input_names"] == ["input_ids", "attention_mask"]  # version 4 adds token_type_ids by default
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.padding_side == "left"
+    assert round_trip(loaded, LITERALS) == LITERALS
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "error", "message"),
+    [
+        ([], {}, ValueError, "corpus is empty"),
+        (["", ""], {}, ValueError, "corpus is empty"),
+        (["a", None], {}, TypeError, "Text 2 of the corpus is None"),
+        (["a"], {"vocab_size": 258}, ValueError, "vocab_size=258 is too small.* 259"),
+        (["a"], {"vocab_size": 259, "template": "encoder"}, ValueError, "vocab_size=259 is too small.* 260"),
+        (["a"], {"template": "decoder"}, ValueError, "template='decoder' .* seq2seq, causal, encoder"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_trained_is_refused_with_the_reason(texts, options, error, message, kind):
+    with pytest.raises(error, match=message):
+        train_tokenizer(iter(texts), kind=kind, **options)
+
+
+def test_an_unknown_kind_is_refused_with_those_that_exist():
+    with pytest.raises(ValueError, match="kind='word' .* byte_bpe, character"):
+        train_tokenizer(["a"], kind="word")

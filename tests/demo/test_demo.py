@@ -1,0 +1,216 @@
+"""The demo answers over its API as the models do, and says in plain words what is wrong with an input."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from gradio_client import Client
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+
+from app import build, serve
+from family import decoder_only, encoder_decoder, encoder_only
+from fresh_process import ROOT
+from loading import LONGEST_INPUT, load
+from understand import saliency
+from vanilla_transformer import (
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForQuestionAnswering,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
+from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.decoding import paper_decoding, translate
+
+
+TEXT = "one two three"
+README = (ROOT / "demo/README.md").read_text(encoding="utf-8")
+
+
+def save(folder: Path, make, template: str, **fields) -> str:
+    tokenizer = train_tokenizer([TEXT, "uno dos tres"] * 3, template, vocab_size=300)
+    torch.manual_seed(0)
+    model = make(vocab_size=len(tokenizer), **fields)
+    if template == "seq2seq":
+        model.generation_config.update(**paper_decoding())
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("demo")
+    heads = {
+        "classifier": (VanillaTransformerForSequenceClassification, {"id2label": {0: "en", 1: "es", 2: "fr"}}),
+        "regressor": (
+            VanillaTransformerForSequenceClassification,
+            {"num_labels": 1, "problem_type": "regression"},
+        ),
+        "tagger": (VanillaTransformerForTokenClassification, {"id2label": {0: "O", 1: "B-number", 2: "I-number"}}),
+        "reader": (VanillaTransformerForQuestionAnswering, {}),
+    }
+    saved = {
+        name: save(folder / name, lambda head=head, **fields: encoder_only(head, **fields), "encoder", **fields)
+        for name, (head, fields) in heads.items()
+    }
+    saved["translator"] = save(folder / "translator", encoder_decoder, "seq2seq")
+    saved["language model"] = save(folder / "lm", decoder_only, "causal")
+    return saved
+
+
+@contextmanager
+def address_of(*models: str) -> Iterator[str]:
+    """The demo on a real HTTP server, as its visitors get it."""
+    app = build(*models)
+    yield serve(app, server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
+    app.close()
+
+
+@contextmanager
+def served(*models: str) -> Iterator[Client]:
+    with address_of(*models) as address:
+        yield Client(address, verbose=False)
+
+
+@pytest.fixture(scope="module")
+def client(folders):
+    with served(*folders.values()) as client:
+        yield client
+
+
+def test_a_text_is_translated_as_by_the_model(client, folders):
+    translation, alternatives, picture = client.predict("one two", "2", "mean", api_name="/translate")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders["translator"]).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folders["translator"])
+    assert translation == translate(["one two"], model, tokenizer)[0]
+    assert len(alternatives["data"]) == 3 and alternatives["data"][0][0] == translation
+    assert picture["type"] == "matplotlib"
+
+
+def test_twenty_users_at_once_get_right_answers(client, folders):
+    texts = [f"one {'two ' * (i % 5)}three" for i in range(20)]
+    with ThreadPoolExecutor(20) as users:
+        found = list(users.map(lambda text: client.predict(text, "1", "1", api_name="/translate")[0], texts))
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders["translator"]).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folders["translator"])
+    assert found == [translate([text], model, tokenizer)[0] for text in texts]
+
+
+def test_a_text_is_classified_as_by_the_pipeline(client, folders):
+    label, mattered, attended = client.predict(TEXT, api_name="/classify")
+    expected = pipeline("text-classification", folders["classifier"], trust_remote_code=True)(TEXT, top_k=None)
+    given = {entry["label"]: entry["confidence"] for entry in label["confidences"]}
+    assert given == pytest.approx({entry["label"]: entry["score"] for entry in expected}, abs=1e-4)
+    assert label["label"] == expected[0]["label"]
+    for shown in (mattered, attended):
+        assert "".join(piece["token"] for piece in shown) == f"<s>{TEXT}</s>"
+        assert max(abs(float(piece["class_or_confidence"])) for piece in shown) == 1
+
+
+def test_gradient_times_input_adds_up_to_the_change_of_the_score(folders):
+    """A step of the embeddings towards 0 changes the score by the sum of what is shown, to first order."""
+    loaded = load(folders["classifier"])
+    loaded.model.double()
+    logits, _, _ = saliency(loaded, TEXT)
+    batch = loaded.tokenizer([TEXT], return_tensors="pt")
+    embeddings = loaded.model.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
+    score = loaded.model(inputs_embeds=embeddings, attention_mask=batch["attention_mask"]).logits[0, logits.argmax()]
+    total = (torch.autograd.grad(score, embeddings)[0] * embeddings).sum()
+    with torch.no_grad():
+        step = loaded.model(inputs_embeds=embeddings * (1 - 1e-5), attention_mask=batch["attention_mask"])
+    assert (score - step.logits[0, logits.argmax()]).item() / 1e-5 == pytest.approx(total.item(), rel=1e-2)
+
+
+def test_spans_are_those_of_the_pipeline(client, folders):
+    shown = client.predict(TEXT, api_name="/tag")
+    tagger = pipeline("token-classification", folders["tagger"], trust_remote_code=True, aggregation_strategy="first")
+    marked = [piece["token"] for piece in shown if piece["class_or_confidence"]]
+    assert "".join(marked).strip() == "".join(TEXT[e["start"] : e["end"]] for e in tagger(TEXT)).strip()
+    assert "".join(piece["token"] for piece in shown) == TEXT
+
+
+def test_the_answer_lies_in_the_text(client):
+    answer, marked = client.predict("two", TEXT, api_name="/answer")
+    assert answer and answer in TEXT
+    (piece,) = [piece["token"] for piece in marked if piece["class_or_confidence"]]
+    assert piece.strip() == answer
+
+
+def test_text_grows_while_it_is_generated_and_is_the_models(client, folders):
+    model = AutoModelForCausalLM.from_pretrained(folders["language model"]).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folders["language model"])
+    job = client.submit("one", 20, 0, 0, 1, 0, api_name="/generate")
+    final = job.result(timeout=60)
+    ids = model.generate(**tokenizer(["one"], return_tensors="pt"), max_new_tokens=20, do_sample=False)
+    assert final == "one" + tokenizer.decode(ids[0, tokenizer(["one"], return_tensors="pt")["input_ids"].shape[1] :],
+                                             skip_special_tokens=True)  # fmt: skip
+    outputs = job.outputs()
+    assert len(outputs) > 2 and all(
+        later.startswith(first) for first, later in zip(outputs, outputs[1:], strict=False)
+    )
+    sampled = [client.predict("one", 20, 1.0, 0, 1, seed, api_name="/generate") for seed in (1, 1, 2)]
+    assert sampled[0] == sampled[1] != sampled[2]
+
+
+def test_the_next_tokens_are_the_models_most_probable(client, folders):
+    found = client.predict("one two", None, api_name="/next_tokens")
+    assert len(found) == 10 and list(found.values()) == sorted(found.values(), reverse=True)
+    model = AutoModelForCausalLM.from_pretrained(folders["language model"]).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folders["language model"])
+    with torch.no_grad():
+        best = model(**tokenizer(["one two"], return_tensors="pt")).logits[0, -1].softmax(-1).max().item()
+    assert max(found.values()) == pytest.approx(best, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("  ", "Please type something"), ("a" * (LONGEST_INPUT + 1), f"keep to {LONGEST_INPUT} characters")],
+)
+def test_bad_input_is_answered_in_plain_words(client, text, message):
+    for arguments, name in (((text, "1", "1"), "/translate"), ((text,), "/classify"), ((text,), "/tag")):
+        with pytest.raises(Exception, match=message):
+            client.predict(*arguments, api_name=name)
+
+
+def test_a_number_is_that_of_the_model(client, folders):
+    value, mattered, _ = client.predict(TEXT, api_name="/regress")
+    loaded = load(folders["regressor"])
+    with torch.no_grad():
+        (expected,) = loaded.model(**loaded.tokenizer(TEXT, return_tensors="pt")).logits[0].tolist()
+    assert value == f"{expected:.3f}" and len(mattered) > 2
+
+
+def test_the_readme_names_every_endpoint_with_its_arguments(client):
+    rows = re.findall(r"^\| `(/\w+)` \|(.*?)\|", README, re.MULTILINE)
+    documented = {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows}
+    endpoints = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
+    assert documented == {
+        name: [argument["parameter_name"] for argument in endpoint["parameters"]]
+        for name, endpoint in endpoints.items()
+    }
+
+
+def test_the_readmes_example_runs(client, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(code.replace("http://127.0.0.1:7860", client.src), {})
+    assert capsys.readouterr().out.splitlines()[-1].startswith("The parcel from")
+
+
+def test_models_run_the_code_that_lies_beside_their_weights(folders, tmp_path):
+    code = "import sys, app; print(type(app.load(sys.argv[1]).model))"
+    command, environment = [sys.executable, "-c", code, folders["translator"]], os.environ | {"HF_HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT / "demo", env=environment, capture_output=True, text=True)
+    assert "<class 'transformers_modules." in done.stdout, done.stderr
+
+
+def test_a_model_without_a_task_is_refused(tmp_path):
+    save(tmp_path / "plain", lambda **fields: encoder_only(VanillaTransformerEncoderModel, **fields), "encoder")
+    with pytest.raises(ValueError, match="class VanillaTransformerEncoderModel"):
+        load(str(tmp_path / "plain"))

@@ -1,0 +1,191 @@
+"""The demo works in a real browser, on a desk and on a phone, and the browser has nothing to complain of."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from test_demo import address_of, save
+
+from family import decoder_only, encoder_decoder, encoder_only
+from vanilla_transformer import VanillaTransformerForSequenceClassification, VanillaTransformerForTokenClassification
+
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+]
+DESK, PHONE = {"width": 1200, "height": 800}, {"width": 375, "height": 700}
+WAIT = 20_000  # milliseconds, for one core that others use too
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("browser")
+
+    def with_head(head):
+        return lambda **fields: encoder_only(head, **fields)
+
+    models = [
+        save(folder / "translator", encoder_decoder, "seq2seq"),
+        save(folder / "lm", lambda **fields: decoder_only(num_layers=12, d_model=128, d_ff=512, **fields), "causal"),
+        save(folder / "classifier", with_head(VanillaTransformerForSequenceClassification), "encoder",
+             id2label={0: "English", 1: "Spanish"}),
+        save(folder / "tagger", with_head(VanillaTransformerForTokenClassification), "encoder",
+             id2label={0: "B-number", 1: "I-number"}),
+    ]  # fmt: skip
+    with address_of(*models) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def visit(browser, address: str, size: dict[str, int] = DESK) -> Iterator:
+    """A page of the demo, which at the end fits the width of its screen, and of which nothing complained."""
+    page = browser.new_page(viewport=size, reduced_motion="reduce")
+    page.set_default_timeout(WAIT)
+    expect.set_options(timeout=WAIT)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(address)
+    yield page
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    page.close()
+    assert complaints == []
+
+
+def tab(page, title: str):
+    """Open a tab, which on a narrow screen may be in the menu of those without room; its panel."""
+    page.wait_for_function("document.querySelector('[role=tab]')")
+    found = page.get_by_role("tab", name=title)
+    if not found.is_visible():
+        page.locator(".overflow-menu > button").click()
+        page.locator(".overflow-dropdown").get_by_role("button", name=title).click()
+    else:
+        found.click()
+    return page.locator("[role=tabpanel]:visible").first
+
+
+def choose(panel, label: str, option: str) -> None:
+    """In a list that opens on a click."""
+    panel.get_by_label(label, exact=True).click()
+    panel.page.get_by_role("option", name=option, exact=True).click()
+
+
+SCREENS = pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+
+
+@SCREENS
+def test_a_translation_its_attention_head_by_head_and_its_steps(browser, address, size):
+    with visit(browser, address, size) as page:
+        panel = tab(page, "Translate")
+        picture = panel.locator(".heat-map img")
+        seen = [picture.get_attribute("src")]
+
+        def redrawn() -> None:
+            expect(picture).not_to_have_attribute("src", seen[-1])
+            seen.append(picture.get_attribute("src"))
+
+        panel.get_by_label("Text", exact=True).fill("three two")
+        panel.get_by_role("button", name="Translate").click()
+        redrawn()
+        choose(panel, "Head", "2")
+        redrawn()
+        panel.get_by_label("encoder self").click()
+        redrawn()
+        choose(panel, "Layer", "1")
+        redrawn()
+        assert len(set(seen)) == len(seen)
+
+        step, written = panel.locator("input[type=range]"), panel.get_by_test_id("highlighted-text")
+        expect(step).to_have_attribute("min", "1")
+        before = written.inner_text()
+        step.press("ArrowRight")
+        expect(written).not_to_have_text(before)
+
+
+def test_the_keyboard_is_enough(browser, address):
+    with visit(browser, address) as page:
+        panel = tab(page, "Translate")
+        picture = panel.locator(".heat-map img")
+        first = picture.get_attribute("src")
+        text = panel.get_by_label("Text", exact=True)
+        text.focus()
+        text.fill("two")
+        page.keyboard.press("Enter")
+        expect(picture).not_to_have_attribute("src", first)
+
+
+def test_empty_input_is_answered_with_a_message(browser, address):
+    with visit(browser, address) as page:
+        panel = tab(page, "Classify")
+        panel.get_by_role("button", name="Classify").click()
+        expect(page.get_by_text("Please type something to classify.")).to_be_visible()
+
+
+@SCREENS
+def test_text_streams_until_it_is_stopped_and_each_token_shows_its_alternatives(browser, address, size):
+    with visit(browser, address, size) as page:
+        panel = tab(page, "Generate")
+        panel.get_by_label("Text", exact=True).fill("one two")
+        panel.get_by_label("number input for New tokens, at most").fill("200")
+        panel.get_by_role("button", name="Generate").click()
+        result = panel.get_by_placeholder("The text will grow here.")
+        lengths = "([e, n]) => e.value.length > n"
+        page.wait_for_function(lengths, arg=[result.element_handle(), 0])
+        begun = len(result.input_value())
+        page.wait_for_function(lengths, arg=[result.element_handle(), begun])
+        panel.get_by_role("button", name="Stop").click()
+        pieces = panel.get_by_test_id("highlighted-text").locator(".textspan, .text")
+        expect(pieces.first).to_be_visible()
+        stopped = result.input_value()
+        page.wait_for_timeout(500)
+        assert result.input_value() == stopped
+
+        pieces.nth(2).click()
+        expect(panel.get_by_test_id("label-output-value").or_(panel.locator(".confidence-set")).first).to_be_visible()
+        expect(panel.locator(".confidence-set")).to_have_count(10)
+
+
+@SCREENS
+def test_a_class_with_what_mattered_and_tags_in_colour(browser, address, size):
+    with visit(browser, address, size) as page:
+        panel = tab(page, "Classify")
+        panel.get_by_label("Text", exact=True).fill("one two three")
+        panel.get_by_role("button", name="Classify").click()
+        expect(panel.locator(".confidence-set")).to_have_count(2)
+        expect(panel.get_by_test_id("highlighted-text")).to_have_count(2)
+
+        panel = tab(page, "Tag")
+        panel.get_by_label("Text", exact=True).fill("one two three")
+        panel.get_by_label("Text", exact=True).press("Enter")
+        expect(panel.get_by_text("number").first).to_be_visible()
+
+
+@SCREENS
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_walk_through_an_example_and_through_a_sentence(browser, address, size, theme):
+    with visit(browser, f"{address}?__theme={theme}", size) as page:
+        panel = tab(page, "Look inside")
+        expect(panel.get_by_text("positional encoding")).to_be_visible()
+        panel.get_by_role("button", name="One layer, step by step").click()
+        expect(panel.get_by_text("Today is sunday").first).to_be_visible()
+        panel.get_by_role("button", name="Your sentence, step by step").click()
+        panel.get_by_label("Sentence").last.fill("one two")
+        panel.get_by_role("button", name="Walk").click()
+        expect(panel.get_by_text("Layer 1, head 1 of translator")).to_be_visible()
+        colour = page.locator(".gradio-container").evaluate("element => getComputedStyle(element).color")
+        light = [int(part) > 127 for part in re.findall(r"\d+", colour)[:3]]
+        assert light == [theme == "dark"] * 3, "the colour of text"

@@ -1,0 +1,230 @@
+"""What the demo shows of the inside of models is what the models compute."""
+
+import re
+
+import pytest
+import torch
+from test_demo import TEXT, save, served
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from family import decoder_only, encoder_decoder, encoder_only
+from inside import MASKS, MOST_WORDS, UNTRAINED, allowed, draw_positions, draw_schedule, learned_positions, likeness
+from loading import load
+from modeling_vanilla_transformer import sinusoids
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerForSequenceClassification,
+)
+from vanilla_transformer.decoding import EXTRA_TOKENS
+from vanilla_transformer.inside.worked_examples import EXAMPLES
+from walk import MOST_TOKENS, twin, walk_through_model
+
+
+POSITIONS = 40  # that the classifier has learned
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("inside")
+
+    def classifier(**fields):
+        return encoder_only(
+            VanillaTransformerForSequenceClassification,
+            position_embedding="learned",
+            max_position_embeddings=POSITIONS,
+            **fields,
+        )
+
+    return {
+        "translator": save(folder / "translator", encoder_decoder, "seq2seq"),
+        "language model": save(folder / "language-model", decoder_only, "causal"),
+        "classifier": save(folder / "classifier", classifier, "encoder"),
+    }
+
+
+@pytest.fixture(scope="module")
+def client(folders):
+    with served(*folders.values()) as client:
+        yield client
+
+
+# Walks
+
+
+def numbers(page: str, part: str, name: str) -> torch.Tensor:
+    """The matrix of a step of a walk."""
+    (step,) = re.findall(
+        rf'<span class="name">{name}</span>.*?</section>',
+        page.split(f"<h2>{part}</h2>")[1].split("<h2>")[0],
+        re.DOTALL,
+    )
+    rows = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in step.split("<tr>")[2:]]
+    return torch.tensor([[float(value) for value in row] for row in rows])
+
+
+@pytest.mark.parametrize(("stack", "layer", "head"), [("encoder", 1, 1), ("decoder", 2, 3)])
+def test_a_walk_through_a_translator_has_the_models_own_attention(client, folders, stack, layer, head):
+    page = client.predict(0, TEXT, "uno dos", stack, layer, head, api_name="/walk_sentence")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders["translator"], attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folders["translator"])
+    labels = tokenizer(text_target="uno dos", return_tensors="pt")["input_ids"]
+    output = model(**tokenizer(TEXT, return_tensors="pt"), labels=labels, output_attentions=True)
+    attention = {"encoder": output.encoder_attentions, "decoder": output.decoder_attentions}[stack]
+    expected = {"self-attention": attention[layer - 1][0, head - 1]}
+    if stack == "decoder":
+        expected["cross-attention"] = output.cross_attentions[layer - 1][0, head - 1]
+    assert f"Layer {layer}, head {head} of translator" in page
+    for part, weights in expected.items():
+        torch.testing.assert_close(numbers(page, part, "weights"), weights, rtol=0, atol=6e-4)
+
+
+@pytest.mark.parametrize(("number", "name", "stack"), [(1, "language model", "decoder"), (2, "classifier", "encoder")])
+def test_a_walk_through_a_single_stack_has_the_models_own_attention(client, folders, number, name, stack):
+    page = client.predict(number, TEXT, "", stack, 2, 4, api_name="/walk_sentence")
+    loaded = load(folders[name])
+    output = loaded.model(**loaded.tokenizer(TEXT, return_tensors="pt"), output_attentions=True)
+    torch.testing.assert_close(
+        numbers(page, "self-attention", "weights"), output.attentions[1][0, 3], rtol=0, atol=6e-4
+    )
+
+
+def test_a_decoder_that_is_told_nothing_reads_its_own_translation(folders):
+    loaded = load(folders["translator"])
+    page = walk_through_model(loaded, "one", "", "decoder", 1, 1)
+    inputs = loaded.tokenizer("one", return_tensors="pt")
+    translation = loaded.model.generate(**inputs, max_length=inputs["input_ids"].shape[1] + EXTRA_TOKENS)
+    assert f"length {translation.shape[1] - 1}" in page
+
+
+def test_a_walk_leaves_no_trace_in_the_model_that_other_tabs_use(folders):
+    loaded = load(folders["translator"])
+    copy = twin(loaded)
+    weights = dict(copy.model.named_parameters())
+    assert all(weights[name] is weight for name, weight in loaded.model.named_parameters())
+    assert not set(map(id, copy.model.modules())) & set(map(id, loaded.model.modules()))
+    assert copy.model.config is not loaded.model.config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, " ", "", "encoder", 1, 1), "Please type something"),
+        ((0, "one " * MOST_TOKENS * 2, "", "encoder", 1, 1), f"keep to {MOST_TOKENS} tokens"),
+        ((0, "one", "uno " * MOST_TOKENS * 2, "decoder", 1, 1), f"keep to {MOST_TOKENS} tokens"),
+        ((1, "one", "", "encoder", 1, 1), "language-model has no encoder, only: decoder"),
+        ((0, "one", "", "encoder", 1, 9), "9 is greater than"),
+        ((2, "one " * POSITIONS, "", "encoder", 1, 1), f"has learned {POSITIONS} positions"),
+    ],
+)
+def test_a_walk_that_cannot_be_is_refused_in_plain_words(client, arguments, message):
+    with pytest.raises(Exception, match=message):
+        client.predict(*arguments, api_name="/walk_sentence")
+
+
+def test_a_worked_example_shows_the_printed_numbers(client):
+    page = client.predict("today", api_name="/walk")
+    agreements = [float(number) for number in re.findall(r"as printed, within ([\d.e-]+)", page)]
+    assert "sunday" in page and len(agreements) == len(EXAMPLES["today"].printed)
+    assert max(agreements) <= EXAMPLES["today"].tolerance
+
+
+def test_each_head_of_a_worked_example_can_be_seen(client):
+    page = client.predict("today", 2, api_name="/walk")
+    assert "head 2 of 2" in page and "as printed" not in page
+    torch.testing.assert_close(numbers(page, "self-attention", "weights"), torch.eye(3))  # as the stand-in attends
+    with pytest.raises(Exception, match="There is no head 2: choose from 1 to 1"):
+        client.predict("midwinter", 2, api_name="/walk")
+
+
+# Positions
+
+
+def test_the_likeness_of_sinusoids_is_symmetric_and_the_same_everywhere():
+    length, d_model = 65, 32
+    near, far = (sinusoids(start + torch.arange(length)[None], d_model)[0] for start in (0, 500))
+    distances, alike = likeness(near)
+    assert distances.tolist() == list(range(-32, 33)) and alike[32] == 1
+    torch.testing.assert_close(alike, alike.flip(0))
+    torch.testing.assert_close(alike, likeness(far)[1], rtol=0, atol=1e-4)
+    assert alike[31] > alike[30] > alike[29]
+
+
+def line(figure, number: int) -> tuple[str, torch.Tensor]:
+    drawn = figure.axes[0].lines[number]
+    return drawn.get_label(), torch.tensor(drawn.get_ydata())
+
+
+def test_learned_positions_are_those_of_the_model(client, folders):
+    tables = learned_positions([load(folder) for folder in folders.values()])
+    assert list(tables) == ["classifier, encoder"]
+    table = load(folders["classifier"]).model.base_model.embed_positions.weight
+    assert torch.equal(tables["classifier, encoder"], table)
+    _, alike = draw_positions(64, 30, "classifier, encoder", table.detach())
+    label, drawn = line(alike, 1)
+    assert label == "learned, classifier, encoder"
+    torch.testing.assert_close(drawn, likeness(table.detach()[:30])[1])
+    pictures = [client.predict(64, 30, name, api_name="/positions") for name in (*tables, UNTRAINED)]
+    assert pictures[0][0] == pictures[1][0] and pictures[0][1] != pictures[1][1]
+
+
+def test_without_a_model_that_has_learned_positions_random_ones_are_called_so():
+    _, alike = draw_positions(64, 30, UNTRAINED, None)
+    label, drawn = line(alike, 1)
+    assert label == "learned, before training"
+    assert drawn[15] == 1 and drawn[:15].abs().max() < 0.6
+
+
+# Masks
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_the_drawn_mask_is_where_a_model_attends(kind):
+    mask = MASKS[kind]
+    paddings = 2 if mask.padded else 0
+    window = 3
+    real = torch.arange(6)[None] < 6 - paddings
+    make = decoder_only if mask.past_only else encoder_only
+    model = make(vocab_size=20, sliding_window=window if mask.near_only else None)
+    model.set_attn_implementation("eager")
+    output = model(torch.arange(6)[None] + 3, attention_mask=real.long(), output_attentions=True)
+    assert torch.equal(output.attentions[0][0, 0] > 0, allowed(kind, 6 - paddings, paddings, window))
+
+
+def test_masks_of_three_words_and_one_padding():
+    def rows(kind: str, window: int = 0) -> list[str]:
+        return ["".join("x" if may else "." for may in row) for row in allowed(kind, 3, 1, window).tolist()]
+
+    assert rows("padding") == ["xxx."] * 4
+    assert rows("causal") == ["x...", "xx..", "xxx.", "xxxx"]
+    assert rows("padding and causal") == ["x...", "xx..", "xxx.", "xxx."]
+    assert rows("sliding window", 2) == ["xx..", "xxx.", ".xxx", "..xx"]
+    assert rows("sliding window and causal", 2) == ["x...", "xx..", ".xx.", "..xx"]
+
+
+def test_a_mask_of_too_many_words_is_refused_in_plain_words(client):
+    with pytest.raises(Exception, match=f"keep to {MOST_WORDS} words"):
+        client.predict("word " * (MOST_WORDS + 1), "causal", 0, 1, api_name="/mask")
+
+
+# Training
+
+
+@pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (256, 1000)])
+def test_the_learning_rate_is_that_of_equation_3(client, d_model, warmup):
+    """In the paper's words: it rises linearly for the first warm-up steps, then falls with the root of the step."""
+    drawn = draw_schedule(d_model, warmup).axes[0].lines[0]
+    rates = dict(zip(drawn.get_xdata().tolist(), drawn.get_ydata().tolist(), strict=True))
+    for step in (1, 501, 4001, 16001):
+        expected = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert rates[step] == pytest.approx(expected, rel=1e-12)
+    assert max(rates.values()) == pytest.approx((d_model * warmup) ** -0.5, rel=1e-2)
+    assert client.predict(d_model, warmup, api_name="/schedule")["type"] == "matplotlib"
+
+
+@pytest.mark.parametrize("preset", ["base", "big", "C-N2"])
+def test_the_calculator_counts_the_parameters_of_the_real_model(client, preset):
+    shown = client.predict(preset, 1000, api_name="/count_parameters")
+    config = VanillaTransformerConfig.from_preset(preset, vocab_size=1000)
+    model = VanillaTransformerForConditionalGeneration(config)
+    assert shown == f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"

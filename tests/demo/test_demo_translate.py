@@ -1,0 +1,230 @@
+"""The demo's way to its models, the pictures and numbers of its translation, and what it keeps to itself."""
+
+import sys
+import warnings
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from test_demo import TEXT, save, served
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+import app
+from family import decoder_only, encoder_decoder
+from first_models import first_models, recipes
+from fresh_process import ROOT
+from loading import load, warn_of_unknown_letters
+from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, attention_picture, target_ids
+
+
+TRANSLATION = "uno dos"
+
+
+# First models
+
+AT_TOY_SIZE = """
+    --d_model 16 --d_ff 16 --num_heads 2 --vocab_size 300 --phrases 1000 --max_train_samples 60 --max_eval_samples 4
+    --max_steps 2 --warmup_steps 1 --tokens_per_batch 200 --disable_tqdm true --use_cpu true
+""".split()
+
+
+@pytest.fixture(scope="module")
+def toys():
+    """The real recipes, of whose options the last count."""
+    return {name: (train, [*options, *AT_TOY_SIZE]) for name, (train, options) in recipes().items()}
+
+
+def test_a_demo_that_has_no_model_trains_three_and_the_next_finds_them(toys, tmp_path, capsys):
+    models = first_models(toys, tmp_path / "runs")
+    assert [load(model).head for model in models] == [
+        "ForConditionalGeneration",
+        "ForSequenceClassification",
+        "ForCausalLM",
+    ]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(toys)
+    shown = capsys.readouterr().out
+    assert [f"Training model {i} of 3" in shown for i in (1, 2, 3, 4)] == [True, True, True, False]
+
+    assert first_models(toys, tmp_path / "runs") == models
+    assert "Training" not in capsys.readouterr().out
+
+
+def test_training_that_breaks_off_leaves_nothing_half_written_and_goes_on_with_what_is_missing(toys, tmp_path, capsys):
+    translator, classifier, language_model = toys
+
+    def break_off(options: list[str]) -> None:
+        toys[classifier][0](options)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        first_models(toys | {classifier: (break_off, toys[classifier][1])}, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [language_model]
+
+    models = first_models(toys, tmp_path)
+    assert [Path(model).name for model in models] == [translator, classifier, language_model]
+    assert "Training model 2 of 2" in capsys.readouterr().out
+
+
+def test_the_quickstarts_model_is_enough(tmp_path):
+    model = save(tmp_path / "quickstart-en-es", encoder_decoder, "seq2seq")
+    assert first_models(recipes(), tmp_path) == [model]
+
+
+def test_a_quickstart_that_was_broken_off_is_not_overwritten(tmp_path):
+    (tmp_path / "quickstart-en-es/checkpoint-100").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="quickstart-en-es holds training that is not finished: remove it first"):
+        first_models(recipes(), tmp_path)
+
+
+@pytest.mark.parametrize("source", ["runs/none/of/these", "nothing-here"])
+def test_a_folder_that_is_not_there_is_named(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        app.main(["--model", source])
+    assert f"{source}: there is no such folder. Train a model first with: make quickstart" in capsys.readouterr().err
+
+
+# Attention and decoding steps
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    """A translator whose two stacks differ in depth."""
+    folder = tmp_path_factory.mktemp("translate") / "translator"
+    return save(folder, lambda **fields: encoder_decoder(encoder_layers=3, **fields), "seq2seq")
+
+
+@pytest.fixture(scope="module")
+def client(folder):
+    with served(folder) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def truth(folder):
+    """The tokens of text and translation, and what the model makes of them, by teacher forcing in plain words."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    source, target = (tokenizer(text, return_tensors="pt")["input_ids"] for text in (TEXT, TRANSLATION))
+    begun = torch.cat([torch.tensor([[model.config.decoder_start_token_id]]), target[:, :-1]], dim=1)
+    with torch.no_grad():
+        output = model(source, decoder_input_ids=begun, output_attentions=True)
+    return tokenizer, source[0].tolist(), target[0].tolist(), output
+
+
+@pytest.mark.parametrize(
+    ("kind", "attribute", "layer"),
+    [("cross", "cross_attentions", 2), ("encoder self", "encoder_attentions", 3),
+     ("decoder self", "decoder_attentions", 1)],
+)  # fmt: skip
+@pytest.mark.parametrize("head", ["mean", "3"])
+def test_the_drawn_attention_is_the_models_own(folder, truth, kind, attribute, layer, head):
+    tokenizer, source, target, output = truth
+    (axes,) = attention_picture(load(folder), TEXT, TRANSLATION, kind, str(layer), head).axes
+    attention = output[attribute][layer - 1][0]
+    expected = attention.mean(0) if head == "mean" else attention[int(head) - 1]
+    drawn = torch.tensor(axes.images[0].get_array().tolist())
+    torch.testing.assert_close(drawn, expected, rtol=1e-5, atol=1e-6)
+    rows, columns = (
+        [label.get_text() for label in labels] for labels in (axes.get_yticklabels(), axes.get_xticklabels())
+    )
+    written = [tokenizer.decode([i]).strip() for i in target]
+    read = [tokenizer.decode([i]).strip() for i in source]
+    assert rows == (read if kind == "encoder self" else written)
+    assert columns == (["(start)", *written[:-1]] if kind == "decoder self" else read)
+
+
+def test_every_kind_layer_and_head_has_a_picture_of_its_own(client):
+    choices = [(kind, layer, head) for kind in AXES for layer in "12" for head in ("mean", "3")]
+    pictures = {client.predict(TEXT, TRANSLATION, *choice, api_name="/attention")["plot"] for choice in choices}
+    assert len(pictures) == len(choices)
+
+
+def test_a_layer_that_one_stack_has_not_is_refused_in_plain_words(client):
+    with pytest.raises(Exception, match="There are only 2 layers with cross-attention"):
+        client.predict(TEXT, TRANSLATION, "cross", "3", "mean", api_name="/attention")
+
+
+def test_a_step_of_decoding_shows_the_five_most_probable_tokens(client, truth):
+    tokenizer, _, target, output = truth
+    for step in range(1, len(target) + 1):
+        found = client.predict(TEXT, TRANSLATION, step, api_name="/decoding_step")
+        probabilities, ids = output.logits[0, step - 1].softmax(-1).topk(MOST_LIKELY)
+        assert list(found.values()) == pytest.approx(probabilities.tolist(), abs=1e-5)
+        for name, i in zip(found, ids.tolist(), strict=True):
+            assert name in (repr(tokenizer.decode([i])), tokenizer.convert_ids_to_tokens(i))
+    for step in (0, len(target) + 1):
+        with pytest.raises(Exception, match=f"has the steps 1 to {len(target)}"):
+            client.predict(TEXT, TRANSLATION, step, api_name="/decoding_step")
+
+
+def test_of_a_translation_that_is_too_long_the_first_tokens_are_shown(folder):
+    loaded = load(folder)
+    assert target_ids(loaded, TRANSLATION * LONGEST_TRANSLATION) == target_ids(loaded, TRANSLATION * 100)
+    assert len(target_ids(loaded, TRANSLATION * 100)) == MOST_TOKENS
+
+
+def test_a_translator_that_has_learned_few_positions_says_so(tmp_path):
+    def make(**fields):
+        return encoder_decoder(position_embedding="learned", max_position_embeddings=30, **fields)
+
+    with served(save(tmp_path / "translator", make, "seq2seq")) as client:
+        assert client.predict("one two", "2", "mean", api_name="/translate")[1]
+        with pytest.raises(Exception, match="has learned 30 positions, and this text has"):
+            client.predict("one two " * 20, "2", "mean", api_name="/translate")
+
+
+# What a visitor is told, and what not
+
+
+@pytest.mark.parametrize(("text", "warned"), [("Οδυσσέας", True), ("one Ιθάκη", True), ("one two Ω", False)])
+def test_letters_that_the_model_has_never_seen_are_pointed_out(folder, text, warned):
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        warn_of_unknown_letters(load(folder), text)
+    assert ["never seen most of these letters" in str(warning.message) for warning in caught] == [True] * warned
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory) -> Path:
+    """A language model that fails at any text: the ids of its tokens are beyond its embeddings."""
+    folder = tmp_path_factory.mktemp("private") / "failing"
+    save(folder, lambda vocab_size, **fields: decoder_only(vocab_size=vocab_size // 2, **fields), "causal")
+    return folder
+
+
+def test_errors_tell_a_visitor_nothing_of_the_server(failing, caplog):
+    with served(str(failing)) as client:
+        for name in ("/generate", "/next_tokens", "/walk_sentence"):
+            arguments = (0, TEXT, "", "decoder", 1, 1) if name == "/walk_sentence" else (TEXT,)
+            with pytest.raises(Exception) as caught:
+                client.predict(*arguments, api_name=name)
+            told = "".join(map(str, (caught.value, caught.value.__cause__, caught.value.__context__)))
+            for secret in (str(ROOT), str(failing.parent), sys.prefix, "Traceback", "ValueError", "vocabulary"):
+                assert secret not in told
+    assert "Generation failed" in caplog.text and "the vocabulary has" in caplog.text  # the terminal has it all
+
+
+def test_no_path_of_the_server_is_in_the_page_and_none_of_its_files_to_be_had(folder):
+    with served(folder) as client:
+        page, config, api = (httpx.get(client.src + path).text for path in ("", "config", "gradio_api/info"))
+        for secret in (str(ROOT), str(Path(folder).parent), sys.prefix):
+            assert all(secret not in text for text in (page, config, api))
+        for path in (f"{folder}/config.json", ROOT / "demo/app.py", "/etc/passwd"):
+            assert httpx.get(f"{client.src}gradio_api/file={path}").status_code == 403
+
+
+def test_files_and_calls_that_go_round_the_queue_are_refused(folder):
+    with served(folder) as client:
+        upload = httpx.post(f"{client.src}gradio_api/upload", files={"files": ("any.txt", b"abc")})
+        assert upload.status_code >= 400
+        call = httpx.post(f"{client.src}gradio_api/run/translate", json={"data": ["one", "1", "mean", "cross"]})
+        assert call.status_code >= 400
+
+
+def test_of_too_many_visitors_at_once_the_last_are_sent_away(tmp_path):
+    with served(save(tmp_path / "model", decoder_only, "causal")) as client:
+        jobs = [client.submit("one", 30, 0, 0, 1, 0, api_name="/generate") for _ in range(45)]
+        answers = [job.exception(timeout=120) for job in jobs]
+    refused = [str(answer) for answer in answers if answer is not None]
+    assert 0 < len(refused) <= 45 - 32 and all("full" in answer.lower() for answer in refused)

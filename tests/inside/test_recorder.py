@@ -1,0 +1,263 @@
+"""The recorder shows what the real modules compute, and leaves them as they were."""
+
+import re
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
+from fresh_process import ROOT
+from vanilla_transformer import VanillaTransformerEncoderModel
+from vanilla_transformer.inside.recorder import find_stacks, record
+
+
+SELF_ATTENTION = [
+    "queries", "keys", "values", "scores", "scaled scores", "mask", "masked scores", "weights", "heads",
+    "concatenation", "output projection", "residual", "layer norm",
+]  # fmt: skip
+EMBEDDING = ["tokens", "embeddings", "positions", "embedding + position"]
+FEED_FORWARD = ["hidden", "activation", "feed-forward output", "residual", "layer norm"]
+OUTPUT = ["layer output", "stack output", "logits"]
+
+
+def inputs_of(model) -> dict[str, torch.Tensor]:
+    ids, mask = right_padded([5, 3])
+    extra = {"decoder_input_ids": tokens(2, 4)} if model.config.is_encoder_decoder else {}
+    return {"input_ids": ids, "attention_mask": mask, **extra}
+
+
+def by_part(steps) -> dict[tuple[str, str], torch.Tensor]:
+    found = {(step.part, step.name): step.tensor for step in steps}
+    assert len(found) == len(steps), "a part has a name twice"
+    return found
+
+
+def with_random_biases(model):
+    """Biases and norms that a recorder which forgot them would miss."""
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, mean=0.5)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "stack", "parts"),
+    [
+        (encoder_only, "encoder", [*EMBEDDING, *SELF_ATTENTION, *FEED_FORWARD, *OUTPUT]),
+        (decoder_only, "decoder", [*EMBEDDING, *SELF_ATTENTION, *FEED_FORWARD, *OUTPUT]),
+        (encoder_decoder, "encoder", [*EMBEDDING, *SELF_ATTENTION, *FEED_FORWARD, *OUTPUT[:2]]),
+        (
+            encoder_decoder,
+            "decoder",
+            [*EMBEDDING, *SELF_ATTENTION, "encoder output", *SELF_ATTENTION, *FEED_FORWARD, *OUTPUT],
+        ),
+    ],
+)
+def test_the_steps_come_in_the_order_of_figure_1(make, stack, parts):
+    model = make()
+    assert [step.name for step in record(model, inputs_of(model), stack=stack)] == parts
+    with_layer_input = record(model, inputs_of(model), layer=1, stack=stack)
+    assert [step.name for step in with_layer_input] == [*EMBEDDING, "layer input", *parts[len(EMBEDDING) :]]
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+@pytest.mark.parametrize(("make", "stack"), [(encoder_only, "encoder"), (encoder_decoder, "decoder")])
+def test_each_step_is_its_equation(make, stack, norm_position):
+    """Computed once more from the weights, by the formulas of the paper."""
+    model = with_random_biases(make(norm_position=norm_position, dropout=0.0))
+    inputs = inputs_of(model)
+    found = by_part(record(model, inputs, stack=stack))
+    stack_module = find_stacks(model)[stack]
+    layer = stack_module.layers[0]
+    post = norm_position == "post"
+    close = torch.testing.assert_close
+
+    ids = inputs["decoder_input_ids" if stack == "decoder" else "input_ids"]
+    assert torch.equal(found["embedding", "tokens"], ids)
+    embedded, positions = found["embedding", "embeddings"], found["embedding", "positions"]
+    close(embedded, stack_module.embed_tokens.weight[ids])
+    x = found["embedding", "embedding + position"]
+    close(x, embedded * 32**0.5 + positions)
+
+    def add_and_norm(part: str, norm: torch.nn.LayerNorm, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        close(found[part, "residual"], x + y)
+        if not post:
+            return x + y
+        close(found[part, "layer norm"], F.layer_norm(x + y, (32,), norm.weight, norm.bias, 1e-6))
+        return found[part, "layer norm"]
+
+    def entering(part: str, norm: torch.nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
+        if post:
+            return x
+        close(found[part, "layer norm"], F.layer_norm(x, (32,), norm.weight, norm.bias, 1e-6))
+        return found[part, "layer norm"]
+
+    visible = {
+        "self-attention": torch.ones(4, 4).tril() if stack == "decoder" else inputs["attention_mask"][:, None, None],
+        "cross-attention": inputs["attention_mask"][:, None, None],
+    }
+    for part, name in (("self-attention", "self_attn"), ("cross-attention", "cross_attn")):
+        if not hasattr(layer, name):
+            continue
+        attention, add_norm = getattr(layer, name), getattr(layer, f"{name}_add_norm")
+        entered = entering(part, add_norm.norm, x)
+        source = found[part, "encoder output"] if part == "cross-attention" else entered
+        q, k, v = (found[part, n] for n in ("queries", "keys", "values"))
+        for projected, states, weight in ((q, entered, "q_proj"), (k, source, "k_proj"), (v, source, "v_proj")):
+            for head in range(4):
+                matrix = getattr(attention, weight).weight[8 * head : 8 * head + 8].T
+                close(projected[:, head], states @ matrix, atol=1e-4, rtol=1e-4)
+        close(found[part, "scores"], torch.einsum("bhqd,bhkd->bhqk", q, k), atol=1e-4, rtol=1e-4)
+        close(found[part, "scaled scores"], found[part, "scores"] / 8**0.5)
+        allowed = visible[part].bool().expand_as(found[part, "mask"])
+        assert torch.equal(found[part, "mask"] == 0, allowed) and (found[part, "mask"][~allowed] < -1e30).all()
+        close(found[part, "masked scores"], found[part, "scaled scores"] + found[part, "mask"])
+        exponentials = found[part, "scaled scores"].exp() * allowed
+        close(found[part, "weights"], exponentials / exponentials.sum(-1, keepdim=True), atol=1e-5, rtol=1e-4)
+        close(found[part, "heads"], torch.einsum("bhqk,bhkd->bhqd", found[part, "weights"], v), atol=1e-5, rtol=1e-4)
+        assert torch.equal(found[part, "concatenation"], torch.cat(found[part, "heads"].unbind(1), dim=-1))
+        projected = found[part, "output projection"]
+        close(projected, found[part, "concatenation"] @ attention.o_proj.weight.T, atol=1e-5, rtol=1e-4)
+        x = add_and_norm(part, add_norm.norm, x, projected)
+
+    entered = entering("feed-forward", layer.feed_forward_add_norm.norm, x)
+    fc1, fc2 = layer.feed_forward.fc1, layer.feed_forward.fc2
+    hidden, active = found["feed-forward", "hidden"], found["feed-forward", "activation"]
+    close(hidden, entered @ fc1.weight.T + fc1.bias, atol=1e-4, rtol=1e-4)
+    assert torch.equal(active, hidden.clamp(min=0)) and (hidden < 0).any()
+    close(found["feed-forward", "feed-forward output"], active @ fc2.weight.T + fc2.bias, atol=1e-4, rtol=1e-4)
+    x = add_and_norm("feed-forward", layer.feed_forward_add_norm.norm, x, found["feed-forward", "feed-forward output"])
+    assert torch.equal(found["output", "layer output"], x)
+
+
+@pytest.mark.parametrize("make", [encoder_only, decoder_only, encoder_decoder])
+@pytest.mark.parametrize("window", [None, 3])
+def test_the_recorded_pass_is_the_usual_one_and_the_model_is_as_before(make, window):
+    model = make(sliding_window=window)
+    inputs = inputs_of(model)
+    before = model(**inputs).logits
+    implementation = model.config._attn_implementation
+    stack = "encoder" if make is encoder_only else "decoder"
+    steps = record(model, inputs, layer=1, stack=stack)
+    real = torch.ones_like(before[..., 0]) if make is encoder_decoder else inputs["attention_mask"]
+    recorded = by_part(steps)["output", "logits"]
+    torch.testing.assert_close(recorded[real.bool()], before[real.bool()], atol=1e-5, rtol=1e-5)
+    assert model.config._attn_implementation == implementation
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(model(**inputs).logits, before)
+
+
+def test_a_failing_pass_leaves_the_model_as_before():
+    model = encoder_only()
+    with pytest.raises(ValueError, match="input_ids holds 50"):
+        record(model, {"input_ids": torch.tensor([[50]])})
+    assert model.config._attn_implementation == "sdpa"
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_one_head_is_a_slice_of_all_heads():
+    model = decoder_only()
+    inputs = inputs_of(model)
+    for all_heads, one_head in zip(record(model, inputs), record(model, inputs, head=2), strict=True):
+        tensor = all_heads.tensor
+        if "heads" in all_heads.axes:
+            tensor = tensor[:, 2]
+        assert torch.equal(one_head.tensor, tensor)
+        assert len(one_head.axes) == tensor.dim() and "heads" not in one_head.axes
+
+
+def test_the_last_layers_output_is_the_stacks():
+    model = encoder_decoder()
+    inputs = inputs_of(model)
+    expected = model(**inputs, output_hidden_states=True)
+    found = by_part(record(model, inputs, layer=1, stack="decoder"))
+    torch.testing.assert_close(found["embedding", "layer input"], expected.decoder_hidden_states[1])
+    torch.testing.assert_close(found["output", "layer output"], expected.decoder_hidden_states[2])
+    torch.testing.assert_close(found["cross-attention", "encoder output"], expected.encoder_last_hidden_state)
+
+
+def test_a_module_that_both_stacks_share_is_recorded_in_the_stack_that_was_asked_for():
+    model = encoder_decoder()
+    model.set_input_embeddings(model.get_input_embeddings())
+    assert model.model.encoder.embed_tokens is model.model.decoder.embed_tokens
+    inputs = inputs_of(model)
+    steps = record(model, inputs, stack="decoder")
+    assert torch.equal(steps[0].tensor, inputs["decoder_input_ids"]) and steps[4].part == "self-attention"
+
+
+def test_a_model_with_remote_code_is_recorded_from_the_code_in_its_folder(tmp_path):
+    model = encoder_only(VanillaTransformerEncoderModel)
+    model.save_pretrained(tmp_path)
+    name = "modeling_vanilla_transformer.VanillaTransformerEncoderModel"
+    remote = get_class_from_dynamic_module(name, str(tmp_path)).from_pretrained(tmp_path).eval()
+    assert type(remote) is not type(model)
+    inputs = inputs_of(model)
+    for ours, theirs in zip(record(model, inputs), record(remote, inputs), strict=True):
+        assert ours.source == theirs.source and torch.equal(ours.tensor, theirs.tensor)
+
+
+CODE_OF = {
+    "tokens": "embed_tokens", "positions": "sin()", "embedding + position": "embed_scale", "queries": "q_proj",
+    "keys": "k_proj", "scores": "query @ key", "mask": "+ attention_mask", "weights": "softmax",
+    "heads": "weights @ value", "output projection": "o_proj", "residual": "x + self.dropout", "hidden": "fc1",
+    "stack output": "self.norm(hidden_states)", "logits": "self.lm_head(",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [encoder_only, decoder_only, encoder_decoder])
+def test_each_step_names_the_line_of_code_that_makes_it(make):
+    model = make()
+    lines = (ROOT / "modeling_vanilla_transformer.py").read_text().splitlines()
+    stack = "encoder" if make is encoder_only else "decoder"
+    for step in record(model, inputs_of(model), layer=1, stack=stack):
+        number = re.fullmatch(r"modeling_vanilla_transformer\.py:(\d+)", step.source)[1]
+        assert CODE_OF.get(step.name, "") in lines[int(number) - 1]
+
+
+def test_other_activations_and_learned_positions_are_named():
+    model = encoder_only(activation_function="gelu", position_embedding="learned", scale_embedding=False)
+    equations = {(step.part, step.name): step.equation for step in record(model, inputs_of(model))}
+    assert equations["feed-forward", "activation"] == "gelu(H)"
+    assert equations["embedding", "positions"] == "PE = W_P[pos]"
+    assert equations["embedding", "embedding + position"] == "X = E + PE"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layer": 2}, "layer=2 does not exist: the model has layers 0 to 1"),
+        ({"layer": -1}, "layer=-1"),
+        ({"head": 4}, "head=4 does not exist: the model has heads 0 to 3"),
+        ({"stack": "decoder"}, "stack='decoder' does not exist: VanillaTransformerForMaskedLM has encoder"),
+    ],
+)
+def test_what_does_not_exist_is_named_with_what_does(options, message):
+    model = encoder_only()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        record(model, inputs_of(model), **options)
+
+
+# What popular tutorials get wrong about these equations (docs/walkthrough.md lists it).
+
+
+def test_a_mask_takes_no_part_of_the_weights_and_breaks_none_in_half_precision():
+    """-1e9 would overflow float16, and a row without any key would be NaN under -inf."""
+    model = decoder_only(dropout=0.0).half()
+    ids = tokens(1, 4)
+    padded_left = torch.tensor([[0, 0, 1, 1]])
+    found = by_part(record(model, {"input_ids": ids, "attention_mask": padded_left}))
+    weights = found["self-attention", "weights"]
+    assert found["self-attention", "mask"].dtype == torch.float16
+    assert weights.isfinite().all() and found["output", "logits"].isfinite().all()
+    assert torch.equal(weights[0, 0, 2:] > 0, torch.tensor([[False, False, True, False], [False, False, True, True]]))
+
+
+def test_self_attention_is_not_linear_in_its_input():
+    """The values enter linearly, but the weights depend on the input too."""
+    attention = encoder_only(VanillaTransformerEncoderModel).layers[0].self_attn
+    states = torch.randn(1, 5, 32)
+    with torch.no_grad():
+        once, twice = attention(states, None)[0], attention(2 * states, None)[0]
+    assert (twice - 2 * once).abs().max() > 0.1

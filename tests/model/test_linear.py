@@ -1,0 +1,97 @@
+"""The projection through oneDNN is the one through MKL, and is taken only where it belongs."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import linear_vanilla_transformer
+from benchmarking.timing import MatrixProducts, onednn_product
+from family import encoder_decoder
+from linear_vanilla_transformer import SMALLEST_PRODUCT, Linear, OneDNNLinear, belongs_to_onednn, linear
+
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    """As on a processor where it is faster."""
+    monkeypatch.setattr(linear_vanilla_transformer, "ONEDNN_IS_FASTER", True)
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (3, 10, 40), (1, 40)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_values_and_gradients_are_those_in_double_precision(shape, biased):
+    torch.manual_seed(0)
+    x, weight = torch.randn(*shape, requires_grad=True), torch.randn(20, 40, requires_grad=True)
+    operands = [x, weight, torch.randn(20, requires_grad=True)] if biased else [x, weight]
+    output = OneDNNLinear.apply(x, weight, operands[2] if biased else None)
+    exact = [operand.detach().double().requires_grad_() for operand in operands]
+    expected = F.linear(*exact)
+    upstream = torch.randn_like(output)
+    torch.testing.assert_close(output.double(), expected, rtol=1e-5, atol=1e-5)
+    found = torch.autograd.grad(output, operands, upstream)
+    for gradient, true in zip(found, torch.autograd.grad(expected, exact, upstream.double()), strict=True):
+        torch.testing.assert_close(gradient.double(), true, rtol=1e-5, atol=1e-5)
+
+
+def test_a_gradient_has_gradients_of_its_own():
+    torch.manual_seed(0)
+    x, weight = torch.randn(4, 5, requires_grad=True), torch.randn(3, 5, requires_grad=True)
+
+    def penalty(product) -> tuple[torch.Tensor, ...]:
+        (gradient,) = torch.autograd.grad(product(x, weight, None).pow(3).sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.pow(2).sum(), (x, weight))
+
+    torch.testing.assert_close(penalty(OneDNNLinear.apply), penalty(F.linear), rtol=1e-4, atol=1e-3)
+
+
+def test_only_large_products_of_plain_float32_tensors_on_a_cpu_belong_there(onednn):
+    rows = math.ceil(SMALLEST_PRODUCT / (256 * 64))
+    x, weight = torch.randn(rows, 256), torch.randn(64, 256)
+    assert belongs_to_onednn(x, weight) and belongs_to_onednn(x, nn.Parameter(weight))
+    assert not belongs_to_onednn(x[1:], weight)
+    assert not belongs_to_onednn(x.double(), weight.double())
+    assert not belongs_to_onednn(x.bfloat16(), weight.bfloat16())
+    assert not belongs_to_onednn(x.to("meta"), weight.to("meta"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not belongs_to_onednn(x, weight)
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not belongs_to_onednn(x, weight)
+
+
+def test_a_compiler_and_an_export_see_the_plain_projection(onednn):
+    torch.manual_seed(0)
+    layer, x = Linear(256, 256), torch.randn(64, 256)
+    exported = torch.export.export(layer, (x,))
+    traced = torch.jit.trace(layer, x)
+    assert "mkldnn" not in exported.graph_module.code and "mkldnn" not in str(traced.inlined_graph)
+    for form in (exported.module(), traced):
+        torch.testing.assert_close(form(x), layer(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_learns_the_same(onednn):
+    """Through all projections, the output layer in chunks included."""
+    torch.manual_seed(0)
+    model = encoder_decoder(d_model=256, d_ff=512, vocab_size=600, loss_chunk_size=64, dropout=0.0).train()
+    ids = torch.randint(3, 600, (16, 12))
+
+    def learn(with_onednn: bool) -> list[torch.Tensor]:
+        with torch.backends.mkldnn.flags(enabled=with_onednn), MatrixProducts() as products:
+            loss = model(input_ids=ids, labels=ids).loss
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+        assert with_onednn == any(function is onednn_product for function, _ in products.counts)
+        return [loss.detach(), *gradients]
+
+    torch.testing.assert_close(learn(True), learn(False), rtol=1e-4, atol=1e-6)
+
+
+def test_without_gradients_the_operator_is_called_bare(onednn):
+    layer, x = Linear(256, 256), torch.randn(64, 256)
+    with torch.no_grad():
+        output = linear(x, layer.weight, layer.bias)
+    assert output.grad_fn is None
+    torch.testing.assert_close(output, F.linear(x, layer.weight, layer.bias), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,211 @@
+"""The benchmark counts what it says and compares like with like; how fast anything is, no test asserts."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import benchmark
+from benchmark import BenchmarkArguments
+from benchmarking.costs import step_memory
+from benchmarking.decoding import decoders
+from benchmarking.peers import TOY, classifiers, language_models, translators
+from benchmarking.processes import call_fresh, exponent
+from benchmarking.recipe import OURS, PEER, PEER_AT_RANDOM, Point, rates, run_all, seconds_to
+from benchmarking.results import PACKED, Result, rows_of, write
+from benchmarking.timing import Machine, MatrixProducts, in_turns
+from benchmarking.training import Batches, Trainee, block, real_lengths
+from vanilla_transformer.data.sources import DataArguments
+
+
+CPU = Machine("cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return Batches(real_lengths(DataArguments(phrases=1000)), TOY.vocab_size, rows=8)
+
+
+def test_real_tokens_are_counted_without_padding(batches):
+    inputs, tokens = batches.pair(0)
+    real = (inputs["input_ids"] != 0).sum() + (inputs["labels"] != -100).sum()
+    assert tokens == real < inputs["input_ids"].numel() + inputs["labels"].numel()
+    assert torch.equal(inputs["attention_mask"], (inputs["input_ids"] != 0).long())
+    sentences, tokens = batches.sentences(1)
+    assert tokens == sentences["attention_mask"].sum() and sentences["labels"].shape == (8,)
+
+
+@pytest.mark.parametrize(
+    "makers", [translators(TOY), language_models(TOY, 16), classifiers(TOY)], ids=["seq2seq", "causal", "encoder"]
+)
+def test_peers_have_the_same_body_as_ours(makers):
+    """The same weights in embedding and layers, but for biases, positions and what a peer's own head has beside."""
+    sizes = {}
+    for name, make in makers.items():
+        matrices = {
+            id(p): p.numel()
+            for n, p in make().named_parameters()
+            if p.dim() == 2 and not any(part in n for part in ("pos", "wpe", "pre_classifier"))
+        }
+        sizes[name] = sum(matrices.values())
+    assert len(set(sizes.values())) == 1, sizes
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_all_models_compute_a_loss_of_the_same_batches(batches, precision):
+    """Untrained, each gives about even chances to all tokens: the same loss is computed."""
+    for makers, batch in (
+        (translators(TOY), batches.pair(0)),
+        (language_models(TOY, 16), block(TOY.vocab_size, 4, 16)),
+    ):
+        for name, make in makers.items():
+            loss = Trainee(make(), [batch], CPU, precision).loss(batch[0]).item()
+            assert loss == pytest.approx(math.log(TOY.vocab_size), rel=0.25), name
+
+
+def test_each_model_takes_its_turn_after_a_first_one_that_does_not_count():
+    calls = []
+
+    def task(name: str):
+        return lambda: calls.append(name) or 10.0
+
+    rates = in_turns(CPU, {"a": task("a"), "b": task("b")}, rounds=3)
+    assert calls == ["a", "b"] * 4
+    assert [len(values) for values in rates.values()] == [3, 3] and min(rates["a"]) > 0
+
+
+def test_a_step_trains_and_gives_its_tokens(batches):
+    trainee = Trainee(translators(TOY)[OURS](), [batches.pair(0)], CPU, "fp32")
+    before = trainee.loss(trainee.batches[0][0]).item()
+    assert all(trainee() == trainee.batches[0][1] for _ in range(40))
+    assert trainee.loss(trainee.batches[0][0]).item() < before
+
+
+def test_matrix_products_are_those_of_forward_and_backward():
+    """y = x W: the gradients of x and of W are a product each, as large as the first."""
+    layer, states = nn.Linear(5, 7), torch.randn(3, 5, requires_grad=True)
+    with MatrixProducts() as products:
+        layer(states).sum().backward()
+    assert products.counts.total() == 3 and products.operations() == 3 * 2 * 3 * 5 * 7
+    with products:
+        torch.bmm(torch.randn(2, 3, 4), torch.randn(2, 4, 6))
+    assert products.operations() == 3 * 2 * 3 * 5 * 7 + 2 * 2 * 3 * 4 * 6
+    assert products.seconds(CPU) > 0
+
+
+def test_products_are_timed_in_the_precision_of_the_step(batches):
+    trainee = Trainee(translators(TOY)[OURS](), [batches.pair(0)], CPU, "bf16")
+    types = {layout.dtype for _, layouts in trainee.matrix_products().counts for layout in layouts}
+    assert types == {torch.bfloat16}
+
+
+def test_ratios_are_of_medians_to_ours_and_to_ours_packed():
+    results = [
+        Result("x", OURS, "tokens/s", [1.0, 3.0, 2.0]),
+        Result("x", PACKED, "tokens/s", [6.0, 5.0, 9.0]),
+        Result("x", "peer", "tokens/s", [4.0, 4.0, 4.0]),
+        Result("y", "peer", "tokens/s", [4.0]),
+    ]
+    assert [row[4] for row in rows_of(results)] == ["1.00", "0.33", "0.50", ""]
+    assert [row[5] for row in rows_of(results)] == ["3.00", "1.00", "1.50", ""]
+
+
+def test_spread_is_half_the_distance_of_the_quartiles_over_the_median():
+    assert Result("x", "y", "tokens/s", [1.0, 2.0, 3.0, 4.0, 5.0]).spread == pytest.approx((4.5 - 1.5) / 2 / 3)
+
+
+def test_growth_is_the_power_of_the_length():
+    lengths = [128, 256, 512, 1024]
+    assert exponent(lengths, [3 * n**2 for n in lengths]) == pytest.approx(2)
+    assert exponent(lengths, [0.1 * n**1.1 for n in lengths]) == pytest.approx(1.1)
+
+
+def test_the_time_to_a_loss_lies_on_the_line_between_two_evaluations():
+    points = [Point(0, 0, 0, 6.0), Point(10, 100, 150, 4.0), Point(20, 300, 450, 3.0)]
+    assert [seconds_to(loss, points) for loss in (7.0, 5.0, 3.5)] == [0, 5, 15]
+    assert seconds_to(2.0, points) == math.inf
+    assert rates(points) == [10, 20]
+
+
+def test_runs_of_the_recipe_have_the_same_data_and_differ_in_their_batches():
+    (curves,) = run_all(DataArguments(phrases=1000), TOY, 3, 8, ["fp32"], CPU).values()
+    last = {name: points[-1] for name, points in curves.items()}
+    assert last[OURS].tokens == last[PEER].tokens  # the same batches
+    assert last[PEER_AT_RANDOM].tokens / last[PEER_AT_RANDOM].positions < last[PEER].tokens / last[PEER].positions
+    assert all([point.tokens for point in points][0] == 0 and len(points) == 4 for points in curves.values())
+
+
+def test_all_runtimes_write_outputs_of_the_length_that_is_asked_for(tmp_path):
+    ids = torch.randint(4, TOY.vocab_size - 1, (3, 16))
+    for name, decode in decoders(TOY, CPU, tmp_path).items():
+        if not name.endswith("compiled"):  # which takes long
+            assert [decode(ids, beams, 5) for beams in (1, 4)] == [15, 15], name
+
+
+def test_results_are_written_whole(tmp_path):
+    results = [Result("train", OURS, "tokens/s", [1.0]), Result("train", "GPT-2", "tokens/s", [2.0])]
+    for _ in range(2):
+        write(results, "this machine", tmp_path / "run")
+    written = json.loads((tmp_path / "run" / "benchmark.json").read_text())
+    assert written == {"machine": "this machine", "results": [vars(result) for result in results]}
+    assert "| train | GPT-2 | 2 tokens/s |" in (tmp_path / "run" / "benchmark.md").read_text()
+    assert {path.suffix for path in (tmp_path / "run").iterdir()} == {".json", ".md", ".png"}
+
+
+def test_what_was_measured_before_an_error_is_kept(monkeypatch, tmp_path):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmark, "classifiers", stop)
+    sections = ["--sections", "language model", "classifier", "--precision", "fp32"]
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.main(
+            [*sections, "--quick", "true", "--threads", "1", "--phrases", "1000", "--output", str(tmp_path)]
+        )
+    written = json.loads((tmp_path / "benchmark.json").read_text())["results"]
+    assert [result["model"] for result in written][:3] == [OURS, PACKED, "GPT-2"]
+
+
+QUICK = ["--quick", "true", "--threads", "1", "--phrases", "1000"]
+
+
+def test_a_quick_run_measures_training(tmp_path):
+    sections = ["train", "base", "language model", "classifier", "recipe"]
+    results = benchmark.main([*QUICK, "--sections", *sections, "--precision", "fp32", "--output", str(tmp_path)])
+    assert {result.section.split(",")[0] for result in results} == {"train", "recipe"}
+    assert all(value > 0 for result in results for value in result.values)
+    assert (tmp_path / "recipe.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_a_quick_run_measures_what_needs_processes_and_a_compiler(tmp_path):
+    results = benchmark.main(
+        [*QUICK, "--sections", "decode", "memory", "length", "startup", "--output", str(tmp_path)]
+    )
+    assert {"ours, compiled", "Marian, CTranslate2", PACKED, "window of 64", "its first answer"} <= {
+        result.model for result in results
+    }
+    assert all(value > 0 for result in results if "growth" not in result.section for value in result.values)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("sections", "speed", "sections='speed' must be among: train"),
+        ("precision", "int4", "precision='int4' must be"),
+    ],
+)
+def test_an_unknown_choice_is_refused(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        BenchmarkArguments(**{field: [value]})
+
+
+def test_memory_is_that_of_the_step_however_much_this_process_holds():
+    held = torch.ones(2**29)  # 2 GiB, more than the step needs
+    vocabulary, rows, length = 32_000, 64, 24
+    size = [256, 1024, 4, 3, vocabulary]
+    grown = {chunk: call_fresh(step_memory, OURS, size, chunk, rows, length, "cpu", 1) for chunk in (0, 128)}
+    logits = rows * length * vocabulary * 4
+    assert grown[0] > 2 * logits and grown[128] < grown[0] / 2 and held.sum() > 0

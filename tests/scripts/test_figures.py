@@ -1,0 +1,165 @@
+"""The figures show what is true of the code, and can be read on white and on dark pages."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+import figures
+from fresh_process import ROOT
+from plots.attention import WIDTHS, jacobian_norm, jacobian_norms, mask_examples, masked_attention
+from plots.complexity import LAYERS, QUICK, WINDOW, exponent, measure, measure_bytes
+from plots.positions import dot_products, permutation_outputs, shift_errors, shift_matrix
+from plots.style import THEMES, theme_parameters
+from plots.training import loss_by_confidence, smoothed_targets
+
+
+PICTURES = ROOT / "docs" / "figures"
+SUFFIXES = [f"{theme}.{kind}" for theme in THEMES for kind in ("png", "svg")]
+
+
+def test_chosen_figures_are_drawn_for_both_kinds_of_page(tmp_path, capsys):
+    figures.main(["masks", "complexity", "--quick", "--output", str(tmp_path)])
+    names = {f"{name}{suffix}" for name in ("masks", "complexity") for suffix in SUFFIXES}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert set(capsys.readouterr().out.split()) == {str(tmp_path / name) for name in names}
+    for theme, (paper, *_) in THEMES.items():
+        corner = Image.open(tmp_path / f"masks{theme}.png").convert("RGB").getpixel((0, 0))
+        assert corner == tuple(round(255 * channel) for channel in to_rgb(paper))
+
+
+@pytest.mark.parametrize("name", [name for name in figures.FIGURES if name not in ("masks", "complexity")])
+def test_every_figure_draws_something_in_every_panel(name):
+    with plt.rc_context(theme_parameters("")):
+        figure = figures.FIGURES[name]()
+        assert all(ax.has_data() for ax in figure.axes)
+        plt.close(figure)
+
+
+def test_the_folder_of_the_docs_has_every_figure_and_no_other():
+    expected = {f"{name}{suffix}" for name in figures.FIGURES for suffix in SUFFIXES}
+    assert {path.name for path in PICTURES.iterdir()} == expected
+
+
+def test_the_walkthrough_shows_every_figure_on_light_and_dark_pages():
+    page = (PICTURES.parent / "walkthrough.md").read_text(encoding="utf-8")
+    for name in figures.FIGURES:
+        assert all(f'"figures/{name}{theme}.png"' in page for theme in THEMES), name
+
+
+def test_an_unknown_figure_is_refused_with_those_that_exist(capsys):
+    with pytest.raises(SystemExit):
+        figures.main(["mask"])
+    assert "there is no figure 'mask'; choose from softmax-jacobian, " in capsys.readouterr().err
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of the Web Content Accessibility Guidelines."""
+    channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    return float(np.dot(channels, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_colours_stand_out_from_their_paper(theme):
+    """By 4.5 to 1 for text and 3 to 1 for lines, as the guidelines ask."""
+
+    def contrast(color: str) -> float:
+        dark, light = sorted((luminance(color), luminance(paper)))
+        return (light + 0.05) / (dark + 0.05)
+
+    paper, ink, lines = THEMES[theme]
+    assert contrast(ink) > 4.5
+    assert min(map(contrast, lines)) > 3
+
+
+def test_the_norm_is_that_of_the_softmaxs_derivative():
+    scores = torch.randn(6, dtype=torch.double)
+    derivative = torch.autograd.functional.jacobian(lambda x: x.softmax(-1), scores)
+    torch.testing.assert_close(jacobian_norm(scores.softmax(-1)), derivative.norm())
+
+
+def test_only_unscaled_scores_lose_the_gradient_of_the_softmax():
+    scaled, unscaled = jacobian_norms(scaled=True), jacobian_norms(scaled=False)
+    assert scaled.min() > 0.9 * scaled.max()
+    assert unscaled[WIDTHS.index(64)] < 0.7 * scaled[-1]
+    assert unscaled[WIDTHS.index(1024)] < 0.25 * scaled[-1]
+
+
+def test_a_mask_shares_the_hidden_weights_out_in_proportion():
+    drawn = masked_attention()
+    visible = drawn["before"] * np.tril(np.ones((6, 6)))
+    np.testing.assert_allclose(drawn["after"], visible / visible.sum(axis=1, keepdims=True), atol=1e-6)
+    assert np.array_equal(drawn["mask"], np.tril(np.ones((6, 6), dtype=bool)))
+
+
+def test_a_decoders_mask_is_causal_and_hides_padding():
+    encoder, decoder = mask_examples().values()
+    for length, padding, causal in zip((5, 4, 3), encoder, decoder, strict=True):
+        real = np.broadcast_to(np.arange(5) < length, (5, 5))
+        assert np.array_equal(padding, real)
+        assert np.array_equal(causal, np.tril(real))
+
+
+def test_a_shift_of_positions_is_a_rotation_up_to_rounding():
+    rotation = shift_matrix(7, 32)
+    torch.testing.assert_close(rotation @ rotation.T, torch.eye(32))
+    assert shift_errors(7, torch.arange(100), 32).max() < 1e-5
+    assert shift_errors(7, torch.arange(10_000), 32).max() < 2e-3
+
+
+def test_the_dot_product_of_positions_depends_on_their_distance_alone():
+    distances = torch.tensor([0, 1, 5, 300, 2000])
+    expected = [np.mean([math.cos(k / 10000 ** (2 * i / 64)) for i in range(32)]) for k in distances.tolist()]
+    for start in (0, 17, 3000):
+        torch.testing.assert_close(dot_products(start, distances, 64).tolist(), expected, atol=1e-3, rtol=0)
+
+
+def test_without_positions_an_encoder_is_equivariant():
+    """Its outputs are permuted with its inputs; they are not the same, as invariance would have it."""
+    permuted_output, output_of_permuted = permutation_outputs(positions=False)
+    np.testing.assert_allclose(permuted_output, output_of_permuted, atol=1e-5)
+    assert np.abs(np.diff(permuted_output, axis=0)).max() > 0.5
+    permuted_output, output_of_permuted = permutation_outputs(positions=True)
+    assert np.abs(permuted_output - output_of_permuted).max() > 0.5
+
+
+def test_smoothed_targets_share_epsilon_among_all_classes():
+    expected = torch.full((10,), 0.01)
+    expected[3] = 0.91
+    torch.testing.assert_close(smoothed_targets(3, 10, 0.1), expected)
+    torch.testing.assert_close(smoothed_targets(3, 10, 0.0), torch.eye(10)[3])
+
+
+def test_a_smoothed_loss_is_least_where_the_model_is_as_sure_as_its_target():
+    confidences = torch.tensor([0.80, 0.90, 0.91, 0.92, 0.99])
+    assert loss_by_confidence(confidences, 10, 0.1).argmin() == 2
+
+
+@pytest.mark.parametrize(("name", "powers"), list(zip(LAYERS, [(2, 1), (2, 1), (1, 1), (1, 2), (1, 2)], strict=True)))
+def test_operations_grow_as_table_1_says(name, powers):
+    costs = measure(QUICK)[name]
+    n = exponent(QUICK.lengths, costs["n"].operations)
+    d = exponent(QUICK.widths, costs["d"].operations)
+    assert (n, d) == pytest.approx(powers, abs=0.1)  # the restricted form rounds lengths up to whole blocks
+
+
+def test_operations_have_the_factors_of_table_1():
+    """In multiplications with their additions, and for the two matrix products of attention and of recurrence."""
+    n, d = QUICK.lengths[-1], QUICK.width
+    full, fused, restricted, recurrent, convolutional = (
+        cost["n"].operations[-1] / 2 for cost in measure(QUICK).values()
+    )
+    assert full == fused == 2 * n * n * d
+    assert recurrent == 2 * n * d * d and convolutional == 3 * n * d * d
+    assert 2 * WINDOW * n * d < restricted < 3 * 2 * WINDOW * n * d  # a block of queries sees a span of two blocks
+
+
+def test_memory_is_that_of_the_tensors_which_live_at_one_time():
+    mib = 2**20
+    assert measure_bytes(lambda: torch.ones(mib // 4)) == mib
+    assert measure_bytes(lambda: torch.ones(mib // 4) + torch.ones(mib // 4)) == 3 * mib
+    assert measure_bytes(lambda: [torch.ones(mib // 4) for _ in range(4)][0]) == 4 * mib

@@ -1,0 +1,139 @@
+"""What a user of the library's Trainer expects of the scripts: fine-tuning, best model, early stopping, logging."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_training_scripts import ONE_STACK, SMALL, write_rows
+from transformers import AutoTokenizer
+from transformers.utils import logging as library_logging
+
+import train_classifier
+import train_language_model
+import train_masked_language_model
+import train_question_answering
+import train_tagger
+from vanilla_transformer import (
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
+)
+from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.training.options import LOSS_CHUNK_SIZE, make_model, model_options
+
+
+HEADS = {
+    "classifier": (train_classifier, "classification", ["classifier.bias", "classifier.weight"]),
+    "tagger": (train_tagger, "tagging", ["classifier.bias", "classifier.weight"]),
+    "reader": (train_question_answering, "question_answering", ["qa_outputs.bias", "qa_outputs.weight"]),
+}
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("pretraining")
+    options = [*write_rows("language_modeling", folder), *SMALL, *ONE_STACK, "--max_steps", "3"]
+    train_masked_language_model.main([*options, "--output_dir", str(folder / "encoder")])
+    return folder / "encoder"
+
+
+def test_new_models_take_the_loss_in_chunks_and_leave_padding_out_unless_told_otherwise(pretrained):
+    tokenizer = AutoTokenizer.from_pretrained(pretrained)
+    options = model_options(VanillaTransformerEncoderConfig)
+
+    def made(model_class=VanillaTransformerForMaskedLM, **given):
+        config = make_model(model_class, options(d_model=32, num_heads=4, **given), tokenizer).config
+        return config.loss_chunk_size, config._attn_implementation
+
+    assert made() == (LOSS_CHUNK_SIZE, "packed_sdpa")
+    assert made(loss_chunk_size=7, attn_implementation="eager") == (7, "eager")
+    assert made(VanillaTransformerForSequenceClassification) == (0, "packed_sdpa")  # it has no vocabulary to chunk
+    assert json.loads((pretrained / "config.json").read_text())["loss_chunk_size"] == LOSS_CHUNK_SIZE
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_pretrained_encoder_goes_on_into_each_head_and_new_weights_are_reported(head, pretrained, tmp_path, caplog):
+    script, task, new_weights = HEADS[head]
+    library_logging.enable_propagation()
+    caplog.set_level(logging.WARNING)
+    given = [*write_rows(task, tmp_path), *SMALL, "--model_name_or_path", str(pretrained)]
+    script.main([*given, "--max_steps", "1", "--learning_rate", "0", "--output_dir", str(tmp_path / "run")])
+    library_logging.disable_propagation()
+    for name in new_weights:
+        assert name in caplog.text
+
+    before, after = (load_file(folder / "model.safetensors") for folder in (pretrained, tmp_path / "run"))
+    shared = [name for name in before if name.startswith("model.")]
+    assert shared and all(torch.equal(before[name], after[name]) for name in shared)
+    assert sorted(after.keys() - before.keys()) == new_weights
+    assert (tmp_path / "run" / "tokenizer.json").read_text() == (pretrained / "tokenizer.json").read_text()
+
+
+def test_a_size_that_the_checkpoint_does_not_have_is_refused(pretrained, tmp_path):
+    given = [*write_rows("classification", tmp_path), *SMALL, "--model_name_or_path", str(pretrained)]
+    with pytest.raises((ValueError, RuntimeError), match="d_model|size"):
+        train_classifier.main([*given, "--d_model", "96", "--output_dir", str(tmp_path / "run")])
+
+
+def test_a_masked_model_resumes_bit_for_bit(tmp_path):
+    given = [*write_rows("language_modeling", tmp_path), *SMALL, *ONE_STACK, "--dropout", "0.1"]
+    given += ["--max_steps", "6", "--save_strategy", "steps", "--save_steps", "3"]
+    train_masked_language_model.main([*given, "--output_dir", str(tmp_path / "whole")])
+    shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
+    resumed = ["--output_dir", str(tmp_path / "resumed"), "--resume_from_checkpoint", "true"]
+    train_masked_language_model.main([*given, *resumed])
+    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
+    assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
+
+
+def test_masks_differ_from_batch_to_batch_and_cover_the_share_that_was_asked_for(pretrained):
+    tokenizer = AutoTokenizer.from_pretrained(pretrained)
+    mask = train_masked_language_model.ReproducibleMasking(tokenizer, mlm_probability=0.15)
+    rows = [{"input_ids": torch.randint(10, 200, (100,)).tolist()} for _ in range(40)]
+    first, again, other = mask(rows[:20]), mask(rows[:20]), mask(rows[20:])
+    assert torch.equal(first["labels"], again["labels"]) and torch.equal(first["input_ids"], again["input_ids"])
+    chosen, others = first["labels"] != -100, other["labels"] != -100
+    assert not torch.equal(chosen, others)
+    assert chosen.float().mean() == pytest.approx(0.15, abs=0.04)
+
+
+def test_early_stopping_keeps_the_best_model_and_tensorboard_has_the_losses(tmp_path):
+    # One row for training and others for validation: the model soon knows the one by heart and gets worse on others.
+    rows = phrasebook("classification", size=1000)["train"]
+    names = {"train": range(0, 40), "validation": range(40, 80)}
+    for split, numbers in names.items():
+        lines = [json.dumps({**rows[i], "label": i % 2}) + "\n" for i in numbers]  # labels that nothing can tell
+        (tmp_path / f"{split}.jsonl").write_text("".join(lines))
+    run = tmp_path / "run"
+    train_classifier.main([
+        "--train_file", str(tmp_path / "train.jsonl"), "--validation_file", str(tmp_path / "validation.jsonl"),
+        *SMALL, *ONE_STACK, "--num_train_epochs", "40", "--early_stopping_patience", "2",
+        "--eval_strategy", "epoch", "--save_strategy", "epoch", "--load_best_model_at_end", "true",
+        "--metric_for_best_model", "loss", "--report_to", "tensorboard", "--output_dir", str(run),
+    ])  # fmt: skip
+    last = max(run.glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))
+    state = json.loads((last / "trainer_state.json").read_text())
+    losses = [entry["eval_loss"] for entry in state["log_history"] if "eval_loss" in entry]
+    assert 3 <= len(losses) < 40 and losses.index(min(losses)) == len(losses) - 3  # two epochs without a gain
+    best = load_file(Path(state["best_model_checkpoint"]) / "model.safetensors")
+    final = load_file(run / "model.safetensors")
+    assert all(torch.equal(final[name], weight) for name, weight in best.items())
+
+    events = min(run.rglob("events.out.tfevents.*"), key=lambda file: file.stat().st_ctime)  # training comes first
+    logged = [event.value for event in EventAccumulator(str(events)).Reload().Scalars("eval/loss")]
+    assert logged == pytest.approx(losses, rel=1e-5)
+
+
+def test_a_language_model_learns_from_a_stream(tmp_path):
+    text = "\n\n".join(f"chapter {i}: the tank holds {i} litres of water." for i in range(400))
+    (tmp_path / "text.txt").write_text(text)
+    scores = train_language_model.main([
+        "--train_file", str(tmp_path / "text.txt"), "--sample_by", "paragraph", "--streaming", "true",
+        *SMALL, *ONE_STACK, "--block_size", "64", "--max_steps", "150", "--output_dir", str(tmp_path / "run"),
+    ])  # fmt: skip
+    assert scores["validation"]["loss"] < 1.2

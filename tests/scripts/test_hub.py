@@ -1,0 +1,311 @@
+"""Up to the Hub and down again: the real client and the real script, over HTTP, against a small Hub on loopback."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, TrainingArguments
+from transformers.trainer_callback import TrainerState
+
+from family import encoder_decoder
+from fresh_process import MODULES, ROOT, run_fresh
+from hub_server import TOKEN, HubServer
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.decoding import translate
+from vanilla_transformer.training.model_card import CardFacts, write_model_card
+
+
+IDS = list(range(3, 12))
+MODEL_FILES = {
+    "README.md",
+    "attention_vanilla_transformer.py",
+    "config.json",
+    "configuration_vanilla_transformer.py",
+    "generation_config.json",
+    "linear_vanilla_transformer.py",
+    "model.safetensors",
+    "modeling_vanilla_transformer.py",
+    "pipeline_vanilla_transformer.py",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "training_curve.png",
+}
+
+OTHERS = (".env", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json", "training_args.bin")
+
+
+@pytest.fixture
+def hub():
+    with HubServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """What a training leaves: a whole model, and beside it much that is nobody else's business."""
+    folder = tmp_path_factory.mktemp("hub") / "run"
+    tokenizer = train_tokenizer(["one two three, one two three"], "seq2seq", vocab_size=270)
+    model = encoder_decoder(vocab_size=len(tokenizer))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    arguments = TrainingArguments(output_dir=str(folder), report_to="none")
+    state = TrainerState(log_history=[{"step": 1, "loss": 5.0}])
+    facts = CardFacts("translation", "phrasebook", {"test": {"bleu": 12.5}}, languages=["en", "es"])
+    write_model_card(folder, model, arguments, state, facts)
+    (folder / "checkpoint-5").mkdir()
+    for name in (*OTHERS, "checkpoint-5/model.safetensors"):
+        (folder / name).write_bytes(b"private")
+    return folder
+
+
+@pytest.fixture
+def folder(trained, tmp_path) -> Path:
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def push(hub: HubServer, *arguments, token: str | None = TOKEN) -> subprocess.CompletedProcess:
+    """Run the script as its user does."""
+    environment = hub.environment(Path(arguments[0]).parent / "home", token)
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts/push_to_hub.py", *arguments],
+        env={"PATH": os.environ["PATH"]} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def logits_of(folder: Path) -> list[float]:
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        return model(torch.tensor([IDS]), decoder_input_ids=torch.tensor([IDS])).logits[0, -1].tolist()
+
+
+DOWNLOAD = """
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+ids, revisions = arguments
+results = {"tokens": AutoTokenizer.from_pretrained("user/name", trust_remote_code=True)("one two")["input_ids"]}
+for revision in revisions:
+    model = AutoModelForSeq2SeqLM.from_pretrained("user/name", revision=revision, trust_remote_code=True).eval()
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids]), decoder_input_ids=torch.tensor([ids])).logits[0, -1]
+    results[revision] = [type(model).__module__.split(".")[0], logits.tolist()]
+translate = pipeline("translation", model="user/name", trust_remote_code=True)
+results["translation"] = translate("one two", max_new_tokens=4)
+print(json.dumps(results))
+"""
+
+
+def test_a_process_elsewhere_downloads_the_same_model_and_a_pinned_revision_of_it(hub, folder, tmp_path):
+    old = logits_of(folder)
+    assert push(hub, folder, "user/name", "--commit_message", "The first").returncode == 0
+    repo = hub.repos["models", "user/name"]
+    assert set(repo.files("main")) == MODEL_FILES
+    assert repo.lfs_paths == {"model.safetensors", "training_curve.png"} and not repo.private
+    first = repo.resolve("main")
+
+    torch.manual_seed(7)
+    encoder_decoder(vocab_size=len(old)).save_pretrained(folder)
+    second = push(hub, folder, "user/name")
+    assert second.returncode == 0 and second.stdout.splitlines()[-1].endswith(f"/commit/{repo.resolve('main')}")
+    new = logits_of(folder)
+    assert new != pytest.approx(old, rel=0.01)
+
+    found = run_fresh(DOWNLOAD, tmp_path, IDS, ["main", first], **hub.environment(tmp_path / "cache", token=None))
+    assert found["main"] == ["transformers_modules", pytest.approx(new, rel=1e-5, abs=1e-6)]
+    assert found[first] == ["transformers_modules", pytest.approx(old, rel=1e-5, abs=1e-6)]
+    assert found["tokens"] and "translation_text" in found["translation"][0]
+
+
+def test_a_dry_run_lists_what_would_go_and_sends_nothing(hub, folder):
+    result = push(hub, folder, "user/name", "--dry_run", token=None)
+    assert result.returncode == 0 and not hub.repos
+    listed = {line.split()[1]: line.split()[0] for line in result.stdout.splitlines() if line.startswith("   ")}
+    assert set(listed) - {"bytes"} == MODEL_FILES
+    assert listed["model.safetensors"] == f"{(folder / 'model.safetensors').stat().st_size:,}"
+    assert f"left out: {', '.join(sorted([*OTHERS, 'checkpoint-5']))}\n" in result.stdout
+
+
+def test_a_private_model_is_private_from_the_start(hub, folder, tmp_path):
+    assert push(hub, folder, "user/secret", "--private").returncode == 0
+    assert hub.repos["models", "user/secret"].private
+    download = """
+from huggingface_hub import hf_hub_download
+try:
+    print(json.dumps(open(hf_hub_download("user/secret", "README.md")).read()[:4]))
+except Exception as error:
+    print(json.dumps(type(error).__name__))
+"""
+    assert run_fresh(download, tmp_path, **hub.environment(tmp_path / "a")) == "---\n"
+    assert run_fresh(download, tmp_path, **hub.environment(tmp_path / "b", token=None)) == "RepositoryNotFoundError"
+
+
+def test_a_private_upload_to_a_public_model_is_refused(hub, folder):
+    assert push(hub, folder, "user/name").returncode == 0
+    before = hub.repos["models", "user/name"].resolve("main")
+    result = push(hub, folder, "user/name", "--private")
+    assert result.returncode == 1 and "user/name exists already and is public" in result.stderr
+    assert hub.repos["models", "user/name"].resolve("main") == before
+
+
+def test_a_branch_leaves_main_as_it_was(hub, folder):
+    assert push(hub, folder, "user/name", "--revision", "experiment").returncode == 0
+    repo = hub.repos["models", "user/name"]
+    assert set(repo.files("experiment")) == MODEL_FILES and not repo.files("main")
+
+
+def test_without_a_token_the_message_says_what_to_do(hub, folder):
+    result = push(hub, folder, "user/name", token=None)
+    assert result.returncode == 1 and not hub.repos
+    assert "There is no Hub token: run `hf auth login`, or set HF_TOKEN" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_wrong_token_is_reported_without_a_traceback(hub, folder):
+    result = push(hub, folder, "user/name", token="hf_wrong")
+    assert result.returncode == 1 and not hub.repos
+    assert "401" in result.stderr and "Traceback" not in result.stderr
+
+
+def change(folder: Path, name: str, text: str | None) -> None:
+    (folder / name).unlink()
+    if text is not None:
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("README.md", None, "has no README.md"),
+        ("README.md", "# A model\n", "has no metadata"),
+        ("README.md", "---\nlicense: [\n---\n", "is not YAML"),
+        ("README.md", "---\nlicense: 7\n---\n# A model\n", 'license must be a string'),
+        ("config.json", None, "has no config.json"),
+        ("model.safetensors", None, "has no weights"),
+        ("modeling_vanilla_transformer.py", None, "has no modeling_vanilla_transformer.py, which"),
+        ("pipeline_vanilla_transformer.py", None, "has no pipeline_vanilla_transformer.py, which"),
+    ],
+)  # fmt: skip
+def test_a_model_that_nobody_could_use_is_not_uploaded(name, text, message, hub, folder):
+    change(folder, name, text)
+    result = push(hub, folder, "user/name")
+    assert result.returncode == 1 and not hub.repos
+    assert message in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_link_out_of_the_folder_is_refused(hub, folder, tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("not yours")
+    (folder / "helper.py").symlink_to(secret)
+    result = push(hub, folder, "user/name")
+    assert result.returncode == 1 and not hub.repos
+    assert f"is a link to {secret}, outside" in result.stderr
+
+
+ROOT_MODULES = {path.name for path in ROOT.glob("*.py")}
+SPACE_CARD = """\
+---
+title: Vanilla Transformer
+sdk: gradio
+sdk_version: 6.31.0
+app_file: app.py
+---
+# Demo
+"""
+
+
+def test_the_demo_becomes_a_space_that_names_its_models(hub, tmp_path):
+    demo = tmp_path / "demo"
+    (demo / "figures").mkdir(parents=True)
+    for name, text in {"README.md": SPACE_CARD, "app.py": "import gradio\n", "requirements.txt": "torch\n"}.items():
+        (demo / name).write_text(text)
+    (demo / "figures/attention.py").write_text("")
+    (demo / "notes.txt").write_text("not for a Space")
+    result = push(hub, demo, "user/demo", "--space", "--models", "user/one", "user/two", "--private")
+    assert result.returncode == 0, result.stderr
+    space = hub.repos["spaces", "user/demo"]
+    names = set(space.files("main"))
+    library = {name for name in names if name.startswith("vanilla_transformer/") or name in ROOT_MODULES}
+    assert names - library == {"README.md", "app.py", "requirements.txt", "figures/attention.py"}
+    assert ROOT_MODULES <= library and "vanilla_transformer/inside/recorder.py" in library
+    assert (space.sdk, space.private, space.variables) == ("gradio", True, {"MODEL_ID": "user/one user/two"})
+    card = ModelCard(space.files("main")["README.md"].decode())
+    assert card.data.to_dict()["models"] == ["user/one", "user/two"]
+    assert card.text.strip() == "# Demo"
+    assert (demo / "README.md").read_text() == SPACE_CARD
+
+    change(demo, "README.md", SPACE_CARD.replace("gradio", "docker"))
+    result = push(hub, demo, "user/other", "--space")
+    assert result.returncode == 1 and "must say sdk: gradio" in result.stderr
+
+
+PUSH_BY_THE_LIBRARY = """
+from transformers import Trainer, TrainingArguments
+from vanilla_transformer import VanillaTransformerForConditionalGeneration as Model
+model = Model.from_pretrained(arguments[0])
+model.push_to_hub("user/from-model", private=True)
+arguments = TrainingArguments("trained", hub_model_id="user/from-trainer", report_to="none", use_cpu=True)
+trainer = Trainer(model, arguments)
+trainer.push_to_hub()
+print(json.dumps(True))
+"""
+
+
+def test_the_models_and_the_trainers_own_push_take_the_code_along(hub, folder, tmp_path):
+    run_fresh(PUSH_BY_THE_LIBRARY, tmp_path, str(folder), installed=True, **hub.environment(tmp_path / "home"))
+    weights = load_file(folder / "model.safetensors")
+    for name, private in (("user/from-model", True), ("user/from-trainer", False)):
+        repo = hub.repos["models", name]
+        files = repo.files("main")
+        assert {file for file in files if file.endswith(".py")} == {
+            file for file in MODEL_FILES if file.endswith(".py")
+        }
+        assert {"config.json", "generation_config.json", "model.safetensors"} <= set(files) and repo.private == private
+        (tmp_path / "pushed.safetensors").write_bytes(files["model.safetensors"])
+        torch.testing.assert_close(load_file(tmp_path / "pushed.safetensors"), weights)
+
+
+SPACE = """
+import contextlib, io, json, os, sys
+import app
+from gradio_client import Client
+address = app.serve(app.build("user/name"), prevent_thread_lock=True, quiet=True)
+client = Client(address, verbose=False)
+answers = [client.predict(text="one two", api_name=name) for name in ("/translate", "/walk_sentence")]
+elsewhere = [name for name in sys.argv[1:] if name in sys.modules and os.getcwd() not in sys.modules[name].__file__]
+with contextlib.redirect_stderr(io.StringIO()) as message, contextlib.suppress(SystemExit):
+    app.main([])
+print(json.dumps([answers[0][0], "Layer 1, head 1 of name" in answers[1], elsewhere, message.getvalue()]))
+"""
+
+
+def test_the_space_has_all_that_it_needs_to_answer_with_a_model_of_the_hub(hub, folder, tmp_path):
+    assert push(hub, folder, "user/name").returncode == 0
+    result = push(hub, ROOT / "demo", "user/real-demo", "--space", "--models", "user/name")
+    assert result.returncode == 0, result.stderr
+    space = tmp_path / "space"
+    for name, content in hub.repos["spaces", "user/real-demo"].files("main").items():
+        (space / name).parent.mkdir(parents=True, exist_ok=True)
+        (space / name).write_bytes(content)
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
+    expected = translate(["one two"], model, tokenizer, num_beams=4)
+    (space / "visit.py").write_text(SPACE)  # what is run in a folder finds the modules there first
+    environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "cache", token=None)
+    command = [sys.executable, "visit.py", *MODULES]
+    visit = subprocess.run(command, cwd=space, env=environment, capture_output=True, text=True, timeout=300)
+    assert visit.returncode == 0, visit.stderr
+    *answer, message = json.loads(visit.stdout.splitlines()[-1])
+    assert answer == [*expected, True, []]
+    assert "No model is given" in message and "Traceback" not in message
+    assert "in the variable MODEL_ID, as in a Space" in message

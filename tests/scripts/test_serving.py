@@ -1,0 +1,173 @@
+"""What servers ask of a model: vLLM's Transformers backend, point by point, and the library's own server, for real."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.import_utils import is_serve_available
+
+from family import decoder_only, encoder_only, tokens
+from fresh_process import ROOT
+from vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerEncoderModel
+from vanilla_transformer.data.tokenizer import train_tokenizer
+
+
+# vLLM: https://docs.vllm.ai/en/latest/models/supported_models/#writing-custom-models (encoder-only and decoder-only)
+
+FAMILIES = {VanillaTransformerEncoderModel: encoder_only, VanillaTransformerDecoderModel: decoder_only}
+
+
+class ServerAttention(nn.Module):
+    """One layer's attention as a server has it: tokens of many requests in one row, (tokens, heads * width)."""
+
+    def __init__(self, lengths: list[int], heads: int, is_causal: bool):
+        super().__init__()
+        self.lengths, self.heads, self.is_causal = lengths, heads, is_causal
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+        parts = (states.unflatten(-1, (self.heads, -1)).transpose(0, 1) for states in (query, key, value))
+        requests = zip(*(part.split(self.lengths, dim=1) for part in parts), strict=True)
+        outputs = [F.scaled_dot_product_attention(*one, is_causal=self.is_causal, scale=scale) for one in requests]
+        return torch.cat(outputs, dim=1).transpose(0, 1).flatten(1)
+
+
+def server_attention_forward(module, query, key, value, attention_mask, scaling, attention_instances, **kwargs):
+    """What a server registers with the library: the layer's own attention, found by its index."""
+    assert attention_mask is None
+    flat = (states.transpose(1, 2).flatten(0, 1).flatten(1) for states in (query, key, value))
+    return attention_instances[module.layer_idx](*flat, scale=scaling), None
+
+
+ALL_ATTENTION_FUNCTIONS.register("server", server_attention_forward)
+
+
+@pytest.mark.parametrize("base_class", FAMILIES)
+@pytest.mark.parametrize("fields", [{}, {"norm_position": "pre", "position_embedding": "learned"}])
+def test_a_server_runs_the_base_model_with_attention_of_its_own(base_class, fields):
+    model = FAMILIES[base_class](**fields).model
+    is_causal = base_class is VanillaTransformerDecoderModel
+    lengths = [5, 1, 8]
+    ids = tokens(1, sum(lengths))
+    expected = torch.cat([model(part).last_hidden_state for part in ids.split(lengths, dim=1)], dim=1)
+
+    model.config._attn_implementation = "server"
+    attention = {i: ServerAttention(lengths, model.config.num_heads, is_causal) for i in range(2)}
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    options = {"attention_instances": attention, "use_cache": False, "return_dict": False}
+    hidden_states = model(input_ids=ids, position_ids=positions, inputs_embeds=None, **options)[0]
+    torch.testing.assert_close(hidden_states, expected)
+
+
+@pytest.mark.parametrize("base_class", FAMILIES)
+def test_a_server_finds_and_builds_the_base_model(base_class, tmp_path):
+    FAMILIES[base_class]().save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["auto_map"]["AutoModel"] == f"modeling_vanilla_transformer.{base_class.__name__}"
+    with torch.device("meta"):
+        model = AutoModel.from_config(AutoConfig.from_pretrained(tmp_path))
+    assert type(model) is base_class and base_class.is_backend_compatible()
+    assert type(model.get_decoder()) is base_class
+    assert isinstance(model.get_input_embeddings(), nn.Embedding)
+    assert not hasattr(model.get_input_embeddings(), "embed_scale")  # or a server would scale a second time
+    assert not list(model.buffers())  # nothing that would stay on the meta device
+
+
+@pytest.mark.parametrize("base_class", FAMILIES)
+def test_attention_says_whether_it_is_causal_and_layers_form_one_list(base_class):
+    model = FAMILIES[base_class]().model
+    causal = [module.is_causal for module in model.modules() if hasattr(module, "is_causal")]
+    assert causal == [base_class is VanillaTransformerDecoderModel] * 2
+    assert [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList)] == ["layers"]
+    assert model.config.num_hidden_layers == len(model.layers) and model.config.head_dim == model.config.d_k
+
+
+@pytest.mark.parametrize("base_class", FAMILIES)
+def test_the_plan_for_tensor_parallelism_splits_every_projection_once(base_class):
+    model = FAMILIES[base_class]().model
+    projections = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    planned = [
+        pattern.replace("*", str(layer))
+        for pattern, style in model.config.base_model_tp_plan.items()
+        for layer in range(model.config.num_hidden_layers)
+        if style == ("rowwise" if pattern.endswith(("o_proj", "fc2")) else "colwise")
+    ]
+    assert sorted(planned) == sorted(projections)
+
+
+# `transformers serve`
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def ask(url: str, body: dict | None = None) -> dict:
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=60) as response:
+        return json.load(response)
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        return ask(f"{url}/health")["status"] == "ok"
+    except URLError:
+        return False
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Address of a server in a process of its own, the model and the tokenizer that it serves."""
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(["To be, or not to be, that is the question"], "causal", vocab_size=300)
+    tokenizer.chat_template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    model = decoder_only(vocab_size=len(tokenizer))
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, ROOT / "scripts/serve.py", "model", "--host", "127.0.0.1", "--port", str(port)]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(
+            [*command, "--device", "cpu"],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"]} | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        while not is_healthy(url):
+            assert server.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        yield url, model, tokenizer
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+@pytest.mark.skipif(not is_serve_available(), reason='needs pip install "transformers[serving]"')
+def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
+    url, model, tokenizer = served
+    batch = tokenizer("To be, or", return_tensors="pt")
+    output = model.generate(**batch, max_new_tokens=7, max_length=None, do_sample=False)
+    expected = tokenizer.decode(output[0, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    options = {"model": "model", "max_tokens": 7, "temperature": 0}
+
+    chat = ask(f"{url}/v1/chat/completions", {**options, "messages": [{"role": "user", "content": "To be, or"}]})
+    assert chat["choices"][0]["message"] == {"role": "assistant", "content": expected}
+    assert (chat["object"], chat["usage"]["completion_tokens"]) == ("chat.completion", 7)
+    assert ask(f"{url}/v1/completions", {**options, "prompt": "To be, or"})["choices"][0]["text"] == expected

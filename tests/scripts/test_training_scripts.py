@@ -1,0 +1,139 @@
+"""Every training script learns a few rows by heart, and leaves a folder that loads and describes itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from transformers import AutoConfig, AutoTokenizer
+
+import evaluate_model
+import generate_text
+import train_classifier
+import train_language_model
+import train_masked_language_model
+import train_question_answering
+import train_tagger
+import train_translation
+import translate
+from vanilla_transformer.data.phrasebook import phrasebook
+
+
+SMALL = [
+    "--d_model", "64", "--d_ff", "128", "--num_heads", "4", "--dropout", "0", "--label_smoothing", "0",
+    "--vocab_size", "400", "--learning_rate", "3e-3", "--lr_scheduler_type", "constant_with_warmup",
+    "--warmup_steps", "20", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu", "true",
+    "--save_strategy", "no", "--logging_steps", "20",
+]  # fmt: skip
+ONE_STACK = ["--num_layers", "2"]
+TASKS = {
+    "translation": (train_translation, "translation", [
+        "--encoder_layers", "2", "--decoder_layers", "2", "--tokens_per_batch", "0", "--max_steps", "150",
+    ], lambda scores: scores["exact_match"] == 100),
+    "language model": (train_language_model, "language_modeling",
+                       [*ONE_STACK, "--block_size", "64", "--max_steps", "130"],
+                       lambda scores: scores["loss"] < 0.5),
+    "masked language model": (train_masked_language_model, "language_modeling", [*ONE_STACK, "--max_steps", "150"],
+                              lambda scores: scores["loss"] < 3.3),
+    "classifier": (train_classifier, "classification", [*ONE_STACK, "--max_steps", "40"],
+                   lambda scores: scores["accuracy"] == 100),
+    "regression": (train_classifier, "regression", [*ONE_STACK, "--task", "regression", "--max_steps", "80"],
+                   lambda scores: scores["pearson"] > 0.95),
+    "tagger": (train_tagger, "tagging", [*ONE_STACK, "--max_steps", "60"], lambda scores: scores["f1"] == 100),
+    "reader": (train_question_answering, "question_answering", [*ONE_STACK, "--max_steps", "150"],
+               lambda scores: scores["exact_match"] == 100),
+}  # fmt: skip
+
+
+def write_rows(task: str, folder: Path) -> list[str]:
+    """Eight rows as a local file, which is training and validation data in one."""
+    rows = phrasebook(task, size=1000)["train"].select(range(100, 108))
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["--train_file", str(file), "--validation_file", str(file)]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_script_learns_a_few_rows_by_heart(name, tmp_path):
+    script, task, options, learned = TASKS[name]
+    run = tmp_path / "run"
+    scores = script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(run)])
+    assert learned(scores["validation"]), scores
+
+    assert AutoConfig.from_pretrained(run).architectures
+    assert AutoTokenizer.from_pretrained(run).pad_token_id == 0
+    card = ModelCard.load(run / "README.md")
+    metrics = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    assert metrics == pytest.approx(scores["validation"], abs=1e-4)
+    assert (run / "training_curve.png").stat().st_size > 1000
+
+    rows = str(tmp_path / "rows.jsonl")
+    again = evaluate_model.main(["--model", str(run), "--test_file", rows, "--scores", str(tmp_path / "scores.json")])
+    assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
+    assert json.loads((tmp_path / "scores.json").read_text())["scores"] == again
+
+    with pytest.raises(ValueError, match="is not empty: continue it with --resume_from_checkpoint true"):
+        script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(run)])
+
+
+def test_lines_are_translated_in_their_order(tmp_path, capsys):
+    script, task, options, _ = TASKS["translation"]
+    script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(tmp_path / "run")])
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    (tmp_path / "source.txt").write_text("".join(f"{row['source']}\n" for row in rows))
+    files = ["--input", str(tmp_path / "source.txt"), "--output", str(tmp_path / "target.txt")]
+    translate.main(["--model", str(tmp_path / "run"), "--batch_size", "3", *files])
+    assert (tmp_path / "target.txt").read_text().splitlines() == [row["target"] for row in rows]
+
+    # What fails leaves no half of a file, and does not touch what is there.
+    (tmp_path / "source.txt").write_bytes(b"fine\n\xff\xfe\n")
+    with pytest.raises(ValueError, match="source.txt, line 2: not UTF-8"):
+        translate.main(["--model", str(tmp_path / "run"), *files])
+    assert (tmp_path / "target.txt").read_text().splitlines() == [row["target"] for row in rows]
+
+
+def test_prompts_are_continued(tmp_path):
+    script, task, options, _ = TASKS["language model"]
+    script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(tmp_path / "run")])
+    text = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])["text"]
+    (tmp_path / "prompts.txt").write_text(f"{text[:30]}\nThe\n")
+    files = ["--input", str(tmp_path / "prompts.txt"), "--output", str(tmp_path / "texts.txt")]
+    generate_text.main(["--model", str(tmp_path / "run"), "--do_sample", "false", "--max_new_tokens", "8", *files])
+    continued, other = (tmp_path / "texts.txt").read_text().splitlines()
+    assert continued.startswith(text[:30]) and len(continued) > 30 and text.startswith(continued[:36])
+    assert other.startswith("The")
+
+
+def test_a_run_is_not_written_into_the_folder_of_the_code():
+    """The library copies the code files into a saved folder, which fails where they lie already."""
+    with pytest.raises(ValueError, match="is not empty"):
+        train_classifier.main(["--output_dir", str(Path(__file__).parents[2])])
+
+
+@pytest.mark.parametrize("ending", ["yaml", "json"])
+def test_all_options_can_lie_in_one_file(ending, tmp_path):
+    given = dict(zip(SMALL[::2], SMALL[1::2], strict=True)) | {"--max_steps": "2", "--num_layers": "1"}
+    options = {name.removeprefix("--"): yaml.safe_load(value) for name, value in given.items()}
+    options |= {"learning_rate": 3e-3, "save_strategy": "no"}  # which YAML reads as a text and as False
+    files = write_rows("tagging", tmp_path)
+    options |= {"train_file": [files[1]], "validation_file": [files[3]], "output_dir": str(tmp_path / "run")}
+    file = tmp_path / f"options.{ending}"
+    file.write_text(json.dumps(options))  # JSON is YAML as well
+    scores = train_tagger.main([str(file)])
+    assert "f1" in scores["validation"]
+    assert AutoConfig.from_pretrained(tmp_path / "run").d_model == 64
+
+
+def test_mixed_precision_accumulation_and_recomputed_activations_learn_as_well(tmp_path):
+    script, task, options, learned = TASKS["classifier"]
+    saving = ["--bf16", "true", "--gradient_checkpointing", "true", "--gradient_accumulation_steps", "2"]
+    given = [*write_rows(task, tmp_path), *SMALL, *options, *saving, "--per_device_train_batch_size", "4"]
+    assert learned(script.main([*given, "--output_dir", str(tmp_path / "run")])["validation"])
+
+
+@pytest.mark.slow
+def test_a_compiled_model_learns_as_well(tmp_path):
+    script, task, options, learned = TASKS["classifier"]
+    given = [*write_rows(task, tmp_path), *SMALL, *options, "--torch_compile", "true"]
+    assert learned(script.main([*given, "--output_dir", str(tmp_path / "run")])["validation"])

@@ -1,0 +1,88 @@
+"""Batches filled with tokens, and documents packed into blocks."""
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from family import decoder_only
+from vanilla_transformer.training.batching import TokenBudgetSampler, pack_documents, row_lengths
+
+
+def lengths() -> np.ndarray:
+    return np.random.default_rng(0).integers(1, 40, size=(500, 2))
+
+
+def test_batches_hold_every_row_once_within_the_budget():
+    sampler = TokenBudgetSampler(lengths(), tokens_per_batch=200, seed=1)
+    batches = list(sampler)
+    assert sorted(row for batch in batches for row in batch) == list(range(500))
+    assert len(batches) == len(sampler)
+    padded = [len(batch) * lengths()[batch].max(axis=0) for batch in batches]  # source and target of each batch
+    assert np.max(padded) <= 200
+    assert np.mean(np.max(padded, axis=1)) > 150  # and they are filled
+
+
+def test_batches_are_drawn_anew_each_epoch_and_again_for_the_same_epoch():
+    sampler = TokenBudgetSampler(lengths(), 200)
+    first = list(sampler)
+    sampler.set_epoch(1)
+    second = list(sampler)
+    assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
+    assert len(first) == len(second)
+    sampler.set_epoch(0)
+    assert list(sampler) == first
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_processes_share_out_the_rows_in_equally_many_batches(processes):
+    shares = [list(TokenBudgetSampler(lengths(), 200, 0, rank, processes)) for rank in range(processes)]
+    assert len({len(share) for share in shares}) == 1
+    assert sorted(row for share in shares for batch in share for row in batch) == list(range(500))
+
+
+def test_a_row_longer_than_the_budget_is_named():
+    with pytest.raises(ValueError, match="Row 2 has 9 tokens, more than tokens_per_batch=8"):
+        TokenBudgetSampler(np.array([[1, 2], [3, 1], [4, 9]]), 8)
+
+
+def test_rows_that_cannot_be_shared_out_are_refused():
+    with pytest.raises(ValueError, match="3 rows, each a batch of its own, .* 2 processes: raise tokens_per_batch=8"):
+        TokenBudgetSampler(np.array([8, 8, 8]), 8, num_processes=2)
+
+
+def test_lengths_are_those_of_the_rows_in_the_order_of_the_dataset():
+    rows = [[1] * n for n in (3, 1, 0, 4)]
+    pairs = Dataset.from_dict({"input_ids": rows, "labels": [[1], [1, 2], [1, 2, 3], []]}).select([3, 1, 0])
+    assert row_lengths(pairs).tolist() == [[4, 0], [1, 2], [3, 1]]
+    assert row_lengths(pairs.with_format("torch")).tolist() == [[4, 0], [1, 2], [3, 1]]
+    classes = Dataset.from_dict({"input_ids": rows, "labels": [0, 1, 0, 1]})
+    assert row_lengths(classes).tolist() == [[3], [1], [0], [4]]
+
+
+def test_a_token_budget_for_streamed_rows_is_refused():
+    with pytest.raises(ValueError, match="streaming gives a IterableDataset: set it to 0"):
+        row_lengths(Dataset.from_dict({"input_ids": [[1]]}).to_iterable_dataset())
+
+
+def test_documents_are_packed_into_full_blocks():
+    packed = pack_documents([[5, 6, 7], [], [8], [9, 10]], block_size=4, eos_token_id=2)
+    assert packed["input_ids"] == [[5, 6, 7, 2], [8, 2, 9, 10]]
+    assert packed["position_ids"] == [[0, 1, 2, 3], [0, 1, 0, 1]]
+    assert packed["labels"] == [[-100, 6, 7, 2], [-100, 2, -100, 10]]
+
+
+def test_a_packed_block_gives_the_losses_of_its_documents_apart():
+    model = decoder_only(use_cache=False)
+    documents = [[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16]]
+    packed = {name: torch.tensor(rows) for name, rows in pack_documents(documents, 15, 2).items()}
+    apart = [torch.tensor([[*document, 2]]) for document in documents]
+    logits = model(input_ids=packed["input_ids"], position_ids=packed["position_ids"]).logits[0]
+    torch.testing.assert_close(logits, torch.cat([model(ids).logits[0] for ids in apart]), atol=1e-5, rtol=1e-5)
+
+    losses = torch.nn.functional.cross_entropy(logits[:-1], packed["labels"][0, 1:], reduction="none")
+    expected = [
+        torch.nn.functional.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="none") for ids in apart
+    ]
+    torch.testing.assert_close(losses[losses > 0], torch.cat(expected))
+    torch.testing.assert_close(model(**packed).loss, torch.cat(expected).mean())

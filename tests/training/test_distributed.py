@@ -1,0 +1,56 @@
+"""Two processes train as one does: the same losses and weights for the same global batch."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fresh_process import ROOT
+
+
+SCRIPTS = ROOT / "scripts"
+OPTIONS = [
+    str(SCRIPTS / "train_translation.py"), "--preset", "tiny", "--d_model", "32", "--d_ff", "32", "--dropout", "0",
+    "--phrases", "1000", "--vocab_size", "400", "--use_cpu", "true", "--max_steps", "6", "--logging_steps", "1",
+    "--warmup_steps", "10", "--save_steps", "6", "--average_checkpoints", "1", "--max_eval_samples", "4",
+    "--num_beams", "1",
+]  # fmt: skip
+BATCHES = {
+    "fixed": ["--tokens_per_batch", "0", "--per_device_train_batch_size", "8"],
+    "token budget": ["--tokens_per_batch", "310"],  # an even number of batches, so that pairs of them are the same,
+}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def train(folder: Path, launcher: list[str], *options: str) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The losses of the steps, and the final weights."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, *OPTIONS, "--output_dir", str(folder), *options]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stderr
+    state = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
+    losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+    return losses, load_file(folder / "model.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", BATCHES)
+def test_two_processes_train_as_one_that_accumulates_two_batches(batches, tmp_path):
+    options = BATCHES[batches]
+    one = train(tmp_path / "one", [], *options, "--gradient_accumulation_steps", "2")
+    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
+    two = train(tmp_path / "two", torchrun, *options, "--ddp_backend", "gloo")
+    assert len(one[0]) == 6 and two[0] == pytest.approx(one[0], rel=1e-4)
+    for name, weight in one[1].items():
+        torch.testing.assert_close(two[1][name], weight, atol=1e-5, rtol=1e-4)

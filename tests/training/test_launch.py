@@ -1,0 +1,54 @@
+"""The launch recipes start what they say."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from accelerate.commands.config.config_args import load_config_from_file
+from test_recipe import SCRIPTS
+
+
+LAUNCH = SCRIPTS.parent / "launch"
+# What accelerate makes of the environment that it starts a process in.
+PROBE = """
+import json, os
+from accelerate.utils import FullyShardedDataParallelPlugin
+use_fsdp = os.environ.get("ACCELERATE_USE_FSDP") == "true"
+plugin = FullyShardedDataParallelPlugin() if use_fsdp else None
+facts = {
+    "world_size": int(os.environ.get("WORLD_SIZE", 1)),
+    "precision": os.environ["ACCELERATE_MIXED_PRECISION"],
+    "fsdp": plugin and [plugin.fsdp_version, plugin.reshard_after_forward, plugin.state_dict_type.name],
+}
+if os.environ.get("RANK", "0") == "0":
+    print(json.dumps(facts))
+"""
+
+
+@pytest.mark.parametrize(
+    ("recipe", "world_size", "fsdp"),
+    [("one_gpu", 1, None), ("ddp", 2, None), ("fsdp2", 2, [2, True, "FULL_STATE_DICT"])],
+)
+def test_a_recipe_starts_its_processes(recipe, world_size, fsdp, tmp_path):
+    (tmp_path / "probe.py").write_text(PROBE)
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(LAUNCH / f"{recipe}.yaml")]
+    command = [*launcher, "--num_processes", str(world_size), "--main_process_port", "0", str(tmp_path / "probe.py")]
+    result = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(re.findall(r"^\{.*\}$", result.stdout, re.MULTILINE)[-1])
+    assert facts == {"world_size": world_size, "precision": "bf16", "fsdp": fsdp}
+
+
+@pytest.mark.parametrize("file", sorted(LAUNCH.glob("*.yaml")), ids=lambda file: Path(file).stem)
+def test_accelerate_reads_each_recipe_and_its_command_names_itself(file):
+    assert load_config_from_file(str(file)).mixed_precision == "bf16"
+    assert f"--config_file launch/{file.name}" in file.read_text()
+
+
+def test_deepspeed_shards_optimizer_states_and_gradients():
+    settings = load_config_from_file(str(LAUNCH / "deepspeed_zero2.yaml")).deepspeed_config
+    assert settings["zero_stage"] == 2 and settings["gradient_clipping"] == "auto"

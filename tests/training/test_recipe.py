@@ -1,0 +1,269 @@
+"""The training recipe: the paper's optimiser and schedule, and runs that resume exactly, in one process or two."""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import HfArgumentParser
+
+from fresh_process import ROOT, run_fresh
+from tiny_training import tiny_trainer
+from vanilla_transformer.training.averaging import complete_checkpoints
+from vanilla_transformer.training.recipe import PaperSchedule, RecipeArguments
+
+
+SCRIPTS = ROOT / "scripts"
+
+
+def test_the_schedule_is_equation_3():
+    schedule = PaperSchedule(d_model=512, warmup_steps=4000)
+    for step in (1, 2, 3999, 4000, 4001, 100_000):
+        assert schedule(step - 1) == pytest.approx(512**-0.5 * min(step**-0.5, step * 4000**-1.5))
+    assert max(map(schedule, range(10_000))) == schedule(3999) == pytest.approx(6.99e-4, rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.4])
+def test_the_optimiser_is_the_papers(scale, tmp_path):
+    run = tiny_trainer(tmp_path, learning_rate_scale=scale)
+    run.create_optimizer_and_scheduler(10)
+    for group in run.optimizer.param_groups:
+        assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.98), 1e-9, 0.0)
+    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(scale * 32**-0.5 * 5**-1.5)
+    assert run.args.max_grad_norm == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "after_two_steps"),
+    [({"lr_scheduler_type": "constant"}, "constant", 0.5), ({}, "linear", 0.2)],  # linear: 2 of 5 warm-up steps
+)
+def test_a_learning_rate_selects_the_librarys_schedules(options, kind, after_two_steps, tmp_path):
+    run = tiny_trainer(tmp_path, learning_rate=0.5, **options)
+    run.create_optimizer_and_scheduler(10)
+    for _ in range(2):
+        run.optimizer.step()
+        run.lr_scheduler.step()
+    assert run.args.lr_scheduler_type == kind
+    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(after_two_steps)
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_a_library_schedule_without_its_learning_rate_is_refused(kind):
+    with pytest.raises(ValueError, match=f"lr_scheduler_type={kind} needs a --learning_rate"):
+        RecipeArguments(lr_scheduler_type=kind)
+
+
+def test_labels_are_not_smoothed_twice():
+    with pytest.raises(ValueError, match="label_smoothing_factor=0.1: labels are smoothed in the model"):
+        RecipeArguments(label_smoothing_factor=0.1)
+
+
+@pytest.mark.parametrize("options", [{}, {"learning_rate": 0.5, "lr_scheduler_type": "cosine"}])
+def test_arguments_that_are_copied_or_read_back_mean_the_same(options, tmp_path):
+    given = RecipeArguments(output_dir=str(tmp_path), learning_rate_scale=0.4, **options)
+    file = tmp_path / "options.json"
+    names = ("learning_rate", "lr_scheduler_type", "learning_rate_scale")
+    file.write_text(json.dumps({name: given.to_dict()[name] for name in names}))
+    (read,) = HfArgumentParser(RecipeArguments).parse_json_file(file)
+    for same in (dataclasses.replace(given, seed=1), read):
+        assert same.paper_schedule == given.paper_schedule == (not options)
+        assert [getattr(same, name) for name in names] == [getattr(given, name) for name in names]
+
+
+BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
+
+
+@pytest.mark.parametrize("capable", BFLOAT16)
+def test_bfloat16_is_the_default_where_the_processor_multiplies_it(capable, monkeypatch, tmp_path):
+    def precision(**options) -> tuple[bool, bool]:
+        args = RecipeArguments(output_dir=str(tmp_path), use_cpu=True, **options)
+        return args.bf16, args.fp16
+
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capable: True})
+    assert precision() == (True, False)
+    assert precision(bf16=False) == (False, False) and precision(fp16=True) == (False, True)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # what `accelerate launch` was told counts
+    assert precision() == (False, False)
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: False for name in BFLOAT16} | {"avx2": True})
+    assert precision() == (False, False) and precision(bf16=True) == (True, False)
+
+
+def losses(log_history: list[dict]) -> list[float]:
+    return [entry["loss"] for entry in log_history if "loss" in entry]
+
+
+def assert_same_run(folder: Path, other: Path, **tolerance: float) -> None:
+    """Two runs ended with the same losses and weights: bit for bit, unless a tolerance is given."""
+    histories = [json.loads((run / "trainer_state.json").read_text())["log_history"] for run in (folder, other)]
+    weights = [load_file(run / "model.safetensors") for run in (folder, other)]
+    tolerance = tolerance or {"atol": 0, "rtol": 0}
+    torch.testing.assert_close(*(torch.tensor(losses(history)) for history in histories), **tolerance)
+    torch.testing.assert_close(*weights, **tolerance)
+
+
+def train_and_save(trainer, resume_from_checkpoint: str | bool | None = None) -> None:
+    trainer.train(resume_from_checkpoint)
+    trainer.save_model()
+    trainer.save_state()
+
+
+@pytest.mark.parametrize("options", [{}, {"tokens_per_batch": 64}])
+@pytest.mark.parametrize("step", [3, 6], ids=["first epoch", "second epoch"])
+def test_a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted(options, step, tmp_path):
+    train_and_save(tiny_trainer(tmp_path / "whole", **options))
+    shutil.copytree(tmp_path / "whole" / f"checkpoint-{step}", tmp_path / "resumed" / f"checkpoint-{step}")
+    train_and_save(tiny_trainer(tmp_path / "resumed", **options), True)
+    assert_same_run(tmp_path / "whole", tmp_path / "resumed")
+
+
+def test_resuming_passes_over_a_checkpoint_that_was_cut_off(tmp_path):
+    tiny_trainer(tmp_path, max_steps=6).train()
+    weights = tmp_path / "checkpoint-6" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    resumed = tiny_trainer(tmp_path, max_steps=4)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 4  # from 3, not from 6
+    with pytest.raises(ValueError, match="empty holds no complete checkpoint"):
+        tiny_trainer(tmp_path / "empty").train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_token_batches_take_the_loaders_options(workers, tmp_path):
+    options = {"dataloader_prefetch_factor": 3, "dataloader_persistent_workers": True} if workers else {}
+    trainer = tiny_trainer(tmp_path, tokens_per_batch=64, dataloader_num_workers=workers, **options)
+    loader = trainer.get_train_dataloader()
+    assert (loader.num_workers, loader.persistent_workers) == (workers, bool(workers))
+    assert loader.prefetch_factor == options.get("dataloader_prefetch_factor")
+    assert sum(len(batch["labels"]) for batch in loader) == 40
+    assert max(batch["labels"].numel() for batch in loader) <= 64
+
+
+def test_sigterm_in_a_step_saves_a_checkpoint_that_resumes_bit_for_bit_and_exits(tmp_path):
+    train_and_save(tiny_trainer(tmp_path / "whole", save_strategy="no"))
+    run = tiny_trainer(tmp_path / "run", save_strategy="no")
+    handler, calls = signal.getsignal(signal.SIGTERM), []
+
+    def terminate_in_the_third(module, args, kwargs):
+        calls.append(module)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    hook = run.model.register_forward_pre_hook(terminate_in_the_third, with_kwargs=True)
+    with pytest.raises(SystemExit) as stop:
+        run.train()
+    hook.remove()
+    assert stop.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert [folder.name for folder in complete_checkpoints(tmp_path / "run")] == ["checkpoint-3"]
+    train_and_save(tiny_trainer(tmp_path / "run", save_strategy="no"), True)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+TRAIN = [
+    sys.executable, str(SCRIPTS / "train_translation.py"), "--preset", "tiny", "--d_model", "32", "--d_ff", "32",
+    "--phrases", "1000", "--vocab_size", "400", "--tokens_per_batch", "400", "--use_cpu", "true", "--save_steps", "5",
+    "--max_eval_samples", "4", "--logging_steps", "5", "--warmup_steps", "50", "--num_beams", "1",
+]  # fmt: skip
+
+
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def run(command: list[str], until: Path | None = None, kill: int = 0) -> int:
+    """Run a program to its end; or, once the checkpoint `until` is written, send it a signal. Returns its status."""
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if until is not None:
+        deadline = time.monotonic() + 120
+        while not (until / "trainer_state.json").exists():
+            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+            time.sleep(0.02)
+        process.send_signal(kill)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0 or until is not None, errors
+    return process.returncode
+
+
+def translation(folder: Path, steps: int, *options: str) -> list[str]:
+    return [*TRAIN, "--output_dir", str(folder), "--max_steps", str(steps), *options]
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
+    run(translation(tmp_path / "whole", 40))
+    run(translation(tmp_path / "killed", 40), tmp_path / "killed" / "checkpoint-10", signal.SIGKILL)
+    assert not (tmp_path / "killed" / "model.safetensors").exists()
+    run(translation(tmp_path / "killed", 40, "--resume_from_checkpoint", "true"))
+    whole, killed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(killed[name], weight) for name, weight in whole.items())
+
+
+@pytest.mark.slow
+def test_a_terminated_script_saves_a_checkpoint_and_no_final_model(tmp_path):
+    command = translation(tmp_path / "run", 100_000, "--save_steps", "20")
+    assert run(command, tmp_path / "run" / "checkpoint-20", signal.SIGTERM) == 143
+    steps = [int(folder.name.split("-")[1]) for folder in complete_checkpoints(tmp_path / "run")]
+    assert steps and steps[-1] % 20
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def tiny(folder: Path, processes: int = 1, **options) -> list[str]:
+    """The command of a tiny run whose batches are the same in two processes as in one that accumulates two."""
+    options = {"dropout": 0.0, "tokens_per_batch": 64, "gradient_accumulation_steps": 2 // processes} | options
+    command = [sys.executable]
+    if processes > 1:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command += ["-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--master_port", str(port)]
+        options["ddp_backend"] = "gloo"
+    return [*command, str(ROOT / "tests/tiny_training.py"), str(folder), json.dumps(options)]
+
+
+@pytest.mark.slow
+def test_two_terminated_processes_save_one_checkpoint_that_resumes(tmp_path):
+    options = {"max_steps": 200, "learning_rate_scale": 0.01}
+    run(tiny(tmp_path / "whole", **options, save_strategy="no"))
+    cut = tmp_path / "cut"
+    run(tiny(cut, 2, **options, save_steps=20), cut / "checkpoint-20", signal.SIGTERM)
+    last = complete_checkpoints(cut)[-1]
+    assert 20 < int(last.name.split("-")[1]) < 200
+    assert len(list(last.glob("rng_state_*.pth"))) == 2
+    assert sorted(cut.glob("checkpoint-*")) == sorted(complete_checkpoints(cut))
+    run(tiny(cut, 2, **options, save_strategy="no", resume=True))
+    assert_same_run(tmp_path / "whole", cut, atol=1e-5, rtol=1e-5)
+
+
+# Saves anew what is loaded, which stores tied weights once.
+LOAD = """
+from transformers import AutoModelForSeq2SeqLM
+model = AutoModelForSeq2SeqLM.from_pretrained(arguments[0], trust_remote_code=True)
+model.save_pretrained(arguments[0])
+print(1)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_that_shard_the_model_train_as_one_and_resume_and_save_what_loads_anywhere(tmp_path):
+    # In float32: FSDP2 rounds all weights to bfloat16 where autocast rounds some.
+    run(tiny(tmp_path / "whole", save_steps=100, bf16=False))
+    sharded = tmp_path / "sharded"
+    run(tiny(sharded, 2, fsdp=True, bf16=False))
+    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # it was FSDP indeed
+    resumed = tmp_path / "resumed"
+    shutil.copytree(sharded / "checkpoint-3", resumed / "checkpoint-3")
+    run(tiny(resumed, 2, fsdp=True, bf16=False, resume=True))
+    for folder in (sharded, resumed):
+        # The folder has its code, and weights that are whole.
+        run_fresh(LOAD, tmp_path, str(folder))
+        assert_same_run(tmp_path / "whole", folder, atol=5e-5, rtol=1e-4)

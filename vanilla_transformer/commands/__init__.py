@@ -1,0 +1,1 @@
+"""What `vanilla-transformer` runs: one module for each sub-command."""

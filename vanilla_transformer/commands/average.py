@@ -1,0 +1,33 @@
+"""The mean of the last checkpoints of a run (section 6.1), as a complete model folder.
+
+python scripts/average_checkpoints.py --run RUN_FOLDER --last 5 --output NEW_FOLDER
+python scripts/average_checkpoints.py --checkpoints FOLDER FOLDER --output NEW_FOLDER
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import HfArgumentParser
+
+from vanilla_transformer.training.averaging import complete_checkpoints, save_average
+
+
+@dataclass
+class AverageArguments:
+    output: str = field(metadata={"help": "New folder for the averaged model."})
+    run: str | None = field(default=None, metadata={"help": "Folder of a training run, which holds its checkpoints."})
+    last: int = field(default=5, metadata={"help": "Number of the run's checkpoints, counted from the last one."})
+    checkpoints: list[str] = field(default_factory=list, metadata={"help": "These folders, instead of a run's."})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    (args,) = HfArgumentParser(AverageArguments).parse_args_into_dataclasses(arguments)
+    if bool(args.run) == bool(args.checkpoints):
+        raise ValueError("Give either --run or --checkpoints.")
+    folders = [Path(folder) for folder in args.checkpoints]
+    if args.run:
+        folders = complete_checkpoints(Path(args.run))[-args.last :]
+        if len(folders) < args.last:
+            raise ValueError(f"{args.run} holds {len(folders)} complete checkpoints, fewer than --last {args.last}.")
+    save_average(folders, Path(args.output))
+    print(f"Averaged {len(folders)} checkpoints into {args.output}: {', '.join(folder.name for folder in folders)}")

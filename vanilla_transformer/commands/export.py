@@ -1,0 +1,55 @@
+"""Export a saved model for other runtimes: CTranslate2 or ONNX, with tokenizer and generation settings beside it.
+
+python scripts/export_model.py --source runs/en-de --output runs/en-de-ct2 --to ctranslate2 --quantization int8
+python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to onnx
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import AutoTokenizer, HfArgumentParser
+
+from vanilla_transformer.files import new_folder
+from vanilla_transformer.loading import MODELS, load_model
+
+
+# Without an output layer a decoder gives nothing that another runtime could use.
+EXPORTED = tuple(name for name in MODELS if name not in ("VanillaTransformerModel", "VanillaTransformerDecoderModel"))
+QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16", "float32")
+
+
+@dataclass
+class ExportArguments:
+    source: str = field(metadata={"help": "The model: a folder, or a name on the Hub."})
+    output: str = field(metadata={"help": "New folder for the exported model."})
+    to: str = field(default="ctranslate2", metadata={"help": "Format.", "choices": ["ctranslate2", "onnx"]})
+    quantization: str | None = field(
+        default=None, metadata={"help": "Type of the stored weights, of CTranslate2.", "choices": list(QUANTIZATIONS)}
+    )
+
+    def __post_init__(self):
+        if self.to == "onnx" and self.quantization is not None:
+            raise ValueError(f"--quantization {self.quantization} is for CTranslate2: leave it out for ONNX.")
+        if Path(self.output).exists():
+            raise ValueError(f"{self.output} exists: choose a new folder.")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    (args,) = HfArgumentParser(ExportArguments).parse_args_into_dataclasses(arguments)
+    model, tokenizer = load_model(args.source, EXPORTED).float(), AutoTokenizer.from_pretrained(args.source)
+    with new_folder(args.output) as part:
+        if args.to == "ctranslate2":
+            # Each runtime is needed for its own format only.
+            from vanilla_transformer.conversion.to_ctranslate2 import export_ctranslate2
+
+            export_ctranslate2(model, tokenizer, part, args.quantization)
+            if not model.can_generate():
+                print("CTranslate2's encoder gives the last hidden states; a head on top of them is not exported.")
+        else:
+            from vanilla_transformer.conversion.to_onnx import export_onnx
+
+            export_onnx(model, part)
+        tokenizer.save_pretrained(part)
+        if model.can_generate():
+            model.generation_config.save_pretrained(part)
+    print(f"{args.output}: {', '.join(sorted(path.name for path in Path(args.output).iterdir()))}")

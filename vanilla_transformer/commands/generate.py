@@ -1,0 +1,45 @@
+"""Continue prompts with a saved language model: from a file or standard input to a file or standard output.
+
+echo "To be" | python scripts/generate_text.py --model FOLDER_OR_HUB_NAME --max_new_tokens 100
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, set_seed
+
+import vanilla_transformer  # noqa: F401  (registers the Auto classes)
+from vanilla_transformer.decoding import continue_text
+from vanilla_transformer.files import map_by_length, open_output, utf8_lines
+
+
+@dataclass
+class GenerateArguments:
+    model: str = field(metadata={"help": "Folder of the model, or its name on the Hub."})
+    input: str = field(default="-", metadata={"help": "File with one prompt a line; - is standard input."})
+    output: str = field(default="-", metadata={"help": "File for the texts; - is standard output."})
+    batch_size: int = field(default=16, metadata={"help": "Prompts continued at once."})
+    max_new_tokens: int = field(default=100, metadata={"help": "Length of a continuation, in tokens."})
+    do_sample: bool = field(default=True, metadata={"help": "Sample; with --do_sample false take the likeliest."})
+    temperature: float = field(default=1.0, metadata={"help": "Below 1 sharpens the distribution that is sampled."})
+    top_k: int = field(default=50, metadata={"help": "Sample among so many likeliest tokens; 0 is all."})
+    top_p: float = field(
+        default=1.0, metadata={"help": "Sample among the likeliest tokens of this total probability."}
+    )
+    seed: int = field(default=0, metadata={"help": "Seed of the sampling."})
+    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device."})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    (args,) = HfArgumentParser(GenerateArguments).parse_args_into_dataclasses(arguments)
+    set_seed(args.seed)
+    prompts = list(utf8_lines(args.input))
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    model = AutoModelForCausalLM.from_pretrained(args.model, trust_remote_code=True).to(args.device).eval()
+    options = {"do_sample": args.do_sample, "max_new_tokens": args.max_new_tokens, "max_length": None}
+    if args.do_sample:
+        options |= {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
+    function = partial(continue_text, model=model, tokenizer=tokenizer, **options)
+    with open_output(args.output) as stream:
+        stream.writelines(f"{text}\n" for text in map_by_length(function, prompts, args.batch_size, "generating"))

@@ -1,0 +1,47 @@
+"""Turn a published model of this architecture into one of ours, or one of ours into a Marian or GPT-2 model.
+
+python scripts/import_checkpoint.py --source Helsinki-NLP/opus-mt-en-de --output runs/opus-mt-en-de
+python scripts/import_checkpoint.py --source runs/opus-mt-en-de --output runs/marian-en-de --to marian
+
+Taken: Marian (opus-mt), FSMT (WMT19), M2M100 and NLLB, BART, GPT-1, GPT-2, BERT and DistilBERT. The new folder holds
+weights, code, generation settings and tokenizer; logits and generated text are the same.
+"""
+
+from dataclasses import dataclass, field
+
+import transformers
+from transformers import AutoConfig, HfArgumentParser, PreTrainedModel
+
+from vanilla_transformer.conversion.from_others import convert, convert_tokenizer, mapping_for
+from vanilla_transformer.conversion.to_others import REVERSE
+from vanilla_transformer.files import new_folder
+from vanilla_transformer.loading import load_model
+
+
+@dataclass
+class ImportArguments:
+    source: str = field(metadata={"help": "The model: a folder, or a name on the Hub."})
+    output: str = field(metadata={"help": "New folder for the converted model."})
+    to: str | None = field(
+        default=None, metadata={"help": "Convert one of ours the other way.", "choices": ["marian", "gpt2"]}
+    )
+    revision: str | None = field(default=None, metadata={"help": "Revision of a model on the Hub."})
+
+
+def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
+    """The converted model."""
+    if to is None:
+        config = AutoConfig.from_pretrained(source, revision=revision)
+        _, architecture = mapping_for(config)
+        return convert(getattr(transformers, architecture).from_pretrained(source, revision=revision))
+    expected, function = REVERSE[to]
+    return function(load_model(source, (expected,), revision=revision))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    (args,) = HfArgumentParser(ImportArguments).parse_args_into_dataclasses(arguments)
+    with new_folder(args.output) as part:
+        model = load(args.source, args.revision, args.to)
+        model.save_pretrained(part)
+        convert_tokenizer(args.source, args.revision, model).save_pretrained(part)
+    print(f"{args.output}: {type(model).__name__} with {model.num_parameters():,} parameters")

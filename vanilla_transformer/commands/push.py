@@ -1,0 +1,197 @@
+"""Upload a saved model folder to the Hugging Face Hub, or the demo as a Space.
+
+python scripts/push_to_hub.py runs/quickstart-en-es user/quickstart-en-es --dry_run
+python scripts/push_to_hub.py demo user/vanilla-transformer-demo --space --models user/quickstart-en-es
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import yaml
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, RepoCard, SpaceCard, get_token
+from huggingface_hub.errors import HfHubHTTPError
+
+import vanilla_transformer
+
+
+# What goes, by glob pattern. Everything else stays here: states of optimizers, schedulers and random generators,
+# training arguments (pickles all), checkpoints, logs, hidden files.
+MODEL_FILES = (
+    "README.md",
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "*.py",
+    "*.png",
+)
+LIBRARY_FILES = ("*_vanilla_transformer.py", "vanilla_transformer/**/*.py")
+SPACE_FILES = (
+    "README.md",
+    "requirements.txt",
+    "packages.txt",
+    "**/*.py",
+    "**/*.css",
+    "**/*.js",
+    "**/*.png",
+    "**/*.json",
+)
+
+
+def select_files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    """The files of `folder` that match a pattern, hidden ones aside.
+
+    Raises:
+        ValueError: one of them is a link to something outside the folder.
+    """
+    files = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    files = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    for path in files:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"{path} is a link to {path.resolve()}, outside {folder}: only files inside it are uploaded."
+            )
+    return files
+
+
+def left_out(folder: Path, files: list[Path]) -> list[str]:
+    """Files and folders directly in `folder` of which nothing goes."""
+    taken = {path.relative_to(folder).parts[0] for path in files}
+    return sorted(path.name for path in folder.iterdir() if path.name not in taken)
+
+
+def check_model(folder: Path, files: list[Path]) -> None:
+    """Raise a FileNotFoundError for a part without which nobody can load or understand the model."""
+    names = {path.name for path in files}
+    for name in ("config.json", "README.md"):
+        if name not in names:
+            raise FileNotFoundError(f"{folder} has no {name}: give the folder that a training script has saved.")
+    if not any(name.endswith(".safetensors") for name in names):
+        raise FileNotFoundError(f"{folder} has no weights: no file there is called model*.safetensors.")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    code = [*config.get("auto_map", {}).values(), *(p["impl"] for p in config.get("custom_pipelines", {}).values())]
+    for module in sorted({reference.split(".")[0] for reference in code}):
+        if f"{module}.py" not in names:
+            raise FileNotFoundError(f"{folder} has no {module}.py, which its config.json names: save the model again.")
+
+
+def check_space(folder: Path, files: list[Path]) -> None:
+    names = {path.relative_to(folder).as_posix() for path in files}
+    for name in ("README.md", "app.py"):
+        if name not in names:
+            raise FileNotFoundError(f"{folder} has no {name}: give the folder of the demo.")
+
+
+def load_card(folder: Path, space: bool, models: list[str]) -> RepoCard:
+    """The folder's README.md; for a Space, with the models that it shows in its metadata.
+
+    Raises:
+        ValueError: it has no metadata, or some that is not YAML; or it is not one of a Gradio Space.
+    """
+    try:
+        card = (SpaceCard if space else ModelCard).load(folder / "README.md")
+    except yaml.YAMLError as error:
+        raise ValueError(f"The metadata of {folder / 'README.md'} is not YAML: {error}") from error
+    if not card.data.to_dict():
+        raise ValueError(f"{folder / 'README.md'} has no metadata: it must begin with YAML between two lines of ---.")
+    if space:
+        if card.data.to_dict().get("sdk") != "gradio":
+            raise ValueError(f"{folder / 'README.md'} is not of a Gradio Space: its metadata must say sdk: gradio.")
+        if models:
+            card.data.models = models
+    return card
+
+
+def contents_of(folder: Path, files: list[Path], space: bool) -> dict[str, Path]:
+    """Where each file lies that goes, by its name on the Hub. With a Space goes the library, which it imports."""
+    contents = {path.relative_to(folder).as_posix(): path for path in files}
+    if space:
+        installed = Path(vanilla_transformer.__file__).resolve().parent.parent
+        library = (path for pattern in LIBRARY_FILES for path in installed.glob(pattern))
+        contents |= {path.relative_to(installed).as_posix(): path for path in library}
+    return contents
+
+
+def describe(folder: Path, files: list[Path], space: bool) -> str:
+    """What goes, with sizes in bytes, and what does not."""
+    sizes = {name: path.stat().st_size for name, path in contents_of(folder, files, space).items()}
+    lines = [f"{size:>15,}  {name}" for name, size in sizes.items()]
+    lines.append(f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files")
+    if others := left_out(folder, files):
+        lines.append(f"left out: {', '.join(others)}")
+    return "\n".join(lines)
+
+
+def push(args: argparse.Namespace, files: list[Path], card: RepoCard) -> str:
+    """Make the repository if it is new, and commit the files to it; the address of the commit.
+
+    Raises:
+        ValueError: the Hub does not accept the card; or the repository is public, but was to be private.
+    """
+    api = HfApi()
+    kind = "space" if args.space else "model"
+    card.validate(repo_type=kind)
+    repo_id = api.create_repo(
+        args.repo_id,
+        repo_type=kind,
+        private=args.private or None,  # None leaves it to the settings of the account
+        exist_ok=True,
+        space_sdk="gradio" if args.space else None,
+    ).repo_id
+    if args.private and not api.repo_info(repo_id, repo_type=kind).private:
+        raise ValueError(
+            f"{repo_id} exists already and is public: make it private on the Hub first, or choose another."
+        )
+    if args.revision != "main":
+        api.create_branch(repo_id, branch=args.revision, repo_type=kind, exist_ok=True)
+    if args.space and args.models:
+        api.add_space_variable(repo_id, "MODEL_ID", " ".join(args.models))
+    paths = contents_of(args.folder, files, args.space)
+    contents: dict[str, str | bytes] = {name: str(path) for name, path in paths.items()}
+    if args.space:
+        contents["README.md"] = str(card).encode()
+    commit = api.create_commit(
+        repo_id,
+        [CommitOperationAdd(name, content) for name, content in contents.items()],
+        commit_message=args.commit_message,
+        repo_type=kind,
+        revision=args.revision,
+    )
+    return commit.commit_url
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="Folder of the saved model, or of the demo.")
+    parser.add_argument("repo_id", help="Name on the Hub, as user/name.")
+    parser.add_argument("--private", action="store_true", help="Make the repository private.")
+    parser.add_argument("--revision", default="main", help="Branch to commit to; made if it is not there.")
+    parser.add_argument("--commit_message", default="Upload with push_to_hub.py", help="What the history says.")
+    parser.add_argument("--dry_run", action="store_true", help="List what would go, and send nothing.")
+    parser.add_argument("--space", action="store_true", help="The folder is the demo: upload it as a Gradio Space.")
+    parser.add_argument(
+        "--models", nargs="+", default=[], help="Hub names of the models that the Space shows: its variable MODEL_ID."
+    )
+    args = parser.parse_args(arguments)
+    try:
+        if not args.folder.is_dir():
+            raise FileNotFoundError(f"{args.folder}: there is no such folder.")
+        if args.models and not args.space:
+            raise ValueError("--models is an option of --space.")
+        files = select_files(args.folder, SPACE_FILES if args.space else MODEL_FILES)
+        (check_space if args.space else check_model)(args.folder, files)
+        card = load_card(args.folder, args.space, args.models)
+        print(describe(args.folder, files, args.space))
+        if args.dry_run:
+            print(f"A dry run: nothing was sent to {args.repo_id}.")
+            return
+        if get_token() is None:
+            raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one that may write.")
+        print(push(args, files, card))
+    except (ValueError, OSError, HfHubHTTPError) as error:
+        sys.exit(f"push_to_hub.py: {error}")

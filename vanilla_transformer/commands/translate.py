@@ -1,0 +1,39 @@
+"""Translate lines of text with a saved model: from a file or standard input to a file or standard output.
+
+python scripts/translate.py --model FOLDER_OR_HUB_NAME < source.txt > target.txt
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, HfArgumentParser
+
+import vanilla_transformer  # noqa: F401  (registers the Auto classes)
+from vanilla_transformer.decoding import EXTRA_TOKENS, translate
+from vanilla_transformer.files import map_by_length, open_output, utf8_lines
+
+
+@dataclass
+class TranslateArguments:
+    model: str = field(metadata={"help": "Folder of the model, or its name on the Hub."})
+    input: str = field(default="-", metadata={"help": "File with one text a line; - is standard input."})
+    output: str = field(default="-", metadata={"help": "File for the translations; - is standard output."})
+    batch_size: int = field(default=64, metadata={"help": "Texts translated at once."})
+    num_beams: int | None = field(default=None, metadata={"help": "Beam size; by default the model's own."})
+    length_penalty: float | None = field(default=None, metadata={"help": "Alpha; by default the model's own."})
+    extra_tokens: int = field(default=EXTRA_TOKENS, metadata={"help": "Output length beyond the input's, in tokens."})
+    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device."})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    (args,) = HfArgumentParser(TranslateArguments).parse_args_into_dataclasses(arguments)
+    lines = list(utf8_lines(args.input))
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    model = AutoModelForSeq2SeqLM.from_pretrained(args.model, trust_remote_code=True).to(args.device).eval()
+    options = {
+        name: getattr(args, name) for name in ("num_beams", "length_penalty") if getattr(args, name) is not None
+    }
+    function = partial(translate, model=model, tokenizer=tokenizer, extra_tokens=args.extra_tokens, **options)
+    with open_output(args.output) as stream:
+        stream.writelines(f"{text}\n" for text in map_by_length(function, lines, args.batch_size, "translating"))

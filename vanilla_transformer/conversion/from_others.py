@@ -1,0 +1,89 @@
+"""A published model of this architecture as one of ours: the same logits and the same generated text."""
+
+import copy
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    MarianTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+import vanilla_transformer
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerEncoderConfig,
+)
+from vanilla_transformer.conversion.mapping import (
+    MAPPINGS,
+    Mapping,
+    from_theirs,
+    require,
+)
+from vanilla_transformer.conversion.marian_tokenizer import fast_marian_tokenizer
+
+
+def config_class_for(auto_class: str) -> type:
+    if auto_class == "AutoModelForSeq2SeqLM":
+        return VanillaTransformerConfig
+    return VanillaTransformerDecoderConfig if auto_class == "AutoModelForCausalLM" else VanillaTransformerEncoderConfig
+
+
+def mapping_for(config: PreTrainedConfig) -> tuple[Mapping, str]:
+    """The mapping of a model and its class.
+
+    Raises:
+        CannotRepresent: neither is known.
+    """
+    require(
+        config.model_type in MAPPINGS,
+        f"model_type={config.model_type!r} is not a Transformer that ours can hold; these are: {', '.join(MAPPINGS)}.",
+    )
+    mapping = MAPPINGS[config.model_type]
+    architecture = (config.architectures or [next(iter(mapping.heads))])[0]
+    require(
+        architecture in mapping.heads,
+        f"{architecture} has a head that ours does not; these have none: {', '.join(mapping.heads)}.",
+    )
+    return mapping, architecture
+
+
+def convert(theirs: PreTrainedModel) -> PreTrainedModel:
+    """Our model with the weights of theirs, in evaluation mode.
+
+    Raises:
+        CannotRepresent: the model has something that ours does not.
+    """
+    config = theirs.config
+    mapping, _ = mapping_for(config)
+    auto_class = mapping.heads[type(theirs).__name__]
+    weights = from_theirs(theirs.state_dict(), mapping, with_head=auto_class != "AutoModel")
+    fields = mapping.fields(config)
+    if "lm_head.weight" in weights:
+        embeddings = [name for name in weights if name.endswith("embed_tokens.weight")]
+        fields["tie_word_embeddings"] = torch.equal(weights["lm_head.weight"], weights[embeddings[-1]])
+        if len(embeddings) == 2:
+            source, target = (weights[name] for name in embeddings)
+            fields["share_encoder_decoder_embeddings"] = torch.equal(source, target)
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "id2label", "label2id"):
+        fields[name] = getattr(config, name, None)
+    fields["label_smoothing"] = 0.0  # the loss that theirs has
+    config_class = config_class_for(auto_class)
+    model_class = getattr(vanilla_transformer, config_class.auto_classes[auto_class])
+    ours = model_class(config_class(**fields))
+    missing, unexpected = ours.load_state_dict(weights, strict=False)
+    assert not missing and not unexpected, f"not mapped: {missing} of ours, {unexpected} of theirs"
+    if ours.can_generate():
+        ours.generation_config = copy.deepcopy(theirs.generation_config)
+    return ours.eval()
+
+
+def convert_tokenizer(source: str, revision: str | None, model: PreTrainedModel) -> PreTrainedTokenizerBase:
+    """A tokenizer that AutoTokenizer loads with no code of ours: of Marian's SentencePiece files a fast one."""
+    if AutoConfig.from_pretrained(source, revision=revision).model_type == "marian":
+        return fast_marian_tokenizer(MarianTokenizer.from_pretrained(source, revision=revision))
+    return AutoTokenizer.from_pretrained(source, revision=revision)

@@ -1,0 +1,57 @@
+"""Marian's tokenizer, two SentencePiece models over one vocabulary, as one fast tokenizer in a single file."""
+
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import MarianTokenizer, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import import_protobuf
+
+from vanilla_transformer.data.tokenizer import PreTrainedTokenizerFast
+
+
+FOREIGN = -1000.0  # score of a piece that the source's model does not have: taken only where it knows nothing else
+
+
+def precompiled_normalizer(sentencepiece: Any) -> list[normalizers.Normalizer]:
+    """The table by which a SentencePiece model replaces characters, if it has one."""
+    proto = import_protobuf().ModelProto()
+    proto.ParseFromString(sentencepiece.serialized_model_proto())
+    table = proto.normalizer_spec.precompiled_charsmap
+    return [normalizers.Precompiled(table)] if table else []
+
+
+def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
+    """A tokenizer with the same ids as Marian's for source text, and the same text for target ids.
+
+    Marian cuts target text by a model of its own; here one model serves both, and the pieces that only the target has
+    are used where the source's model would give <unk>.
+
+    Raises:
+        ValueError: source and target have different vocabularies, which one tokenizer cannot have.
+    """
+    if slow.separate_vocabs:
+        raise ValueError("separate_vocabs=True: one tokenizer cannot number source and target tokens differently.")
+    source = slow.spm_source
+    scores = {source.id_to_piece(i): source.get_score(i) for i in range(source.get_piece_size())}
+    by_id = sorted(slow.encoder, key=slow.encoder.get)
+    pieces = [(piece, scores.get(piece, FOREIGN)) for piece in by_id]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=slow.unk_token_id))
+    spaces = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
+    tokenizer.normalizer = normalizers.Sequence([*precompiled_normalizer(source), *spaces])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    end = slow.eos_token
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", pair=f"$A $B {end}", special_tokens=[(end, slow.eos_token_id)]
+    )
+    languages = [piece for piece in by_id if piece.startswith(">>") and piece.endswith("<<")]
+    special = [slow.eos_token, slow.unk_token, slow.pad_token, *languages]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=slow.eos_token,
+        unk_token=slow.unk_token,
+        pad_token=slow.pad_token,
+        model_max_length=slow.model_max_length,
+        clean_up_tokenization_spaces=False,
+    )

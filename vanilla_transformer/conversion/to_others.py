@@ -1,0 +1,160 @@
+"""One of our models as a Marian or GPT-2 model, for the tools that are built for those."""
+
+import copy
+
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from vanilla_transformer.conversion.mapping import (
+    FAIRSEQ_NAMES,
+    FUSED,
+    GPT_NAMES,
+    interleaved_to_half_split,
+    require,
+    to_theirs,
+)
+
+
+def to_marian(ours: PreTrainedModel) -> MarianMTModel:
+    """A Marian model that computes the same, for the tools that are built for those.
+
+    Marian has biases everywhere, which are 0 here where ours has none, and an epsilon of 1e-5 in layer normalisation.
+
+    Raises:
+        CannotRepresent: ours has something that Marian does not.
+    """
+    config = ours.config
+    require(config.norm_position == "post", "norm_position='pre': Marian normalises after each sub-layer.")
+    require(config.position_embedding == "sinusoidal", "position_embedding='learned': Marian has sinusoids.")
+    require(config.sinusoid_frequencies == "paper", "sinusoid_frequencies='tensor2tensor': Marian has the paper's.")
+    require(config.position_offset == 0, f"position_offset={config.position_offset}: Marian counts from 0.")
+    require(not config.normalize_embedding, "normalize_embedding=True: Marian has no norm there.")
+    require(config.sliding_window is None, f"sliding_window={config.sliding_window}: Marian attends to everything.")
+    require_usual_heads(config)
+    weights = {name: weight.clone() for name, weight in ours.state_dict().items()}
+    if config.sinusoid_layout == "interleaved":
+        weights = interleaved_to_half_split(weights, config.d_model)
+    shared = config.share_encoder_decoder_embeddings
+    target_vocab_size = config.target_vocab_size or config.vocab_size
+    theirs = MarianMTModel(
+        MarianConfig(
+            vocab_size=config.vocab_size,
+            decoder_vocab_size=target_vocab_size,
+            share_encoder_decoder_embeddings=shared,
+            tie_word_embeddings=config.tie_word_embeddings,
+            d_model=config.d_model,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.decoder_layers,
+            encoder_attention_heads=config.num_heads,
+            decoder_attention_heads=config.num_heads,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.decoder_d_ff,
+            activation_function=config.activation_function,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            activation_dropout=config.activation_dropout,
+            scale_embedding=config.scale_embedding,
+            max_position_embeddings=config.max_position_embeddings,
+            decoder_start_token_id=config.decoder_start_token_id,
+            pad_token_id=config.pad_token_id,
+            bos_token_id=config.bos_token_id,
+            eos_token_id=config.eos_token_id,
+            forced_eos_token_id=None,
+        )
+    )
+    named = to_theirs(weights, [pair for pair in FAIRSEQ_NAMES if "output_projection" not in pair[0]])
+    if "final_logits_bias" in named:
+        named["final_logits_bias"] = named["final_logits_bias"][None]
+    if shared:
+        named["model.shared.weight"] = named["model.encoder.embed_tokens.weight"]
+    load_with_zero_biases(theirs, named)
+    return finish(theirs, ours)
+
+
+def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
+    """A GPT-2 model that computes the same. Sinusoids become the learned table that GPT-2 has.
+
+    Raises:
+        CannotRepresent: ours has something that GPT-2 does not.
+    """
+    config = ours.config
+    require(config.norm_position == "pre", "norm_position='post': GPT-2 normalises before each sub-layer.")
+    require(not config.normalize_embedding, "normalize_embedding=True: GPT-2 has no norm there.")
+    require(not config.output_bias, "output_bias=True: GPT-2 has no bias there.")
+    require(config.sliding_window is None, f"sliding_window={config.sliding_window}: GPT-2 attends to everything.")
+    require_usual_heads(config)
+    scaled = config.scale_embedding
+    weights = {name: weight.clone() for name, weight in ours.state_dict().items()}
+    positions = torch.arange(config.max_position_embeddings)[None]
+    weights["model.embed_positions.weight"] = ours.model.embed_positions(positions)[0].detach()
+    if scaled:  # GPT-2 does not scale, so the table for reading is the scaled one, and no longer that for writing
+        weights["model.embed_tokens.weight"] *= config.d_model**0.5
+    for name in [name for name in weights if ".q_proj." in name]:
+        parts = [weights.pop(name.replace("q_proj", f"{letter}_proj")) for letter in "qkv"]
+        weights[name.replace("q_proj", "qkv_proj")] = torch.cat(parts)
+    theirs = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=config.vocab_size,
+            n_embd=config.d_model,
+            n_layer=config.num_layers,
+            n_head=config.num_heads,
+            n_inner=config.d_ff,
+            n_positions=config.max_position_embeddings,
+            activation_function=config.activation_function,
+            resid_pdrop=config.dropout,
+            embd_pdrop=config.dropout,
+            attn_pdrop=config.attention_dropout,
+            layer_norm_epsilon=config.layer_norm_eps,
+            tie_word_embeddings=config.tie_word_embeddings and not scaled,
+            pad_token_id=config.pad_token_id,
+            bos_token_id=config.bos_token_id,
+            eos_token_id=config.eos_token_id,
+        )
+    )
+    names = [pair for pair in GPT_NAMES if "s_embed" not in pair[0]]  # without GPT-1's
+    named = to_theirs(weights, names)
+    load_with_zero_biases(theirs, {name: w.T if name.endswith(FUSED) else w for name, w in named.items()})
+    return finish(theirs, ours)
+
+
+def require_usual_heads(config: PreTrainedConfig) -> None:
+    usual = config.d_model // config.num_heads
+    require(
+        config.d_model % config.num_heads == 0 and (config.d_k, config.d_v) == (usual, usual),
+        f"d_k={config.d_k} and d_v={config.d_v}: theirs are d_model / num_heads = {usual}.",
+    )
+
+
+def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
+    missing, unexpected = theirs.load_state_dict(weights, strict=False)
+    parameters = dict(theirs.named_parameters())
+    computed = ("bias", "embed_positions.weight")  # by theirs, or 0
+    wrong = [name for name in missing if name in parameters and not name.endswith(computed)]
+    assert not wrong and not unexpected, f"not mapped: {wrong} of theirs, {unexpected} of ours"
+    with torch.no_grad():
+        for name in missing:
+            if name.endswith("bias") and name in parameters:
+                parameters[name].zero_()
+
+
+def finish(theirs: PreTrainedModel, ours: PreTrainedModel) -> PreTrainedModel:
+    settings = copy.deepcopy(ours.generation_config)
+    if getattr(settings, "gnmt_length_penalty", False):
+        print(
+            "The length penalty of Wu et al. is left out: theirs divides by the length to the power of "
+            "length_penalty, so beam search may prefer other sentences."
+        )
+        del settings.gnmt_length_penalty
+    theirs.generation_config = settings
+    return theirs.eval()
+
+
+REVERSE = {"marian": ("VanillaTransformerForConditionalGeneration", to_marian)}
+REVERSE["gpt2"] = ("VanillaTransformerForCausalLM", to_gpt2)

@@ -1,0 +1,1 @@
+"""Data: the phrasebook, the Hub or local files, checked, and tokenizers."""

@@ -1,0 +1,1 @@
+"""What happens in a forward pass, step by step."""

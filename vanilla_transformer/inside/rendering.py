@@ -1,0 +1,202 @@
+"""Show recorded steps to people: as tables in the terminal, or as HTML that needs nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.markup import escape as escape_markup
+from rich.table import Table
+from torch import Tensor
+
+from vanilla_transformer.inside.recorder import CROSS_ATTENTION, Step
+
+
+MAX_ROWS, MAX_COLUMNS = 12, 8  # of a matrix; a longer one loses its middle
+MASKED = -1e30  # scores below it are those that the mask has removed
+
+
+@dataclass
+class Walk:
+    """Steps with the words they are about.
+
+    Args:
+        title, note: what is shown.
+        words: what stands at each place of each sentence.
+        source_words: the same of the encoder's input, which cross-attention attends to.
+        printed: name of a self-attention step -> values (places, features) that a publication prints of the first
+            sentence.
+    """
+
+    title: str
+    note: str
+    steps: Sequence[Step]
+    words: list[list[str]]
+    source_words: list[list[str]]
+    printed: dict[str, list]
+
+    def difference(self, step: Step) -> float | None:
+        """The largest distance from the published values, where there are any."""
+        if step.part != "self-attention" or step.name not in self.printed:
+            return None
+        return (step.tensor[0] - torch.tensor(self.printed[step.name])).abs().max().item()
+
+    def labels(self, step: Step, axis: str, sentence: int) -> list[str] | None:
+        """The words along an axis; None where it counts features."""
+        if axis not in ("length", "queries", "keys"):
+            return None
+        from_source = step.part == CROSS_ATTENTION and axis == "keys"
+        return (self.source_words if from_source else self.words)[sentence]
+
+
+@dataclass
+class Cell:
+    text: str
+    strength: float = 0.0  # the value divided by the matrix' largest magnitude: -1 to 1
+
+
+def kept(size: int, limit: int) -> list[int | None]:
+    """The indices of at most `limit` rows or columns; None stands for the middle that is left out."""
+    return list(range(size)) if size <= limit else [*range(limit - 3), None, size - 2, size - 1]
+
+
+def matrix_cells(step: Step, matrix: Tensor, precision: int, max_columns: int) -> list[list[Cell]]:
+    """The shortened matrix (rows, columns)."""
+    finite = matrix.masked_fill(matrix < MASKED, 0).float()
+    largest = finite.abs().max().clamp(min=1e-12)
+
+    def cell(i: int | None, j: int | None) -> Cell:
+        if i is None or j is None:
+            return Cell("…")
+        value = matrix[i, j].item()
+        if step.name == "mask":
+            return Cell("■" if value == 0 else "·", float(value == 0))
+        if not matrix.is_floating_point():
+            return Cell(str(value))
+        return Cell("−∞" if value < MASKED else f"{value:.{precision}f}", (finite[i, j] / largest).item())
+
+    columns = kept(matrix.shape[1], max_columns)
+    return [[cell(i, j) for j in columns] for i in kept(matrix.shape[0], MAX_ROWS)]
+
+
+def shortened_labels(names: list[str] | None, size: int, limit: int) -> list[str]:
+    names = [str(i) for i in range(size)] if names is None else names
+    return ["…" if i is None else names[i] for i in kept(size, limit)]
+
+
+def tables(
+    walk: Walk, step: Step, precision: int, max_columns: int = MAX_COLUMNS
+) -> list[tuple[list[str], list[str], list[list[Cell]]]]:
+    """Row labels, column labels and cells, for each sentence."""
+    result = []
+    for sentence, values in enumerate(step.tensor):
+        matrix = values if values.dim() == 2 else values[:, None]
+        rows, columns = (*step.axes[1:], "")[:2]
+        row_labels = shortened_labels(walk.labels(step, rows, sentence), matrix.shape[0], MAX_ROWS)
+        column_names = walk.labels(step, columns, sentence) if columns else [""]
+        column_labels = shortened_labels(column_names, matrix.shape[1], max_columns)
+        result.append((row_labels, column_labels, matrix_cells(step, matrix, precision, max_columns)))
+    return result
+
+
+def described_shape(step: Step) -> str:
+    return " × ".join(f"{axis} {size}" for axis, size in zip(step.axes, step.shape, strict=True))
+
+
+def agreement(walk: Walk, step: Step) -> str:
+    difference = walk.difference(step)
+    return "" if difference is None else f"as printed, within {difference:.1g}"
+
+
+def print_walk(walk: Walk, precision: int, console: Console | None = None) -> None:
+    """Print the steps as tables, with the words beside the rows."""
+    console = Console() if console is None else console
+    fitting = (console.width - 12) // (precision + 6)  # a number, its sign and the space around it
+    max_columns = min(MAX_COLUMNS, max(4, fitting))
+    console.rule(f"[bold]{escape_markup(walk.title)}")
+    console.print(walk.note, style="dim")
+    for part, steps in groupby(walk.steps, key=lambda step: step.part):
+        console.print()
+        console.rule(part, style="cyan")
+        for step in steps:
+            console.print(f"\n[bold]{step.name}[/]   {escape_markup(step.equation)}", highlight=False)
+            about = f"[dim]{described_shape(step)}   {step.source}[/]   [green]{agreement(walk, step)}[/]"
+            console.print(about, highlight=False)
+            for row_labels, column_labels, rows in tables(walk, step, precision, max_columns):
+                table = Table("", *map(escape_markup, column_labels), box=box.SIMPLE_HEAD, header_style="dim")
+                for column in table.columns[1:]:
+                    column.justify, column.no_wrap = "right", True
+                for label, row in zip(row_labels, rows, strict=True):
+                    table.add_row(f"[dim]{escape_markup(label)}[/]", *(colored(cell) for cell in row))
+                console.print(table)
+
+
+def colored(cell: Cell) -> str:
+    if abs(cell.strength) < 0.05:
+        return f"[dim]{cell.text}[/]"
+    color = "blue" if cell.strength > 0 else "red"
+    return f"[{'bold ' if abs(cell.strength) > 0.6 else ''}{color}]{cell.text}[/]"
+
+
+STYLE = """
+.walk { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem;
+  color-scheme: light dark;
+  --ink: light-dark(#1f2328, #e6edf3); --soft: light-dark(#59636e, #9198a1); --line: light-dark(#d1d9e0, #3d444d);
+  color: var(--ink); background: light-dark(#ffffff, #0d1117); }
+.walk h2 { border-bottom: 1px solid var(--line); margin: 2rem 0 .5rem; }
+.walk section { margin: 1.2rem 0; break-inside: avoid; }
+.walk .name { font-weight: 600; margin-right: 1rem; }
+.walk .equation { font-family: "STIX Two Math", Cambria, serif; font-size: 1.1em; margin-right: 1rem; }
+.walk .about, .walk .note { color: var(--soft); font-size: .85em; }
+.walk .agrees { color: light-dark(#1a7f37, #3fb950); font-size: .85em; }
+.walk .matrices { display: flex; flex-wrap: wrap; gap: 1rem; overflow-x: auto; }
+.walk table { border-collapse: collapse; margin-top: .3rem; font-variant-numeric: tabular-nums; }
+.walk th { color: var(--soft); font-weight: 400; font-size: .85em; padding: .15rem .5rem; text-align: right; }
+.walk td { padding: .15rem .5rem; text-align: right; border: 1px solid var(--line); print-color-adjust: exact; }
+"""
+
+
+def matrix_html(row_labels: list[str], column_labels: list[str], rows: list[list[Cell]]) -> str:
+    header = "".join(f"<th>{escape(label)}</th>" for label in column_labels)
+    lines = [f"<table><tr><th></th>{header}</tr>"]
+    for label, row in zip(row_labels, rows, strict=True):
+        cells = "".join(f'<td style="background:{background(cell.strength)}">{cell.text}</td>' for cell in row)
+        lines.append(f"<tr><th>{escape(label)}</th>{cells}</tr>")
+    return "\n".join([*lines, "</table>"])
+
+
+def background(strength: float) -> str:
+    """Blue for positive, orange for negative; pale enough for dark and for light text."""
+    color = "47 129 247" if strength > 0 else "219 109 40"
+    return f"rgb({color} / {0.5 * abs(strength):.2f})"
+
+
+def step_html(walk: Walk, step: Step, precision: int) -> str:
+    matrices = "\n".join(matrix_html(*table) for table in tables(walk, step, precision))
+    return (
+        f'<section><span class="name">{escape(step.name)}</span><span class="equation">{escape(step.equation)}</span>'
+        f'<span class="about">{described_shape(step)} · {step.source}</span> '
+        f'<span class="agrees">{agreement(walk, step)}</span>\n<div class="matrices">{matrices}</div></section>'
+    )
+
+
+def walk_html(walk: Walk, precision: int) -> str:
+    """The steps as HTML with its style, to be put into a page."""
+    parts = [f'<style>{STYLE}</style><div class="walk"><h1>{escape(walk.title)}</h1>']
+    parts.append(f'<p class="note">{escape(walk.note)}</p>')
+    for part, steps in groupby(walk.steps, key=lambda step: step.part):
+        parts += [f"<h2>{part}</h2>", *(step_html(walk, step, precision) for step in steps)]
+    return "\n".join([*parts, "</div>"])
+
+
+def page_html(walk: Walk, precision: int) -> str:
+    """A whole page that needs no other file."""
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<style>html { color-scheme: light dark; background: light-dark(#ffffff, #0d1117); }</style>"
+        f"<title>{escape(walk.title)}</title>\n{walk_html(walk, precision)}\n</html>\n"
+    )

@@ -1,0 +1,49 @@
+"""Walks: the steps that a worked example explains, or those of one layer of a model on a sentence."""
+
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.decoding import EXTRA_TOKENS
+from vanilla_transformer.inside.recorder import find_stacks, record
+from vanilla_transformer.inside.rendering import Walk
+from vanilla_transformer.inside.worked_examples import WorkedExample
+
+
+def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
+    """The steps that the source of a worked example explains."""
+    steps = record(example.model(), example.inputs(), layer, head)
+    shown = [step for step in steps if (step.part, step.name) in example.steps]
+    printed = example.printed if head == 0 else {}
+    return Walk(example.title, example.note, shown, example.words(), [], printed)
+
+
+def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
+    visible = str.maketrans({" ": "␣", "\n": "⏎"})
+    return [[tokenizer.decode([token]).translate(visible) for token in row] for row in ids.tolist()]
+
+
+def walk_sentence(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    target: str | None = None,
+    stack: str | None = None,
+    layer: int = 0,
+    head: int = 0,
+) -> Walk:
+    """The steps of one layer of a model on a sentence; arguments as on the command line."""
+    inputs = dict(tokenizer(text, return_tensors="pt"))
+    stack = stack or next(iter(find_stacks(model)))
+    source_words = words = words_of(inputs["input_ids"], tokenizer)
+    if model.config.is_encoder_decoder and stack == "decoder":
+        if target is None:
+            output = model.generate(**inputs, max_length=inputs["input_ids"].shape[1] + EXTRA_TOKENS)
+            inputs["decoder_input_ids"] = output[:, :-1]  # the last token is not read
+        else:
+            labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"]
+            inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+        words = words_of(inputs["decoder_input_ids"], tokenizer)
+    steps = record(model, inputs, layer, head, stack)
+    return Walk(
+        f"{text!r} in the {stack}", f"Layer {layer}, head {head}, counted from 0.", steps, words, source_words, {}
+    )

@@ -1,0 +1,1 @@
+"""The paper's training recipe on top of the library's Trainer."""

@@ -1,0 +1,118 @@
+"""From command-line options to a model: a preset of Table 3, or a checkpoint, and any field of its config."""
+
+import dataclasses
+import re
+import sys
+import types
+import typing
+from dataclasses import dataclass, field, make_dataclass
+from typing import Any
+
+from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+
+from configuration_vanilla_transformer import PRESETS
+from modeling_vanilla_transformer import VocabularyModel
+
+
+LOSS_CHUNK_SIZE = 512  # positions whose logits are held at once: the same loss, in less memory and time
+
+
+@dataclass
+class ModelSource:
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "Continue from this checkpoint (a folder or a Hub name) instead of a new model."},
+    )
+    preset: str = field(
+        default="base", metadata={"help": f"Size of a new model, a row of the paper's Table 3: {', '.join(PRESETS)}."}
+    )
+    attn_implementation: str = field(
+        default="packed_sdpa",
+        metadata={
+            "help": "How attention is computed: packed_sdpa (which leaves padding out of all layers), sdpa, eager, "
+            "flash_attention_2 or flex_attention."
+        },
+    )
+
+
+# Decided by the tokenizer, the Trainer or the family, not by the user's command line.
+NOT_OPTIONS = {"vocab_size", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
+
+
+def documented_fields(config_class: type) -> dict[str, str]:
+    """The fields that a config's docstrings explain, with their explanation in one line."""
+    explanations = {}
+    for cls in reversed(config_class.__mro__):
+        for names, text in re.findall(
+            r"^        ([a-z_, ]+): (.+(?:\n            .+)*)", cls.__doc__ or "", re.MULTILINE
+        ):
+            explanations |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    return {name: text for name, text in explanations.items() if name in config_class.__dataclass_fields__}
+
+
+def plain_type(annotation: Any) -> Any:
+    """The type that an option parses to: the first of a union such as `float | int`."""
+    if isinstance(annotation, types.UnionType):
+        return next(member for member in typing.get_args(annotation) if member is not type(None))
+    return annotation
+
+
+def model_options(config_class: type) -> type:
+    """A dataclass for HfArgumentParser: `ModelSource`, and each field of `config_class`, by default None."""
+    annotations = {f.name: f.type for f in dataclasses.fields(config_class)}
+    options = [
+        (name, plain_type(annotations[name]) | None, field(default=None, metadata={"help": text.replace("%", "%%")}))
+        for name, text in documented_fields(config_class).items()
+        if name not in NOT_OPTIONS
+    ]
+    return make_dataclass("ModelOptions", options, bases=(ModelSource,))
+
+
+def make_model(
+    model_class: type[PreTrainedModel], options: Any, tokenizer: PreTrainedTokenizerBase, **task_fields: Any
+) -> PreTrainedModel:
+    """A new model, or the checkpoint that `options` name; missing and unused weights of a checkpoint are reported.
+
+    Args:
+        options: an instance of `model_options(model_class.config_class)`.
+        task_fields: config fields that the data decide, such as `id2label`.
+
+    Raises:
+        ValueError: unknown preset; a size given for a checkpoint that has its own; a vocabulary larger than its own.
+        StrictDataclassError: a config that cannot work.
+    """
+    source = {f.name for f in dataclasses.fields(ModelSource)}
+    given = {name: value for name, value in vars(options).items() if name not in source and value is not None}
+    if options.model_name_or_path is None:
+        token_ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        config_class = model_class.config_class
+        chunked = {"loss_chunk_size": LOSS_CHUNK_SIZE} if issubclass(model_class, VocabularyModel) else {}
+        fields = chunked | given | token_ids | task_fields
+        config = config_class.from_preset(options.preset, vocab_size=len(tokenizer), **fields)
+        model = model_class(config)
+        model.set_attn_implementation(options.attn_implementation)
+        return model
+
+    attention = {"attn_implementation": options.attn_implementation}
+    model = model_class.from_pretrained(options.model_name_or_path, **attention, **given, **task_fields)
+    if len(tokenizer) > model.config.vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, but {options.model_name_or_path} has an embedding for "
+            f"{model.config.vocab_size}: use the tokenizer that was saved with it."
+        )
+    return model
+
+
+def parse_options(dataclasses: list[type], arguments: list[str] | None = None) -> tuple[Any, ...]:
+    """An instance of each dataclass. A single argument that ends in .yaml, .yml or .json is a file with the options.
+
+    Raises:
+        ValueError: an option that none of them has.
+    """
+    parser = HfArgumentParser(dataclasses)
+    given = sys.argv[1:] if arguments is None else arguments
+    if len(given) == 1 and given[0].endswith((".yaml", ".yml")):
+        return parser.parse_yaml_file(given[0])
+    if len(given) == 1 and given[0].endswith(".json"):
+        return parser.parse_json_file(given[0])
+    return parser.parse_args_into_dataclasses(given)
