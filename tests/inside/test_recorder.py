@@ -1,6 +1,9 @@
 """The recorder shows what the real modules compute, and leaves them as they were."""
 
+import ast
+import inspect
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +11,6 @@ from torch.nn import functional as F
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
-from fresh_process import ROOT
 from vanilla_transformer import VanillaTransformerEncoderModel
 from vanilla_transformer.inside.recorder import find_stacks, record
 
@@ -198,22 +200,88 @@ def test_a_model_with_remote_code_is_recorded_from_the_code_in_its_folder(tmp_pa
         assert ours.source == theirs.source and torch.equal(ours.tensor, theirs.tensor)
 
 
-CODE_OF = {
-    "tokens": "embed_tokens", "positions": "sin()", "embedding + position": "embed_scale", "queries": "q_proj",
-    "keys": "k_proj", "scores": "query @ key", "mask": "+ attention_mask", "weights": "softmax",
-    "heads": "weights @ value", "output projection": "o_proj", "residual": "x + self.dropout", "hidden": "fc1",
-    "stack output": "self.norm(hidden_states)", "logits": "self.lm_head(",
+CODE_OF = {  # step -> what its line has, whatever the variables are called
+    "tokens": r"self\.embed_tokens\(", "embeddings": r"self\.embed_tokens\(", "positions": r"\.sin\(\)",
+    "embedding + position": r" \+ ", "layer input": r"\blayer\w*\(", "encoder output": r"self\.k_proj\(",
+    "queries": r"self\.q_proj\(", "keys": r"self\.k_proj\(", "values": r"self\.v_proj\(",
+    "scores": r" @ |matmul\(", "scaled scores": r" \* |mul\(", "mask": r" \+ ", "masked scores": r" \+ ",
+    "weights": r"softmax\(", "heads": r" @ |matmul\(", "concatenation": r"\.(reshape|flatten)\(",
+    "output projection": r"self\.o_proj\(", "residual": r" \+ self\.dropout\(", "layer norm": r"self\.norm\(",
+    "hidden": r"self\.fc1\(", "activation": r"self\.activation\(", "feed-forward output": r"self\.fc2\(",
+    "layer output": r"\blayer\w*\(",
+    "stack output": r"self\.norm\(", "logits": r"self\.lm_head\(",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("make", [encoder_only, decoder_only, encoder_decoder])
-def test_each_step_names_the_line_of_code_that_makes_it(make):
-    model = make()
-    lines = (ROOT / "modeling_vanilla_transformer.py").read_text().splitlines()
-    stack = "encoder" if make is encoder_only else "decoder"
-    for step in record(model, inputs_of(model), layer=1, stack=stack):
+def assert_lines(steps, code: str) -> None:
+    """Each step points at a line of `code`, the text of the modeling file, that can make it."""
+    lines = code.splitlines()
+    for step in steps:
         number = re.fullmatch(r"modeling_vanilla_transformer\.py:(\d+)", step.source)[1]
-        assert CODE_OF.get(step.name, "") in lines[int(number) - 1]
+        line = lines[int(number) - 1]
+        assert re.search(CODE_OF[step.name], line), f"{step.part}, {step.name}: {step.source} is {line!r}"
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+@pytest.mark.parametrize("make", [encoder_only, decoder_only, encoder_decoder])
+def test_each_step_names_the_line_of_code_that_makes_it(make, norm_position):
+    model = make(norm_position=norm_position)
+    stack = "encoder" if make is encoder_only else "decoder"
+    code = Path(inspect.getfile(type(find_stacks(model)[stack]))).read_text(encoding="utf-8")
+    assert_lines(record(model, inputs_of(model), layer=1, stack=stack), code)
+
+
+def test_learned_positions_are_the_line_that_looks_them_up():
+    model = decoder_only(position_embedding="learned")
+    (positions,) = (step for step in record(model, inputs_of(model)) if step.name == "positions")
+    lines, start = inspect.getsourcelines(type(model.base_model.embed_positions).forward)
+    assert "super().forward(" in lines[int(positions.source.split(":")[1]) - start]
+
+
+class RenamedVariables(ast.NodeTransformer):
+    """Gives another name to each local variable, and to each parameter that is only passed by position."""
+
+    def __init__(self, module: ast.Module):
+        self.keywords = {node.arg for node in ast.walk(module) if isinstance(node, ast.keyword)} | {"self"}
+        self.renamed: set[str] = set()
+
+    def visit_FunctionDef(self, function: ast.FunctionDef) -> ast.FunctionDef:
+        names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+        parameters = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+        others = {node.id for node in names if isinstance(node.ctx, ast.Store)} - parameters
+        if function.name.endswith("forward") and not function.decorator_list:  # called by this file alone
+            others |= parameters - self.keywords - {"kwargs"}
+        self.renamed |= others
+        for node in ast.walk(function):
+            if isinstance(node, ast.Name) and node.id in others:
+                node.id += "_renamed"
+            elif isinstance(node, ast.arg) and node.arg in others:
+                node.arg += "_renamed"
+        return function
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_a_model_whose_variables_have_other_names_is_recorded_with_its_own_lines(tmp_path, norm_position):
+    model = encoder_decoder(norm_position=norm_position)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "modeling_vanilla_transformer.py"
+    original = file.read_text(encoding="utf-8")
+    module = ast.parse(original)
+    renaming = RenamedVariables(module)
+    code = ast.unparse(renaming.visit(module))
+    file.write_text(code, encoding="utf-8")
+    assert {"query", "key", "value", "scores", "weights", "output", "x", "layer", "angles"} <= renaming.renamed
+
+    name = "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration"
+    remote = get_class_from_dynamic_module(name, str(tmp_path)).from_pretrained(tmp_path).eval()
+    assert "scores_renamed" in inspect.getsource(inspect.getmodule(type(remote)))
+    inputs = inputs_of(model)
+    for stack in ("encoder", "decoder"):
+        ours, theirs = record(model, inputs, layer=1, stack=stack), record(remote, inputs, layer=1, stack=stack)
+        assert_lines(theirs, code)
+        assert [step.source for step in ours] != [step.source for step in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.name == other.name and torch.equal(one.tensor, other.tensor)
 
 
 def test_other_activations_and_learned_positions_are_named():

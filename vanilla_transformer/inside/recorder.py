@@ -4,17 +4,17 @@
         print(step.part, step.name, step.equation, step.shape, step.source)
 
 Nothing is computed a second time. Projections, norms and feed-forward networks are watched by forward hooks; inside
-attention, which runs as the project's own `eager_attention_forward`, each PyTorch operation is watched as it happens.
+attention, which runs as the project's own `eager_attention_forward`, each PyTorch function is watched as it is called.
+The running stack tells the line of the model's code that each result comes from.
 """
 
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +29,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 EMBEDDING, SELF_ATTENTION, CROSS_ATTENTION = "embedding", "self-attention", "cross-attention"
 FEED_FORWARD, OUTPUT = "feed-forward", "output"
 ATTENTIONS = {"self_attn": SELF_ATTENTION, "cross_attn": CROSS_ATTENTION}  # module -> part
+STATES = ("batch", "length", "d_model")
 
 
 @dataclass(frozen=True)
@@ -57,70 +58,82 @@ class Step:
 
 
 class Result(NamedTuple):
-    """A step without its tensor. `place`: a class or function of the modeling file, and a part of the line in it."""
+    """A step without its tensor and its line."""
 
     name: str
     equation: str
-    axes: tuple[str, ...]
-    place: tuple[str, str]
+    axes: tuple[str, ...] = STATES
 
 
-@lru_cache
-def find_line(path: Path, definition: str, fragment: str) -> str:
-    """The first line with `fragment` from the class or function `definition` on, as "file:line"."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    start = next((n for n, line in enumerate(lines) if re.match(rf"(class|def) {definition}\b", line)), len(lines))
-    for number, line in enumerate(lines[start:], start=start + 1):
-        if fragment in line:
-            return f"{path.name}:{number}"
-    raise LookupError(f"{path.name} has no line with {fragment!r} in {definition}.")
+class Operation(NamedTuple):
+    """One call of a PyTorch function, from the line `source` of the model's code."""
+
+    name: str
+    result: Any
+    source: str
 
 
-class Operations(TorchFunctionMode):
-    """Keeps the result of each PyTorch function that is called under it: name -> results in order."""
-
-    def __init__(self):
-        super().__init__()
-        self.results: dict[str, list[Any]] = {}
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        self.results.setdefault(function.__name__, []).append(result)
-        return result
-
-
-class Recorder:
+class Recorder(TorchFunctionMode):
     """The steps of one layer of one stack, in the order in which they happen."""
 
     def __init__(self, stack: nn.Module, layer: int, head: int | None):
+        super().__init__()
         self.steps: list[Step] = []
+        self.operations: list[Operation] = []  # since the last attention began
         self.stack, self.layer, self.head = stack, stack.layers[layer], head
+        self.previous = stack.layers[layer - 1] if layer else None
+        self.attentions = {getattr(self.layer, a): part for a, part in ATTENTIONS.items() if hasattr(self.layer, a)}
+        self.projected_at: dict[nn.Module, str] = {}  # projection of queries, keys or values -> line of its call
         self.config = stack.config
-        self.code = sys.modules[type(stack).__module__]  # of a model with remote code, the copy in its folder
         self.pre_norm = self.config.norm_position == "pre"
         self.x = "LayerNorm(X)" if self.pre_norm else "X"  # what enters a sub-layer
-        self.previous = stack.layers[layer - 1] if layer else None
 
-    def add(self, part: str, result: Result, tensor: Tensor) -> None:
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.operations.append(Operation(function.__name__, result, self.running_line()))
+        return result
+
+    def running_line(self) -> str:
+        """The line of the model's code that is running, as "file:line"; "" where none is."""
+        code = type(self.layer).__module__  # of a model with remote code, the copy of its own
+        for frame, line in walk_stack(sys._getframe()):  # from the innermost call outwards
+            if frame.f_globals.get("__name__") == code:
+                return f"{Path(frame.f_code.co_filename).name}:{line}"
+        return ""
+
+    def made_at(self, tensor: Tensor) -> str | None:
+        """The line of the function that returned `tensor`; None where it is older than the last attention."""
+        return next((operation.source for operation in self.operations if operation.result is tensor), None)
+
+    def add(self, part: str, result: Result, tensor: Tensor, source: str | None = None) -> None:
+        """Record a result of the line `source`; by default, of the line that is running."""
         axes = result.axes
         if "heads" in axes and self.head is not None:
             tensor = tensor.select(axes.index("heads"), self.head)
             axes = tuple(axis for axis in axes if axis != "heads")
-        source = find_line(Path(self.code.__file__), *result.place)
+        source = self.running_line() if source is None else source
         self.steps.append(Step(part, result.name, result.equation, tensor.detach().cpu().clone(), axes, source))
 
     def watch(
-        self, module: nn.Module, part: str, before: Result | None = None, after: Result | None = None
-    ) -> RemovableHandle:
-        """Record what goes into `module`, what comes out of it, or both, each time it is called."""
+        self,
+        module: nn.Module,
+        part: str,
+        before: Result | None = None,
+        after: Result | None = None,
+        inside: bool = False,
+    ) -> Iterator[RemovableHandle]:
+        """Record what goes into `module`, what comes out of it, or both, each time it is called.
 
-        def see(_, args: tuple[Tensor, ...], output: Tensor) -> None:
-            if before is not None:
-                self.add(part, before, args[0])
-            if after is not None:
-                self.add(part, after, output)
-
-        return module.register_forward_hook(see)
+        What comes out belongs to the line of the call; with `inside`, to the line in the module that made it.
+        """
+        if before is not None:
+            yield module.register_forward_pre_hook(
+                lambda _, args: self.add(part, before, args[0], self.made_at(args[0]))
+            )
+        if after is not None:
+            yield module.register_forward_hook(
+                lambda _, args, output: self.add(part, after, output, self.made_at(output) if inside else None)
+            )
 
     def watch_all(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
         # The encoder may share modules with the decoder and come first.
@@ -135,102 +148,80 @@ class Recorder:
         yield from self.watch_output(model)
 
     def watch_embedding(self) -> Iterator[RemovableHandle]:
-        states = ("batch", "length", "d_model")
-        place = ("TransformerStack", "self.embed_tokens(input_ids)")
-        tokens = Result("tokens", "t", states[:2], place)
-        yield self.watch(self.stack.embed_tokens, EMBEDDING, tokens, Result("embeddings", "E = W_E[t]", states, place))
-        if self.config.position_embedding == "learned":
-            positions = Result("positions", "PE = W_P[pos]", states, ("LearnedPositions", "super().forward"))
-        else:
-            angle = "pos / 10000^(2i/d_model)"
-            equation = f"PE(pos, 2i) = sin({angle}), PE(pos, 2i+1) = cos({angle})"
-            positions = Result("positions", equation, states, ("sinusoids", "angles.sin()"))
-        yield self.watch(self.stack.embed_positions, EMBEDDING, after=positions)
-        equation = "X = √d_model · E + PE" if self.config.scale_embedding else "X = E + PE"
-        total = Result(
-            "embedding + position", equation, states, ("TransformerStack", "inputs_embeds * self.embed_scale")
-        )
-        yield self.watch(self.stack.dropout, EMBEDDING, after=total)
+        tokens = Result("tokens", "t", STATES[:2])
+        yield from self.watch(self.stack.embed_tokens, EMBEDDING, tokens, Result("embeddings", "E = W_E[t]"))
+        angle = "pos / 10000^(2i/d_model)"
+        sinusoids = f"PE(pos, 2i) = sin({angle}), PE(pos, 2i+1) = cos({angle})"
+        learned = self.config.position_embedding == "learned"
+        positions = Result("positions", "PE = W_P[pos]" if learned else sinusoids)
+        yield from self.watch(self.stack.embed_positions, EMBEDDING, after=positions, inside=True)
+        total = Result("embedding + position", f"X = {'√d_model · ' if self.config.scale_embedding else ''}E + PE")
+        yield from self.watch(self.stack.layers[0], EMBEDDING, before=total)
 
     def watch_attention(self, part: str, attention: nn.Module) -> Iterator[RemovableHandle]:
         """What surrounds Equation 1, which is `add_attention`'s part."""
         if part == CROSS_ATTENTION:
-            place = ("CrossAttention", "self.keys_and_values(encoder_hidden_states)")
-            source = Result("encoder output", "Z", ("batch", "keys", "d_model"), place)
-            yield self.watch(attention.k_proj, part, before=source)
-        place = ("MultiHeadAttention", "self.o_proj(output.reshape")
-        concatenation = ("concatenation", "C = Concat(head_1, ..., head_h)", ("batch", "length", "h · d_v"), place)
-        projection = ("output projection", "C W_O", ("batch", "length", "d_model"), place)
-        yield self.watch(attention.o_proj, part, Result(*concatenation), Result(*projection))
+            yield from self.watch(attention.k_proj, part, Result("encoder output", "Z", ("batch", "keys", "d_model")))
+        for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+            yield projection.register_forward_hook(
+                lambda module, *_: self.projected_at.update({module: self.running_line()})
+            )
+        heads = Result("concatenation", "C = Concat(head_1, ..., head_h)", ("batch", "length", "h · d_v"))
+        yield from self.watch(attention.o_proj, part, heads, Result("output projection", "C W_O"))
 
     def watch_add_norm(self, part: str, add_norm: nn.Module) -> Iterator[RemovableHandle]:
-        states = ("batch", "length", "d_model")
+        residual = Result("residual", f"X + Sublayer({self.x})")
         if self.pre_norm:
-            place = ("AddAndNorm", "sublayer(self.norm(x))")
-            yield self.watch(add_norm.norm, part, after=Result("layer norm", self.x, states, place))
-            yield self.watch(add_norm, part, after=Result("residual", f"X + Sublayer({self.x})", states, place))
+            yield from self.watch(add_norm.norm, part, after=Result("layer norm", self.x))
+            yield from self.watch(add_norm, part, after=residual, inside=True)
         else:
-            place = ("AddAndNorm", "self.norm(x + self.dropout(sublayer(x)))")
-            total = Result("residual", "X + Sublayer(X)", states, place)
-            normed = Result("layer norm", f"LayerNorm({total.equation})", states, place)
+            normed = Result("layer norm", f"LayerNorm({residual.equation})")
             no_norm = isinstance(add_norm.norm, nn.Identity)  # as in some worked examples
-            yield self.watch(add_norm.norm, part, total, None if no_norm else normed)
+            yield from self.watch(add_norm.norm, part, residual, None if no_norm else normed)
 
     def watch_feed_forward(self, network: nn.Module) -> Iterator[RemovableHandle]:
-        place = ("FeedForward", "self.fc2(self.dropout(self.activation(self.fc1(")
         inner = ("batch", "length", "d_ff")
-        function = (
-            "max(0, H)" if self.config.activation_function == "relu" else f"{self.config.activation_function}(H)"
-        )
-        yield self.watch(network.fc1, FEED_FORWARD, after=Result("hidden", f"H = {self.x} W_1 + b_1", inner, place))
-        yield self.watch(network.activation, FEED_FORWARD, after=Result("activation", function, inner, place))
-        outer = Result("feed-forward output", f"{function} W_2 + b_2", ("batch", "length", "d_model"), place)
-        yield self.watch(network.fc2, FEED_FORWARD, after=outer)
+        name = self.config.activation_function
+        function = "max(0, H)" if name == "relu" else f"{name}(H)"
+        yield from self.watch(network.fc1, FEED_FORWARD, after=Result("hidden", f"H = {self.x} W_1 + b_1", inner))
+        output = Result("feed-forward output", f"{function} W_2 + b_2")
+        yield from self.watch(network.fc2, FEED_FORWARD, Result("activation", function, inner), output)
 
     def watch_output(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
-        states = ("batch", "length", "d_model")
-        loop = ("TransformerStack", "for layer in self.layers")
         if self.previous is not None:
-            arrived = Result("layer input", "X, the output of the layer before", states, loop)
-            yield self.watch(self.previous, EMBEDDING, after=arrived)
-        yield self.watch(self.layer, OUTPUT, after=Result("layer output", "X of the next layer", states, loop))
+            arrived = Result("layer input", "X, the output of the layer before")
+            yield from self.watch(self.previous, EMBEDDING, after=arrived)
+        yield from self.watch(self.layer, OUTPUT, after=Result("layer output", "X of the next layer"))
         equation = "LayerNorm(X) after the last layer" if self.pre_norm else "X after the last layer"
-        last = Result("stack output", equation, states, ("TransformerStack", "self.norm(hidden_states)"))
-        yield self.watch(self.stack.norm, OUTPUT, after=last)
+        yield from self.watch(self.stack.norm, OUTPUT, after=Result("stack output", equation))
         if hasattr(model, "lm_head"):
             equation = "logits = X W_Eᵀ" if self.config.tie_word_embeddings else "logits = X W"
-            place = ("VocabularyModel", "logits = self.lm_head(")
-            logits = Result("logits", equation, ("batch", "length", "vocab"), place)
-            yield self.watch(model.lm_head, OUTPUT, after=logits)
+            yield from self.watch(
+                model.lm_head, OUTPUT, after=Result("logits", equation, ("batch", "length", "vocab"))
+            )
 
-    def add_attention(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, results: dict[str, list]
-    ) -> None:
-        """Record what is inside attention. `results`: what each PyTorch function in it has returned, by its name."""
-        name = next(name for name in ATTENTIONS if getattr(self.layer, name, None) is module)
-        source = "Z" if name == "cross_attn" else self.x  # Z: the encoder's output
+    def add_attention(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> None:
+        """Record what is inside the attention that has just run: `operations` are its own."""
+        scores, heads = self.calls("matmul")
+        (scaled,), (masked,), (weights,) = self.calls("mul"), self.calls("add"), self.calls("softmax")
+        at = self.projected_at.get
+        part = self.attentions[module]
+        z = "Z" if part == CROSS_ATTENTION else self.x  # Z: the encoder's output
         queries, keys = ("batch", "heads", "queries"), ("batch", "heads", "keys")
         square = (*queries, "keys")
-        query_place = ("MultiHeadAttention", "self.q_proj(hidden_states)")
-        key_place = ("MultiHeadAttention", "self.k_proj(states)")
-        scale, add, softmax, weigh = (
-            ("eager_attention_forward", line)
-            for line in ("query @ key", "scores + attention_mask", "scores.softmax", "weights @ value")
-        )
-        scores, weighted_values = results["matmul"]
-        (scaled,), (masked,), (weights,) = results["mul"], results["add"], results["softmax"]
-        for result, tensor in (
-            (Result("queries", f"Q = {self.x} W_Q", (*queries, "d_k"), query_place), query),
-            (Result("keys", f"K = {source} W_K", (*keys, "d_k"), key_place), key),
-            (Result("values", f"V = {source} W_V", (*keys, "d_v"), key_place), value),
-            (Result("scores", "S = Q Kᵀ", square, scale), scores),
-            (Result("scaled scores", "S / √d_k", square, scale), scaled),
-            (Result("mask", "M = 0 where a query may attend, −∞ where not", square, add), mask.expand_as(masked)),
-            (Result("masked scores", "S / √d_k + M", square, add), masked),
-            (Result("weights", "A = softmax(S / √d_k + M)", square, softmax), weights),
-            (Result("heads", "head = A V", (*queries, "d_v"), weigh), weighted_values),
-        ):
-            self.add(ATTENTIONS[name], result, tensor)
+        self.add(part, Result("queries", f"Q = {self.x} W_Q", (*queries, "d_k")), query, at(module.q_proj))
+        self.add(part, Result("keys", f"K = {z} W_K", (*keys, "d_k")), key, at(module.k_proj))
+        self.add(part, Result("values", f"V = {z} W_V", (*keys, "d_v")), value, at(module.v_proj))
+        self.add(part, Result("scores", "S = Q Kᵀ", square), scores.result, scores.source)
+        self.add(part, Result("scaled scores", "S / √d_k", square), scaled.result, scaled.source)
+        visible = Result("mask", "M = 0 where a query may attend, −∞ where not", square)
+        self.add(part, visible, mask.expand_as(masked.result), masked.source)
+        self.add(part, Result("masked scores", "S / √d_k + M", square), masked.result, masked.source)
+        self.add(part, Result("weights", "A = softmax(S / √d_k + M)", square), weights.result, weights.source)
+        self.add(part, Result("heads", "head = A V", (*queries, "d_v")), heads.result, heads.source)
+
+    def calls(self, name: str) -> list[Operation]:
+        return [operation for operation in self.operations if operation.name == name]
 
 
 RECORDING: ContextVar[Recorder | None] = ContextVar("RECORDING", default=None)
@@ -242,11 +233,11 @@ def recorded_attention_forward(
     """The model's own `eager_attention_forward`; in the layer that is being recorded, step by step."""
     attention = sys.modules[type(module).__module__].eager_attention_forward
     recorder = RECORDING.get()
-    if recorder is None or module not in recorder.layer.children():
-        return attention(module, query, key, value, attention_mask, **kwargs)
-    with Operations() as operations:
-        output = attention(module, query, key, value, attention_mask, **kwargs)
-    recorder.add_attention(module, query, key, value, attention_mask, operations.results)
+    if recorder is not None:
+        recorder.operations.clear()
+    output = attention(module, query, key, value, attention_mask, **kwargs)
+    if recorder is not None and module in recorder.attentions:
+        recorder.add_attention(module, query, key, value, attention_mask)
     return output
 
 
@@ -315,12 +306,10 @@ def record(
         runner = stacks["encoder"]
         inputs = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
     recorder = Recorder(stacks[stack], layer, head)
-    token = RECORDING.set(recorder)
-    try:
-        with attention_implementation(model, "recorded"), ExitStack() as hooks:
-            for handle in recorder.watch_all(model):
-                hooks.callback(handle.remove)
-            runner(**inputs)
-    finally:
-        RECORDING.reset(token)
+    with attention_implementation(model, "recorded"), ExitStack() as watching:
+        watching.callback(RECORDING.reset, RECORDING.set(recorder))
+        for handle in recorder.watch_all(model):
+            watching.enter_context(handle)
+        watching.enter_context(recorder)
+        runner(**inputs)
     return recorder.steps
