@@ -1,4 +1,4 @@
-"""README and docs do what they say: their Python runs, what they quote is in the code, what they name exists.
+"""README and the other pages do what they say: their Python runs, what they quote is there, what they name exists.
 
 A block of Python is run, all blocks of a page in one session, and prints what its comments say. Before others stands
 
@@ -29,7 +29,8 @@ from vanilla_transformer import VanillaTransformerEncoderModel
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
-    path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    path.relative_to(ROOT).as_posix(): path
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))
 }
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]+) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
 
