@@ -1,4 +1,4 @@
-"""README and docs do what they say: their Python runs, what they quote is in the code, what they name exists.
+"""README and the other pages do what they say: their Python runs, what they quote is there, what they name exists.
 
 A block of Python is run, all blocks of a page in one session, and prints what its comments say. Before others stands
 
@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import inspect
 import io
+import pkgutil
 import re
 import shlex
 import sys
@@ -29,7 +30,8 @@ from vanilla_transformer import VanillaTransformerEncoderModel
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
-    path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    path.relative_to(ROOT).as_posix(): path
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))
 }
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]+) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
 
@@ -81,11 +83,7 @@ QUOTES = [block for page in PAGES for block in blocks(page, "python") if block.m
 
 @pytest.mark.parametrize("block", QUOTES, ids=lambda block: block.place)
 def test_quoted_lines_are_in_the_code(block):
-    module, *names = block.mark.removeprefix("quoted: ").split(".")
-    quoted = importlib.import_module(module)
-    for name in names:
-        quoted = getattr(quoted, name)
-    source = inspect.getsource(quoted)
+    source = inspect.getsource(pkgutil.resolve_name(block.mark.removeprefix("quoted: ")))
     for part in re.split(r"^\.\.\.\n", block.code, flags=re.M):
         indents = {re.match(" *", line)[0] for line in source.splitlines()}
         found = [source.find(textwrap.indent(part, indent)) for indent in indents]

@@ -87,6 +87,8 @@ def test_the_gnmt_penalty_ranks_hypotheses_as_its_formula_does():
 @pytest.mark.parametrize("make", MAKERS)
 def test_compiles_without_graph_breaks(make):
     model, ids = make(), tokens()
+    if model.config.is_encoder_decoder and torch.__version__ < "2.13":
+        pytest.skip("before PyTorch 2.13, a graph breaks where a new cache copies the decoder's part of the config")
     extra = {"decoder_input_ids": tokens(2, 3)} if model.config.is_encoder_decoder else {}
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(ids, **extra).logits, model(ids, **extra).logits)

@@ -1,0 +1,123 @@
+"""What surrounds the code holds: workflows, forms and hooks are valid, versions that stand in two places are equal."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import files
+from pathlib import Path
+
+import pytest
+import yaml
+
+
+ROOT = Path(__file__).parents[1]
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+FORMS = sorted(set((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) - {GITHUB / "ISSUE_TEMPLATE/config.yml"})
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def pinned(text: str) -> dict[str, str]:
+    """The version that lines `name==version` give each package."""
+    return dict(re.findall(r"^([\w-]+)==(\S+)$", text, re.M))
+
+
+def step(workflow: str, name: str) -> str:
+    """The commands of a step of a workflow, by its name."""
+    jobs = yaml.safe_load((GITHUB / "workflows" / workflow).read_text(encoding="utf-8"))["jobs"].values()
+    (commands,) = [step["run"] for job in jobs for step in job.get("steps", []) if step.get("name") == name]
+    return commands
+
+
+@pytest.mark.parametrize(
+    ("schema", "paths"),
+    [
+        ("vendor.github-workflows", WORKFLOWS),
+        ("custom.github-workflows-require-timeout", WORKFLOWS),
+        ("vendor.github-issue-forms", FORMS),
+        ("vendor.github-issue-config", [GITHUB / "ISSUE_TEMPLATE/config.yml"]),
+        ("vendor.dependabot", [GITHUB / "dependabot.yml"]),
+        ("vendor.citation-file-format", [ROOT / "CITATION.cff"]),
+    ],
+)
+def test_files_for_github_follow_their_schema(schema, paths):
+    assert paths
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, paths)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_workflows_leave_no_door_open():
+    """zizmor looks for needless rights, text run as code, credentials left on disk, and loose versions."""
+    (zizmor,) = [path.locate() for path in files("zizmor") if path.stem == "zizmor"]
+    command = [str(zizmor), "--offline", "--strict-collection", "--no-progress", "--color", "never", str(ROOT)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_may_only_read_unless_a_job_says_otherwise(workflow):
+    read = yaml.safe_load(workflow.read_text(encoding="utf-8"))
+    assert read["permissions"] == {"contents": "read"}
+    assert "concurrency" in read
+    more = {name: job["permissions"] for name, job in read["jobs"].items() if "permissions" in job}
+    assert more == ({"publish": {"id-token": "write"}} if workflow.stem == "release" else {})
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_calls_targets_and_tests_that_exist(workflow):
+    text = workflow.read_text(encoding="utf-8")
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    assert set(re.findall(r"run: make ([\w-]+)", text)) <= set(targets)
+    for name in re.findall(r"\btests/[\w/.]+", text):
+        assert (ROOT / name).exists(), f"{workflow.name}: no {name}"
+
+
+def test_tests_run_on_every_supported_python_and_on_the_lowest_versions_that_the_project_names(tmp_path):
+    matrix = yaml.safe_load((GITHUB / "workflows/tests.yml").read_text(encoding="utf-8"))["jobs"]["test"]["strategy"][
+        "matrix"
+    ]
+    assert PROJECT["requires-python"] == f">={matrix['python'][0]}"
+
+    constraints = shutil.copy(ROOT / "constraints.txt", tmp_path)
+    before = pinned(Path(constraints).read_text(encoding="utf-8"))
+    subprocess.run(["bash", "-ec", step("tests.yml", "Lowest supported versions")], cwd=tmp_path, check=True)
+    after = pinned(Path(constraints).read_text(encoding="utf-8"))
+    lowest = dict(re.match(r"([\w-]+)>=([\d.]+)", requirement).groups() for requirement in PROJECT["dependencies"])
+    padded = {name: version + ".0" * (2 - version.count(".")) for name, version in lowest.items()}
+    assert after == before | padded
+
+
+@pytest.mark.parametrize("workflow", ["tests.yml", "weekly.yml"])
+def test_the_newest_versions_are_free_but_for_those_that_judge_the_code(workflow, tmp_path):
+    constraints = Path(shutil.copy(ROOT / "constraints.txt", tmp_path))
+    commands = step(workflow, "Newest versions, but for those that judge the code")
+    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True)
+    assert pinned(constraints.read_text(encoding="utf-8")).keys() == {"mypy", "ruff", "zizmor"}
+
+
+@pytest.mark.parametrize(("tag", "released"), [("v{}", True), ("{}", True), ("v{}.1", False), ("v0.0.1", False)])
+def test_a_release_wants_a_tag_that_names_the_version(tag, released, tmp_path):
+    version = PROJECT["version"]
+    (tmp_path / "dist").mkdir()
+    (tmp_path / f"dist/vanilla_transformer-{version}-py3-none-any.whl").touch()
+    commands = step("release.yml", "The tag names the version that was built")
+    environment = {"GITHUB_REF_NAME": tag.format(version)}
+    result = subprocess.run(["/bin/bash", "-ec", commands], cwd=tmp_path, env=environment)
+    assert (result.returncode == 0) is released
+
+
+def test_pre_commit_uses_the_ruff_of_the_constraints():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    (revision,) = [repository["rev"] for repository in hooks if repository["repo"].endswith("/ruff-pre-commit")]
+    assert revision == "v" + pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))["ruff"]
+
+
+def test_the_newest_release_of_the_changelog_is_the_projects_version():
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert headings[0] == "Unreleased"
+    dates = [re.fullmatch(r"\d+\.\d+\.\d+ - (\d{4}-\d\d-\d\d)", heading)[1] for heading in headings[1:]]
+    assert headings[1].split()[0] == PROJECT["version"]
+    assert dates == sorted(dates, reverse=True)
