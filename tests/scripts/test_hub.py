@@ -31,6 +31,7 @@ MODEL_FILES = {
     "configuration_vanilla_transformer.py",
     "generation_config.json",
     "linear_vanilla_transformer.py",
+    "losses_vanilla_transformer.py",
     "model.safetensors",
     "modeling_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",

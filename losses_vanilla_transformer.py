@@ -1,0 +1,148 @@
+# Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
+"""The losses of the heads, and the checks of what a model is given.
+
+Each loss is a sum divided by the number of targets: of this batch, or, under gradient accumulation and several
+processes, of the whole step (`num_items_in_batch`), so that the gradient does not depend on how a step is cut up.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.utils import is_tracing
+
+
+try:
+    from .linear_vanilla_transformer import linear, transposed_product
+except ImportError:
+    from linear_vanilla_transformer import linear, transposed_product
+
+
+IGNORED_LABEL = -100  # PyTorch's mark for a position without a target
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Losses
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def cross_entropy(
+    logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, label_smoothing: float = 0.0
+) -> Tensor:
+    """Cross-entropy over the last dimension. Label smoothing (section 5.4) spreads epsilon over all classes alike.
+
+    Args:
+        logits: (..., classes); labels: (...) class ids, or -100 for "no target here".
+
+    Raises:
+        ValueError: a label is neither a class nor -100.
+    """
+    check_ids("labels", labels, logits.shape[-1], "the output layer", ignored=IGNORED_LABEL)
+    total = F.cross_entropy(
+        logits.flatten(0, -2).float(),
+        labels.flatten().to(logits.device),
+        ignore_index=IGNORED_LABEL,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    if num_items_in_batch is None:
+        num_items_in_batch = (labels != IGNORED_LABEL).sum().clamp(min=1)
+    return total / torch.as_tensor(num_items_in_batch, device=total.device)
+
+
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """Output projection and smoothed cross-entropy together, for so many positions at a time.
+
+    The gradients are computed along with the loss, so that the logits of all positions are never held at once: what
+    is kept is as large as the hidden states and the projection, not as positions times vocabulary.
+    """
+
+    @staticmethod
+    def forward(
+        ctx, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float, chunk: int
+    ) -> Tensor:
+        """
+        Args:
+            states: (positions, d_model); weight: (vocab, d_model); bias: (vocab,); labels: (positions,), all of them
+                classes.
+
+        Returns:
+            The sum of the losses, a scalar.
+        """
+        total = states.new_zeros((), dtype=torch.float32)
+        states_grad, weight_grad = torch.empty_like(states), torch.zeros_like(weight)
+        bias_grad = None if bias is None else torch.zeros_like(bias)
+        for start in range(0, len(states), chunk):
+            part, targets = states[start : start + chunk], labels[start : start + chunk, None]
+            logits = linear(part, weight, bias)
+            log_probabilities = logits.float().log_softmax(dim=-1)
+            target_losses = -log_probabilities.gather(1, targets).sum()
+            uniform_losses = -log_probabilities.mean(dim=-1).sum() if label_smoothing else 0.0
+            total += (1 - label_smoothing) * target_losses + label_smoothing * uniform_losses
+            gradient = log_probabilities.exp_().sub_(label_smoothing / weight.shape[0])
+            gradient.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1, dtype=gradient.dtype))
+            gradient = gradient.to(logits.dtype)
+            states_grad[start : start + chunk] = linear(gradient, weight.T)
+            weight_grad += transposed_product(gradient, part)
+            if bias_grad is not None:
+                bias_grad += gradient.sum(dim=0)
+        ctx.save_for_backward(states_grad, weight_grad, *([] if bias_grad is None else [bias_grad]))
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = [saved * gradient.to(saved.dtype) for saved in ctx.saved_tensors]
+        return (*gradients, *([None] * (6 - len(gradients))))
+
+
+def sequence_loss(
+    logits: Tensor, labels: Tensor, problem_type: str, num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    """Loss of one prediction for each sequence: cross-entropy, or a mean over all outputs of binary or squared error.
+
+    Args:
+        logits: (batch, labels); labels: (batch,) ids for single_label_classification, else (batch, labels) numbers.
+
+    Raises:
+        ValueError: the labels' shape does not fit the logits.
+    """
+    if problem_type == "single_label_classification":
+        return cross_entropy(logits, labels, num_items_in_batch)
+    if labels.numel() != logits.numel():
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)}; {problem_type} with num_labels={logits.shape[-1]} needs "
+            f"{tuple(logits.shape)}."
+        )
+    error = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
+    total = error(logits.float(), labels.reshape(logits.shape).to(logits.device).float(), reduction="sum")
+    return total / torch.as_tensor(num_items_in_batch or labels.numel(), device=total.device)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks. Values are looked at on a CPU only: elsewhere that would make the host wait for the device.
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_ids(name: str, ids: Tensor, limit: int, what: str, ignored: int | None = None) -> None:
+    """Raise a ValueError unless every id lies in [0, limit) or equals `ignored`."""
+    if ids.device.type != "cpu" or is_tracing(ids):
+        return
+    wrong = (ids < 0) | (ids >= limit)
+    if ignored is not None:
+        wrong &= ids != ignored
+    if wrong.any():
+        raise ValueError(
+            f"{name} holds {ids[wrong][0].item()}, but {what} has {limit}: give ids from 0 to {limit - 1}."
+        )
+
+
+def check_mask(name: str, mask: Tensor | None, batch: int, query_length: int, key_length: int) -> None:
+    """Raise a ValueError unless `mask` has (batch, key_length) or (batch, 1 or heads, query_length, key_length)."""
+    if not isinstance(mask, Tensor) or is_tracing(mask):
+        return
+    if mask.dim() == 2 and mask.shape != (batch, key_length):
+        raise ValueError(f"{name} has shape {tuple(mask.shape)}; it must be (batch, length) = {(batch, key_length)}.")
+    if mask.dim() not in (2, 4) or (mask.dim() == 4 and mask.shape[-2] != query_length):
+        raise ValueError(
+            f"{name} has shape {tuple(mask.shape)}; it must be (batch, length) = {(batch, key_length)} or "
+            f"(batch, 1 or heads, query_length, key_length) = {(batch, 1, query_length, key_length)}."
+        )
