@@ -4,17 +4,22 @@
 Both are names for the library's attention interface, beside "eager" (the equation as it stands), "sdpa" and others:
 
     windowed_sdpa   chosen by itself where `config.sliding_window` is set and "sdpa" asked for
-    packed_sdpa     `model.set_attn_implementation("packed_sdpa")`: see `Packing`
+    packed_sdpa     `model.set_attn_implementation("packed_sdpa")`: see `Packing` and `packed`
 
 The results are those of "eager" (tests/model/test_parity.py, tests/model/test_packing.py).
 """
 
+from collections.abc import Callable
+from functools import wraps
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import is_tracing
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -118,33 +123,75 @@ class Packing:
     def __init__(self, real: Tensor):
         """`real`: (batch, length), true for real tokens, wherever padding stands."""
         self.batch, self.length = real.shape
-        self.positions = real.flatten().nonzero()[:, 0]  # (tokens,) of each real token in the batch
+        self.padded_index = real.flatten().nonzero()[:, 0]  # (tokens,) of each real token in the batch
         lengths = real.sum(dim=1)
         self.longest = max(int(lengths.max()), 1)
         from_left = torch.arange(self.longest, device=real.device) < lengths[:, None]  # (batch, longest)
-        self.places = from_left.flatten().nonzero()[:, 0]  # (tokens,) of each real token, laid from the left
+        self.left_index = from_left.flatten().nonzero()[:, 0]  # (tokens,) of each real token, laid from the left
         # A sequence without a token has nothing to look at: its zeros.
         self.keys = (from_left | (lengths == 0)[:, None])[:, None, None, :]  # (batch, 1, 1, longest)
 
     def pack(self, states: Tensor) -> Tensor:
         """(batch, length, width) -> (1, tokens, width)"""
-        return states.flatten(0, 1).index_select(0, self.positions)[None]
+        return states.flatten(0, 1).index_select(0, self.padded_index)[None]
 
     def unpack(self, states: Tensor) -> Tensor:
         """(1, tokens, width) -> (batch, length, width), zeros in the place of padding"""
         rows = states.new_zeros(self.batch * self.length, states.shape[-1])
-        return rows.index_copy(0, self.positions, states[0]).view(self.batch, self.length, -1)
+        return rows.index_copy(0, self.padded_index, states[0]).view(self.batch, self.length, -1)
 
-    def sequences(self, heads: Tensor) -> Tensor:
+    def unpack_heads(self, heads: Tensor) -> Tensor:
         """(1, heads, tokens, width) -> (batch, heads, longest, width)"""
         _, count, _, width = heads.shape
         rows = heads.new_zeros(self.batch * self.longest, count * width)
-        rows = rows.index_copy(0, self.places, heads[0].transpose(0, 1).flatten(1))
+        rows = rows.index_copy(0, self.left_index, heads[0].transpose(0, 1).flatten(1))
         return rows.view(self.batch, self.longest, count, width).transpose(1, 2)
 
-    def row(self, heads: Tensor) -> Tensor:
+    def pack_heads(self, heads: Tensor) -> Tensor:
         """(batch, heads, longest, width) -> (1, tokens, heads, width)"""
-        return heads.transpose(1, 2).flatten(0, 1).index_select(0, self.places)[None]
+        return heads.transpose(1, 2).flatten(0, 1).index_select(0, self.left_index)[None]
+
+
+def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Decorator of a stack's `run_layers(x, mask, memory, memory_mask, **kwargs)`: under "packed_sdpa" the layers work
+    on rows without padding. Of all the model this is the one place that knows.
+
+    To the arguments come `padding` and `memory_padding`, the masks of `x` and `memory` as users give them. Where they
+    leave nothing out or are whole masks, where keys are cached or layers' outputs shown, and under a compiler, nothing
+    is packed.
+    """
+
+    def has_padding(padding: Tensor | None) -> bool:
+        if not isinstance(padding, Tensor) or padding.dim() != 2 or is_tracing(padding):
+            return False
+        real = padding.bool()
+        return bool(real.any()) and not bool(real.all())
+
+    @wraps(run_layers)
+    def run(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        padding: Tensor | None = None,
+        memory_padding: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> Tensor:
+        shown = kwargs.get("output_hidden_states", self.config.output_hidden_states)
+        may_pack = self.config._attn_implementation == "packed_sdpa" and past_key_values is None and not shown
+        if not (may_pack and has_padding(padding) and (memory_padding is None or memory_padding.dim() == 2)):
+            return run_layers(self, x, mask, memory, memory_mask, past_key_values=past_key_values, **kwargs)
+        packing = Packing(padding.bool())
+        if memory is not None:
+            real = memory.new_ones(memory.shape[:2]) if memory_padding is None else memory_padding
+            source = Packing(real.bool())
+            memory, memory_mask = source.pack(memory), (packing, source)
+        return packing.unpack(run_layers(self, packing.pack(x), (packing, packing), memory, memory_mask, **kwargs))
+
+    return run
 
 
 LONGEST_PLAIN = 512  # keys
@@ -200,7 +247,7 @@ def packed_sdpa_attention_forward(
         return plain_attention(query, key, value, attention_mask, dropout, is_causal, scaling).transpose(1, 2), None
 
     queries, keys = attention_mask
-    query, key, value = queries.sequences(query), keys.sequences(key), keys.sequences(value)
+    query, key, value = queries.unpack_heads(query), keys.unpack_heads(key), keys.unpack_heads(value)
     attention = plain_attention if plain_is_faster(query, key) else F.scaled_dot_product_attention
     output = attention(
         query,
@@ -211,7 +258,7 @@ def packed_sdpa_attention_forward(
         is_causal=module.is_causal,
         scale=scaling,
     )
-    return queries.row(output), None
+    return queries.pack_heads(output), None
 
 
 ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_sdpa_attention_forward)

@@ -135,14 +135,27 @@ def check_ids(name: str, ids: Tensor, limit: int, what: str, ignored: int | None
         )
 
 
-def check_mask(name: str, mask: Tensor | None, batch: int, query_length: int, key_length: int) -> None:
-    """Raise a ValueError unless `mask` has (batch, key_length) or (batch, 1 or heads, query_length, key_length)."""
-    if not isinstance(mask, Tensor) or is_tracing(mask):
+def check_mask(
+    name: str,
+    mask: Tensor | None,
+    batch: int,
+    heads: int,
+    query_length: int,
+    key_length: int,
+    cache_has_room: bool = False,
+) -> None:
+    """Raise a ValueError unless `mask` has (batch, key_length) or (batch, 1 or heads, query_length, key_length).
+
+    A whole mask may be for one row that stands for all, and for more keys than there are yet if a cache has room.
+    """
+    if not isinstance(mask, Tensor) or is_tracing(mask) or mask.shape == (batch, key_length):
         return
-    if mask.dim() == 2 and mask.shape != (batch, key_length):
-        raise ValueError(f"{name} has shape {tuple(mask.shape)}; it must be (batch, length) = {(batch, key_length)}.")
-    if mask.dim() not in (2, 4) or (mask.dim() == 4 and mask.shape[-2] != query_length):
-        raise ValueError(
-            f"{name} has shape {tuple(mask.shape)}; it must be (batch, length) = {(batch, key_length)} or "
-            f"(batch, 1 or heads, query_length, key_length) = {(batch, 1, query_length, key_length)}."
-        )
+    if mask.dim() == 4:
+        rows, mask_heads, queries, keys = mask.shape
+        right_keys = keys == key_length or (cache_has_room and keys >= query_length)
+        if rows in (1, batch) and mask_heads in (1, heads) and queries == query_length and right_keys:
+            return
+    raise ValueError(
+        f"{name} has shape {tuple(mask.shape)}; it must be (batch, length) = {(batch, key_length)} or "
+        f"(batch, 1 or heads, query_length, key_length) = {(batch, 1, query_length, key_length)}."
+    )

@@ -1,10 +1,10 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""The Transformer of "Attention Is All You Need" (Vaswani et al., 2017; arXiv 1706.03762), in one file.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., 2017; arXiv 1706.03762).
 
 Read from top to bottom, it follows the paper:
 
     parts    attention (3.2.1), SelfAttention and CrossAttention (3.2.2, 3.2.3), FeedForward (3.3), AddAndNorm (5.4),
-             positions (3.5)
+             sinusoids (3.5)
     layers   TransformerLayer: one layer of Figure 1's left half; DecoderLayer: one of its right half
     stacks   encoder and decoder: embedding + position, the masks, N layers
     models   VanillaTransformerModel: encoder and decoder joined
@@ -12,9 +12,12 @@ Read from top to bottom, it follows the paper:
 
 The three families share all of it: the encoder-only model is the encoder; the decoder-only model is the same stack of
 `TransformerLayer` under a causal mask; the encoder-decoder joins an encoder to a decoder whose layers attend to it.
+The losses lie in the file losses_vanilla_transformer.py, forms of attention that are faster than Equation 1 as it
+stands in attention_vanilla_transformer.py.
 
 Shapes: `batch`; `length` of the sequence (`query_length` and `key_length` where two meet); `heads`; widths d_model,
-d_k, d_v and d_ff; `vocab`; `labels`.
+d_k, d_v and d_ff; `vocab`; `labels`. In parts and layers, `x` is a sequence (batch, length, d_model), `memory` the
+encoder's output (batch, source_length, d_model), and a `mask` says who may look at whom.
 """
 
 import copy
@@ -49,13 +52,12 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
 from transformers.processing_utils import Unpack
-from transformers.utils import is_tracing
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 
 try:
-    from .attention_vanilla_transformer import Packing
+    from .attention_vanilla_transformer import packed
     from .configuration_vanilla_transformer import (
         STACK_TP_PLAN,
         TransformerConfig,
@@ -72,9 +74,9 @@ try:
         cross_entropy,
         sequence_loss,
     )
-    from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401  (what is imported here is saved along)
+    from .pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 except ImportError:
-    from attention_vanilla_transformer import Packing
+    from attention_vanilla_transformer import packed
     from configuration_vanilla_transformer import (
         STACK_TP_PLAN,
         TransformerConfig,
@@ -91,6 +93,7 @@ except ImportError:
         cross_entropy,
         sequence_loss,
     )
+    from pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -132,11 +135,12 @@ def eager_attention_forward(
 class MultiHeadAttention(nn.Module):
     """Multi-head attention, section 3.2.2: MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W_O.
 
-    What queries, keys and values are made from is the subclasses' part. How Equation 1 is computed is the choice of
-    `config._attn_implementation`: eager as written above, or a fused kernel (sdpa, flash_attention_2, flex_attention).
+    How Equation 1 is computed is the choice of `config._attn_implementation`: eager as written above, or a fused
+    kernel (sdpa, flash_attention_2, flex_attention). Subclasses say where keys and values are kept between two steps.
     """
 
     num_key_value_groups = 1  # every query head has a key head of its own
+    sliding_window: int | None = None
 
     def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool = False):
         super().__init__()
@@ -157,27 +161,31 @@ class MultiHeadAttention(nn.Module):
         """(batch, length, heads * width) -> (batch, heads, length, width)"""
         return states.view(*states.shape[:-1], -1, width).transpose(1, 2)
 
-    def keys_and_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, source: Tensor, cache: Cache | None = None) -> tuple[Tensor, Tensor]:
         """(batch, key_length, d_model) -> (batch, heads, key_length, d_k), (batch, heads, key_length, d_v)"""
-        return self.split_heads(self.k_proj(states), self.d_k), self.split_heads(self.v_proj(states), self.d_v)
+        return self.split_heads(self.k_proj(source), self.d_k), self.split_heads(self.v_proj(source), self.d_v)
 
-    def attend(
-        self, hidden_states: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs
+    def forward(
+        self, x: Tensor, source: Tensor, mask: Tensor | None, cache: Cache | None = None, **kwargs
     ) -> tuple[Tensor, Tensor | None]:
-        """Let each position of `hidden_states` (batch, query_length, d_model) attend to the keys; same shape back."""
-        query = self.split_heads(self.q_proj(hidden_states), self.d_k)
-        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        """Let each position of `x` (batch, query_length, d_model) attend to `source` (batch, key_length, d_model).
+
+        Returns:
+            The same shape as `x`, and the weights (batch, heads, query_length, key_length); None from a fused kernel.
+        """
+        query = self.split_heads(self.q_proj(x), self.d_k)
+        key, value = self.keys_and_values(source, cache)
         dropout = self.attention_dropout if self.training else 0.0
-        output, weights = attention(
-            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
+        window = self.sliding_window
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        heads, weights = attention(
+            self, query, key, value, mask, scaling=self.scaling, dropout=dropout, sliding_window=window, **kwargs
         )
-        return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
+        return self.o_proj(heads.reshape(*x.shape[:-1], -1)), weights
 
 
 class SelfAttention(MultiHeadAttention):
-    """Queries, keys and values come from one sequence: in the encoder all of it, in the decoder up to the query."""
+    """A sequence looks at itself: in the encoder at all of it, in the decoder at nothing behind the query."""
 
     def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool):
         super().__init__(config, layer_idx, is_causal)
@@ -185,34 +193,25 @@ class SelfAttention(MultiHeadAttention):
         window = config.sliding_window
         self.sliding_window = window if window is None or is_causal else window // 2 + 1
 
-    def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None = None, **kwargs
-    ) -> tuple[Tensor, Tensor | None]:
-        key, value = self.keys_and_values(hidden_states)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
-        return self.attend(hidden_states, key, value, attention_mask, sliding_window=self.sliding_window, **kwargs)
+    def keys_and_values(self, source: Tensor, cache: Cache | None = None) -> tuple[Tensor, Tensor]:
+        """Those of the positions before `source` come first, from the cache."""
+        key, value = super().keys_and_values(source)
+        if isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        return (key, value) if cache is None else cache.update(key, value, self.layer_idx)
 
 
 class CrossAttention(MultiHeadAttention):
-    """Queries come from the decoder, keys and values from the encoder's output: computed once for a generation."""
+    """The decoder looks at the encoder's output, whose keys and values are computed once for a generation."""
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        encoder_hidden_states: Tensor,
-        attention_mask: Tensor | None,
-        past_key_values: EncoderDecoderCache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
-            key, value = cached.keys, cached.values
-        else:
-            key, value = self.keys_and_values(encoder_hidden_states)
-            if past_key_values is not None:
-                key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
-                past_key_values.is_updated[self.layer_idx] = True
-        return self.attend(hidden_states, key, value, attention_mask)
+    def keys_and_values(self, source: Tensor, cache: EncoderDecoderCache | None = None) -> tuple[Tensor, Tensor]:
+        if cache is None:
+            return super().keys_and_values(source)
+        if not cache.is_updated.get(self.layer_idx):
+            cache.is_updated[self.layer_idx] = True
+            return cache.cross_attention_cache.update(*super().keys_and_values(source), self.layer_idx)
+        kept = cache.cross_attention_cache.layers[self.layer_idx]
+        return kept.keys, kept.values
 
 
 class FeedForward(nn.Module):
@@ -226,8 +225,8 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.activation_dropout)
         self.fc2 = Linear(d_ff, config.d_model)
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.fc2(self.dropout(self.activation(self.fc1(hidden_states))))
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.dropout(self.activation(self.fc1(x))))
 
 
 def layer_norm(config: TransformerConfig) -> nn.LayerNorm:
@@ -237,7 +236,8 @@ def layer_norm(config: TransformerConfig) -> nn.LayerNorm:
 class AddAndNorm(nn.Module):
     """The "Add & Norm" box of Figure 1, with the dropout of section 5.4: LayerNorm(x + Dropout(Sublayer(x))).
 
-    With `norm_position="pre"`, as in many later models: x + Dropout(Sublayer(LayerNorm(x))).
+    With `norm_position="pre"`, as in many later models: x + Dropout(Sublayer(LayerNorm(x))). The sub-layer is
+    given as a function, not as a module: where a model is offloaded, modules among the arguments would be moved.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -252,24 +252,15 @@ class AddAndNorm(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-def sinusoids(position_ids: Tensor, d_model: int, layout: str = "interleaved", frequencies: str = "paper") -> Tensor:
+def sinusoids(position_ids: Tensor, d_model: int) -> Tensor:
     """Positional encoding, section 3.5; positions count from 0 and have no limit.
 
         PE(pos, 2i) = sin(pos / 10000^(2i / d_model))        PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
 
-    Args:
-        position_ids: (batch or 1, length)
-        layout: "interleaved" as above, or "half_split": first all sines, then all cosines.
-        frequencies: "paper" as above, or "tensor2tensor": the lowest is 1 / 10000, as in the code of the authors.
-
-    Returns:
-        (batch or 1, length, d_model) in float32
+    (batch or 1, length) -> (batch or 1, length, d_model), in float32
     """
     even = torch.arange(0, d_model, 2, device=position_ids.device, dtype=torch.float32)
-    period = d_model if frequencies == "paper" else max(2 * len(even) - 2, 1)
-    angles = position_ids[..., None].float() * torch.exp(even * (-math.log(10000.0) / period))
-    if layout == "half_split":
-        return torch.cat((angles.sin(), angles.cos()), dim=-1)[..., :d_model]
+    angles = position_ids[..., None].float() * torch.exp(even * (-math.log(10000.0) / d_model))
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :d_model]
 
 
@@ -278,26 +269,10 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
-        self.offset = config.position_offset
-        self.form = (config.d_model, config.sinusoid_layout, config.sinusoid_frequencies)
+        self.d_model = config.d_model
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        return sinusoids(position_ids + self.offset, *self.form)
-
-
-class LearnedPositions(nn.Embedding):
-    """Positions as a learned table, Table 3 row E. ValueError for a position past its end."""
-
-    def __init__(self, config: TransformerConfig):
-        super().__init__(config.max_position_embeddings + config.position_offset, config.d_model)
-        self.offset = config.position_offset
-
-    def forward(self, position_ids: Tensor) -> Tensor:
-        check_ids("position_ids", position_ids, self.num_embeddings - self.offset, "position_embedding='learned'")
-        return super().forward(position_ids + self.offset)
-
-
-POSITIONS = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
+        return sinusoids(position_ids, self.d_model)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -318,14 +293,10 @@ class TransformerLayer(GradientCheckpointingLayer):
         self.feed_forward = FeedForward(config)
         self.feed_forward_add_norm = AddAndNorm(config)
 
-    def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None = None, **kwargs
-    ) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, past_key_values: Cache | None = None, **kwargs) -> Tensor:
         """(batch, length, d_model) -> (batch, length, d_model)"""
-        hidden_states = self.self_attn_add_norm(
-            hidden_states, lambda x: self.self_attn(x, attention_mask, past_key_values, **kwargs)[0]
-        )
-        return self.feed_forward_add_norm(hidden_states, self.feed_forward)
+        x = self.self_attn_add_norm(x, lambda x: self.self_attn(x, x, mask, past_key_values, **kwargs)[0])
+        return self.feed_forward_add_norm(x, lambda x: self.feed_forward(x))
 
 
 class DecoderLayer(GradientCheckpointingLayer):
@@ -342,23 +313,17 @@ class DecoderLayer(GradientCheckpointingLayer):
 
     def forward(
         self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None,
-        encoder_hidden_states: Tensor,
-        encoder_attention_mask: Tensor | None,
+        x: Tensor,
+        mask: Tensor | None,
+        memory: Tensor,
+        memory_mask: Tensor | None,
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> Tensor:
-        """(batch, length, d_model) -> same; `encoder_hidden_states`: (batch, source_length, d_model)"""
-        self_attention_cache = None if past_key_values is None else past_key_values.self_attention_cache
-        hidden_states = self.self_attn_add_norm(
-            hidden_states, lambda x: self.self_attn(x, attention_mask, self_attention_cache, **kwargs)[0]
-        )
-        hidden_states = self.cross_attn_add_norm(
-            hidden_states,
-            lambda x: self.cross_attn(x, encoder_hidden_states, encoder_attention_mask, past_key_values)[0],
-        )
-        return self.feed_forward_add_norm(hidden_states, self.feed_forward)
+        """(batch, length, d_model) -> (batch, length, d_model); `memory`: (batch, source_length, d_model)"""
+        x = self.self_attn_add_norm(x, lambda x: self.self_attn(x, x, mask, past_key_values, **kwargs)[0])
+        x = self.cross_attn_add_norm(x, lambda x: self.cross_attn(x, memory, memory_mask, past_key_values)[0])
+        return self.feed_forward_add_norm(x, lambda x: self.feed_forward(x))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -426,23 +391,53 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return embeddings
 
 
+class ForeignSinusoids(SinusoidalPositions):
+    """Sinusoids as some published models have them, in another order or at slightly other frequencies.
+
+    `sinusoid_layout="half_split"` has all sines before all cosines; the lowest frequency of
+    `sinusoid_frequencies="tensor2tensor"`, the code of the paper's authors, is exactly 1 / 10000.
+    """
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        self.half_split = config.sinusoid_layout == "half_split"
+        self.exact_end = config.sinusoid_frequencies == "tensor2tensor"
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        even = torch.arange(0, self.d_model, 2, device=position_ids.device, dtype=torch.float32)
+        period = max(2 * len(even) - 2, 1) if self.exact_end else self.d_model
+        angles = position_ids[..., None].float() * torch.exp(even * (-math.log(10000.0) / period))
+        waves = (angles.sin(), angles.cos())
+        return (torch.cat(waves, -1) if self.half_split else torch.stack(waves, -1).flatten(-2))[..., : self.d_model]
+
+
+def make_positions(config: TransformerConfig) -> nn.Module:
+    """What makes embeddings of positions (batch or 1, length): sinusoids, or the learned table of Table 3, row E."""
+    if config.position_embedding == "learned":
+        return nn.Embedding(config.max_position_embeddings + config.position_offset, config.d_model)
+    of_the_paper = config.sinusoid_layout == "interleaved" and config.sinusoid_frequencies == "paper"
+    return SinusoidalPositions(config) if of_the_paper else ForeignSinusoids(config)
+
+
 class TransformerStack(VanillaTransformerPreTrainedModel):
-    """What an encoder and a decoder have in common: embedding + position below, N layers, a final norm if pre-norm."""
+    """What an encoder and a decoder have in common: embedding + position below, N layers, a final norm if pre-norm.
+
+    A subclass makes the layers, and calls `post_init` when it has made all that it is made of.
+    """
 
     _tp_plan = STACK_TP_PLAN
     _fsdp_plan = {"embed_tokens": "free_full_weight", "layers.*": "free_full_weight", "norm": "keep_full_weight"}
 
-    def __init__(self, config: TransformerConfig, layers: list[nn.Module], vocab_size: int | None = None):
+    def __init__(self, config: TransformerConfig, vocab_size: int | None = None):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(vocab_size or config.vocab_size, config.d_model)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.embed_positions = POSITIONS[config.position_embedding](config)
+        self.embed_positions = make_positions(config)
         self.embed_norm = layer_norm(config) if config.normalize_embedding else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList()  # filled by the subclasses
         self.norm = layer_norm(config) if config.norm_position == "pre" else nn.Identity()
         self.gradient_checkpointing = False
-        self.post_init()
 
     def token_embeddings(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """(batch, length) ids -> (batch, length, d_model), before scale and position; or the given `inputs_embeds`."""
@@ -450,13 +445,20 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
             given = "neither" if input_ids is None else "both"
             raise ValueError(f"Give exactly one of input_ids and inputs_embeds to {type(self).__name__}; got {given}.")
         if inputs_embeds is None:
-            check_ids("input_ids", input_ids, self.embed_tokens.num_embeddings, "the vocabulary")
+            check_ids("input_ids", input_ids, self.embed_tokens.weight.shape[0], "the vocabulary")
             inputs_embeds = self.embed_tokens(input_ids)
         return inputs_embeds
 
     def add_positions(self, inputs_embeds: Tensor, position_ids: Tensor) -> Tensor:
-        """Dropout(embedding * sqrt(d_model) + position): sections 3.4, 3.5 and 5.4."""
-        positions = self.embed_positions(position_ids).to(inputs_embeds.dtype)
+        """Dropout(embedding * sqrt(d_model) + position): sections 3.4, 3.5 and 5.4.
+
+        Raises:
+            ValueError: a position is past the end of learned ones.
+        """
+        if self.config.position_embedding == "learned":
+            limit = self.config.max_position_embeddings
+            check_ids("position_ids", position_ids, limit, "position_embedding='learned'")
+        positions = self.embed_positions(position_ids + self.config.position_offset).to(inputs_embeds.dtype)
         return self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions))
 
     @staticmethod
@@ -469,26 +471,20 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
             return (torch.arange(length, device=inputs_embeds.device) + past_length)[None]
         return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
 
-    def packing(self, attention_mask: Tensor | None, past_key_values: Cache | None, **kwargs) -> Packing | None:
-        """What "packed_sdpa" works on. None where there is nothing to leave out, or the layers' outputs are shown."""
-        if self.config._attn_implementation != "packed_sdpa" or past_key_values is not None:
-            return None
-        if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2 or is_tracing(attention_mask):
-            return None
-        if kwargs.get("output_hidden_states", self.config.output_hidden_states) or attention_mask.all():
-            return None
-        return Packing(attention_mask.bool())
-
+    @packed
     def run_layers(
-        self, hidden_states: Tensor, mask: Tensor | None, *source, packing: Packing | None = None, **kwargs
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        **kwargs,
     ) -> Tensor:
-        """The N layers and the final norm: (batch, length, d_model) -> the same. `source`: what is attended to."""
-        if packing is not None:
-            hidden_states, mask = packing.pack(hidden_states), (packing, packing)
+        """The N layers and the final norm: (batch, length, d_model) -> (batch, length, d_model)."""
+        attended = (mask,) if memory is None else (mask, memory, memory_mask)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, *source, **kwargs)
-        hidden_states = self.norm(hidden_states)
-        return hidden_states if packing is None else packing.unpack(hidden_states)
+            x = layer(x, *attended, **kwargs)
+        return self.norm(x)
 
 
 class VanillaTransformerEncoderModel(TransformerStack):
@@ -498,10 +494,20 @@ class VanillaTransformerEncoderModel(TransformerStack):
     _can_record_outputs = {"hidden_states": TransformerLayer, "attentions": SelfAttention}
 
     def __init__(self, config: VanillaTransformerEncoderConfig):
-        layers = [TransformerLayer(config, i, is_causal=False) for i in range(config.num_hidden_layers)]
-        super().__init__(config, layers)
-        type_vocab_size = getattr(config, "type_vocab_size", 0)
-        self.embed_types = nn.Embedding(type_vocab_size, config.d_model) if type_vocab_size else None
+        super().__init__(config)
+        self.layers.extend(TransformerLayer(config, i, is_causal=False) for i in range(config.num_hidden_layers))
+        kinds = getattr(config, "type_vocab_size", 0)
+        self.embed_types = nn.Embedding(kinds, config.d_model) if kinds else None
+        self.post_init()
+
+    def add_types(self, inputs_embeds: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """The embeddings of tokens and of their kinds, where the config has several (BERT's segments)."""
+        if self.embed_types is None:
+            return inputs_embeds
+        if token_type_ids is None:
+            token_type_ids = torch.zeros(inputs_embeds.shape[:2], dtype=torch.long, device=inputs_embeds.device)
+        check_ids("token_type_ids", token_type_ids, self.embed_types.weight.shape[0], "type_vocab_size")
+        return inputs_embeds + self.embed_types(token_type_ids)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -525,14 +531,11 @@ class VanillaTransformerEncoderModel(TransformerStack):
             `last_hidden_state` (batch, length, d_model), and what was asked for with `output_hidden_states` and
             `output_attentions`.
         """
-        inputs_embeds = self.token_embeddings(input_ids, inputs_embeds)
+        inputs_embeds = self.add_types(self.token_embeddings(input_ids, inputs_embeds), token_type_ids)
         batch, length = inputs_embeds.shape[:2]
-        check_mask("attention_mask", attention_mask, batch, length, length)
+        check_mask("attention_mask", attention_mask, batch, self.config.num_heads, length, length)
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask)
-        if self.embed_types is not None:
-            types = position_ids.new_zeros(batch, length) if token_type_ids is None else token_type_ids
-            inputs_embeds = inputs_embeds + self.embed_types(types)
 
         window = self.config.sliding_window
         mask = create_bidirectional_mask(
@@ -542,21 +545,14 @@ class VanillaTransformerEncoderModel(TransformerStack):
             and_mask_function=None if window is None else sliding_window_bidirectional_overlay(window // 2),
         )
         hidden_states = self.add_positions(inputs_embeds, position_ids)
-        packing = self.packing(attention_mask, None, **kwargs)
-        return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, mask, packing=packing, **kwargs))
+        hidden_states = self.run_layers(hidden_states, mask, padding=attention_mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=hidden_states)
 
 
-class VanillaTransformerDecoderModel(TransformerStack):
-    """The decoder of section 3.1 without attention to an encoder: each position sees itself and those before it."""
+class CausalStack(TransformerStack):
+    """The two decoders, with an encoder to look at and without: each position sees itself and those before it."""
 
-    config: VanillaTransformerDecoderConfig
-    _can_record_outputs = {"hidden_states": TransformerLayer, "attentions": SelfAttention}
-
-    def __init__(self, config: VanillaTransformerDecoderConfig):
-        layers = [TransformerLayer(config, i, is_causal=True) for i in range(config.num_hidden_layers)]
-        super().__init__(config, layers)
-
-    def prepare(
+    def embed_and_mask(
         self,
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
@@ -569,7 +565,8 @@ class VanillaTransformerDecoderModel(TransformerStack):
         batch, length = inputs_embeds.shape[:2]
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         if isinstance(past_length, int):
-            check_mask("attention_mask", attention_mask, batch, length, past_length + length)
+            lengths = (length, past_length + length)
+            check_mask("attention_mask", attention_mask, batch, self.config.num_heads, *lengths, cache_has_room=True)
 
         make_mask = create_causal_mask if self.config.sliding_window is None else create_sliding_window_causal_mask
         mask = make_mask(
@@ -582,6 +579,18 @@ class VanillaTransformerDecoderModel(TransformerStack):
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask, past_length)
         return self.add_positions(inputs_embeds, position_ids), mask
+
+
+class VanillaTransformerDecoderModel(CausalStack):
+    """The decoder of section 3.1 without attention to an encoder."""
+
+    config: VanillaTransformerDecoderConfig
+    _can_record_outputs = {"hidden_states": TransformerLayer, "attentions": SelfAttention}
+
+    def __init__(self, config: VanillaTransformerDecoderConfig):
+        super().__init__(config)
+        self.layers.extend(TransformerLayer(config, i, is_causal=True) for i in range(config.num_hidden_layers))
+        self.post_init()
 
     @merge_with_config_defaults
     @capture_outputs
@@ -607,15 +616,16 @@ class VanillaTransformerDecoderModel(TransformerStack):
         """
         if use_cache and past_key_values is None and not self.training:
             past_key_values = DynamicCache(config=self.config)
-        hidden_states, mask = self.prepare(input_ids, attention_mask, position_ids, inputs_embeds, past_key_values)
-        packing = self.packing(attention_mask, past_key_values, **kwargs)
+        hidden_states, mask = self.embed_and_mask(
+            input_ids, attention_mask, position_ids, inputs_embeds, past_key_values
+        )
         hidden_states = self.run_layers(
-            hidden_states, mask, packing=packing, past_key_values=past_key_values, **kwargs
+            hidden_states, mask, padding=attention_mask, past_key_values=past_key_values, **kwargs
         )
         return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
-class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
+class VanillaTransformerCrossDecoder(CausalStack):
     """The decoder of section 3.1 whole: the right half of Figure 1, which attends to the encoder's output."""
 
     config: VanillaTransformerConfig
@@ -630,8 +640,9 @@ class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
     }
 
     def __init__(self, config: VanillaTransformerConfig):
-        layers = [DecoderLayer(config, i) for i in range(config.decoder_layers)]
-        TransformerStack.__init__(self, config, layers, config.target_vocab_size)
+        super().__init__(config, config.target_vocab_size)
+        self.layers.extend(DecoderLayer(config, i) for i in range(config.decoder_layers))
+        self.post_init()
 
     @merge_with_config_defaults
     @capture_outputs
@@ -662,15 +673,16 @@ class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
             raise ValueError(
                 f"past_key_values is a {type(past_key_values).__name__}; here it must be an EncoderDecoderCache."
             )
-        hidden_states, mask = self.prepare(
+        hidden_states, mask = self.embed_and_mask(
             input_ids,
             attention_mask,
             position_ids,
             inputs_embeds,
             None if past_key_values is None else past_key_values.self_attention_cache,
         )
+        (batch, length), source_length = hidden_states.shape[:2], encoder_hidden_states.shape[1]
         check_mask(
-            "encoder_attention_mask", encoder_attention_mask, *hidden_states.shape[:2], encoder_hidden_states.shape[1]
+            "encoder_attention_mask", encoder_attention_mask, batch, self.config.num_heads, length, source_length
         )
         encoder_mask = create_bidirectional_mask(
             config=self.config,
@@ -678,18 +690,13 @@ class VanillaTransformerCrossDecoder(VanillaTransformerDecoderModel):
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
         )
-        packing = self.packing(attention_mask, past_key_values, **kwargs)
-        if packing is not None:
-            if encoder_attention_mask is None:
-                encoder_attention_mask = encoder_hidden_states.new_ones(encoder_hidden_states.shape[:2])
-            source = Packing(encoder_attention_mask.bool())
-            encoder_hidden_states, encoder_mask = source.pack(encoder_hidden_states), (packing, source)
         hidden_states = self.run_layers(
             hidden_states,
             mask,
             encoder_hidden_states,
             encoder_mask,
-            packing=packing,
+            padding=attention_mask,
+            memory_padding=encoder_attention_mask,
             past_key_values=past_key_values,
             **kwargs,
         )
@@ -819,7 +826,6 @@ class VocabularyModel(VanillaTransformerPreTrainedModel):
         labels: Tensor | None,
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int | Tensor = 0,
-        **_,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Logits (batch, length, vocab) of (batch, length, d_model) and their cross-entropy with (batch, length).
 
@@ -863,7 +869,8 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        self.loss_type = "ForMaskedLM"  # the decoder's input is already shifted, so the loss must not shift the labels
+        # For who calls `model.loss_function`, as our own loss does not: it must not shift labels once more.
+        self.loss_type = "ForMaskedLM"
         self.model = VanillaTransformerModel(config)
         stack = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
         self.add_lm_head(f"model.{stack}.embed_tokens.weight")
@@ -920,6 +927,7 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """
@@ -953,7 +961,7 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
             use_cache=use_cache,
             **kwargs,
         )
-        logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, logits_to_keep=logits_to_keep, **kwargs)
+        logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -989,6 +997,7 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """
@@ -1016,7 +1025,7 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
             **kwargs,
         )
         logits, loss = self.logits_and_loss(
-            outputs.last_hidden_state, shift_labels, logits_to_keep=logits_to_keep, **kwargs
+            outputs.last_hidden_state, shift_labels, num_items_in_batch, logits_to_keep
         )
         return CausalLMOutputWithPast(
             loss=loss,
@@ -1060,6 +1069,7 @@ class VanillaTransformerForMaskedLM(VocabularyModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         """
@@ -1071,7 +1081,7 @@ class VanillaTransformerForMaskedLM(VocabularyModel):
             `logits` (batch, length, vocab) and `loss` where labels were given.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
-        logits, loss = self.logits_and_loss(self.transform(outputs.last_hidden_state), labels, **kwargs)
+        logits, loss = self.logits_and_loss(self.transform(outputs.last_hidden_state), labels, num_items_in_batch)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -1243,5 +1253,8 @@ for _model in MODELS:
     for _auto_class, _name in _model.config_class.auto_classes.items():
         if _name == _model.__name__:
             _model.register_for_auto_class(_auto_class)
+
+# A saved folder holds each file that is imported here, so `transformers.pipeline` finds these beside the weights.
+PIPELINES = (QuestionAnsweringPipeline, TranslationPipeline)
 
 __all__ = [_model.__name__ for _model in MODELS] + ["VanillaTransformerPreTrainedModel"]

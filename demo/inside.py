@@ -65,7 +65,7 @@ def likeness(table: Tensor) -> tuple[Tensor, Tensor]:
 def learned_positions(models: Sequence[Loaded]) -> dict[str, Tensor]:
     """The tables (positions, d_model) of the models that have learned them, by the names of model and stack."""
     return {
-        f"{loaded.name}, {name}": stack.embed_positions.weight.detach()[stack.embed_positions.offset :]
+        f"{loaded.name}, {name}": stack.embed_positions.weight.detach()[stack.config.position_offset :]
         for loaded in models
         if loaded.model.config.position_embedding == "learned"
         for name, stack in find_stacks(loaded.model).items()

@@ -327,5 +327,5 @@ def test_self_attention_is_not_linear_in_its_input():
     attention = encoder_only(VanillaTransformerEncoderModel).layers[0].self_attn
     states = torch.randn(1, 5, 32)
     with torch.no_grad():
-        once, twice = attention(states, None)[0], attention(2 * states, None)[0]
+        once, twice = (attention(x, x, None)[0] for x in (states, 2 * states))
     assert (twice - 2 * once).abs().max() > 0.1

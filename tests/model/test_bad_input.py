@@ -48,11 +48,23 @@ def test_learned_positions_past_their_end():
         model(tokens(1, 6))
 
 
-@pytest.mark.parametrize("shape", [(2, 6), (7,), (2, 7, 7), (2, 1, 3, 7)])
+WRONG_MASKS = [(2, 6), (7,), (2, 7, 7), (2, 1, 3, 7), (2, 1, 7, 6), (3, 1, 7, 7), (2, 3, 7, 7), (2, 1, 7, 1)]
+
+
+@pytest.mark.parametrize("shape", WRONG_MASKS)
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
 def test_a_mask_of_the_wrong_shape(make, shape):
     with pytest.raises(ValueError, match=r"attention_mask has shape \(.*it must be \(batch, length\) = \(2, 7\)"):
         make()(tokens(2, 7), attention_mask=torch.ones(shape))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 7, 7), (2, 4, 7, 7), (1, 1, 7, 7)])
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+def test_whole_masks_for_each_head_for_all_heads_and_for_all_rows(make, shape):
+    model, ids = make(), tokens(2, 7)
+    looks_back = torch.ones(7, 7, dtype=torch.bool).tril().expand(shape)
+    expected = model(ids, attention_mask=looks_back[:1, :1].expand(2, 4, 7, 7)).logits
+    torch.testing.assert_close(model(ids, attention_mask=looks_back).logits, expected)
 
 
 def test_a_source_mask_of_the_wrong_shape():

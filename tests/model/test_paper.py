@@ -7,11 +7,13 @@ import torch
 
 from configuration_vanilla_transformer import PRESETS
 from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
-from modeling_vanilla_transformer import sinusoids
+from modeling_vanilla_transformer import make_positions, sinusoids
 from vanilla_transformer import (
     VanillaTransformerConfig,
+    VanillaTransformerEncoderConfig,
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
+    VanillaTransformerForMaskedLM,
 )
 
 
@@ -133,3 +135,29 @@ def test_embeddings_in_the_place_of_ids_give_the_same(make):
     extra = {"decoder_input_ids": tokens(2, 3)} if model.config.is_encoder_decoder else {}
     embeddings = model.get_input_embeddings()(ids)
     torch.testing.assert_close(model(inputs_embeds=embeddings, **extra).logits, model(ids, **extra).logits)
+
+
+@pytest.mark.parametrize("model_class", [VanillaTransformerEncoderModel, VanillaTransformerForMaskedLM])
+def test_every_embedding_starts_at_the_scale_of_the_positions(model_class):
+    """With a standard deviation of d_model^-0.5, in a bare stack as under a head."""
+    model = encoder_only(model_class, d_model=256, vocab_size=500, type_vocab_size=20)
+    for embedding in (module for module in model.modules() if isinstance(module, torch.nn.Embedding)):
+        assert embedding.weight.std().item() == pytest.approx(256**-0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("d_model", [6, 7])
+def test_other_forms_of_sinusoids_are_other_orders_and_frequencies_of_the_same(d_model):
+    positions = torch.tensor([[0, 1, 7, 500]])
+
+    def embedded(**fields) -> torch.Tensor:
+        config = VanillaTransformerEncoderConfig(d_model=d_model, num_heads=1, vocab_size=9, **fields)
+        return make_positions(config)(positions)[0]
+
+    paper = embedded()
+    torch.testing.assert_close(paper, sinusoids(positions, d_model)[0])
+    in_halves = torch.cat((paper[:, 0::2], paper[:, 1::2]), dim=-1)
+    torch.testing.assert_close(embedded(sinusoid_layout="half_split"), in_halves)
+    steps = [10000 ** -(i / (len(range(0, d_model, 2)) - 1)) for i in range(len(range(0, d_model, 2)))]  # to 1 / 10000
+    angles = positions[0][:, None] * torch.tensor(steps)
+    theirs = embedded(sinusoid_layout="half_split", sinusoid_frequencies="tensor2tensor")
+    torch.testing.assert_close(theirs, torch.cat((angles.sin(), angles.cos()), -1)[:, :d_model], atol=1e-4, rtol=0)
