@@ -12,9 +12,26 @@
 
 from typing import Any, ClassVar, Literal
 
+import transformers
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
+
+
+__version__ = "0.1.0"  # of the project: pyproject.toml reads it here, and every saved config names it
+
+KNOWN_TO_WORK = "5.23"  # the release of transformers
+
+
+def require_private_names(owner: Any, *names: str) -> None:
+    """Raise a RuntimeError unless `owner`, a class of the library, has all these parts of its private interface."""
+    missing = [name for name in names if not hasattr(owner, name)]
+    if missing:
+        owner_name = getattr(owner, "__name__", type(owner).__name__)
+        raise RuntimeError(
+            f"The Vanilla Transformer builds on {owner_name}.{missing[0]}, which transformers "
+            f"{transformers.__version__} does not have. Known to work: pip install 'transformers~={KNOWN_TO_WORK}.0'"
+        )
 
 
 # Table 3 of the paper. A row lists what differs from the base model, whose values are the defaults below. `num_layers`
@@ -153,6 +170,8 @@ class TransformerConfig(PreTrainedConfig):
         if self.num_heads > 0 and self.d_model % self.num_heads == 0:
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
+        # The version of the project that saved this config; None for one that is new, or older than this entry.
+        self.vanilla_transformer_version = kwargs.pop("vanilla_transformer_version", None)
         for name in ("auto_map", "custom_pipelines"):
             kwargs.pop(name, None)
         super().__post_init__(**kwargs)
@@ -176,7 +195,7 @@ class TransformerConfig(PreTrainedConfig):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        fields = super().to_dict()
+        fields = super().to_dict() | {"vanilla_transformer_version": __version__}
         return fields | {"custom_pipelines": self.custom_pipelines} if self.custom_pipelines else fields
 
     def validate_architecture(self):

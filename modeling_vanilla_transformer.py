@@ -23,6 +23,7 @@ encoder's output (batch, source_length, d_model), and a `mask` says who may look
 import copy
 import math
 from collections.abc import Callable
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,8 @@ from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.generation import GenerationMixin
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.masking_utils import (
     create_bidirectional_mask,
     create_causal_mask,
@@ -64,6 +66,7 @@ try:
         VanillaTransformerConfig,
         VanillaTransformerDecoderConfig,
         VanillaTransformerEncoderConfig,
+        require_private_names,
     )
     from .linear_vanilla_transformer import Linear
     from .losses_vanilla_transformer import (
@@ -83,6 +86,7 @@ except ImportError:
         VanillaTransformerConfig,
         VanillaTransformerDecoderConfig,
         VanillaTransformerEncoderConfig,
+        require_private_names,
     )
     from linear_vanilla_transformer import Linear
     from losses_vanilla_transformer import (
@@ -862,6 +866,9 @@ def refuse_cache_with_labels(labels: Tensor | None, past_key_values: Cache | Non
         )
 
 
+GNMT_LENGTH_PENALTY: ContextVar[bool] = ContextVar("gnmt_length_penalty", default=False)  # in the search under way
+
+
 class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixin):
     """The encoder-decoder with its output layer: the model of the paper, for translation and the like."""
 
@@ -874,6 +881,7 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
         self.model = VanillaTransformerModel(config)
         stack = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
         self.add_lm_head(f"model.{stack}.embed_tokens.weight")
+        self.offer_gnmt_length_penalty()
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
@@ -899,17 +907,49 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
             )
 
     # The length penalty of section 6.1 is that of Wu et al. (2016, arXiv 1609.08144), Equation 14: n tokens score
-    # log P / ((5 + n) / 6)^alpha, where the library divides by n^alpha. The 6 changes no ranking, and 5 more tokens
-    # are a prompt shorter by 5. `generation_config.gnmt_length_penalty = True` asks for it.
-    def _penalty_offset(self) -> int:
-        return 5 if getattr(self.generation_config, "gnmt_length_penalty", False) else 0
+    # log P / ((5 + n) / 6)^alpha, where the library divides by n^alpha. `GenerationConfig(gnmt_length_penalty=True)`
+    # asks for it, as the model's own or passed to `generate`. In the library's terms, 5 more tokens are a prompt
+    # shorter by 5, and the 6 is a factor 6^alpha of every log P.
+    def offer_gnmt_length_penalty(self) -> None:
+        """Make the option one that the model's generation config knows: it can be updated, passed and saved."""
+        if not hasattr(self.generation_config, "gnmt_length_penalty"):
+            self.generation_config.gnmt_length_penalty = False
+        self.generation_config._from_model_config = False  # else it would be loaded without what is not the library's
 
-    def _update_finished_beams(self, *, decoder_prompt_len: int, **kwargs):
-        return super()._update_finished_beams(decoder_prompt_len=decoder_prompt_len - self._penalty_offset(), **kwargs)
+    def adjust_generation_fn(self, *args, **kwargs) -> None:
+        super().adjust_generation_fn(*args, **kwargs)
+        self.offer_gnmt_length_penalty()
 
-    def _check_early_stop_heuristic(self, *, decoder_prompt_len: int, **kwargs):
-        prompt_length = decoder_prompt_len - self._penalty_offset()
-        return super()._check_early_stop_heuristic(decoder_prompt_len=prompt_length, **kwargs)
+    def _beam_search(self, *args, generation_config: GenerationConfig, **kwargs):
+        token = GNMT_LENGTH_PENALTY.set(bool(getattr(generation_config, "gnmt_length_penalty", False)))
+        try:
+            return super()._beam_search(*args, generation_config=generation_config, **kwargs)
+        finally:
+            GNMT_LENGTH_PENALTY.reset(token)
+
+    def _update_finished_beams(
+        self, *, topk_log_probs: Tensor, decoder_prompt_len: int, length_penalty: float, **kwargs
+    ):
+        if GNMT_LENGTH_PENALTY.get():
+            topk_log_probs, decoder_prompt_len = topk_log_probs * 6**length_penalty, decoder_prompt_len - 5
+        return super()._update_finished_beams(
+            topk_log_probs=topk_log_probs,
+            decoder_prompt_len=decoder_prompt_len,
+            length_penalty=length_penalty,
+            **kwargs,
+        )
+
+    def _check_early_stop_heuristic(
+        self, *, running_beam_scores: Tensor, decoder_prompt_len: int, length_penalty: float, **kwargs
+    ):
+        if GNMT_LENGTH_PENALTY.get():
+            running_beam_scores, decoder_prompt_len = running_beam_scores * 6**length_penalty, decoder_prompt_len - 5
+        return super()._check_early_stop_heuristic(
+            running_beam_scores=running_beam_scores,
+            decoder_prompt_len=decoder_prompt_len,
+            length_penalty=length_penalty,
+            **kwargs,
+        )
 
     @can_return_tuple
     def forward(
@@ -1235,6 +1275,37 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
             attentions=outputs.attentions,
         )
 
+
+# What is overridden, set or called above of the library's private interfaces. Were one renamed, the library would not
+# call ours any more, and say nothing.
+require_private_names(
+    PreTrainedModel,
+    "_can_compile_fullgraph",
+    "_fsdp_plan",
+    "_get_resized_embeddings",
+    "_init_weights",
+    "_no_split_modules",
+    "_resize_token_embeddings",
+    "_skip_keys_device_placement",
+    "_supports_attention_backend",
+    "_supports_flash_attn",
+    "_supports_flex_attn",
+    "_supports_sdpa",
+    "_tied_weights_keys",
+    "_tp_plan",
+    "get_correct_attn_implementation",
+    "get_expanded_tied_weights_keys",
+)
+require_private_names(
+    GenerationMixin,
+    "_beam_search",
+    "_check_early_stop_heuristic",
+    "_prepare_cache_for_generation",
+    "_update_finished_beams",
+    "adjust_generation_fn",
+)
+require_private_names(GenerationConfig(), "_from_model_config")
+require_private_names(PreTrainedConfig, "_attn_implementation")
 
 MODELS = (
     VanillaTransformerModel,

@@ -16,6 +16,12 @@ from torch import Tensor
 from transformers.pipelines.base import ChunkPipeline, Pipeline
 
 
+try:
+    from .configuration_vanilla_transformer import require_private_names
+except ImportError:
+    from configuration_vanilla_transformer import require_private_names
+
+
 EXTRA_TOKENS = 50  # section 6.1: an output is at most so much longer than its input
 
 PREPROCESS_OPTIONS = ("max_seq_len", "doc_stride")
@@ -178,6 +184,18 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             for start, end in best
         ]
         return answers[0] if top_k == 1 else answers
+
+
+require_private_names(
+    Pipeline,
+    "_forward",
+    "_load_feature_extractor",
+    "_load_image_processor",
+    "_load_processor",
+    "_load_tokenizer",
+    "_load_video_processor",
+    "_sanitize_parameters",
+)
 
 
 def window_answers(

@@ -1,9 +1,12 @@
 """Generation gives the same text by every way that must not change it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 from family import decoder_only, encoder_decoder, right_padded, tokens
+from fresh_process import run_fresh
 
 
 MAKERS = [encoder_decoder, decoder_only]
@@ -62,26 +65,68 @@ def test_sampling_follows_its_seed():
     assert generate(model, ids, do_sample=True) == generate(model, ids, do_sample=True)
 
 
-def test_the_gnmt_penalty_ranks_hypotheses_as_its_formula_does():
-    """Section 6.1 divides log-probability by ((5 + n) / 6)^alpha."""
+SEARCH = """
+import torch
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig
+folder, ids, options, passed = arguments
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+if passed is not None:
+    options["generation_config"] = GenerationConfig(**passed)
+output = model.generate(torch.tensor(ids), output_scores=True, return_dict_in_generate=True, **options)
+print(json.dumps([output.sequences.tolist(), output.sequences_scores.tolist()]))
+"""
+PAPER = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.6, "max_length": 12, "early_stopping": "never"}
+GNMT = {"gnmt_length_penalty": True}
+
+
+@pytest.mark.parametrize(
+    ("of_the_model", "options", "passed", "is_gnmt"),
+    [
+        (GNMT, PAPER, None, True),
+        ({}, {}, PAPER | GNMT, True),
+        ({}, PAPER | GNMT, None, True),
+        (GNMT, {}, PAPER | {"gnmt_length_penalty": False}, False),
+        ({}, PAPER, None, False),
+    ],
+    ids=["saved with the model", "in a config", "as an option", "switched off in a config", "not asked for"],
+)
+def test_a_saved_translator_scores_hypotheses_by_the_papers_penalty(of_the_model, options, passed, is_gnmt, tmp_path):
+    """Section 6.1: log P / ((5 + n) / 6)^0.6 where asked for, else the library's log P / n^0.6."""
     torch.manual_seed(3)
-    model = encoder_decoder(vocab_size=8)
+    model = encoder_decoder(vocab_size=8, output_bias=True)
     model.model.encoder.embed_tokens.weight.data *= 0.3  # flat distributions: hypotheses end early and late
+    model.lm_head.bias.data[2] = 0.5
+    model.generation_config.update(**of_the_model)
+    model.save_pretrained(tmp_path)
     ids = torch.randint(3, 8, (4, 5))
-    options = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.6, "max_length": 12}
-    options |= {"early_stopping": "never", "return_dict_in_generate": True, "output_scores": True}
-    model.generation_config.gnmt_length_penalty = True
-    output = model.generate(ids, **options)
-    for sequence, score, source in zip(
-        output.sequences, output.sequences_scores, ids.repeat_interleave(4, 0), strict=True
-    ):
+    sequences, scores = run_fresh(SEARCH, tmp_path, str(tmp_path), ids.tolist(), options, passed)
+    lengths = set()
+    for sequence, score, source in zip(torch.tensor(sequences), scores, ids.repeat_interleave(4, 0), strict=True):
         ends = (sequence[1:] == 2).nonzero()
         length = int(ends[0]) + 1 if len(ends) else len(sequence) - 1
         target = sequence[None, 1 : length + 1]
         logits = model(source[None], decoder_input_ids=sequence[None, :length]).logits
         log_probability = logits.log_softmax(-1).gather(-1, target[..., None]).sum().item()
-        # The library's score lacks the constant factor 6^alpha.
-        assert score.item() * 6**0.6 == pytest.approx(log_probability / ((5 + length) / 6) ** 0.6, rel=1e-4)
+        divisor = (5 + length) / 6 if is_gnmt else length
+        assert score == pytest.approx(log_probability / divisor**0.6, rel=1e-4)
+        lengths.add(length)
+    assert len(lengths) > 1
+
+
+def test_searches_at_the_same_time_each_have_their_own_penalty():
+    model, ids = encoder_decoder(), tokens(2, 6)
+
+    def score(penalty: bool) -> list[float]:
+        options = {"num_beams": 3, "max_length": 12, "gnmt_length_penalty": penalty, "length_penalty": 1.0}
+        return model.generate(
+            ids, return_dict_in_generate=True, output_scores=True, **options
+        ).sequences_scores.tolist()
+
+    alone = {penalty: score(penalty) for penalty in (True, False)}
+    assert alone[True] != alone[False]
+    wishes = [True, False] * 4
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(score, wishes)) == [alone[penalty] for penalty in wishes]
 
 
 @pytest.mark.parametrize("make", MAKERS)

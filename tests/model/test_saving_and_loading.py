@@ -9,7 +9,9 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+import configuration_vanilla_transformer
 from family import decoder_only, encoder_decoder, encoder_only, tokens
+from fresh_process import run_fresh
 from modeling_vanilla_transformer import MODELS
 from vanilla_transformer import VanillaTransformerEncoderModel
 
@@ -101,6 +103,45 @@ def test_the_generation_config_is_complete(make, tmp_path):
         1024,
     )
     assert saved.get("decoder_start_token_id") == (1 if make is encoder_decoder else None)
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
+def test_a_saved_config_names_the_version_of_the_project_and_one_without_it_loads(make, tmp_path):
+    model = make()
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    saved = json.loads(file.read_text())
+    assert saved["vanilla_transformer_version"] == configuration_vanilla_transformer.__version__
+    assert AutoConfig.from_pretrained(tmp_path).vanilla_transformer_version == saved["vanilla_transformer_version"]
+    del saved["vanilla_transformer_version"]
+    file.write_text(json.dumps(saved))
+    older = type(model).from_pretrained(tmp_path)
+    assert older.config.vanilla_transformer_version is None
+    older.save_pretrained(tmp_path / "again")
+    assert "vanilla_transformer_version" in json.loads((tmp_path / "again" / "config.json").read_text())
+
+
+LOAD_WITHOUT_A_PRIVATE_NAME = """
+import transformers
+from transformers import AutoModel, GenerationMixin, Pipeline, PreTrainedModel
+folder, owner, name = arguments
+delattr({cls.__name__: cls for cls in (GenerationMixin, Pipeline, PreTrainedModel)}[owner], name)
+try:
+    AutoModel.from_pretrained(folder, trust_remote_code=True)
+except RuntimeError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [("GenerationMixin", "_update_finished_beams"), ("PreTrainedModel", "get_correct_attn_implementation"), ("Pipeline", "_load_tokenizer")],
+)
+def test_a_library_without_a_private_name_that_is_built_on_is_refused(owner, name, tmp_path):
+    """Else what overrides it would never be called, in silence."""
+    encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path)
+    message = run_fresh(LOAD_WITHOUT_A_PRIVATE_NAME, tmp_path, str(tmp_path), owner, name)
+    assert f"{owner}.{name}, which transformers" in message and "Known to work: pip install" in message
 
 
 def test_auto_classes_are_registered_on_import(tmp_path):
