@@ -97,8 +97,6 @@ class TransformerConfig(PreTrainedConfig):
         tie_word_embeddings: output projection and embedding are one matrix (section 3.4).
         label_smoothing: epsilon of section 5.4, spread evenly over the vocabulary. In the losses over the vocabulary,
             while training; an evaluation loss is the plain cross-entropy.
-        loss_chunk_size: in training, compute logits and loss for so many positions at a time, and give no logits: the
-            same loss and gradients in less memory. 0: all at once.
         sliding_window: size r of the neighbourhood that self-attention sees (section 4, "restricted"). A causal
             position sees itself and the r - 1 before it, a bidirectional one r // 2 on either side. None: everything.
         pad_token_id, bos_token_id, eos_token_id: ids of the special tokens.
@@ -144,7 +142,6 @@ class TransformerConfig(PreTrainedConfig):
     output_bias: bool = False
     tie_word_embeddings: bool = True
     label_smoothing: float | int = 0.1
-    loss_chunk_size: int = 0
     sliding_window: int | None = None
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
@@ -172,7 +169,7 @@ class TransformerConfig(PreTrainedConfig):
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
         # The version of the project that saved this config; None for one that is new, or older than this entry.
         self.vanilla_transformer_version = kwargs.pop("vanilla_transformer_version", None)
-        for name in ("auto_map", "custom_pipelines"):
+        for name in ("auto_map", "custom_pipelines", "loss_chunk_size"):  # the last is in configs of version 0.1
             kwargs.pop(name, None)
         super().__post_init__(**kwargs)
         # A checkpoint travels with its code, so every Auto class of the family finds its model beside the weights.
@@ -212,9 +209,8 @@ class TransformerConfig(PreTrainedConfig):
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is a probability: it must lie between 0 and 1.")
-        for name in ("position_offset", "loss_chunk_size"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)} must not be negative.")
+        if self.position_offset < 0:
+            raise ValueError(f"position_offset={self.position_offset} must not be negative.")
         if self.sliding_window is not None and self.sliding_window < 2:
             raise ValueError(f"sliding_window={self.sliding_window} must be at least 2, or None for full attention.")
         if self.activation_function not in ACT2FN:

@@ -68,10 +68,8 @@ try:
         VanillaTransformerEncoderConfig,
         require_private_names,
     )
-    from .linear_vanilla_transformer import Linear
     from .losses_vanilla_transformer import (
         IGNORED_LABEL,
-        ChunkedCrossEntropy,
         check_ids,
         check_mask,
         cross_entropy,
@@ -88,10 +86,8 @@ except ImportError:
         VanillaTransformerEncoderConfig,
         require_private_names,
     )
-    from linear_vanilla_transformer import Linear
     from losses_vanilla_transformer import (
         IGNORED_LABEL,
-        ChunkedCrossEntropy,
         check_ids,
         check_mask,
         cross_entropy,
@@ -155,10 +151,10 @@ class MultiHeadAttention(nn.Module):
         self.scaling = self.d_k**-0.5
         self.attention_dropout = config.attention_dropout
         heads, d_model, bias = config.num_heads, config.d_model, config.attention_bias
-        self.q_proj = Linear(d_model, heads * self.d_k, bias=bias)
-        self.k_proj = Linear(d_model, heads * self.d_k, bias=bias)
-        self.v_proj = Linear(d_model, heads * self.d_v, bias=bias)
-        self.o_proj = Linear(heads * self.d_v, d_model, bias=bias)
+        self.q_proj = nn.Linear(d_model, heads * self.d_k, bias=bias)
+        self.k_proj = nn.Linear(d_model, heads * self.d_k, bias=bias)
+        self.v_proj = nn.Linear(d_model, heads * self.d_v, bias=bias)
+        self.o_proj = nn.Linear(heads * self.d_v, d_model, bias=bias)
 
     @staticmethod
     def split_heads(states: Tensor, width: int) -> Tensor:
@@ -224,10 +220,10 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig, d_ff: int | None = None):
         super().__init__()
         d_ff = config.d_ff if d_ff is None else d_ff
-        self.fc1 = Linear(config.d_model, d_ff)
+        self.fc1 = nn.Linear(config.d_model, d_ff)
         self.activation = ACT2FN[config.activation_function]
         self.dropout = nn.Dropout(config.activation_dropout)
-        self.fc2 = Linear(d_ff, config.d_model)
+        self.fc2 = nn.Linear(d_ff, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.dropout(self.activation(self.fc1(x))))
@@ -348,13 +344,6 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if cls.__name__.startswith("FSDP"):
-            # FSDP2 makes a subclass of the model that it shards; what is saved should name ours, and carry its file.
-            model_class = cls.__bases__[-1]
-            cls.__name__, cls.__module__ = model_class.__name__, model_class.__module__
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """With a window, "sdpa" (the default) becomes the form of it whose cost is linear in the length."""
@@ -819,7 +808,7 @@ class VocabularyModel(VanillaTransformerPreTrainedModel):
     def add_lm_head(self, embedding: str) -> None:
         """Make the projection d_model -> vocab, tied to the parameter of that name if the config says so."""
         vocab_size = getattr(self.config, "target_vocab_size", None) or self.config.vocab_size
-        self.lm_head = Linear(self.config.d_model, vocab_size, bias=self.config.output_bias)
+        self.lm_head = nn.Linear(self.config.d_model, vocab_size, bias=self.config.output_bias)
         self._tied_weights_keys = {"lm_head.weight": embedding}
         if self.can_generate() and self.generation_config.max_length is None:
             self.generation_config.max_length = self.config.max_position_embeddings
@@ -833,37 +822,12 @@ class VocabularyModel(VanillaTransformerPreTrainedModel):
     ) -> tuple[Tensor | None, Tensor | None]:
         """Logits (batch, length, vocab) of (batch, length, d_model) and their cross-entropy with (batch, length).
 
-        Labels are smoothed while training. With `config.loss_chunk_size` there are no logits then.
+        Labels are smoothed while training.
         """
         label_smoothing = self.config.label_smoothing if self.training else 0.0
-        if labels is not None and self.training and self.config.loss_chunk_size:
-            return None, self.chunked_loss(states, labels, num_items_in_batch, label_smoothing)
         logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))
         loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch, label_smoothing)
         return logits, loss
-
-    def chunked_loss(
-        self, states: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None, label_smoothing: float
-    ) -> Tensor:
-        """The same loss as of all logits, for `config.loss_chunk_size` positions at a time."""
-        check_ids("labels", labels, self.lm_head.out_features, "the output layer", ignored=IGNORED_LABEL)
-        labels = labels.to(states.device)
-        real = labels != IGNORED_LABEL
-        head = self.lm_head
-        total = ChunkedCrossEntropy.apply(
-            states[real], head.weight, head.bias, labels[real], label_smoothing, self.config.loss_chunk_size
-        )
-        if num_items_in_batch is None:
-            num_items_in_batch = real.sum().clamp(min=1)
-        return total / torch.as_tensor(num_items_in_batch, device=total.device)
-
-
-def refuse_cache_with_labels(labels: Tensor | None, past_key_values: Cache | None) -> None:
-    if labels is not None and past_key_values is not None:
-        raise ValueError(
-            f"Got labels of shape {tuple(labels.shape)} together with past_key_values of length "
-            f"{past_key_values.get_seq_length()}: a loss needs the whole sequence. Leave one of them out."
-        )
 
 
 GNMT_LENGTH_PENALTY: ContextVar[bool] = ContextVar("gnmt_length_penalty", default=False)  # in the search under way
@@ -979,14 +943,10 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
         Returns:
             `logits` (batch, length, vocab), `loss` where labels were given, and what the model returns.
         """
-        refuse_cache_with_labels(labels, past_key_values)
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            if decoder_attention_mask is None and self.config._attn_implementation == "packed_sdpa":
-                # Under the causal mask nothing looks at what follows the last label.
-                decoder_attention_mask = (labels != IGNORED_LABEL).flip(-1).cumsum(-1).flip(-1) > 0
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -1054,7 +1014,6 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         shift_labels = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
             shift_labels = F.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
-        refuse_cache_with_labels(shift_labels, past_key_values)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -1081,7 +1040,7 @@ class MaskedLMTransform(nn.Module):
 
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__()
-        self.dense = Linear(config.d_model, config.d_model)
+        self.dense = nn.Linear(config.d_model, config.d_model)
         self.activation = ACT2FN[config.activation_function]
         self.norm = layer_norm(config)
 
@@ -1152,7 +1111,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
         super().__init__(config)
         self.model = VanillaTransformerEncoderModel(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = Linear(config.d_model, config.num_labels)
+        self.classifier = nn.Linear(config.d_model, config.num_labels)
         self.post_init()
 
     def problem_type(self, labels: Tensor) -> str:
@@ -1201,7 +1160,7 @@ class VanillaTransformerForTokenClassification(VanillaTransformerPreTrainedModel
         super().__init__(config)
         self.model = VanillaTransformerEncoderModel(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = Linear(config.d_model, config.num_labels)
+        self.classifier = nn.Linear(config.d_model, config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -1239,7 +1198,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__(config)
         self.model = VanillaTransformerEncoderModel(config)
-        self.qa_outputs = Linear(config.d_model, 2)
+        self.qa_outputs = nn.Linear(config.d_model, 2)
         self.post_init()
 
     @can_return_tuple

@@ -8,6 +8,7 @@ import torch
 from benchmarking.peers import Size, translators
 from benchmarking.timing import Machine
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderModel
+from vanilla_transformer.training.fast import make_fast
 
 
 def resident(name: str) -> int:
@@ -35,7 +36,7 @@ def step_memory(name: str, size: list[int], chunk: int, rows: int, length: int, 
     size = Size(*size)
     model = translators(size)[name]().to(device).train()
     if chunk:
-        model.config.loss_chunk_size = chunk
+        make_fast(model, packing=False, loss_chunk_size=chunk)
 
     def step(ids: torch.Tensor) -> None:
         output = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)

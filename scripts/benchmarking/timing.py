@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from linear_vanilla_transformer import OneDNNLinear, linear
+from vanilla_transformer.training.onednn import OneDNNLinear, linear
 
 
 PRECISIONS = ("fp32", "bf16")

@@ -89,15 +89,6 @@ def test_labels_that_are_no_class():
         model(tokens(), labels=torch.rand(2, 2))
 
 
-@pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
-def test_a_cache_with_labels(make):
-    model, ids = make(), tokens()
-    extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-    cache = model(ids, use_cache=True, **extra).past_key_values
-    with pytest.raises(ValueError, match=r"labels of shape \(2, 7\) together with past_key_values of length 7"):
-        model(ids, past_key_values=cache, labels=ids)
-
-
 def test_a_cache_of_the_wrong_kind():
     cache = decoder_only()(tokens(), use_cache=True).past_key_values
     with pytest.raises(ValueError, match="past_key_values is a DynamicCache; here it must be an EncoderDecoderCache"):

@@ -12,6 +12,7 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
+from vanilla_transformer.training.fast import make_fast
 
 
 def ragged_labels() -> torch.Tensor:
@@ -31,6 +32,17 @@ def test_a_language_model_compares_each_position_with_the_next_token():
     output = model(labels, labels=labels)
     expected = F.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
     assert output.loss.item() == pytest.approx(expected.item())
+
+
+def test_labels_after_a_cached_prefix_have_the_loss_of_a_continuation():
+    """As prefix tuning has it, and the score of an answer to a prompt that was read before."""
+    model, ids = decoder_only(), tokens(2, 9)
+    prefix, rest = ids[:, :4], ids[:, 4:]
+    labels = torch.cat((torch.full_like(prefix, -100), rest), dim=1)
+    labels[:, 4] = -100  # the prefix's last position predicts it, and was computed before
+    cache = model(prefix, use_cache=True).past_key_values
+    loss = model(rest, past_key_values=cache, labels=rest).loss
+    torch.testing.assert_close(loss, model(ids, labels=labels).loss)
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, encoder_only])
@@ -141,7 +153,7 @@ def test_a_loss_in_chunks_is_the_same_loss_with_the_same_gradients(make, fields,
     inputs = {"input_ids": tokens(3, 7), "labels": labels}
     found = []
     for chunk in (0, 4, 1000):
-        model.config.loss_chunk_size = chunk
+        make_fast(model, packing=False, loss_chunk_size=chunk)
         for count in (None, torch.tensor(40)):
             model.zero_grad()
             output = model(**inputs, num_items_in_batch=count)

@@ -9,6 +9,7 @@ import attention_vanilla_transformer
 from attention_vanilla_transformer import LONGEST_PLAIN, Packing, plain_attention, plain_is_faster
 from family import decoder_only, encoder_decoder, encoder_only
 from vanilla_transformer import VanillaTransformerForMaskedLM, VanillaTransformerForSequenceClassification
+from vanilla_transformer.training.fast import make_fast
 
 
 LENGTHS = (7, 3, 1, 5)
@@ -56,8 +57,10 @@ CASES = {
 }
 
 
-def loss_and_gradients(model, batch: dict[str, Tensor], implementation: str) -> tuple[Tensor, dict[str, Tensor]]:
-    model.set_attn_implementation(implementation)
+def loss_and_gradients(
+    model, batch: dict[str, Tensor], packing: bool, chunk: int = 0
+) -> tuple[Tensor, dict[str, Tensor]]:
+    make_fast(model, packing=packing, loss_chunk_size=chunk)
     model.zero_grad()
     loss = model(**batch).loss
     loss.backward()
@@ -65,17 +68,15 @@ def loss_and_gradients(model, batch: dict[str, Tensor], implementation: str) -> 
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("fields", [{}, {"norm_position": "pre", "loss_chunk_size": 4}], ids=["post", "pre, chunked"])
+@pytest.mark.parametrize(("norm_position", "chunk"), [("post", 0), ("pre", 4)], ids=["post", "pre, chunked"])
 @pytest.mark.parametrize("family", CASES)
-def test_loss_and_gradients_are_those_of_the_padded_batch(family, fields, side):
+def test_loss_and_gradients_are_those_of_the_padded_batch(family, norm_position, chunk, side):
     make, make_batch = CASES[family]
-    if "loss_chunk_size" in fields and family == "classifier":
-        fields = {"norm_position": "pre"}
     torch.manual_seed(0)
-    model = make(vocab_size=50, dropout=0.0, **fields).double().train()
+    model = make(vocab_size=50, dropout=0.0, norm_position=norm_position).double().train()
     batch = make_batch(side)
-    expected, expected_gradients = loss_and_gradients(model, batch, "sdpa")
-    loss, gradients = loss_and_gradients(model, batch, "packed_sdpa")
+    expected, expected_gradients = loss_and_gradients(model, batch, False, chunk)
+    loss, gradients = loss_and_gradients(model, batch, True, chunk)
     assert torch.allclose(loss, expected, rtol=1e-12)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
@@ -84,8 +85,7 @@ def test_loss_and_gradients_are_those_of_the_padded_batch(family, fields, side):
 @pytest.mark.parametrize("family", CASES)
 def test_layers_work_on_real_tokens_only(family):
     make, make_batch = CASES[family]
-    model = make(vocab_size=50).train()
-    model.set_attn_implementation("packed_sdpa")
+    model = make_fast(make(vocab_size=50).train())
     seen: dict[str, int] = {}
 
     def count(name: str, inputs: tuple[Tensor, ...]) -> None:
@@ -128,8 +128,8 @@ def test_a_label_in_the_middle_may_be_missing():
     batch = translator_batch("right")
     batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
     batch["labels"][:, 1] = -100
-    expected, _ = loss_and_gradients(model, batch, "sdpa")
-    assert torch.allclose(loss_and_gradients(model, batch, "packed_sdpa")[0], expected)
+    expected, _ = loss_and_gradients(model, batch, False)
+    assert torch.allclose(loss_and_gradients(model, batch, True)[0], expected)
 
 
 def test_a_sequence_without_a_token_does_no_harm():
@@ -170,9 +170,9 @@ def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
     torch.manual_seed(0)
     model = make(vocab_size=50, dropout=0.0).double().train()
     batch = make_batch(side)
-    expected, expected_gradients = loss_and_gradients(model, batch, "sdpa")
+    expected, expected_gradients = loss_and_gradients(model, batch, False)
     monkeypatch.setattr(attention_vanilla_transformer, "plain_is_faster", lambda query, key: True)
-    loss, gradients = loss_and_gradients(model, batch | fields, "packed_sdpa")
+    loss, gradients = loss_and_gradients(model, batch | fields, True)
     assert torch.allclose(loss, expected, rtol=1e-12)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
@@ -192,3 +192,14 @@ def test_attention_weights_are_dropped_in_plain_products_too():
     ones = torch.ones(1, 1, 1000, 1)
     dropped = plain_attention(ones, ones, ones, None, 0.25, False, 1.0)
     assert dropped.mean() == pytest.approx(1, abs=0.01) and dropped.std() > 0.01
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_a_batch_of_padding_alone_is_not_packed(family):
+    make, make_batch = CASES[family]
+    model = make(vocab_size=50, dropout=0.0).train()
+    batch = {name: values.clone() for name, values in make_batch("right").items()}
+    batch["attention_mask"].zero_()
+    if "labels" in batch and batch["labels"].dim() == 2:
+        batch["labels"].fill_(-100)
+    torch.testing.assert_close(loss_and_gradients(model, batch, True)[0], loss_and_gradients(model, batch, False)[0])

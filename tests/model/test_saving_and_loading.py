@@ -135,7 +135,11 @@ except RuntimeError as error:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [("GenerationMixin", "_update_finished_beams"), ("PreTrainedModel", "get_correct_attn_implementation"), ("Pipeline", "_load_tokenizer")],
+    [
+        ("GenerationMixin", "_update_finished_beams"),
+        ("PreTrainedModel", "get_correct_attn_implementation"),
+        ("Pipeline", "_load_tokenizer"),
+    ],
 )
 def test_a_library_without_a_private_name_that_is_built_on_is_refused(owner, name, tmp_path):
     """Else what overrides it would never be called, in silence."""

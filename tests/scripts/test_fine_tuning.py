@@ -21,10 +21,9 @@ import train_tagger
 from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
     VanillaTransformerForMaskedLM,
-    VanillaTransformerForSequenceClassification,
 )
 from vanilla_transformer.data.phrasebook import phrasebook
-from vanilla_transformer.training.options import LOSS_CHUNK_SIZE, make_model, model_options
+from vanilla_transformer.training.options import make_model, model_options
 
 
 HEADS = {
@@ -46,14 +45,16 @@ def test_new_models_take_the_loss_in_chunks_and_leave_padding_out_unless_told_ot
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
     options = model_options(VanillaTransformerEncoderConfig)
 
-    def made(model_class=VanillaTransformerForMaskedLM, **given):
-        config = make_model(model_class, options(d_model=32, num_heads=4, **given), tokenizer).config
-        return config.loss_chunk_size, config._attn_implementation
+    def made(**given) -> tuple[bool, str]:
+        model = make_model(VanillaTransformerForMaskedLM, options(**given), tokenizer).train()
+        ids = torch.randint(10, 200, (2, 6))
+        return model(ids, labels=ids).logits is None, model.config._attn_implementation
 
-    assert made() == (LOSS_CHUNK_SIZE, "packed_sdpa")
-    assert made(loss_chunk_size=7, attn_implementation="eager") == (7, "eager")
-    assert made(VanillaTransformerForSequenceClassification) == (0, "packed_sdpa")  # it has no vocabulary to chunk
-    assert json.loads((pretrained / "config.json").read_text())["loss_chunk_size"] == LOSS_CHUNK_SIZE
+    sizes = {"d_model": 32, "num_heads": 4}
+    assert made(**sizes) == (True, "packed_sdpa")
+    assert made(**sizes, loss_chunk_size=0, attn_implementation="eager") == (False, "eager")
+    assert made(model_name_or_path=str(pretrained)) == (True, "packed_sdpa")
+    assert "loss_chunk_size" not in json.loads((pretrained / "config.json").read_text())
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -30,7 +30,6 @@ MODEL_FILES = {
     "config.json",
     "configuration_vanilla_transformer.py",
     "generation_config.json",
-    "linear_vanilla_transformer.py",
     "losses_vanilla_transformer.py",
     "model.safetensors",
     "modeling_vanilla_transformer.py",

@@ -11,10 +11,7 @@ from typing import Any
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
 from configuration_vanilla_transformer import PRESETS
-from modeling_vanilla_transformer import VocabularyModel
-
-
-LOSS_CHUNK_SIZE = 512  # positions whose logits are held at once: the same loss, in less memory and time
+from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, make_fast
 
 
 @dataclass
@@ -31,6 +28,13 @@ class ModelSource:
         metadata={
             "help": "How attention is computed: packed_sdpa (which leaves padding out of all layers), sdpa, eager, "
             "flash_attention_2 or flex_attention."
+        },
+    )
+    loss_chunk_size: int = field(
+        default=LOSS_CHUNK_SIZE,
+        metadata={
+            "help": "In training, compute the loss over the vocabulary for this many positions at a time: the same "
+            "loss in less memory and time. 0: all at once."
         },
     )
 
@@ -86,21 +90,25 @@ def make_model(
     if options.model_name_or_path is None:
         token_ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
         config_class = model_class.config_class
-        chunked = {"loss_chunk_size": LOSS_CHUNK_SIZE} if issubclass(model_class, VocabularyModel) else {}
-        fields = chunked | given | token_ids | task_fields
+        fields = given | token_ids | task_fields
         config = config_class.from_preset(options.preset, vocab_size=len(tokenizer), **fields)
-        model = model_class(config)
-        model.set_attn_implementation(options.attn_implementation)
-        return model
+        return fast(model_class(config), options)
 
-    attention = {"attn_implementation": options.attn_implementation}
-    model = model_class.from_pretrained(options.model_name_or_path, **attention, **given, **task_fields)
+    model = model_class.from_pretrained(options.model_name_or_path, **given, **task_fields)
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
             f"The tokenizer has {len(tokenizer)} tokens, but {options.model_name_or_path} has an embedding for "
             f"{model.config.vocab_size}: use the tokenizer that was saved with it."
         )
-    return model
+    return fast(model, options)
+
+
+def fast(model: PreTrainedModel, options: ModelSource) -> PreTrainedModel:
+    """The model in the forms that `options` ask for."""
+    model.set_attn_implementation(options.attn_implementation)
+    return make_fast(
+        model, packing=options.attn_implementation == "packed_sdpa", loss_chunk_size=options.loss_chunk_size
+    )
 
 
 def parse_options(dataclasses: list[type], arguments: list[str] | None = None) -> tuple[Any, ...]:

@@ -170,6 +170,14 @@ def load_into_shards(model: PreTrainedModel, folder: Path) -> None:
         parameter.copy_(distribute_tensor(weight, parameter.device_mesh, parameter.placements))
 
 
+def name_as_unsharded(model: PreTrainedModel) -> None:
+    """FSDP2 makes a subclass of the model that it shards; what is saved should name ours, and carry its file."""
+    sharded = type(model)
+    if sharded.__name__.startswith("FSDP"):
+        ours = sharded.__bases__[-1]
+        sharded.__name__, sharded.__module__ = ours.__name__, ours.__module__
+
+
 class PaperRecipe:
     """Mixin for a Trainer whose arguments are `RecipeArguments`."""
 
@@ -203,6 +211,10 @@ class PaperRecipe:
             load_into_shards(self.model, Path(self.state.best_model_checkpoint))
         else:
             super()._load_best_model()
+
+    def save_model(self, *arguments: Any, **options: Any) -> None:
+        name_as_unsharded(self.model)
+        super().save_model(*arguments, **options)
 
     def make_whole(self, model_class: type[PreTrainedModel]) -> None:
         """After training with FSDP: put the whole model in the place of its shards, in every process."""

@@ -1,16 +1,27 @@
 """The projection through oneDNN is the one through MKL, and is taken only where it belongs."""
 
 import math
+import warnings
+from types import MethodType
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-import linear_vanilla_transformer
 from benchmarking.timing import MatrixProducts, onednn_product
 from family import encoder_decoder
-from linear_vanilla_transformer import SMALLEST_PRODUCT, Linear, OneDNNLinear, belongs_to_onednn, linear
+from vanilla_transformer.training import fast
+from vanilla_transformer.training import onednn as onednn_module
+from vanilla_transformer.training.fast import make_fast
+from vanilla_transformer.training.onednn import (
+    SMALLEST_PRODUCT,
+    OneDNNLinear,
+    belongs_to_onednn,
+    linear,
+    onednn_agrees,
+    onednn_is_faster,
+)
 
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
@@ -19,7 +30,8 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 @pytest.fixture
 def onednn(monkeypatch):
     """As on a processor where it is faster."""
-    monkeypatch.setattr(linear_vanilla_transformer, "ONEDNN_IS_FASTER", True)
+    monkeypatch.setattr(onednn_module, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(fast, "onednn_is_faster", lambda: True)
 
 
 @pytest.mark.parametrize("shape", [(30, 40), (3, 10, 40), (1, 40)])
@@ -54,6 +66,7 @@ def test_only_large_products_of_plain_float32_tensors_on_a_cpu_belong_there(oned
     x, weight = torch.randn(rows, 256), torch.randn(64, 256)
     assert belongs_to_onednn(x, weight) and belongs_to_onednn(x, nn.Parameter(weight))
     assert not belongs_to_onednn(x[1:], weight)
+    assert not belongs_to_onednn(torch.randn(SMALLEST_PRODUCT), torch.randn(1, SMALLEST_PRODUCT))
     assert not belongs_to_onednn(x.double(), weight.double())
     assert not belongs_to_onednn(x.bfloat16(), weight.bfloat16())
     assert not belongs_to_onednn(x.to("meta"), weight.to("meta"))
@@ -63,11 +76,18 @@ def test_only_large_products_of_plain_float32_tensors_on_a_cpu_belong_there(oned
         assert not belongs_to_onednn(x, weight)
 
 
+def make_fast_linear(layer: nn.Linear) -> nn.Linear:
+    layer.forward = MethodType(fast.forward, layer)
+    return layer
+
+
 def test_a_compiler_and_an_export_see_the_plain_projection(onednn):
     torch.manual_seed(0)
-    layer, x = Linear(256, 256), torch.randn(64, 256)
+    layer, x = make_fast_linear(nn.Linear(256, 256)), torch.randn(64, 256)
     exported = torch.export.export(layer, (x,))
-    traced = torch.jit.trace(layer, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        traced = torch.jit.trace(layer, x)
     assert "mkldnn" not in exported.graph_module.code and "mkldnn" not in str(traced.inlined_graph)
     for form in (exported.module(), traced):
         torch.testing.assert_close(form(x), layer(x), rtol=1e-5, atol=1e-5)
@@ -76,7 +96,7 @@ def test_a_compiler_and_an_export_see_the_plain_projection(onednn):
 def test_a_model_learns_the_same(onednn):
     """Through all projections, the output layer in chunks included."""
     torch.manual_seed(0)
-    model = encoder_decoder(d_model=256, d_ff=512, vocab_size=600, loss_chunk_size=64, dropout=0.0).train()
+    model = make_fast(encoder_decoder(d_model=256, d_ff=512, vocab_size=600, dropout=0.0).train(), loss_chunk_size=64)
     ids = torch.randint(3, 600, (16, 12))
 
     def learn(with_onednn: bool) -> list[torch.Tensor]:
@@ -90,8 +110,34 @@ def test_a_model_learns_the_same(onednn):
 
 
 def test_without_gradients_the_operator_is_called_bare(onednn):
-    layer, x = Linear(256, 256), torch.randn(64, 256)
+    layer, x = nn.Linear(256, 256), torch.randn(64, 256)
     with torch.no_grad():
         output = linear(x, layer.weight, layer.bias)
     assert output.grad_fn is None
     torch.testing.assert_close(output, F.linear(x, layer.weight, layer.bias), rtol=1e-5, atol=1e-5)
+
+
+def test_derivatives_forward_are_those_of_the_plain_product():
+    torch.manual_seed(0)
+    operands, tangents = ([torch.randn(3, 4, 5), torch.randn(6, 5), torch.randn(6)] for _ in range(2))
+    found = torch.func.jvp(OneDNNLinear.apply, tuple(operands), tuple(tangents))
+    torch.testing.assert_close(found, torch.func.jvp(F.linear, tuple(operands), tuple(tangents)))
+
+
+@pytest.mark.parametrize("operator", [None, lambda x, weight, *_: x @ weight.T + 1], ids=["missing", "another result"])
+def test_without_an_operator_that_agrees_the_plain_product_is_taken(operator, monkeypatch):
+    def product(x, weight, bias):
+        if operator is None:
+            return torch.ops.mkldnn.an_operator_that_is_not_there(x, weight, bias)
+        return operator(x, weight, bias)
+
+    monkeypatch.setattr(onednn_module, "onednn_product", product)
+    for cached in (onednn_agrees, onednn_is_faster):
+        cached.cache_clear()
+    try:
+        assert not onednn_agrees() and not onednn_is_faster()
+        x, weight = torch.randn(64, 256), torch.randn(256, 256)
+        assert torch.equal(linear(x, weight), F.linear(x, weight))
+    finally:
+        for cached in (onednn_agrees, onednn_is_faster):
+            cached.cache_clear()

@@ -6,6 +6,8 @@ oneDNN, which PyTorch has for bfloat16, is twice as fast in all but small produc
 are the same but for the order of additions. `torch.backends.mkldnn.flags(enabled=False)` leaves everything to MKL.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,28 +17,45 @@ PLAIN = (Tensor, nn.Parameter)  # neither sharded, quantised nor traced
 SMALLEST_PRODUCT = 2_000_000  # multiplications; below, a call of oneDNN costs more than it gains
 
 
-def mkl_leaves_avx512_unused() -> bool:
+def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b by PyTorch's operator, which is private to it: `onednn_agrees` says whether it can be relied on."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+@cache
+def onednn_agrees() -> bool:
+    """Whether this PyTorch has the operator, and a product of it is that of `F.linear`."""
+    x, weight, bias = (torch.arange(float(n)).sin() for n in (8 * 16, 4 * 16, 4))
+    x, weight = x.view(8, 16), weight.view(4, 16)
+    try:
+        return torch.allclose(onednn_product(x, weight, bias), F.linear(x, weight, bias), atol=1e-5)
+    except (AttributeError, RuntimeError):
+        return False
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Whether MKL leaves half of this processor unused, and oneDNN is there to do better."""
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return (
         torch.backends.mkldnn.is_available()
         and torch.backends.mkl.is_available()
         and capabilities.get("avx512_f", False)
         and "AMD" in capabilities.get("cpu_name", "")
+        and onednn_agrees()
     )
 
 
-ONEDNN_IS_FASTER = mkl_leaves_avx512_unused()
-
-
 def belongs_to_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether x (..., inputs) W^T is a large float32 product that is computed here and now, with plain tensors."""
+    """Whether x (..., rows, inputs) W^T is a large float32 product, computed here and now with plain tensors."""
     return (
-        ONEDNN_IS_FASTER
+        onednn_is_faster()
         and not torch.compiler.is_compiling()
-        and x.numel() * weight.shape[0] >= SMALLEST_PRODUCT
         and not torch.jit.is_tracing()
         and type(x) in PLAIN
         and type(weight) in PLAIN
+        and x.dim() > 1
+        and x.numel() * weight.shape[0] >= SMALLEST_PRODUCT
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
         and torch.backends.mkldnn.enabled
@@ -51,12 +70,13 @@ class OneDNNLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return onednn_product(x, weight, bias)
 
     @staticmethod
     def setup_context(ctx, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
         x, weight, _ = inputs
         ctx.save_for_backward(x, weight)
+        ctx.save_for_forward(x, weight)
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -68,6 +88,14 @@ class OneDNNLinear(torch.autograd.Function):
             transposed_product(rows, x.flatten(0, -2)) if needs_weight else None,
             rows.sum(dim=0) if needs_bias else None,
         )
+
+    @staticmethod
+    def jvp(ctx, x_tangent: Tensor | None, weight_tangent: Tensor | None, bias_tangent: Tensor | None) -> Tensor:
+        x, weight = ctx.saved_tensors
+        tangents = [] if bias_tangent is None else [bias_tangent.expand(*x.shape[:-1], -1)]
+        tangents += [] if x_tangent is None else [linear(x_tangent, weight)]
+        tangents += [] if weight_tangent is None else [linear(x, weight_tangent)]
+        return sum(tangents[1:], tangents[0])
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -82,10 +110,3 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
     """a^T b: (rows, m), (rows, n) -> (m, n). oneDNN copies what it finds transposed on its left: the narrower."""
     return linear(a.T, b.T) if a.shape[1] <= b.shape[1] else linear(b.T, a.T).T
-
-
-class Linear(nn.Linear):
-    """`nn.Linear`, computed by `linear`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)

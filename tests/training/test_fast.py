@@ -1,0 +1,163 @@
+"""`make_fast` changes the clock alone, is in nothing that is saved, and steps aside for modules that are not plain."""
+
+import copy
+import json
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from family import decoder_only, encoder_decoder, encoder_only, tokens
+from vanilla_transformer import VanillaTransformerForMaskedLM
+from vanilla_transformer.training import fast
+from vanilla_transformer.training.fast import make_fast, make_plain
+
+
+MAKERS = [encoder_decoder, decoder_only, encoder_only]
+
+
+@pytest.fixture(autouse=True)
+def onednn(monkeypatch):
+    """As on a processor where it is faster."""
+    monkeypatch.setattr(fast, "onednn_is_faster", lambda: True)
+
+
+def is_fast(model: nn.Module) -> bool:
+    """Whether all three forms are there, by what a training step shows of them."""
+    ids, mask = tokens(2, 6), torch.ones(2, 6, dtype=torch.long)
+    mask[1, 4:] = 0
+    seen = []
+    handle = model.base_model.register_forward_hook(lambda *_: seen.append(model.config._attn_implementation))
+    was_training = model.training
+    output = model.train()(ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
+    model.train(was_training)
+    handle.remove()
+    forms = [output.logits is None, seen == ["packed_sdpa"], any("forward" in vars(m) for m in linears(model))]
+    assert all(forms) or not any(forms)
+    return all(forms)
+
+
+def linears(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_model_becomes_fast_and_plain_again(make):
+    model = make()
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    assert not is_fast(model)
+    assert make_fast(model) is model and is_fast(model)
+    assert is_fast(make_fast(model))  # twice is once
+    assert not is_fast(make_plain(model))
+    assert before == {name: set(vars(module)) for name, module in model.named_modules()}
+    assert not model._forward_pre_hooks
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_modules_of_every_model_are_torchs_own(make):
+    torchs = {
+        type(module) for module in make(position_embedding="learned").modules() if list(module.parameters(False))
+    }
+    assert torchs == {nn.Linear, nn.Embedding, nn.LayerNorm}
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_fast_model_is_saved_and_pickled_plain_and_copied_fast(make, tmp_path):
+    plain, model = make(), make()
+    model.load_state_dict(plain.state_dict())
+    make_fast(model)
+    plain.save_pretrained(tmp_path / "plain")
+    model.save_pretrained(tmp_path / "fast")
+    for file in (tmp_path / "plain").iterdir():
+        assert (tmp_path / "fast" / file.name).read_bytes() == file.read_bytes()
+    assert not is_fast(type(model).from_pretrained(tmp_path / "fast"))
+
+    copied = copy.deepcopy(model)
+    assert is_fast(copied)
+    for module in linears(copied):
+        module.weight.data.zero_()  # the copy computes with weights of its own
+    assert copied.eval()(**inputs(copied)).logits.abs().max() == 0 < model.eval()(**inputs(model)).logits.abs().max()
+    unpickled = pickle.loads(pickle.dumps(model))
+    torch.testing.assert_close(unpickled.eval()(**inputs(model)).logits, plain.eval()(**inputs(model)).logits)
+    assert is_fast(make_fast(unpickled))
+
+
+def inputs(model: nn.Module) -> dict[str, torch.Tensor]:
+    ids = torch.arange(3, 9)[None]
+    return {"input_ids": ids} | ({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})
+
+
+def test_a_config_of_version_0_1_loads_without_its_chunk_size(tmp_path):
+    model = decoder_only()
+    model.save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text()) | {"loss_chunk_size": 512}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    loaded = type(model).from_pretrained(tmp_path)
+    assert not is_fast(loaded) and not hasattr(loaded.config, "loss_chunk_size")
+
+
+class Adapter(nn.Module):
+    """A low-rank addition to a layer, as peft makes it."""
+
+    def __init__(self, base: nn.Linear):
+        super().__init__()
+        self.base_layer = base
+        self.addition = nn.Linear(base.in_features, base.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(x) + self.addition(x)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_an_adapter_of_the_output_layer_learns(make):
+    torch.manual_seed(0)
+    model, ids = make_fast(make(dropout=0.0)).train(), tokens()
+    model.lm_head = Adapter(model.lm_head)
+    output = model(ids, labels=ids)
+    output.loss.backward()
+    assert output.logits is not None and model.lm_head.addition.weight.grad.abs().max() > 0
+
+
+def test_a_hook_of_the_output_layer_is_called():
+    model, ids, calls = make_fast(decoder_only()).train(), tokens(), []
+    handle = model.lm_head.register_forward_hook(lambda *_: calls.append(1))
+    assert model(ids, labels=ids).logits is not None and calls
+    handle.remove()
+    assert model(ids, labels=ids).logits is None
+
+
+class FourTimes(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 4 * super().forward(x)
+
+
+def test_a_module_that_was_replaced_is_left_as_it_is():
+    model = encoder_only(VanillaTransformerForMaskedLM)
+    model.lm_head = FourTimes(32, 50, bias=False)
+    make_fast(model).train()
+    assert "forward" not in vars(model.lm_head)
+    assert model(tokens(), labels=tokens()).logits is not None
+
+
+def test_dynamic_quantisation_quantises_a_fast_model():
+    model, ids = make_fast(decoder_only(tie_word_embeddings=False)), tokens()
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    kinds = [type(module).__module__ for module in quantised.modules() if "quantized" in type(module).__module__]
+    assert len(kinds) >= len(linears(model))
+    assert quantised(ids).logits.shape == (2, 7, 50)
+
+
+def test_second_derivatives_of_a_loss_in_chunks_are_refused():
+    model, ids = make_fast(decoder_only()).train(), tokens()
+    parameters = list(model.parameters())
+    with pytest.raises(RuntimeError, match=r"no second derivatives.*make_plain\(model\)"):
+        torch.autograd.grad(model(ids, labels=ids).loss, parameters, create_graph=True)
+    make_plain(model).set_attn_implementation("eager")
+    gradients = torch.autograd.grad(model(ids, labels=ids).loss, parameters, create_graph=True)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(sum(g.pow(2).sum() for g in gradients), parameters))
+
+
+def test_a_negative_chunk_is_refused():
+    with pytest.raises(ValueError, match="loss_chunk_size=-1 must not be negative"):
+        make_fast(decoder_only(), loss_chunk_size=-1)

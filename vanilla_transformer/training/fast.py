@@ -1,0 +1,127 @@
+# Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
+"""The fast forms of a model for training: the same loss and the same gradients, in less time and memory.
+
+    make_fast(model)     padding left out, the loss in chunks, and on processors that gain by it, products by oneDNN
+    make_plain(model)    as it was
+
+They are choices of who trains, and of this process: nothing of them is in a saved config, weights or code, and a model
+that is loaded or unpickled is plain. (A copy made by `copy.deepcopy` stays fast.) Each steps aside, without a word,
+for a module that is no longer a plain `nn.Linear` with plain weights: replaced, quantised, sharded, wrapped (peft),
+or hooked.
+"""
+
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import is_tracing
+
+from losses_vanilla_transformer import IGNORED_LABEL, check_ids
+from vanilla_transformer.training.chunked_loss import ChunkedCrossEntropy
+from vanilla_transformer.training.onednn import PLAIN, linear, onednn_is_faster
+
+
+LOSS_CHUNK_SIZE = 512  # positions whose logits are held at once
+
+
+def make_fast(
+    model: PreTrainedModel, *, packing: bool = True, loss_chunk_size: int = LOSS_CHUNK_SIZE, onednn: bool = True
+) -> PreTrainedModel:
+    """Switch on the fast forms of `model`, one of this project's, and return it.
+
+    Args:
+        packing: leave padding out of all layers: `attn_implementation="packed_sdpa"`.
+        loss_chunk_size: while training with labels, compute logits and loss for this many positions at a time, and
+            give no logits. 0: all at once. Only models that predict tokens have it.
+        onednn: large float32 products by oneDNN, where `onednn_is_faster()` says that this processor gains by it.
+
+    Raises:
+        ValueError: `loss_chunk_size` is negative.
+    """
+    if loss_chunk_size < 0:
+        raise ValueError(f"loss_chunk_size={loss_chunk_size} must not be negative; 0 computes all logits at once.")
+    make_plain(model)
+    if packing:
+        model.set_attn_implementation("packed_sdpa")
+    for module in model.modules():
+        if packing and hasattr(module, "prepare_decoder_input_ids_from_labels"):
+            module.packing_hook = module.register_forward_pre_hook(leave_out_padding_of_labels, with_kwargs=True)
+        if loss_chunk_size and hasattr(module, "logits_and_loss"):
+            module.logits_and_loss = MethodType(in_chunks(loss_chunk_size), module)
+        if onednn and onednn_is_faster() and is_plain_linear(module):
+            module.forward = MethodType(forward, module)
+    return model
+
+
+def make_plain(model: PreTrainedModel) -> PreTrainedModel:
+    """Switch off what `make_fast` switched on; attention is then the library's default, sdpa. Returns the model."""
+    if model.config._attn_implementation == "packed_sdpa":
+        model.set_attn_implementation("sdpa")
+    for module in model.modules():
+        vars(module).pop("logits_and_loss", None)
+        if getattr(vars(module).get("forward"), "__func__", None) is forward:
+            del module.forward
+        if "packing_hook" in vars(module):
+            module.packing_hook.remove()
+            del module.packing_hook
+    return model
+
+
+# A fast form is a method bound to one module in the place of its class's, under the same name: so a copy has its own,
+# and unpickling, which looks a method up by its name, finds that of the class.
+
+
+def forward(self: nn.Linear, x: Tensor) -> Tensor:
+    return linear(x, self.weight, self.bias)
+
+
+def is_plain_linear(module: nn.Module) -> bool:
+    """Whether calling the module is x W^T + b with its own weights and nothing else."""
+    own_forward = getattr(vars(module).get("forward"), "__func__", nn.Linear.forward)
+    hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+    return (
+        type(module) is nn.Linear
+        and type(module.weight) in PLAIN
+        and own_forward in (forward, nn.Linear.forward)
+        and not any(hooks)
+    )
+
+
+def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
+    """The method `logits_and_loss` of a model, for `size` positions at a time."""
+
+    def logits_and_loss(
+        self: PreTrainedModel,
+        states: Tensor,
+        labels: Tensor | None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_to_keep: int | Tensor = 0,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        head = self.lm_head
+        if labels is None or not self.training or not is_plain_linear(head):
+            return type(self).logits_and_loss(self, states, labels, num_items_in_batch, logits_to_keep)
+        check_ids("labels", labels, head.out_features, "the output layer", ignored=IGNORED_LABEL)
+        labels = labels.to(states.device)
+        real = labels != IGNORED_LABEL
+        label_smoothing = self.config.label_smoothing
+        total = ChunkedCrossEntropy.apply(states[real], head.weight, head.bias, labels[real], label_smoothing, size)
+        if num_items_in_batch is None:
+            num_items_in_batch = real.sum().clamp(min=1)
+        return None, total / torch.as_tensor(num_items_in_batch, device=total.device)
+
+    return logits_and_loss
+
+
+def leave_out_padding_of_labels(
+    model: PreTrainedModel, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give the decoder the mask of its labels, if it has none: the causal mask lets nothing look behind the last."""
+    labels = options.get("labels")
+    given = args[4:] or options.get("decoder_attention_mask") is not None
+    if labels is None or given or model.config._attn_implementation != "packed_sdpa" or is_tracing(labels):
+        return args, options
+    real = (labels != IGNORED_LABEL).flip(-1).cumsum(-1).flip(-1) > 0
+    return args, options | {"decoder_attention_mask": real}
