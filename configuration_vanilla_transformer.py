@@ -10,6 +10,7 @@
 `VanillaTransformerConfig()` is the base model; `VanillaTransformerConfig.from_preset("big")` another row of Table 3.
 """
 
+import copy
 from typing import Any, ClassVar, Literal
 
 import transformers
@@ -65,6 +66,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # not of the paper: the size that the literature trains on small data sets such as Multi30k
     "tiny": {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.3},
 }
+
+
+OUR_MODULES = ("configuration_vanilla_transformer.", "modeling_vanilla_transformer.", "pipeline_vanilla_transformer.")
 
 
 @strict
@@ -169,30 +173,45 @@ class TransformerConfig(PreTrainedConfig):
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
         # The version of the project that saved this config; None for one that is new, or older than this entry.
         self.vanilla_transformer_version = kwargs.pop("vanilla_transformer_version", None)
-        for name in ("auto_map", "custom_pipelines", "loss_chunk_size"):  # the last is in configs of version 0.1
-            kwargs.pop(name, None)
+        self.custom_pipelines = kwargs.pop("custom_pipelines", None) or {}
+        given_classes = kwargs.pop("auto_map", None) or {}
+        kwargs.pop("loss_chunk_size", None)  # of version 0.1
         super().__post_init__(**kwargs)
         # A checkpoint travels with its code, so every Auto class of the family finds its model beside the weights.
-        files = {"AutoConfig": "configuration_vanilla_transformer"}
-        self.auto_map = {
-            auto_class: f"{files.get(auto_class, 'modeling_vanilla_transformer')}.{name}"
-            for auto_class, name in {"AutoConfig": type(self).__name__, **self.auto_classes}.items()
+        # Classes that others have derived from ours stay as they were saved.
+        ours = {"AutoConfig": f"configuration_vanilla_transformer.{type(self).__name__}"} | {
+            auto_class: f"modeling_vanilla_transformer.{name}" for auto_class, name in self.auto_classes.items()
         }
+        derived = {
+            auto_class: name
+            for auto_class, name in given_classes.items()
+            if not str(name).split("--")[-1].startswith(OUR_MODULES)
+        }
+        self.auto_map = ours | derived
 
     @property
     def custom_pipelines(self) -> dict[str, dict[str, Any]]:
         """Where `transformers.pipeline` finds the pipeline of a saved model's own task, if the library has none.
 
-        Made anew each time, since the library writes into what it reads.
+        With those that were set, as a pipeline of a user's own class does when it is saved. Made anew each time, since
+        the library writes into what it reads.
         """
-        return {
+        ours = {
             task: {"impl": f"pipeline_vanilla_transformer.{pipeline}", "pt": [auto_class]}
             for task, (pipeline, auto_class) in self.pipeline_classes.items()
             if self.auto_classes[auto_class] in (self.architectures or ())
         }
+        return ours | copy.deepcopy(self._set_pipelines)
+
+    @custom_pipelines.setter
+    def custom_pipelines(self, pipelines: dict[str, dict[str, Any]]) -> None:
+        self._set_pipelines = {
+            task: info for task, info in pipelines.items() if not info["impl"].split("--")[-1].startswith(OUR_MODULES)
+        }
 
     def to_dict(self) -> dict[str, Any]:
         fields = super().to_dict() | {"vanilla_transformer_version": __version__}
+        fields.pop("_set_pipelines", None)
         return fields | {"custom_pipelines": self.custom_pipelines} if self.custom_pipelines else fields
 
     def validate_architecture(self):

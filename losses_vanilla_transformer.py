@@ -66,9 +66,42 @@ def sequence_loss(
     return total / torch.as_tensor(num_items_in_batch or labels.numel(), device=total.device)
 
 
+def span_loss(
+    logits: tuple[Tensor, Tensor],
+    positions: tuple[Tensor, Tensor],
+    attention_mask: Tensor | None = None,
+    num_items_in_batch: Tensor | int | None = None,
+) -> Tensor:
+    """Loss of the start and the end of an answer: the mean of their cross-entropies over the real tokens.
+
+    Args:
+        logits: of start and end, each (batch, length); positions: of start and end, each (batch,); one outside the
+            sequence is no target.
+        attention_mask: (batch, length); what is 0 there takes no part, so that padding changes nothing.
+    """
+    losses = []
+    for scores, position in zip(logits, positions, strict=True):
+        if attention_mask is not None and attention_mask.dim() == 2:
+            padding = attention_mask.to(scores.device) == 0
+            scores = scores.float().masked_fill(padding, torch.finfo(torch.float32).min)
+        position = position.to(scores.device).flatten()
+        outside = (position < 0) | (position >= scores.shape[1])
+        losses.append(cross_entropy(scores, position.masked_fill(outside, IGNORED_LABEL), num_items_in_batch))
+    return (losses[0] + losses[1]) / 2
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks. Values are looked at on a CPU only: elsewhere that would make the host wait for the device.
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_input_ids(ids: Tensor, vocab_size: int) -> None:
+    """Raise a ValueError unless `ids` are (batch, length) integers in [0, vocab_size)."""
+    if ids.dim() != 2:
+        raise ValueError(f"input_ids has shape {tuple(ids.shape)}; it must be (batch, length).")
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"input_ids has dtype {ids.dtype}; it must be torch.int64 or torch.int32.")
+    check_ids("input_ids", ids, vocab_size, "the vocabulary")
 
 
 def check_ids(name: str, ids: Tensor, limit: int, what: str, ignored: int | None = None) -> None:
@@ -95,9 +128,15 @@ def check_mask(
 ) -> None:
     """Raise a ValueError unless `mask` has (batch, key_length) or (batch, 1 or heads, query_length, key_length).
 
+    The first holds 0 and 1 alone.
     A whole mask may be for one row that stands for all, and for more keys than there are yet if a cache has room.
     """
-    if not isinstance(mask, Tensor) or is_tracing(mask) or mask.shape == (batch, key_length):
+    if not isinstance(mask, Tensor) or is_tracing(mask):
+        return
+    if mask.shape == (batch, key_length):
+        if mask.device.type == "cpu" and not ((mask == 0) | (mask == 1)).all():
+            wrong = mask[(mask != 0) & (mask != 1)][0].item()
+            raise ValueError(f"{name} holds {wrong}; a mask (batch, length) is 1 for real tokens and 0 for padding.")
         return
     if mask.dim() == 4:
         rows, mask_heads, queries, keys = mask.shape

@@ -71,9 +71,11 @@ try:
     from .losses_vanilla_transformer import (
         IGNORED_LABEL,
         check_ids,
+        check_input_ids,
         check_mask,
         cross_entropy,
         sequence_loss,
+        span_loss,
     )
     from .pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 except ImportError:
@@ -89,9 +91,11 @@ except ImportError:
     from losses_vanilla_transformer import (
         IGNORED_LABEL,
         check_ids,
+        check_input_ids,
         check_mask,
         cross_entropy,
         sequence_loss,
+        span_loss,
     )
     from pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 
@@ -438,7 +442,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
             given = "neither" if input_ids is None else "both"
             raise ValueError(f"Give exactly one of input_ids and inputs_embeds to {type(self).__name__}; got {given}.")
         if inputs_embeds is None:
-            check_ids("input_ids", input_ids, self.embed_tokens.weight.shape[0], "the vocabulary")
+            check_input_ids(input_ids, self.embed_tokens.weight.shape[0])
             inputs_embeds = self.embed_tokens(input_ids)
         return inputs_embeds
 
@@ -812,6 +816,17 @@ class VocabularyModel(VanillaTransformerPreTrainedModel):
         self._tied_weights_keys = {"lm_head.weight": embedding}
         if self.can_generate() and self.generation_config.max_length is None:
             self.generation_config.max_length = self.config.max_position_embeddings
+
+    def _prepare_generated_length(
+        self, *, generation_config: GenerationConfig, has_default_max_length: bool, **kwargs
+    ):
+        """The model's own max_length is no wish of the user's: no warning where it stands beside max_new_tokens."""
+        is_ours = generation_config.max_length == self.generation_config.max_length
+        return super()._prepare_generated_length(
+            generation_config=generation_config,
+            has_default_max_length=has_default_max_length or (generation_config.max_new_tokens and is_ours),
+            **kwargs,
+        )
 
     def logits_and_loss(
         self,
@@ -1210,6 +1225,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
         """
@@ -1225,7 +1241,8 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+            positions = (start_positions, end_positions)
+            loss = span_loss((start_logits, end_logits), positions, attention_mask, num_items_in_batch)
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,
@@ -1260,6 +1277,7 @@ require_private_names(
     "_beam_search",
     "_check_early_stop_heuristic",
     "_prepare_cache_for_generation",
+    "_prepare_generated_length",
     "_update_finished_beams",
     "adjust_generation_fn",
 )

@@ -41,6 +41,31 @@ def test_token_ids_outside_the_vocabulary(make):
         make()(torch.tensor([[3, -1]]))
 
 
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (torch.tensor([3, 4]), r"input_ids has shape \(2,\); it must be \(batch, length\)"),
+        (torch.tensor([[3.0, 4.0]]), "input_ids has dtype torch.float32; it must be torch.int64"),
+    ],
+)
+def test_ids_of_another_shape_or_kind(make, ids, message):
+    with pytest.raises(ValueError, match=message):
+        make()(ids)
+
+
+@pytest.mark.parametrize("value", [2, -1, 0.5, float("nan"), -1e9])
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+def test_a_mask_that_is_neither_one_nor_zero(make, value):
+    with pytest.raises(ValueError, match="attention_mask holds .*; a mask .* is 1 for real tokens and 0 for padding"):
+        make()(tokens(1, 3), attention_mask=torch.tensor([[1, 1, value]]))
+
+
+def test_token_types_that_are_not_there():
+    with pytest.raises(ValueError, match="token_type_ids holds 2, but type_vocab_size has 2: give ids from 0 to 1"):
+        encoder_only(type_vocab_size=2)(tokens(1, 3), token_type_ids=torch.tensor([[0, 1, 2]]))
+
+
 def test_learned_positions_past_their_end():
     model = decoder_only(position_embedding="learned", max_position_embeddings=5)
     assert model(tokens(1, 5)).logits.shape == (1, 5, 50)

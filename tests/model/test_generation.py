@@ -65,6 +65,13 @@ def test_sampling_follows_its_seed():
     assert generate(model, ids, do_sample=True) == generate(model, ids, do_sample=True)
 
 
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_number_of_new_tokens_gives_no_warning_about_the_models_own_limit(make, capfd):
+    output = make().generate(tokens(1, 3), max_new_tokens=2, min_new_tokens=2)
+    assert output.shape[1] == (3 if make is encoder_decoder else 5)
+    assert "max_length" not in capfd.readouterr().err
+
+
 SEARCH = """
 import torch
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig

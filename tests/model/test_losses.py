@@ -95,6 +95,26 @@ def test_question_answering_leaves_out_an_answer_that_was_cut_off():
     assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "packed_sdpa"])
+def test_question_answering_has_the_same_loss_however_its_batch_is_padded(implementation):
+    torch.manual_seed(0)
+    model = encoder_only(VanillaTransformerForQuestionAnswering)
+    model.set_attn_implementation(implementation)
+    ids, answer = tokens(2, 6), {"start_positions": torch.tensor([1, 0]), "end_positions": torch.tensor([4, 2])}
+    alone = model(ids, **answer).loss
+    for padding in (1, 30):
+        padded = F.pad(ids, (0, padding))
+        loss = model(padded, attention_mask=F.pad(torch.ones_like(ids), (0, padding)), **answer).loss
+        torch.testing.assert_close(loss, alone)
+
+
+@pytest.mark.parametrize("outside", [-1, 6, 9])
+def test_question_answering_without_an_answer_in_the_sequence_has_no_loss(outside):
+    model, ids = encoder_only(VanillaTransformerForQuestionAnswering), tokens(2, 6)
+    positions = torch.full((2,), outside)
+    assert model(ids, start_positions=positions, end_positions=positions).loss == 0
+
+
 def rows_for(model) -> Dataset:
     """Sixteen rows; where labels are sequences, they differ in how many of them count."""
     generator = torch.Generator().manual_seed(0)

@@ -1,5 +1,6 @@
 """A saved folder is whole: weights once, code beside them, and every Auto class loads it without this project."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import configuration_vanilla_transformer
 from family import decoder_only, encoder_decoder, encoder_only, tokens
 from fresh_process import run_fresh
 from modeling_vanilla_transformer import MODELS
-from vanilla_transformer import VanillaTransformerEncoderModel
+from vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForQuestionAnswering
+from vanilla_transformer.data.tokenizer import train_tokenizer
 
 
 LOAD_ELSEWHERE = """
@@ -179,3 +181,75 @@ def test_the_layers_that_are_placed_whole_exist(model_class):
     model = model_class(model_class.config_class.from_preset("tiny", vocab_size=10))
     assert model._no_split_modules
     assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
+def test_a_model_that_does_not_fit_runs_from_the_disk(make, tmp_path):
+    model = make()
+    model.save_pretrained(tmp_path / "model")
+    size = sum(parameter.numel() * 4 for parameter in model.parameters())
+    loaded = type(model).from_pretrained(
+        tmp_path / "model", device_map="auto", max_memory={"cpu": size // 2}, offload_folder=tmp_path / "disk"
+    )
+    assert "disk" in loaded.hf_device_map.values()
+    ids = torch.arange(3, 9)[None]
+    extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    torch.testing.assert_close(loaded.eval()(ids, **extra).logits, model(ids, **extra).logits)
+
+
+DERIVED = """
+import torch
+from modeling_vanilla_transformer import VanillaTransformerForCausalLM
+
+class MyLM(VanillaTransformerForCausalLM):
+    def __init__(self, config):
+        super().__init__(config)
+        self.extra = torch.nn.Linear(config.d_model, 1)
+        self.post_init()
+"""
+LOAD_DERIVED = """
+from transformers import AutoModel, AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(arguments[0], trust_remote_code=True)
+bare = AutoModel.from_pretrained(arguments[0], trust_remote_code=True)
+print(json.dumps([type(model).__name__, model.extra.weight.tolist(), type(bare).__name__]))
+"""
+
+
+def test_a_class_that_a_user_derives_is_loaded_again_with_its_own_weights(tmp_path, monkeypatch):
+    (tmp_path / "my_model.py").write_text(DERIVED.replace("from modeling", "from .modeling"))
+    source = tmp_path / "package"
+    decoder_only().save_pretrained(source)
+    (source / "__init__.py").touch()
+    (tmp_path / "my_model.py").rename(source / "my_model.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    my_class = importlib.import_module("package.my_model").MyLM
+    my_class.register_for_auto_class("AutoModelForCausalLM")
+    mine = my_class.from_pretrained(source)
+    mine.save_pretrained(tmp_path / "mine")
+    for _ in range(2):  # also of a config that was loaded and saved once more
+        name, weight, bare = run_fresh(LOAD_DERIVED, tmp_path, str(tmp_path / "mine"))
+        assert (name, bare) == ("MyLM", "VanillaTransformerDecoderModel") and weight == mine.extra.weight.tolist()
+        my_class.from_pretrained(tmp_path / "mine").save_pretrained(tmp_path / "mine")
+
+
+MY_PIPELINE = """
+from transformers import TextClassificationPipeline
+
+class MyPipeline(TextClassificationPipeline):
+    pass
+"""
+
+
+def test_a_pipeline_of_a_users_own_is_saved_with_the_model(tmp_path, monkeypatch):
+    (tmp_path / "my_pipeline.py").write_text(MY_PIPELINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    my_class = importlib.import_module("my_pipeline").MyPipeline
+    model = encoder_only(VanillaTransformerForQuestionAnswering)
+    pipeline = my_class(model=model, tokenizer=train_tokenizer(["a text"], "encoder", vocab_size=300))
+    pipeline._registered_impl = {"my-task": {"impl": my_class, "pt": (type(model),), "type": "text"}}  # as registered
+    pipeline.save_pretrained(tmp_path / "saved")
+    for folder in ("saved", "again"):
+        saved = json.loads((tmp_path / folder / "config.json").read_text())["custom_pipelines"]
+        assert saved["my-task"]["impl"] == "my_pipeline.MyPipeline"
+        assert saved["question-answering"]["impl"] == "pipeline_vanilla_transformer.QuestionAnsweringPipeline"
+        type(model).from_pretrained(tmp_path / folder).save_pretrained(tmp_path / "again")
