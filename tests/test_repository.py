@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from configuration_vanilla_transformer import __version__
+
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
@@ -100,7 +102,7 @@ def test_the_newest_versions_are_free_but_for_those_that_judge_the_code(workflow
 
 @pytest.mark.parametrize(("tag", "released"), [("v{}", True), ("{}", True), ("v{}.1", False), ("v0.0.1", False)])
 def test_a_release_wants_a_tag_that_names_the_version(tag, released, tmp_path):
-    version = PROJECT["version"]
+    version = __version__
     (tmp_path / "dist").mkdir()
     (tmp_path / f"dist/vanilla_transformer-{version}-py3-none-any.whl").touch()
     commands = step("release.yml", "The tag names the version that was built")
@@ -119,5 +121,5 @@ def test_the_newest_release_of_the_changelog_is_the_projects_version():
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     assert headings[0] == "Unreleased"
     dates = [re.fullmatch(r"\d+\.\d+\.\d+ - (\d{4}-\d\d-\d\d)", heading)[1] for heading in headings[1:]]
-    assert headings[1].split()[0] == PROJECT["version"]
+    assert headings[1].split()[0] == __version__
     assert dates == sorted(dates, reverse=True)
