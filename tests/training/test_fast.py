@@ -158,6 +158,14 @@ def test_second_derivatives_of_a_loss_in_chunks_are_refused():
     assert all(g.isfinite().all() for g in torch.autograd.grad(sum(g.pow(2).sum() for g in gradients), parameters))
 
 
+def test_labels_of_a_fast_translator_may_follow_a_cached_prefix():
+    """As prefix tuning has it: keys and values that no token has made."""
+    model, ids = make_fast(encoder_decoder(dropout=0.0)).train(), tokens()
+    prefix = make_plain(copy.deepcopy(model)).eval()(ids, decoder_input_ids=ids[:, :4], use_cache=True).past_key_values
+    model(ids, labels=ids, past_key_values=prefix).loss.backward()
+    assert model.model.decoder.layers[0].self_attn.q_proj.weight.grad.abs().max() > 0
+
+
 def test_a_negative_chunk_is_refused():
     with pytest.raises(ValueError, match="loss_chunk_size=-1 must not be negative"):
         make_fast(decoder_only(), loss_chunk_size=-1)

@@ -120,7 +120,7 @@ def leave_out_padding_of_labels(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Give the decoder the mask of its labels, if it has none: the causal mask lets nothing look behind the last."""
     labels = options.get("labels")
-    given = args[4:] or options.get("decoder_attention_mask") is not None
+    given = args[4:] or any(options.get(name) is not None for name in ("decoder_attention_mask", "past_key_values"))
     if labels is None or given or model.config._attn_implementation != "packed_sdpa" or is_tracing(labels):
         return args, options
     real = (labels != IGNORED_LABEL).flip(-1).cumsum(-1).flip(-1) > 0
