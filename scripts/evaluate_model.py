@@ -22,7 +22,9 @@ import train_question_answering
 import train_tagger
 import train_translation
 import vanilla_transformer
-from vanilla_transformer.data.sources import CLASS_COLUMNS, DataArguments, load_splits
+from vanilla_transformer.data.checks import CLASS_COLUMNS
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.files import open_output
 from vanilla_transformer.training.run import HELD_OUT, Scores, print_scores
 

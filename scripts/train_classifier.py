@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForSequenceClassification
-from vanilla_transformer.data.sources import as_list, load_splits, texts_of
+from vanilla_transformer.data.checks import as_list
+from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.training.metrics import classification_scores, regression_scores
 from vanilla_transformer.training.options import make_model
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer

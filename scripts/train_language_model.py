@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, default_data_collator
 
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerForCausalLM
-from vanilla_transformer.data.sources import load_splits, texts_of
+from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.training.batching import pack_documents
 from vanilla_transformer.training.metrics import language_model_scores
 from vanilla_transformer.training.options import make_model

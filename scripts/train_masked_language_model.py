@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForMaskedLM
-from vanilla_transformer.data.sources import load_splits, texts_of
+from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.training.options import make_model
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer
 from vanilla_transformer.training.run import (

@@ -13,7 +13,7 @@ from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
     VanillaTransformerForQuestionAnswering,
 )
-from vanilla_transformer.data.sources import load_splits, texts_of
+from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.training.metrics import question_answering_scores
 from vanilla_transformer.training.options import make_model
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerForTokenClassification
-from vanilla_transformer.data.sources import load_splits, texts_of
+from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.training.metrics import tagging_scores
 from vanilla_transformer.training.options import make_model
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer

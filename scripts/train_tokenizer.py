@@ -10,7 +10,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from vanilla_transformer.data.sources import COLUMNS, DataArguments, load_splits, texts_of
+from vanilla_transformer.data.checks import COLUMNS
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
 from vanilla_transformer.training.options import parse_options
 

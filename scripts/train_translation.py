@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.data.sources import load_splits, texts_of
+from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, paper_decoding, translate
 from vanilla_transformer.files import map_by_length

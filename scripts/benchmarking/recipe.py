@@ -24,7 +24,8 @@ from benchmarking.results import OURS, Result, save_figure
 from benchmarking.timing import Machine
 from train_translation import encode
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.data.sources import DataArguments, load_splits, texts_of
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.options import make_model, model_options

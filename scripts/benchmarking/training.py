@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from benchmarking.peers import Makers
 from benchmarking.results import Result
 from benchmarking.timing import Machine, MatrixProducts, in_turns, large_product_rate
-from vanilla_transformer.data.sources import DataArguments, load_splits, texts_of
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
 
 

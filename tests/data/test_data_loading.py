@@ -12,7 +12,9 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from transformers import AutoTokenizer, HfArgumentParser
 
 import train_tokenizer
-from vanilla_transformer.data.sources import COLUMNS, DataArguments, load_splits, texts_of
+from vanilla_transformer.data.checks import COLUMNS
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.splits import load_splits, texts_of
 
 
 PAIRS = [{"source": f"one {i}", "target": f"uno {i}"} for i in range(20)]

@@ -154,9 +154,7 @@ def test_names_alone_are_in_training_only():
     ],
 )
 def test_a_date_is_said_in_all_its_forms_the_plainest_first(kind, locale, expected, monkeypatch):
-    monkeypatch.setattr(
-        "vanilla_transformer.data.phrasebook.random_moment", lambda rng: datetime(2024, 2, 9, 15, 5, 7)
-    )
+    monkeypatch.setitem(say.__globals__, "random_moment", lambda rng: datetime(2024, 2, 9, 15, 5, 7))
     assert say(kind, Random(0), Locale(locale)) == expected
 
 

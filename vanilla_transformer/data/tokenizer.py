@@ -19,7 +19,9 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import PreTrainedTokenizerBase, TokenizersBackend
+from transformers import PreTrainedTokenizerBase
+
+from vanilla_transformer.tokenization import PreTrainedTokenizerFast
 
 
 PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"  # ids 0 to 3; the first three are the defaults of the configs
@@ -37,10 +39,6 @@ BYTES = 256
 PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
 # Servers that speak of chats ask for a template; a language model that knows no roles goes on from all that was said.
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-
-
-class PreTrainedTokenizerFast(TokenizersBackend):
-    """The library's class by the name that transformers 4 knows too: a saved folder names its class."""
 
 
 def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:

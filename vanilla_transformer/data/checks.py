@@ -1,0 +1,144 @@
+"""What a task can work with. Each check of a value gives what is wrong with it, or None."""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from reprlib import repr as short
+from typing import Any
+
+from datasets import Dataset, IterableDataset
+
+from vanilla_transformer.data.sources import Row, Rows, Source
+
+
+# The column with classes: what a held-out split has there, training has to have too.
+CLASS_COLUMNS = {"classification": "label", "tagging": "tags"}
+BATCH_SIZE = 1000
+CHECKED_ROWS_OF_STREAM = 100
+
+
+def as_list(value: Any) -> list:
+    return value if isinstance(value, list) else [value]
+
+
+def is_empty(value: Any) -> bool:
+    return value is None or value == [] or (isinstance(value, str) and not value.strip())
+
+
+def check_text(value: Any, row: Row) -> str | None:
+    return None if isinstance(value, str) else f"{short(value)} is not a text"
+
+
+def check_classes(value: Any, row: Row) -> str | None:
+    wrong = [label for label in as_list(value) if is_empty(label) or not isinstance(label, str | int)]
+    return (
+        f"{short(wrong[0])} is not a class; leave out rows without one, or with one that is withheld"
+        if wrong
+        else None
+    )
+
+
+def check_numbers(value: Any, row: Row) -> str | None:
+    wrong = [
+        n for n in as_list(value) if isinstance(n, bool) or not isinstance(n, int | float) or not math.isfinite(n)
+    ]
+    return f"{short(wrong[0])} is not a number" if wrong else None
+
+
+def check_tokens(value: Any, row: Row) -> str | None:
+    if not isinstance(value, list):
+        return f"{short(value)} is not a list of tokens"
+    wrong = [token for token in value if is_empty(token) or not isinstance(token, str)]
+    return f"{short(wrong[0])} is not a token" if wrong else None
+
+
+def check_tags(value: Any, row: Row) -> str | None:
+    if not isinstance(value, list) or len(value) != len(row["tokens"]):
+        return f"{short(value)} is not a list of {len(row['tokens'])} tags, one for each token"
+    return check_classes(value, row)
+
+
+def check_answers(value: Any, row: Row) -> str | None:
+    if not isinstance(value, dict) or not {"text", "answer_start"} <= value.keys():
+        return f'{short(value)} is not {{"text": [...], "answer_start": [...]}}'
+    if len(value["text"]) != len(value["answer_start"]):
+        return f"there are {len(value['text'])} texts for {len(value['answer_start'])} starts"
+    for text, start in zip(value["text"], value["answer_start"], strict=True):
+        found = row["context"][start : start + len(text)]
+        if found != text:
+            return f"{short(text)} does not stand at character {start} of its context, where there is {short(found)}"
+    return None
+
+
+CHECKS: dict[str, dict[str, Callable[[Any, Row], str | None]]] = {
+    "translation": {"source": check_text, "target": check_text},
+    "classification": {"text": check_text, "label": check_classes},
+    "regression": {"text": check_text, "label": check_numbers},
+    "tagging": {"tokens": check_tokens, "tags": check_tags},
+    "question_answering": {"question": check_text, "context": check_text, "answers": check_answers},
+    "language_modeling": {"text": check_text},
+}
+COLUMNS = {task: tuple(checks) for task, checks in CHECKS.items()}
+TEXT_COLUMNS = {
+    task: [name for name, check in checks.items() if check in (check_text, check_tokens)]
+    for task, checks in CHECKS.items()
+}
+
+
+def has_text(row: Row, task: str) -> bool:
+    return not any(is_empty(row[name]) for name in TEXT_COLUMNS[task])
+
+
+def faults(row: Row, task: str) -> Iterator[tuple[str, str]]:
+    """Each column with something wrong, and what that is."""
+    for name in TEXT_COLUMNS[task]:
+        if is_empty(row[name]):
+            yield name, "is empty (--drop_empty leaves such rows out)"
+    for name, check in CHECKS[task].items():
+        if fault := check(row[name], row):
+            yield name, fault
+
+
+def each_row(rows: Rows) -> Iterator[Row]:
+    for batch in rows.iter(BATCH_SIZE):
+        for values in zip(*batch.values(), strict=True):
+            yield dict(zip(batch, values, strict=True))
+
+
+def check_rows(source: Source, task: str, drop_empty: bool) -> Source:
+    """The source without empty rows, if those are to be dropped. Of a stream, only the first rows are checked.
+
+    Raises:
+        ValueError: there is a fault, and the message names its place; or no row is left.
+    """
+    streaming = isinstance(source.rows, IterableDataset)
+    rows = source.rows.take(CHECKED_ROWS_OF_STREAM) if streaming else source.rows
+    kept = []
+    for number, row in enumerate(each_row(rows), start=1):
+        if drop_empty and not has_text(row, task):
+            continue
+        for column, fault in faults(row, task):
+            raise ValueError(f"{source.place}, row {number}: {column}: {fault}.")
+        kept.append(number)
+    if streaming and len(kept) < 2:
+        raise ValueError(
+            f"{source.place}: a stream of one document cannot be mixed or split: choose another --sample_by."
+        )
+    if streaming:
+        return Source(source.place, source.rows.filter(partial(has_text, task=task)) if drop_empty else source.rows)
+    if not kept:
+        raise ValueError(f"{source.place} has no rows.")
+    full = len(kept) == len(source.rows)
+    return Source(source.place, source.rows if full else source.rows.select([number - 1 for number in kept]), kept)
+
+
+def classes_of(rows: Dataset, column: str) -> list[set]:
+    """The classes of each row."""
+    return [set(as_list(value)) for value in rows[column][:]]
+
+
+def check_classes_known(source: Source, column: str, known: set) -> None:
+    """Raise a ValueError that names the first row of the source with a class that is not in `known`."""
+    for number, classes in zip(source.numbers, classes_of(source.rows, column), strict=True):
+        for label in classes - known:
+            raise ValueError(f"{source.place}, row {number}: {column} {label!r} never occurs in training.")

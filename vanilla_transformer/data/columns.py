@@ -1,0 +1,57 @@
+"""The user's columns under our names: what follows knows `COLUMNS[task]` of checks.py alone."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from datasets import ClassLabel, List, Translation, Value
+
+from vanilla_transformer.data.sources import Source
+
+
+def member_names(feature: Any) -> Iterable[str]:
+    """The names in a column of records, by its feature or one of its values."""
+    if isinstance(feature, Translation):
+        return feature.languages
+    return feature if isinstance(feature, dict) else ()
+
+
+def take_members(batch: dict[str, list], paths: dict[str, tuple[str, str]]) -> dict[str, list]:
+    return {path: [record and record[member] for record in batch[name]] for path, (name, member) in paths.items()}
+
+
+def rename_columns(source: Source, columns: dict[str, str]) -> Source:
+    """Give the user's columns our names, and leave all others out; `a.b` is the member b of a column of records.
+
+    Raises:
+        ValueError: a column is missing, or to be used as two.
+    """
+    rows = source.rows
+    # A stream may know its columns only by its first row.
+    features = rows.features or next(iter(rows), {})
+    nested = {f"{name}.{member}": (name, member) for name in features for member in member_names(features[name])}
+    for yours in columns.values():
+        if yours not in features and yours not in nested:
+            available = ", ".join([*features, *nested])
+            raise ValueError(
+                f"{source.place} has no column {yours!r}; it has: {available}. Name yours with --columns."
+            )
+    if len(set(columns.values())) < len(columns):
+        raise ValueError(f"--columns {columns}: each of your columns can be one of ours only.")
+    paths = {yours: nested[yours] for yours in columns.values() if yours not in features}
+    if paths:
+        rows = rows.map(partial(take_members, paths=paths), batched=True)
+    renamed = {yours: ours for ours, yours in columns.items() if yours != ours}
+    return Source(source.place, rows.select_columns(list(columns.values())).rename_columns(renamed))
+
+
+def name_classes(source: Source, column: str) -> Source:
+    """The source with the names of its classes where it has numbers for them, and None for a number without a name."""
+    feature = source.rows.features[column]
+    label = getattr(feature, "feature", feature)
+    if not isinstance(label, ClassLabel):
+        return source
+    name = dict(enumerate(label.names)).get
+    named = [list(map(name, value)) if isinstance(value, list) else name(value) for value in source.rows[column][:]]
+    named_feature = Value("string") if feature is label else List(Value("string"))
+    return Source(source.place, source.rows.remove_columns(column).add_column(column, named, feature=named_feature))

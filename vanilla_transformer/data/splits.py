@@ -1,0 +1,110 @@
+"""Train, validation and test for every task, checked before any long work begins.
+
+`load_splits(args, task)` gives each column the name that the phrasebook has for it, whatever the user calls it.
+"""
+
+import zlib
+from collections.abc import Iterator
+from functools import partial
+
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, concatenate_datasets
+
+from vanilla_transformer.data.checks import (
+    CLASS_COLUMNS,
+    COLUMNS,
+    TEXT_COLUMNS,
+    as_list,
+    check_classes_known,
+    check_rows,
+    classes_of,
+    each_row,
+)
+from vanilla_transformer.data.columns import name_classes, rename_columns
+from vanilla_transformer.data.sources import DataArguments, Row, Rows, parse_renaming, read_sources
+
+
+def is_held_out(row: Row, fraction: float, seed: int) -> bool:
+    return zlib.crc32(f"{seed} {row['text']}".encode()) < fraction * 2**32
+
+
+def is_kept(row: Row, fraction: float, seed: int) -> bool:
+    return not is_held_out(row, fraction, seed)
+
+
+def hold_out(train: Rows, args: DataArguments, task: str) -> dict[str, Rows]:
+    """Make a validation split: of rows drawn by seed, of a stream's texts by their hash, of a single document its end.
+
+    A row with the only examples of a class stays in training.
+
+    Raises:
+        ValueError: there is only one row, and it is not a document that can be cut.
+    """
+    fraction, seed = args.validation_fraction, args.data_split_seed
+    if isinstance(train, IterableDataset):
+        sides = {"train": is_kept, "validation": is_held_out}
+        return {split: train.filter(partial(side, fraction=fraction, seed=seed)) for split, side in sides.items()}
+    if len(train) == 1 and task == "language_modeling":
+        text = train[0]["text"]
+        end = int(len(text) * (1 - fraction))
+        texts = {"train": text[:end], "validation": text[end:]}
+        return {split: Dataset.from_dict({"text": [text]}) for split, text in texts.items()}
+    if len(train) == 1:
+        raise ValueError("There is one training row, and no validation split: give --validation_file.")
+    kept, held_out = train.train_test_split(fraction, seed=seed).values()
+    if column := CLASS_COLUMNS.get(task):
+        known = set().union(*classes_of(kept, column))
+        is_known = [classes <= known for classes in classes_of(held_out, column)]
+        only = held_out.select([i for i, fine in enumerate(is_known) if not fine])
+        kept = concatenate_datasets([kept, only])
+        held_out = held_out.select([i for i, fine in enumerate(is_known) if fine])
+    return {"train": kept, "validation": held_out}
+
+
+def first_rows(rows: Rows, limit: int | None) -> Rows:
+    if limit is None or (isinstance(rows, Dataset) and limit >= len(rows)):
+        return rows
+    return rows.take(limit)
+
+
+def load_splits(args: DataArguments, task: str, known_classes: set | None = None) -> DatasetDict | IterableDatasetDict:
+    """Train, validation and test, as far as there are data for them, with the columns of `COLUMNS[task]`.
+
+    A held-out split may have the classes of the training split, or `known_classes` where these are given.
+    Classes are texts or whole numbers, as in the data; or their names, where a data set has names for its numbers.
+
+    Raises:
+        ValueError: whatever of the data the task cannot work with; the message names file and row.
+        FileNotFoundError: a local file is missing.
+    """
+    if args.streaming and (task != "language_modeling" or (args.dataset == "phrasebook" and not args.files)):
+        raise ValueError("--streaming is for language models, on files or a data set on the Hub: leave it out.")
+    columns = {name: name for name in COLUMNS[task]} | parse_renaming(args.columns, COLUMNS[task], "--columns")
+    drop_empty = args.drop_empty or task == "language_modeling"
+    splits = {}
+    for split, sources in read_sources(args, task, columns).items():
+        sources = [rename_columns(source, columns) for source in sources]
+        if task in CLASS_COLUMNS:
+            sources = [name_classes(source, CLASS_COLUMNS[task]) for source in sources]
+        splits[split] = [check_rows(source, task, drop_empty) for source in sources]
+
+    data = {split: concatenate_datasets([source.rows for source in sources]) for split, sources in splits.items()}
+    if "train" in data:
+        data["train"] = first_rows(data["train"], args.max_train_samples)
+    if column := CLASS_COLUMNS.get(task):
+        if known_classes is None and "train" in data:
+            known_classes = set().union(*classes_of(data["train"], column))
+        for source in (source for split, sources in splits.items() if split != "train" for source in sources):
+            if known_classes is not None:
+                check_classes_known(source, column, known_classes)
+    if "train" in data and "validation" not in data and args.validation_fraction:
+        data |= hold_out(data["train"], args, task)
+    for split in data.keys() - {"train"}:
+        data[split] = first_rows(data[split], args.max_eval_samples)
+    return IterableDatasetDict(data) if args.streaming else DatasetDict(data)
+
+
+def texts_of(rows: Rows, task: str) -> Iterator[str]:
+    """All that a tokenizer has to read: each text of each row, tokens as a sentence with spaces between."""
+    for row in each_row(rows):
+        for name in TEXT_COLUMNS[task]:
+            yield " ".join(as_list(row[name]))
