@@ -93,13 +93,14 @@ def tagging_scores(predicted: list[list[str]], tags: list[list[str]]) -> dict[st
 
 
 def question_answering_scores(predicted: dict[str, str], references: dict[str, list[str]]) -> dict[str, float]:
-    """SQuAD's exact match and F1 in percent, of the best of each question's answers; both by question id."""
+    """SQuAD's exact match and F1 in percent, of the best of each question's answers; both by question id.
+
+    A question without an answer has an empty list, and "" is right there and nowhere else (SQuAD 2.0).
+    """
     score = SQuAD()
+    answers = {key: references[key] or [""] for key in predicted}
     score.update(
         [{"id": key, "prediction_text": text} for key, text in predicted.items()],
-        [
-            {"id": key, "answers": {"text": references[key], "answer_start": [0] * len(references[key])}}
-            for key in predicted
-        ],
+        [{"id": key, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for key, texts in answers.items()],
     )
     return {name: float(value) for name, value in score.compute().items()}
