@@ -267,7 +267,9 @@ def test_documents_have_several_sentences():
     ("arguments", "message"),
     [
         ({"task": "summarization"}, "Unknown task 'summarization': choose one of translation, classification"),
-        ({"task": "translation", "target": "xx"}, "Unknown locale 'xx': choose one of .* es, .*"),
+        ({"task": "translation", "target": "xx"}, "Unknown locale 'xx': choose one of CLDR, such as 'de'"),
+        ({"task": "translation", "target": "german"}, "Unknown locale 'german': did you mean 'de'"),
+        ({"task": "translation", "target": "pt-BX"}, "Unknown locale 'pt-BX': did you mean .*'pt_BR'"),
         ({"task": "translation", "source": ""}, "Unknown locale ''"),
         ({"task": "translation", "target": "aa"}, r"only \d+ names of countries in 'aa'"),
         ({"task": "translation", "source": "pt-BR", "target": "pt_BR"}, "target='pt_BR' are the same locale: choose"),

@@ -14,6 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from difflib import get_close_matches
 from functools import partial
 from itertools import count, islice, pairwise
 from random import Random
@@ -396,13 +397,22 @@ def split(examples: list[Example], held_out: int) -> dict[str, list[dict[str, An
     return splits
 
 
+def near_locales(name: str) -> list[str]:
+    """CLDR's names of the locales whose name, or English name, is much like `name`; the nearest first."""
+    codes = {code.lower(): code for code in localedata.locale_identifiers()}
+    languages = {language.lower(): code for code, language in Locale("en").languages.items() if code in codes}
+    locales = languages | codes
+    return [locales[near] for near in get_close_matches(name.replace("-", "_").lower(), locales)]
+
+
 def parse_locale(name: str) -> Locale:
     """The locale of a CLDR name such as "en", "pt_BR" or "zh-Hant"."""
     try:
         locale = Locale.parse(name.replace("-", "_"))
     except (UnknownLocaleError, ValueError) as error:
-        languages = ", ".join(sorted(code for code in localedata.locale_identifiers() if "_" not in code))
-        raise ValueError(f"Unknown locale {name!r}: choose one of CLDR ({languages}; or as in pt_BR).") from error
+        near = " or ".join(map(repr, near_locales(name)))
+        hint = f"did you mean {near}?" if near else "choose one of CLDR, such as 'de', 'pt_BR' or 'zh_Hant'."
+        raise ValueError(f"Unknown locale {name!r}: {hint}") from error
     countries = len(locale.territories.keys() & set(NAMES["country"]))
     if countries < MIN_COUNTRIES:
         raise ValueError(f"CLDR has only {countries} names of countries in {name!r}: choose another, such as 'hi'.")
