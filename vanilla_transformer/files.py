@@ -1,9 +1,11 @@
 """Text in, text out: lines from a file or standard input, results to a file that is never left half-written."""
 
+import codecs
 import gzip
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,25 +16,37 @@ from tqdm.auto import tqdm
 
 @contextmanager
 def open_bytes(path: str) -> Iterator[BinaryIO]:
-    """A file, also a gzipped one; standard input for "-"."""
+    """A file, also a gzipped one; standard input for "-".
+
+    Raises:
+        ValueError: the file's name ends in .gz, but it is damaged, or not gzipped.
+        FileNotFoundError: there is no such file.
+    """
     if path == "-":
         yield sys.stdin.buffer
         return
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
-        yield stream
+        try:
+            yield stream
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} is not a whole gzip file ({error}): fetch or compress it again.") from error
 
 
 def utf8_lines(path: str) -> Iterator[str]:
     """The lines of a file, also of a gzipped one, or of standard input for "-".
 
+    A byte order mark, which editors on Windows put before the first line, is no part of it.
+
     Raises:
-        ValueError: a line is not valid UTF-8; the message names file and line.
+        ValueError: a line is not valid UTF-8, or a gzipped file is damaged; the message names the file, and the line.
         FileNotFoundError: there is no such file.
     """
     with open_bytes(path) as stream:
         for number, line in enumerate(stream, start=1):
+            if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise ValueError(f'{path} is UTF-16, which Windows calls "Unicode": save it as UTF-8.')
             try:
-                text = line.decode("utf-8")
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise ValueError(
                     f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})."

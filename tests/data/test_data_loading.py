@@ -12,7 +12,9 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from transformers import AutoTokenizer, HfArgumentParser
 
 import train_tokenizer
+from fresh_process import run_fresh
 from vanilla_transformer.data.checks import COLUMNS
+from vanilla_transformer.data.phrasebook import TASKS
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 
@@ -30,7 +32,6 @@ NO_SPLIT = {"validation_fraction": 0}
 @pytest.fixture(autouse=True)
 def own_folder_without_network(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)
     monkeypatch.chdir(tmp_path)
 
 
@@ -102,7 +103,7 @@ def test_a_test_file_alone_is_enough_to_evaluate():
     assert list(load("translation", test_file=[write("test.jsonl", PAIRS)])) == ["test"]
 
 
-@pytest.mark.parametrize("task", COLUMNS)
+@pytest.mark.parametrize("task", TASKS)
 def test_the_phrasebook_has_the_columns_and_no_fault(task):
     splits = load(task, phrases=1000)
     assert set(splits) == {"train", "validation", "test"}
@@ -342,7 +343,7 @@ FAULTS = {
         },
     ),
     "unseen class among several": (
-        "classification",
+        "multi_label",
         "b.jsonl, row 1: label 'y' never occurs in training",
         {
             "train_file": [("a.jsonl", [{"text": "a", "label": ["x", "z"]}])],
@@ -358,6 +359,45 @@ FAULTS = {
         "regression",
         "a.parquet, row 2: label: nan is not a number",
         {"train_file": [("a.parquet", [{"text": "a", "label": 1.5}, {"text": "a", "label": float("nan")}])]},
+    ),
+    "one class for several": (
+        "multi_label",
+        "a.jsonl, row 1: label: 'uk' is not a list of classes; .* classification",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": "uk"}])]},
+    ),
+    "several classes for one": (
+        "classification",
+        "a.jsonl, row 1: label: \\['pt'\\] is a list, .* multi_label",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": ["pt"]}])]},
+    ),
+    "the phrasebook for several classes": ("multi_label", "phrasebook has no data for multi_label", {}),
+    "more numbers than in another row": (
+        "regression",
+        "a.jsonl, row 2: label: there are 1 numbers, but 2 in a.jsonl, row 1",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": [1.0, 2.0]}, {"text": "b", "label": [1.0]}])]},
+    ),
+    "more numbers than in training": (
+        "regression",
+        "b.jsonl, row 1: label: there are 2 numbers, but 1 in a.jsonl, row 1",
+        {
+            "train_file": [("a.jsonl", [{"text": "a", "label": 1}])],
+            "test_file": [("b.jsonl", [{"text": "a", "label": [1, 2]}])],
+        },
+    ),
+    "no number": (
+        "regression",
+        "a.jsonl, row 2: label: \\[\\] holds no number",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": [1.0]}, {"text": "b", "label": []}])]},
+    ),
+    "number beyond 32 bits": (
+        "regression",
+        "a.jsonl, row 2: label: -1e\\+300 is too large .* 1e\\+18",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": 1.0}, {"text": "b", "label": -1e300}])]},
+    ),
+    "labels of two types": (
+        "classification",
+        "one type: a.jsonl has .*'label': Value\\('int64'\\).*; b.jsonl has .*'label': Value\\('string'\\)",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": 1}]), ("b.jsonl", [{"text": "b", "label": "1"}])]},
     ),
     "too few tags": (
         "tagging",
@@ -392,10 +432,80 @@ FAULTS = {
         "a.jsonl, row 1: answers: 'Norway' is not",
         {"train_file": [("a.jsonl", [ANSWERED | {"answers": "Norway"}])]},
     ),
+    "start of null": (
+        "question_answering",
+        "a.jsonl, row 2: answers: None is not the number of a character",
+        {"train_file": [("a.jsonl", [ANSWERED, ANSWERED | {"answers": {"text": ["In"], "answer_start": [None]}}])]},
+    ),
+    "fraction for a start": (
+        "question_answering",
+        "a.jsonl, row 1: answers: 3.5 is not the number of a character",
+        {"train_file": [("a.jsonl", [ANSWERED | {"answers": {"text": ["Norway"], "answer_start": [3.5]}}])]},
+    ),
+    "negative start": (
+        "question_answering",
+        "a.jsonl, row 1: answers: 'Norway' does not stand at character -7",
+        {"train_file": [("a.jsonl", [ANSWERED | {"answers": {"text": ["Norway"], "answer_start": [-7]}}])]},
+    ),
+    "answer of null": (
+        "question_answering",
+        "a.jsonl, row 1: answers: None is not a text",
+        {"train_file": [("a.jsonl", [ANSWERED | {"answers": {"text": [None], "answer_start": [3]}}])]},
+    ),
+    "answer and start without lists": (
+        "question_answering",
+        'a.jsonl, row 1: answers: .* is not {"text": ',
+        {"train_file": [("a.jsonl", [ANSWERED | {"answers": {"text": "Norway", "answer_start": 3}}])]},
+    ),
+    "answers of null": (
+        "question_answering",
+        'a.jsonl, row 1: answers: .* is not {"text": ',
+        {"train_file": [("a.jsonl", [ANSWERED | {"answers": {"text": None, "answer_start": None}}])]},
+    ),
     "one row to split": (
         "translation",
-        "one training row, and no validation split",
+        "a.jsonl: there is one training row, and no validation split",
         {"train_file": [("a.jsonl", PAIRS[:1])]},
+    ),
+    "all rows held out": (
+        "translation",
+        "a.jsonl: --validation_fraction 0.999 of 20 rows leaves none to train on",
+        {"train_file": [("a.jsonl", PAIRS)], "validation_fraction": 0.999},
+    ),
+    "all of a document held out": (
+        "language_modeling",
+        "a.txt: --validation_fraction 0.999 of 3 characters leaves none on one side",
+        {"train_file": [("a.txt", "abc")], "validation_fraction": 0.999},
+    ),
+    "each class once": (
+        "classification",
+        "a.jsonl: no row can be held out, since each has the only example of a class",
+        {"train_file": [("a.jsonl", [{"text": name, "label": name} for name in "abc"])]},
+    ),
+    "column name given twice": (
+        "translation",
+        "a.csv has two columns of the name 'source'",
+        {"train_file": [("a.csv", "source,target,source\na,b,c\n")]},
+    ),
+    "two bytes a character": (
+        "translation",
+        'a.en is UTF-16, which Windows calls "Unicode": save it as UTF-8',
+        {"train_file": [("a.en", "a\r\n".encode("utf-16")), ("a.es", b"a\r\n")]},
+    ),
+    "two bytes a character in a table": (
+        "translation",
+        "a.csv is UTF-16",
+        {"train_file": [("a.csv", "source,target\r\na,b\r\n".encode("utf-16"))]},
+    ),
+    "two bytes a character in a stream": (
+        "language_modeling",
+        "a.txt is UTF-16",
+        {"train_file": [("a.txt", "a\r\nb\r\n".encode("utf-16"))], "streaming": True, "sample_by": "line"},
+    ),
+    "broken JSON in a stream": (
+        "language_modeling",
+        "a.jsonl has no rows that can be read",
+        {"train_file": [("a.jsonl", '{"text": "a"}\n5\n')], "streaming": True},
     ),
     "stream of one document": (
         "language_modeling",
@@ -428,11 +538,121 @@ def test_faults_are_refused_with_their_place(task, message, options):
         ({"dataset_config": "plain"}, "--dataset_config belongs to a data set on the Hub"),
         ({"splits": ["test=none"], "train_file": ["a.jsonl"]}, "--splits belongs to a data set on the Hub"),
         ({"validation_fraction": 1.0}, "--validation_fraction 1.0 must be"),
+        ({"max_train_samples": 0}, "--max_train_samples 0 must be at least 1"),
+        ({"max_eval_samples": -1}, "--max_eval_samples -1 must be at least 1"),
+        ({"phrases": 200}, "--phrases 200 is out of range: choose from 1000 to 100000"),
     ],
 )
 def test_options_without_a_meaning_together_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DataArguments(**options)
+
+
+@pytest.mark.parametrize("content", ["null", '[null, {"source": "a", "target": "b"}]', "null\nnull\n", "5", "[[1]]"])
+@pytest.mark.parametrize("pack", [str, compressed])
+def test_a_json_file_that_begins_with_null_is_refused_and_ends_no_process(content, pack):
+    row = '\n{"source": "a", "target": "b"}\n'
+    file = pack(write("a.json", content if content.startswith("[") else content + row))
+    refused("translation", f"{file}: its first row is not an object", train_file=[file])
+
+
+@pytest.mark.parametrize("damage", ["cut short", "damaged", "another checksum", "not gzipped", "empty"])
+@pytest.mark.parametrize("task", ["translation", "language_modeling"])
+def test_a_gzip_file_that_is_not_whole_is_refused_by_its_name(task, damage):
+    lines = "".join(f"line {i} of many\n" for i in range(5000))
+    whole = Path(compressed(write("a.en" if task == "translation" else "a.txt", lines)))
+    data = whole.read_bytes()
+    middle = len(data) // 2
+    whole.write_bytes(
+        {
+            "cut short": data[:middle],
+            "damaged": data[:middle] + bytes(20) + data[middle + 20 :],
+            "another checksum": data[:-8] + bytes(4) + data[-4:],
+            "not gzipped": lines.encode(),
+            "empty": b"",
+        }[damage]
+    )
+    files = [str(whole), str(whole)] if task == "translation" else [str(whole)]
+    message = "(is not a whole gzip file|is empty|has no rows)" if damage == "empty" else "is not a whole gzip file"
+    refused(task, f"{whole.name} {message}", train_file=files)
+
+
+# As editors on Windows write it: a byte order mark, and lines that end with \r\n.
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '{"source": "12 miles", "target": "12 millas"}\r\n{"source": "a", "target": "b"}\r\n'),
+        ("a.json", '[{"source": "12 miles", "target": "12 millas"},\r\n{"source": "a", "target": "b"}]\r\n'),
+        ("a.csv", "source,target\r\n12 miles,12 millas\r\na,b\r\n"),
+        ("a.csv", '"source","target"\r\n"12 miles","12 millas"\r\n"a","b"\r\n'),
+    ],
+)
+def test_a_table_as_windows_writes_it_has_its_rows(name, content):
+    file = write(name, content.encode("utf-8-sig"))
+    rows = load("translation", train_file=[file], **NO_SPLIT)["train"].to_list()
+    assert rows == [{"source": "12 miles", "target": "12 millas"}, {"source": "a", "target": "b"}]
+
+
+@pytest.mark.parametrize("pack", [str, compressed])
+def test_parallel_files_as_windows_writes_them_have_their_lines(pack):
+    files = [pack(write(name, "12 miles\r\na\r\n".encode("utf-8-sig"))) for name in ("a.en", "a.es")]
+    rows = load("translation", train_file=files, **NO_SPLIT)["train"]
+    assert rows["source"][:] == rows["target"][:] == ["12 miles", "a"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("pack", [str, compressed])
+def test_a_text_as_windows_writes_it_has_its_lines(pack, streaming):
+    file = pack(write("a.txt", "one\r\ntwo\r\n".encode("utf-8-sig")))
+    options = {"train_file": [file], "sample_by": "line", "streaming": streaming}
+    rows = load("language_modeling", **options, **NO_SPLIT)["train"]
+    assert [row["text"] for row in rows] == ["one", "two"]
+
+
+def test_whole_and_other_numbers_of_two_files_are_one_column():
+    files = [write("a.jsonl", [{"text": "a", "label": 1}]), write("b.jsonl", [{"text": "b", "label": 2.5}])]
+    assert load("regression", train_file=files, **NO_SPLIT)["train"]["label"][:] == [1.0, 2.5]
+
+
+def test_several_classes_to_a_text_or_none_are_a_list():
+    rows = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": []}]
+    assert load("multi_label", train_file=[write("a.jsonl", rows)], **NO_SPLIT)["train"].to_list() == rows
+
+
+def test_a_file_that_has_changed_is_read_anew():
+    for rows in (PAIRS[:2], PAIRS[2:5]):
+        assert load("translation", train_file=[write("a.jsonl", rows)], **NO_SPLIT)["train"].to_list() == rows
+
+
+LOADING_UNDER_WATCH = """
+import socket, sys
+asked = []
+def refuse(*address, **options):
+    asked.append(str(address))
+    raise OSError("no network here")
+socket.getaddrinfo = refuse
+socket.socket.connect = lambda self, address: refuse(address)
+from vanilla_transformer.data import DataArguments, load_splits
+for file in ("a.jsonl", "a.csv", "a.parquet"):
+    load_splits(DataArguments(train_file=[file]), "translation")
+load_splits(DataArguments(train_file=["a.en", "a.es"]), "translation")
+for streaming in (False, True):
+    options = {"train_file": ["a.txt"], "sample_by": "line", "streaming": streaming}
+    load_splits(DataArguments(**options), "language_modeling")
+load_splits(DataArguments(dataset="data_set"), "translation")
+print(json.dumps(asked))
+"""
+
+
+def test_local_data_are_read_without_a_request_to_anybody(tmp_path):
+    for name in ("a.jsonl", "a.csv", "a.parquet"):
+        write(name, PAIRS)
+    for name in ("a.en", "a.es", "a.txt"):
+        write(name, "one\ntwo\nthree\n")
+    save_data_set(train=Dataset.from_list(PAIRS))
+    assert run_fresh(LOADING_UNDER_WATCH, tmp_path, installed=True) == []
 
 
 def test_answers_that_are_missing_or_in_place_are_accepted():

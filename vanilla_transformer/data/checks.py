@@ -12,7 +12,9 @@ from vanilla_transformer.data.sources import Row, Rows, Source
 
 
 # The column with classes: what a held-out split has there, training has to have too.
-CLASS_COLUMNS = {"classification": "label", "tagging": "tags"}
+CLASS_COLUMNS = {"classification": "label", "multi_label": "label", "tagging": "tags"}
+# Its square, the loss, is far from the largest number of 32 bits.
+LARGEST_NUMBER = 1e18
 BATCH_SIZE = 1000
 CHECKED_ROWS_OF_STREAM = 100
 
@@ -29,20 +31,29 @@ def check_text(value: Any, row: Row) -> str | None:
     return None if isinstance(value, str) else f"{short(value)} is not a text"
 
 
+def check_class(value: Any, row: Row) -> str | None:
+    if isinstance(value, list):
+        return f"{short(value)} is a list, where each text has one class; for lists of classes there is multi_label"
+    if is_empty(value) or not isinstance(value, str | int):
+        return f"{short(value)} is not a class; leave out rows without one, or with one that is withheld"
+    return None
+
+
 def check_classes(value: Any, row: Row) -> str | None:
-    wrong = [label for label in as_list(value) if is_empty(label) or not isinstance(label, str | int)]
-    return (
-        f"{short(wrong[0])} is not a class; leave out rows without one, or with one that is withheld"
-        if wrong
-        else None
-    )
+    if not isinstance(value, list):
+        return f"{short(value)} is not a list of classes; for one class to a text there is classification"
+    return next(filter(None, (check_class(label, row) for label in value)), None)
 
 
 def check_numbers(value: Any, row: Row) -> str | None:
-    wrong = [
-        n for n in as_list(value) if isinstance(n, bool) or not isinstance(n, int | float) or not math.isfinite(n)
-    ]
-    return f"{short(wrong[0])} is not a number" if wrong else None
+    if value == []:
+        return "[] holds no number"
+    for number in as_list(value):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            return f"{short(number)} is not a number"
+        if abs(number) > LARGEST_NUMBER:
+            return f"{number} is too large to learn from: scale the numbers, {LARGEST_NUMBER:g} is the limit"
+    return None
 
 
 def check_tokens(value: Any, row: Row) -> str | None:
@@ -59,12 +70,17 @@ def check_tags(value: Any, row: Row) -> str | None:
 
 
 def check_answers(value: Any, row: Row) -> str | None:
-    if not isinstance(value, dict) or not {"text", "answer_start"} <= value.keys():
+    texts, starts = (value.get(name) if isinstance(value, dict) else None for name in ("text", "answer_start"))
+    if not isinstance(texts, list) or not isinstance(starts, list):
         return f'{short(value)} is not {{"text": [...], "answer_start": [...]}}'
-    if len(value["text"]) != len(value["answer_start"]):
-        return f"there are {len(value['text'])} texts for {len(value['answer_start'])} starts"
-    for text, start in zip(value["text"], value["answer_start"], strict=True):
-        found = row["context"][start : start + len(text)]
+    if len(texts) != len(starts):
+        return f"there are {len(texts)} texts for {len(starts)} starts"
+    for text, start in zip(texts, starts, strict=True):
+        if not isinstance(text, str):
+            return f"{short(text)} is not a text"
+        if isinstance(start, bool) or not isinstance(start, int):
+            return f"{short(start)} is not the number of a character"
+        found = row["context"][max(start, 0) : max(start + len(text), 0)]
         if found != text:
             return f"{short(text)} does not stand at character {start} of its context, where there is {short(found)}"
     return None
@@ -72,7 +88,8 @@ def check_answers(value: Any, row: Row) -> str | None:
 
 CHECKS: dict[str, dict[str, Callable[[Any, Row], str | None]]] = {
     "translation": {"source": check_text, "target": check_text},
-    "classification": {"text": check_text, "label": check_classes},
+    "classification": {"text": check_text, "label": check_class},
+    "multi_label": {"text": check_text, "label": check_classes},
     "regression": {"text": check_text, "label": check_numbers},
     "tagging": {"tokens": check_tokens, "tags": check_tags},
     "question_answering": {"question": check_text, "context": check_text, "answers": check_answers},
@@ -142,3 +159,16 @@ def check_classes_known(source: Source, column: str, known: set) -> None:
     for number, classes in zip(source.numbers, classes_of(source.rows, column), strict=True):
         for label in classes - known:
             raise ValueError(f"{source.place}, row {number}: {column} {label!r} never occurs in training.")
+
+
+def check_widths(sources: list[Source], column: str) -> None:
+    """Raise a ValueError that names the first row with more or fewer numbers than the first row of all."""
+    widths = [
+        (f"{source.place}, row {number}", len(as_list(value)))
+        for source in sources
+        for number, value in zip(source.numbers, source.rows[column][:], strict=True)
+    ]
+    first, expected = widths[0]
+    for place, width in widths:
+        if width != expected:
+            raise ValueError(f"{place}: {column}: there are {width} numbers, but {expected} in {first}.")

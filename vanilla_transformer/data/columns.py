@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from datasets import ClassLabel, List, Translation, Value
+from datasets import ClassLabel, LargeList, List, Translation, Value
 
 from vanilla_transformer.data.sources import Source
 
@@ -43,6 +43,13 @@ def rename_columns(source: Source, columns: dict[str, str]) -> Source:
         rows = rows.map(partial(take_members, paths=paths), batched=True)
     renamed = {yours: ours for ours, yours in columns.items() if yours != ours}
     return Source(source.place, rows.select_columns(list(columns.values())).rename_columns(renamed))
+
+
+def as_floats(source: Source, column: str) -> Source:
+    """The source with numbers of one type, whole or not: those of several files are to be one column."""
+    listed = isinstance(source.rows.features[column], List | LargeList)
+    feature = List(Value("float64")) if listed else Value("float64")
+    return Source(source.place, source.rows.cast_column(column, feature), source.numbers)
 
 
 def name_classes(source: Source, column: str) -> Source:

@@ -1,20 +1,25 @@
 """Where rows come from, with the columns that they have there: the phrasebook, a data set of the Hub, local files."""
 
-from collections.abc import Iterable, Sequence
+import csv
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
 from datasets import Dataset, IterableDataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.data.phrasebook import MAX_SIZE, MIN_SIZE, TASKS, phrasebook
 from vanilla_transformer.files import utf8_lines
 
 
 SPLITS = ("train", "validation", "test")
-# What `load_dataset` calls the format of a file.
+# What the data sets library calls the format of a file.
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
+
+BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows put before a text
 
 Row = dict[str, Any]
 Rows = Dataset | IterableDataset
@@ -76,6 +81,11 @@ class DataArguments:
                     raise ValueError(f"--{name} belongs to a data set on the Hub: give its name with --dataset.")
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"--validation_fraction {self.validation_fraction} must be at least 0 and below 1.")
+        for name in ("max_train_samples", "max_eval_samples"):
+            if (limit := getattr(self, name)) is not None and limit < 1:
+                raise ValueError(f"--{name} {limit} must be at least 1; without it, all rows are used.")
+        if self.phrases is not None and not MIN_SIZE <= self.phrases <= MAX_SIZE:
+            raise ValueError(f"--phrases {self.phrases} is out of range: choose from {MIN_SIZE} to {MAX_SIZE}.")
 
     @property
     def files(self) -> dict[str, list[str]]:
@@ -114,7 +124,7 @@ def read_parallel(files: list[str], columns: list[str]) -> Source:
     """Two files whose lines translate each other.
 
     Raises:
-        ValueError: they have different numbers of lines, or one is not UTF-8.
+        ValueError: they have different numbers of lines, or one is not UTF-8 or damaged.
     """
     if len(files) != 2:
         raise ValueError(
@@ -128,16 +138,62 @@ def read_parallel(files: list[str], columns: list[str]) -> Source:
     return Source(" and ".join(files), Dataset.from_dict(dict(zip(columns, (source, target), strict=True))))
 
 
+def check_header(file: str, lines: Iterator[str]) -> None:
+    """Raise a ValueError where two columns of a CSV file have one name, of which its reader would take the first."""
+    rows = csv.reader(row for line in lines for row in line.split("\r"))
+    try:
+        header = next(rows, [])
+    except csv.Error as error:
+        raise ValueError(f"{file} has no header that can be read as csv: {error}.") from error
+    if twice := [name for name, times in Counter(header).items() if name and times > 1]:
+        raise ValueError(f"{file} has two columns of the name {twice[0]!r}: rename one.")
+
+
+def check_first_object(file: str, lines: Iterator[str]) -> None:
+    """Raise a ValueError where the first row of a JSON file is no object: null there would crash its reader."""
+    start = "".join(islice((char for line in lines for char in line if not char.isspace()), 2))
+    if not start.startswith(("{", "[{")):
+        raise ValueError(f'{file}: its first row is not an object, such as {{"column": "text", ...}}.')
+
+
+def check_file(file: str, kind: str, streaming: bool) -> None:
+    """Look at what the readers of text files pass over, or fail at without a word on the place.
+
+    Raises:
+        ValueError: the file is empty, not UTF-8 or damaged (of a stream: its beginning), or see the checks above.
+    """
+    lines = utf8_lines(file)
+    first = next(lines, None)
+    if first is None:
+        raise ValueError(f"{file} is empty.")
+    lines = chain([first], lines)
+    if kind == "csv":
+        check_header(file, lines)
+    elif kind == "json":
+        check_first_object(file, lines)
+    if not streaming:
+        deque(lines, maxlen=0)
+
+
+def without_mark(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {"text": [text.removeprefix(BYTE_ORDER_MARK) for text in batch["text"]]}
+
+
 def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
-    """A file that `load_dataset` reads.
+    """A file of rows.
 
     Raises:
         ValueError: it has no rows, is not UTF-8, or cannot be read.
     """
-    if not streaming and kind != "parquet" and not sum(1 for _ in utf8_lines(file)):
-        raise ValueError(f"{file} is empty.")
+    if kind != "parquet":
+        check_file(file, kind, streaming)
+    # These readers stay on this machine: `load_dataset` tells a server that a file is read.
+    reader = getattr(IterableDataset if streaming else Dataset, f"from_{kind}")
     try:
-        rows = load_dataset(kind, data_files={"train": file}, split="train", streaming=streaming, **options)
+        rows = reader(file, **options)
+        first = next(iter(rows), {})
+        if kind == "text" and first.get("text", "").startswith(BYTE_ORDER_MARK):
+            rows = rows.map(without_mark, batched=True)
     except (DatasetGenerationError, ValueError) as error:
         raise ValueError(f"{file} has no rows that can be read as {kind}: {error.__cause__ or error}") from error
     return Source(file, rows)
@@ -182,6 +238,8 @@ def read_sources(args: DataArguments, task: str, columns: dict[str, str]) -> dic
         return {split: read_files(files, args, task, columns) for split, files in args.files.items()}
     if args.dataset != "phrasebook":
         return read_hub(args)
+    if task not in TASKS:
+        raise ValueError(f"The phrasebook has no data for {task}: give --train_file or --dataset.")
     locales = (args.source_locale, args.target_locale) if task == "translation" else ()
     phrases = phrasebook(task, *locales, size=args.phrases, seed=args.data_split_seed)
     return {split: [Source(f"phrasebook {split}", rows)] for split, rows in phrases.items()}

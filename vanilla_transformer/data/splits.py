@@ -3,6 +3,7 @@
 `load_splits(args, task)` gives each column the name that the phrasebook has for it, whatever the user calls it.
 """
 
+import math
 import zlib
 from collections.abc import Iterator
 from functools import partial
@@ -16,11 +17,12 @@ from vanilla_transformer.data.checks import (
     as_list,
     check_classes_known,
     check_rows,
+    check_widths,
     classes_of,
     each_row,
 )
-from vanilla_transformer.data.columns import name_classes, rename_columns
-from vanilla_transformer.data.sources import DataArguments, Row, Rows, parse_renaming, read_sources
+from vanilla_transformer.data.columns import as_floats, name_classes, rename_columns
+from vanilla_transformer.data.sources import DataArguments, Row, Rows, Source, parse_renaming, read_sources
 
 
 def is_held_out(row: Row, fraction: float, seed: int) -> bool:
@@ -31,13 +33,13 @@ def is_kept(row: Row, fraction: float, seed: int) -> bool:
     return not is_held_out(row, fraction, seed)
 
 
-def hold_out(train: Rows, args: DataArguments, task: str) -> dict[str, Rows]:
+def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[str, Rows]:
     """Make a validation split: of rows drawn by seed, of a stream's texts by their hash, of a single document its end.
 
     A row with the only examples of a class stays in training.
 
     Raises:
-        ValueError: there is only one row, and it is not a document that can be cut.
+        ValueError: nothing can be held out, or nothing would be left; the message begins with `place`.
     """
     fraction, seed = args.validation_fraction, args.data_split_seed
     if isinstance(train, IterableDataset):
@@ -46,10 +48,16 @@ def hold_out(train: Rows, args: DataArguments, task: str) -> dict[str, Rows]:
     if len(train) == 1 and task == "language_modeling":
         text = train[0]["text"]
         end = int(len(text) * (1 - fraction))
+        if not 0 < end < len(text):
+            raise ValueError(
+                f"{place}: --validation_fraction {fraction} of {len(text)} characters leaves none on one side."
+            )
         texts = {"train": text[:end], "validation": text[end:]}
         return {split: Dataset.from_dict({"text": [text]}) for split, text in texts.items()}
     if len(train) == 1:
-        raise ValueError("There is one training row, and no validation split: give --validation_file.")
+        raise ValueError(f"{place}: there is one training row, and no validation split: give --validation_file.")
+    if math.ceil(fraction * len(train)) == len(train):
+        raise ValueError(f"{place}: --validation_fraction {fraction} of {len(train)} rows leaves none to train on.")
     kept, held_out = train.train_test_split(fraction, seed=seed).values()
     if column := CLASS_COLUMNS.get(task):
         known = set().union(*classes_of(kept, column))
@@ -57,6 +65,11 @@ def hold_out(train: Rows, args: DataArguments, task: str) -> dict[str, Rows]:
         only = held_out.select([i for i, fine in enumerate(is_known) if not fine])
         kept = concatenate_datasets([kept, only])
         held_out = held_out.select([i for i, fine in enumerate(is_known) if fine])
+        if not len(held_out):
+            raise ValueError(
+                f"{place}: no row can be held out, since each has the only example of a class: "
+                "give --validation_file, or --validation_fraction 0."
+            )
     return {"train": kept, "validation": held_out}
 
 
@@ -64,6 +77,19 @@ def first_rows(rows: Rows, limit: int | None) -> Rows:
     if limit is None or (isinstance(rows, Dataset) and limit >= len(rows)):
         return rows
     return rows.take(limit)
+
+
+def join(sources: list[Source]) -> Rows:
+    """The rows of all sources, one source after the other.
+
+    Raises:
+        ValueError: their columns are of different types.
+    """
+    try:
+        return concatenate_datasets([source.rows for source in sources])
+    except ValueError as error:
+        types = "; ".join(f"{source.place} has {dict(source.rows.features)}" for source in sources)
+        raise ValueError(f"The columns of one split must have one type: {types}.") from error
 
 
 def load_splits(args: DataArguments, task: str, known_classes: set | None = None) -> DatasetDict | IterableDatasetDict:
@@ -87,7 +113,11 @@ def load_splits(args: DataArguments, task: str, known_classes: set | None = None
             sources = [name_classes(source, CLASS_COLUMNS[task]) for source in sources]
         splits[split] = [check_rows(source, task, drop_empty) for source in sources]
 
-    data = {split: concatenate_datasets([source.rows for source in sources]) for split, sources in splits.items()}
+    if task == "regression":
+        check_widths([source for sources in splits.values() for source in sources], "label")
+        splits = {split: [as_floats(source, "label") for source in sources] for split, sources in splits.items()}
+
+    data = {split: join(sources) for split, sources in splits.items()}
     if "train" in data:
         data["train"] = first_rows(data["train"], args.max_train_samples)
     if column := CLASS_COLUMNS.get(task):
@@ -97,7 +127,8 @@ def load_splits(args: DataArguments, task: str, known_classes: set | None = None
             if known_classes is not None:
                 check_classes_known(source, column, known_classes)
     if "train" in data and "validation" not in data and args.validation_fraction:
-        data |= hold_out(data["train"], args, task)
+        place = " and ".join(source.place for source in splits["train"])
+        data |= hold_out(place, data["train"], args, task)
     for split in data.keys() - {"train"}:
         data[split] = first_rows(data[split], args.max_eval_samples)
     return IterableDatasetDict(data) if args.streaming else DatasetDict(data)
