@@ -34,6 +34,27 @@ def test_batches_are_drawn_anew_each_epoch_and_again_for_the_same_epoch():
     assert list(sampler) == first
 
 
+def ends_row_by_row(lengths: np.ndarray, budget: int) -> list[int]:
+    """Where batches end, found in the plainest way: a row that the batch cannot take begins the next."""
+    ends, start = [], 0
+    for row in range(len(lengths)):
+        if (row + 1 - start) * lengths[start : row + 1].max() > budget:
+            ends.append(row)
+            start = row
+    return [*ends, len(lengths)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_are_those_that_filling_them_row_by_row_gives(seed):
+    random = np.random.default_rng(seed)
+    rows, sides = random.integers(1, 400), random.integers(1, 3)
+    lengths = random.integers(0, random.integers(2, 60), size=(rows, sides)).astype(random.choice([np.int32, int]))
+    budget = int(random.integers(max(lengths.max(), 1), 300))
+    sampler = TokenBudgetSampler(lengths, budget)
+    in_order = lengths[sampler.order(np.arange(rows))]
+    assert sampler.cuts == ends_row_by_row(in_order, budget)
+
+
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_processes_share_out_the_rows_in_equally_many_batches(processes):
     shares = [list(TokenBudgetSampler(lengths(), 200, 0, rank, processes)) for rank in range(processes)]

@@ -37,30 +37,31 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.seed = seed
         self.epoch = 0
         self.process_index, self.num_processes = process_index, num_processes
-        self.cuts = self.cut(self.lengths[self.order(np.arange(len(self.lengths)))], tokens_per_batch)
+        self.cuts = self.cut(np.sort(longest), tokens_per_batch)
 
     def order(self, rows: np.ndarray) -> np.ndarray:
         """Sort rows by their lengths, stably: by the longest side first, then by each side."""
         lengths = self.lengths[rows]
         return rows[np.lexsort((*lengths.T, lengths.max(axis=1)))]
 
-    def cut(self, lengths: np.ndarray, budget: int) -> list[int]:
-        """Where batches end, over rows in order; their number is a multiple of the number of processes."""
-        ends, start, widest = [], 0, np.zeros(lengths.shape[1], dtype=int)
-        for row, sides in enumerate(lengths):
-            widened = np.maximum(widest, sides)
-            if (row + 1 - start) * widened.max() > budget:
-                ends.append(row)
-                start, widened = row, sides
-            widest = widened
-        ends.append(len(lengths))
+    def cut(self, longest: np.ndarray, budget: int) -> list[int]:
+        """Where batches end, over the longest side of each row, in order, so that the last row of a batch is as wide
+        as the batch; the number of batches is a multiple of the number of processes.
+        """
+        ends = [0]
+        while (start := ends[-1]) < len(longest):
+            # As many rows as there may be if all were as short as the first, and the tokens up to each of them.
+            widths = longest[start : start + (budget // longest[start] if longest[start] else len(longest))]
+            tokens = widths * np.arange(1, len(widths) + 1)
+            ends.append(start + int(np.searchsorted(tokens, budget, side="right")))
+        ends = ends[1:]
         # Halve the largest batches until every process gets as many: no row is left out or given twice.
         while len(ends) % self.num_processes:
             starts = [0, *ends[:-1]]
             largest = max(range(len(ends)), key=lambda i: ends[i] - starts[i])
             if ends[largest] - starts[largest] < 2:
                 raise ValueError(
-                    f"{len(lengths)} rows, each a batch of its own, cannot be shared out evenly among "
+                    f"{len(longest)} rows, each a batch of its own, cannot be shared out evenly among "
                     f"{self.num_processes} processes: raise tokens_per_batch={budget}, or give more rows."
                 )
             ends.insert(largest, (starts[largest] + ends[largest]) // 2)
