@@ -110,8 +110,8 @@ def main(arguments: list[str] | None = None) -> Scores:
         parser = HfArgumentParser([EvaluationArguments, DataArguments, arguments_class])
         parser.set_defaults(output_dir=unused, **own_settings(architecture, config))
         options, data, training = parser.parse_args_into_dataclasses(given)
-        if config.problem_type == "regression":
-            task = "regression"
+        other_tasks = {"regression": "regression", "multi_label_classification": "multi_label"}
+        task = other_tasks.get(config.problem_type, task)
         splits = load_splits(data, task, known_classes(config) if task in CLASS_COLUMNS else None)
         held_out = type(splits)({split: splits[split] for split in HELD_OUT if split in splits})
         if not held_out:

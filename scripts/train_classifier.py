@@ -120,9 +120,8 @@ def evaluate(trainer: RecipeTrainer, splits: DatasetDict) -> Evaluation:
 def main(arguments: list[str] | None = None) -> Scores:
     """Run the script; returns the scores by split."""
     options, data, tokenizing, training = parse(VanillaTransformerEncoderConfig, ClassifierArguments, arguments)
-    task = "regression" if training.task == "regression" else "classification"
-    splits = load_splits(data, task)
-    texts = texts_of(splits["train"], task)
+    splits = load_splits(data, training.task)
+    texts = texts_of(splits["train"], training.task)
     tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, "encoder")
     fields = task_fields(splits["train"], training.task)
     model = make_model(VanillaTransformerForSequenceClassification, options, tokenizer, **fields)

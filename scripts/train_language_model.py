@@ -40,7 +40,7 @@ def encode(rows: Any, tokenizer: PreTrainedTokenizerBase, block_size: int) -> An
     """
 
     def encode_rows(rows: dict[str, list[str]]) -> dict[str, list]:
-        documents = tokenizer(rows["text"], verbose=False)["input_ids"]
+        documents = tokenizer(rows["text"], verbose=False, split_special_tokens=True)["input_ids"]  # "</s>" is text
         return pack_documents(documents, block_size, tokenizer.eos_token_id)
 
     blocks = rows.map(encode_rows, batched=True, batch_size=10_000, remove_columns=["text"])
@@ -67,7 +67,7 @@ def evaluate(trainer: RecipeTrainer, splits: Any) -> Evaluation:
     def score(rows: Any) -> dict[str, float]:
         loss = measure(trainer, encode(rows, tokenizer, block_size))["loss"]
         texts = [row["text"] for row in rows]
-        tokens = sum(map(len, tokenizer(texts, verbose=False)["input_ids"]))
+        tokens = sum(map(len, tokenizer(texts, verbose=False, split_special_tokens=True)["input_ids"]))
         text_bytes = sum(len(text.encode()) for text in texts)
         return {"loss": loss} | language_model_scores(loss, tokens, text_bytes)
 

@@ -44,12 +44,13 @@ class TranslationArguments(RecipeArguments):
 
 
 def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    """Columns input_ids and labels in the place of source and target."""
+    """Columns input_ids and labels in the place of source and target, where "</s>" is text."""
+
+    def encode_texts(texts: list[str]) -> list[list[int]]:
+        return tokenizer(texts, truncation=True, max_length=max_length, split_special_tokens=True)["input_ids"]
 
     def encode_rows(rows: dict) -> dict:
-        encoded = tokenizer(rows["source"], truncation=True, max_length=max_length, return_attention_mask=False)
-        labels = tokenizer(rows["target"], truncation=True, max_length=max_length)["input_ids"]
-        return {**encoded, "labels": labels}
+        return {"input_ids": encode_texts(rows["source"]), "labels": encode_texts(rows["target"])}
 
     return rows.map(encode_rows, batched=True, remove_columns=["source", "target"], desc="tokenizing")
 

@@ -26,8 +26,11 @@ def translate(
     extra_tokens: int = EXTRA_TOKENS,
     **generate_options,
 ) -> list[str]:
-    """Translate a batch of texts; outputs have at most `extra_tokens` more tokens than the longest input."""
-    batch = tokenizer(texts, return_tensors="pt", padding=True).to(model.device)
+    """Translate a batch of texts; outputs have at most `extra_tokens` more tokens than the longest input.
+
+    As in training, the name of a special token in a text, such as "</s>", is text.
+    """
+    batch = tokenizer(texts, return_tensors="pt", padding=True, split_special_tokens=True).to(model.device)
     max_length = batch["input_ids"].shape[1] + extra_tokens
     output = model.generate(**batch, **({"max_length": max_length} | generate_options))
     return tokenizer.batch_decode(output, skip_special_tokens=True)
@@ -37,7 +40,9 @@ def translate(
 def continue_text(
     prompts: list[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **generate_options
 ) -> list[str]:
-    """Continue a batch of prompts; the prompt is part of each result."""
-    batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left").to(model.device)
+    """Continue a batch of prompts; the prompt is part of each result, and its "</s>" is text, as in training."""
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", split_special_tokens=True).to(
+        model.device
+    )
     output = model.generate(**batch, **generate_options)
     return tokenizer.batch_decode(output, skip_special_tokens=True)

@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from configuration_vanilla_transformer import VanillaTransformerConfig
+from fresh_process import run_fresh
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
 
 
@@ -51,8 +52,8 @@ def tokenizers():
     }
 
 
-def round_trip(tokenizer, text):
-    return tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
+def round_trip(tokenizer, text, **options):
+    return tokenizer.decode(tokenizer(text, **options)["input_ids"], skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
@@ -69,11 +70,55 @@ def test_every_character_of_unicode_decodes_to_itself(tokenizers, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("template", ["seq2seq", "causal"])
-def test_a_special_token_written_in_a_text_is_text(tokenizers, template, kind):
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_special_token_written_in_a_corpus_is_text_where_the_call_says_so(tokenizers, template, kind):
     tokenizer = tokenizers[template, kind]
-    assert round_trip(tokenizer, LITERALS) == LITERALS
-    assert not set(tokenizer(LITERALS, add_special_tokens=False)["input_ids"]) & {0, 1, 2}
+    assert round_trip(tokenizer, LITERALS, split_special_tokens=True) == LITERALS
+    ids = tokenizer(LITERALS, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert not set(ids) & {0, 1, 2, tokenizer.mask_token_id}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_saved_tokenizer_reads_a_special_token_as_one_token_as_every_client_expects(
+    tokenizers, template, kind, tmp_path
+):
+    tokenizer = tokenizers[template, kind]
+    tokenizer("a</s>", split_special_tokens=True)  # as a training that went before
+    tokenizer.save_pretrained(tmp_path)
+    code = """
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(".")
+ended = tokenizer("May" + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
+plain = tokenizer("May", add_special_tokens=False)["input_ids"]
+tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]})
+print(json.dumps([plain, ended, tokenizer("<|user|>", add_special_tokens=False)["input_ids"], len(tokenizer)]))
+"""
+    plain, ended, user, size = run_fresh(code, tmp_path)
+    assert ended == [*plain, tokenizer.eos_token_id]
+    assert user == [size - 1]
+    assert "split_special_tokens" not in json.loads((tmp_path / "tokenizer_config.json").read_text())
+
+
+def test_a_chat_begins_as_a_document_and_what_the_assistant_said_is_complete(tokenizers):
+    tokenizer = tokenizers["causal", "byte_bpe"]
+    asked = [{"role": "user", "content": "The museum"}]
+    answered = [*asked, {"role": "assistant", "content": "in May"}]
+    again = [*answered, {"role": "user", "content": "Norway"}]
+    for messages, text, ends in (
+        (asked, "The museum", 0),
+        (answered, "The museum\nin May", 1),
+        (again, "The museum\nin May\nNorway", 1),
+    ):
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+        assert (ids.count(tokenizer.bos_token_id), ids.count(tokenizer.eos_token_id)) == (1, ends)
+        assert ids[0] == tokenizer.bos_token_id
+    # What a model is asked is how the text that teaches it begins.
+    whole = tokenizer.apply_chat_template(answered)["input_ids"]
+    asked_ids = tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
+    assert whole[: len(asked_ids)] == asked_ids
+    assert whole[-1] == tokenizer.eos_token_id
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -218,7 +263,7 @@ def test_a_saved_folder_names_a_class_that_transformers_4_has_too(tokenizers, tm
     assert saved["model_input_names"] == ["input_ids", "attention_mask"]  # version 4 adds token_type_ids by default
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.padding_side == "left"
-    assert round_trip(loaded, LITERALS) == LITERALS
+    assert round_trip(loaded, LITERALS, split_special_tokens=True) == LITERALS
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,6 @@ def served(tmp_path):
     """Address of a server in a process of its own, the model and the tokenizer that it serves."""
     torch.manual_seed(0)
     tokenizer = train_tokenizer(["To be, or not to be, that is the question"], "causal", vocab_size=300)
-    tokenizer.chat_template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
     model = decoder_only(vocab_size=len(tokenizer))
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")

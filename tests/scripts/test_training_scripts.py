@@ -77,11 +77,46 @@ def test_a_script_learns_a_few_rows_by_heart(name, tmp_path):
         script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(run)])
 
 
+ROWS = {
+    "reader": [
+        {"question": "Who?", "context": "Ada was here.", "answers": {"text": ["Ada"], "answer_start": [0]}},
+        {"question": "When?", "context": "Ada was here.", "answers": {"text": [], "answer_start": []}},
+    ],
+    "classifier": [{"text": "warm and dry", "label": ["warm", "dry"]}, {"text": "neither", "label": []}],
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    options = [*SMALL, "--max_steps", "2", *(["--task", "multi_label"] if name == "classifier" else [])]
+    files = ["--train_file", str(file), "--validation_file", str(file)]
+    scores = TASKS[name][0].main([*files, *options, "--output_dir", str(tmp_path / "run")])
+    again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", str(file)])
+    assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
+
+
+def test_a_text_for_a_list_of_classes_is_refused_before_anything_is_written(tmp_path):
+    files = write_rows("classification", tmp_path)
+    with pytest.raises(ValueError, match="rows.jsonl, row 1: label: '..' is not a list of classes"):
+        train_classifier.main([*files, *SMALL, "--task", "multi_label", "--output_dir", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
+
+
 def test_lines_are_translated_in_their_order(tmp_path, capsys):
     script, task, options, _ = TASKS["translation"]
-    script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(tmp_path / "run")])
+    files = write_rows(task, tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    (tmp_path / "source.txt").write_text("".join(f"{row['source']}\n" for row in rows))
+    rows[-1] = {
+        "source": "write </s> here",
+        "target": "pon </s> aquí",
+    }  # the name of a special token in a text is text
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    script.main([*files, *SMALL, *options, "--output_dir", str(tmp_path / "run")])
+    # As editors on Windows write it.
+    source = "".join(f"{row['source']}\r\n" for row in rows)
+    (tmp_path / "source.txt").write_text(source, encoding="utf-8-sig", newline="")
     files = ["--input", str(tmp_path / "source.txt"), "--output", str(tmp_path / "target.txt")]
     translate.main(["--model", str(tmp_path / "run"), "--batch_size", "3", *files])
     assert (tmp_path / "target.txt").read_text().splitlines() == [row["target"] for row in rows]

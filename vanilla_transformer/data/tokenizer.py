@@ -1,8 +1,8 @@
 """Train a tokenizer that AutoTokenizer loads without this project, and that loses nothing: any text decodes to itself.
 
-Both kinds fall back to bytes, so no character is ever unknown. Models that write text get their special tokens from
-`TEMPLATES` alone: where a text has the characters "</s>", they are text. Encoders read them as what they name, because
-that is how a user writes <mask>.
+Both kinds fall back to bytes, so no character is ever unknown. As in every tokenizer of the library, the characters
+"</s>" in a text are the special token: a chat template writes it so, and a user <mask>. Where a corpus is tokenized,
+whose "</s>" is a text like any other, the call says so: `tokenizer(texts, split_special_tokens=True)`.
 """
 
 from collections import Counter
@@ -37,8 +37,13 @@ BYTES = 256
 # No token crosses these borders: a word with its vowel signs and the space before it, one digit, other marks, white
 # space. Digit by digit, numbers that training never saw can be read and written.
 PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
-# Servers that speak of chats ask for a template; a language model that knows no roles goes on from all that was said.
-CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+# A language model knows no roles: it goes on from what was said last. Each turn is a line; what the assistant said is
+# complete, so that a model trained further on chats learns where to end. What it is asked begins what it is taught:
+# there is no other "generation prompt".
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% if not loop.first %}{{ '\\n' }}{% endif %}{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+)
 
 
 def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
@@ -141,7 +146,6 @@ def train_tokenizer(
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         **names,
-        split_special_tokens=template != "encoder",
         padding_side="left" if template == "causal" else "right",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
