@@ -12,7 +12,7 @@ from transformers import (
     Trainer,
 )
 
-from modeling_vanilla_transformer import IGNORED_LABEL
+from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer import VanillaTransformerForTokenClassification
 from vanilla_transformer.training.metrics import tagging_scores
 from vanilla_transformer.training.recipe import RecipeArguments

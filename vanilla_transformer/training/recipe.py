@@ -46,9 +46,9 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     schedule: Literal["paper", "library"] | None = field(
         default=None,
         metadata={
-            "help": "paper: section 5.3, d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times "
-            "--learning_rate_scale; library: --lr_scheduler_type, up to --learning_rate. By default the library's where "
-            "a --learning_rate is given, else the paper's."
+            "help": "paper (section 5.3): --learning_rate_scale * d_model^-0.5 * min(step^-0.5, step * "
+            "warmup_steps^-1.5); library: --lr_scheduler_type, up to --learning_rate. By default library where a "
+            "--learning_rate is given, else paper."
         },
     )
     learning_rate: float | None = field(
@@ -113,8 +113,9 @@ class RecipeArguments(Seq2SeqTrainingArguments):
         if self.schedule is None:
             own = self.learning_rate is None and self.lr_scheduler_type is None
             self.schedule = "paper" if own else "library"
+        self.lr_scheduler_type = SchedulerType(self.lr_scheduler_type or "linear")
         if self.schedule == "library" and self.learning_rate is None:
-            raise ValueError(f"lr_scheduler_type={self.lr_scheduler_type} needs a --learning_rate.")
+            raise ValueError(f"lr_scheduler_type={self.lr_scheduler_type.value} needs a --learning_rate.")
         if self.schedule == "paper":
             if self.learning_rate not in (None, self.learning_rate_scale):
                 raise ValueError(
@@ -122,7 +123,6 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                     f"--learning_rate_scale, here {self.learning_rate_scale}."
                 )
             self.learning_rate = self.learning_rate_scale  # what the schedule multiplies
-        self.lr_scheduler_type = self.lr_scheduler_type or SchedulerType.LINEAR
 
 
 def multiplies_bfloat16(use_cpu: bool = False) -> bool:
