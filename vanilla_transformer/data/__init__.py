@@ -1,1 +1,19 @@
-"""Data: the phrasebook, the Hub or local files, checked, and tokenizers."""
+"""Data: the phrasebook, the Hub or local files, checked, and tokenizers.
+
+A tokenizer can be trained as it is; the rest needs the extra `train`.
+"""
+
+from typing import TYPE_CHECKING
+
+from vanilla_transformer.lazy import lazy_names
+
+
+if TYPE_CHECKING:
+    from vanilla_transformer.data.sources import DataArguments, load_splits, texts_of
+    from vanilla_transformer.data.tokenizer import train_tokenizer
+
+__all__ = ["DataArguments", "load_splits", "texts_of", "train_tokenizer"]
+
+__getattr__ = lazy_names(
+    __name__, {"sources": ("DataArguments", "load_splits", "texts_of"), "tokenizer": ("train_tokenizer",)}
+)
