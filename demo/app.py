@@ -14,7 +14,7 @@ from pathlib import Path
 import gradio as gr
 
 from continue_text import generate_tab
-from first_models import first_models, recipes
+from first_models import RECIPES, first_models
 from inside import inside_tab
 from loading import Loaded, load
 from translation import translate_tab
@@ -76,8 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     models = args.model or os.environ.get("MODEL_ID", "").split()
     try:
-        app = build(*(models or first_models(recipes(), Path("runs"))))
-    except (ImportError, OSError, ValueError) as error:
+        app = build(*(models or first_models(RECIPES, Path("runs"))))
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     serve(app, server_port=args.port)
 

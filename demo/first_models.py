@@ -1,49 +1,44 @@
 """Models for a demo that is given none: a translator, a classifier and a language model, trained on the phrasebook."""
 
-from collections.abc import Callable
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-
-SIZE = "--d_model 128 --d_ff 512 --num_heads 4 --dropout 0 --learning_rate_scale 0.4 --logging_steps 50".split()
-CLASSIFIER = """
-    --num_layers 2 --vocab_size 4000 --tokens_per_batch 1000 --warmup_steps 200 --max_steps 1000 --save_strategy no
-""".split()
-LANGUAGE_MODEL = """
-    --num_layers 3 --vocab_size 2000 --block_size 128 --per_device_train_batch_size 16 --warmup_steps 200
-    --max_steps 800 --save_strategy no
-""".split()
+from vanilla_transformer.training.phrasebook_recipes import CLASSIFIER, LANGUAGE_MODEL, TRANSLATOR
 
 
-Recipes = dict[str, tuple[Callable[[list[str]], object], list[str]]]
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
-
-def recipes() -> Recipes:
-    """Folder's name -> main function of a training script, and its options.
-
-    Raises:
-        ImportError: the scripts are not here, as in a Space, or a library is not that they need.
-    """
-    try:
-        import quickstart
-        import train_classifier
-        import train_language_model
-        import train_translation
-    except ImportError as error:
-        raise ImportError(
-            f"No model is given, and none can be trained here ({error}). "
-            "Give some with --model, or in the variable MODEL_ID, as in a Space."
-        ) from error
-
-    return {
-        "quickstart-en-es": (train_translation.main, quickstart.RECIPE),
-        "phrasebook-classifier": (train_classifier.main, [*SIZE, *CLASSIFIER]),
-        "phrasebook-language-model": (train_language_model.main, [*SIZE, *LANGUAGE_MODEL]),
-    }
+Recipes = dict[str, list[str]]
+# Folder's name -> training script and its options.
+RECIPES: Recipes = {
+    "quickstart-en-es": [str(SCRIPTS / "train_translation.py"), *TRANSLATOR],
+    "phrasebook-classifier": [str(SCRIPTS / "train_classifier.py"), *CLASSIFIER],
+    "phrasebook-language-model": [str(SCRIPTS / "train_language_model.py"), *LANGUAGE_MODEL],
+}
 
 
 def is_whole(model: Path) -> bool:
     return (model / "model.safetensors").is_file()
+
+
+def train(recipe: list[str], folder: Path) -> None:
+    """Start a training script as a person would, in a process of its own.
+
+    Raises:
+        FileNotFoundError: the scripts are not here, as in a Space.
+        RuntimeError: training failed; what went wrong stands above, in the terminal.
+    """
+    script, *options = recipe
+    if not Path(script).is_file():
+        raise FileNotFoundError(
+            f"No model is given, and none can be trained here (there is no {Path(script).name}). "
+            "Give some with --model, or in the variable MODEL_ID, as in a Space."
+        )
+    status = subprocess.run([sys.executable, script, *options, "--output_dir", str(folder)]).returncode
+    if status:
+        raise RuntimeError(f"{Path(script).name} ended with status {status}: no {folder.name} for the demo.")
 
 
 def train_missing(recipes: Recipes, folder: Path) -> None:
@@ -61,9 +56,8 @@ def train_missing(recipes: Recipes, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(missing, start=1):
         print(f"\nTraining model {number} of {len(missing)} for the demo, a few minutes: {name}", flush=True)
-        train, options = recipes[name]
         with TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
-            train([*options, "--output_dir", f"{unfinished}/{name}"])
+            train(recipes[name], Path(unfinished, name))
             Path(unfinished, name).rename(folder / name)
 
 

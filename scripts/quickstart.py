@@ -9,17 +9,14 @@ from pathlib import Path
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, HfArgumentParser
 
-import train_translation
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.decoding import translate
+from vanilla_transformer.tasks import TRANSLATION
+from vanilla_transformer.training.phrasebook_recipes import TRANSLATOR
+from vanilla_transformer.training.run import run
 
 
 SAMPLES = 10
-RECIPE = """
-    --encoder_layers 3 --decoder_layers 3 --d_model 128 --d_ff 512 --num_heads 4 --dropout 0 --vocab_size 2000
-    --tokens_per_batch 700 --warmup_steps 400 --learning_rate_scale 0.4 --max_steps 2500
-    --logging_steps 50 --save_steps 100 --save_total_limit 5
-""".split()
 
 
 @dataclass
@@ -38,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         print(f"Training a translator from {locales[0]} to {locales[1]} on the CLDR phrasebook.", flush=True)
         options = ["--source_locale", locales[0], "--target_locale", locales[1], "--output_dir", str(folder)]
-        train_translation.main([*RECIPE, *options])
+        run(TRANSLATION, [*TRANSLATOR, *options])
 
     # As anybody would load it, without a class of this project.
     tokenizer = AutoTokenizer.from_pretrained(folder)

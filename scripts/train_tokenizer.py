@@ -13,15 +13,16 @@ from transformers import PreTrainedTokenizerBase
 from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
-from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
+from vanilla_transformer.data.tokenizer import TEMPLATES
 from vanilla_transformer.training.options import parse_options
+from vanilla_transformer.training.run import NewTokenizerArguments
 
 
 MEASURED_TEXTS = 10_000
 
 
 @dataclass
-class TokenizerFolderArguments:
+class TokenizerFolderArguments(NewTokenizerArguments):
     output_dir: str = field(default="runs/tokenizer", metadata={"help": "Folder for the tokenizer."})
     overwrite: bool = field(default=False, metadata={"help": "Write into the folder even if it is not empty."})
     task: str = field(default="translation", metadata={"help": f"What the data are for: {', '.join(COLUMNS)}."})
@@ -29,9 +30,6 @@ class TokenizerFolderArguments:
         default=None,
         metadata={"help": f"Family of the model: {', '.join(TEMPLATES)}; by default the one that does the task."},
     )
-    vocab_size: int = field(default=8000, metadata={"help": "Tokens, at most."})
-    tokenizer_kind: str = field(default="byte_bpe", metadata={"help": f"How it cuts text: {' or '.join(KINDS)}."})
-    lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
 
     def __post_init__(self):
         if self.task not in COLUMNS:
@@ -55,13 +53,7 @@ def describe(tokenizer: PreTrainedTokenizerBase, rows: Any, task: str) -> str:
 def main(arguments: list[str] | None = None) -> None:
     data, args = parse_options([DataArguments, TokenizerFolderArguments], arguments)
     splits = load_splits(data, args.task)
-    tokenizer = train_tokenizer(
-        texts_of(splits["train"], args.task),
-        template=args.template,
-        kind=args.tokenizer_kind,
-        vocab_size=args.vocab_size,
-        lowercase=args.lowercase,
-    )
+    tokenizer = args.train(texts_of(splits["train"], args.task), args.template)
     tokenizer.save_pretrained(args.output_dir)
     print(f"{args.output_dir}: {len(tokenizer)} tokens")
     for split, rows in splits.items():

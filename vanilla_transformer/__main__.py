@@ -8,6 +8,7 @@ from importlib import import_module
 COMMANDS = {
     "translate": "translate",
     "generate": "generate",
+    "evaluate": "evaluate",
     "average": "average",
     "walk": "walk",
     "import": "import_checkpoint",

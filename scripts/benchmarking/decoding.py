@@ -14,8 +14,7 @@ from benchmarking.peers import Size, translators
 from benchmarking.results import OURS, Result
 from benchmarking.timing import Machine, in_turns
 from vanilla_transformer.conversion.to_ctranslate2 import OurConverter
-from vanilla_transformer.data.tokenizer import BOS, EOS, PAD
-from vanilla_transformer.tokenization import PreTrainedTokenizerFast
+from vanilla_transformer.data.tokenizer import BOS, EOS, PAD, PreTrainedTokenizerFast
 
 
 PEER = "Marian"

@@ -30,7 +30,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForSequenceClassification,
 )
-from vanilla_transformer.training.fast import make_fast
+from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, make_fast
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,6 @@ SIZES = {
     "classifier": Size(256, 1024, 4, 4, 8000),
     "length": Size(256, 1024, 4, 2, 1000),
 }
-CHUNK = 512  # positions whose logits are held at once, where ours is to save memory
 TOY = Size(32, 64, 4, 2, 300)
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
@@ -218,7 +217,7 @@ def unpacked(model: PreTrainedModel) -> PreTrainedModel:
 
 def packed(model: PreTrainedModel) -> PreTrainedModel:
     """The same without padding in its layers, and without logits of positions that have no label."""
-    return make_fast(model, loss_chunk_size=CHUNK if model.config.is_encoder_decoder else 0)
+    return make_fast(model, loss_chunk_size=LOSS_CHUNK_SIZE if model.config.is_encoder_decoder else 0)
 
 
 Makers = dict[str, Callable[[], nn.Module]]  # what makes each model, by name

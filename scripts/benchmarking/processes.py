@@ -10,14 +10,13 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarking.costs import pass_cost, step_memory
-from benchmarking.peers import CHUNK, Size, translators
+from benchmarking.peers import Size, translators
 from benchmarking.results import OURS, PACKED, Result
-from benchmarking.timing import Machine
+from benchmarking.timing import Machine, exponent
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE
 
 
 MIB = 2**20
@@ -48,7 +47,7 @@ def call_fresh(function: Callable, *arguments: Any) -> Any:
 def measure_memory(size: Size, rounds: int, machine: Machine) -> list[Result]:
     """MiB that a training step needs beyond the model and its gradients (Linux)."""
     models = {name: (name, 0) for name in (OURS, PACKED, "Marian", "BART", "torch.nn.Transformer")}
-    models[f"ours, {CHUNK} positions at a time"] = (OURS, CHUNK)
+    models[f"ours, {LOSS_CHUNK_SIZE} positions at a time"] = (OURS, LOSS_CHUNK_SIZE)
     values: dict[str, list[float]] = {label: [] for label in models}
     for _ in range(rounds):
         for label, (name, chunk) in models.items():
@@ -56,11 +55,6 @@ def measure_memory(size: Size, rounds: int, machine: Machine) -> list[Result]:
             values[label].append(max(grown, 1) / MIB)
     note = f"vocabulary {size.vocab_size:,}"
     return [Result("memory of a step", label, "MiB", measured, note) for label, measured in values.items()]
-
-
-def exponent(sizes: list[int], costs: list[float]) -> float:
-    """The power of the size with which the cost grows: the slope between their logarithms, by least squares."""
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
 def measure_length(size: Size, lengths: tuple[int, ...], machine: Machine) -> list[Result]:

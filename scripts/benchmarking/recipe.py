@@ -22,15 +22,16 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedToke
 from benchmarking.peers import Size, translators
 from benchmarking.results import OURS, Result, save_figure
 from benchmarking.timing import Machine
-from train_translation import encode
+from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.tasks.translation import encode
 from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.options import make_model, model_options
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
-from vanilla_transformer.training.run import encoded_splits
+from vanilla_transformer.training.task import encoded_splits
 
 
 LEARNING_RATE = 1e-3
@@ -63,7 +64,7 @@ class ObservedTrainer(RecipeSeq2SeqTrainer):
         return super().train(*arguments, **options)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], *arguments: Any, **options: Any):
-        self.tokens += int(inputs["attention_mask"].sum() + (inputs["labels"] != -100).sum())
+        self.tokens += int(inputs["attention_mask"].sum() + (inputs["labels"] != IGNORED_LABEL).sum())
         self.positions += inputs["input_ids"].numel() + inputs["labels"].numel()
         return super().training_step(model, inputs, *arguments, **options)
 

@@ -3,16 +3,18 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vanilla_transformer.training.onednn import OneDNNLinear, linear
+from vanilla_transformer.training.recipe import multiplies_bfloat16
 
 
 PRECISIONS = ("fp32", "bf16")
@@ -27,9 +29,7 @@ class Machine:
 
     def multiplies_bf16(self) -> bool:
         """Whether in hardware."""
-        if self.device == "cuda":
-            return torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return multiplies_bfloat16(use_cpu=self.device == "cpu")
 
     def autocast(self, precision: str) -> AbstractContextManager:
         return torch.autocast(self.device, torch.bfloat16, enabled=precision == "bf16")
@@ -45,6 +45,11 @@ class Machine:
     def wait(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
+
+
+def exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
+    """The power of the size with which the cost grows: the slope between their logarithms, by least squares."""
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
 def in_turns(machine: Machine, tasks: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:

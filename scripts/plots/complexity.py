@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from benchmarking.timing import exponent
 from modeling_vanilla_transformer import SelfAttention, eager_attention_forward
 from vanilla_transformer import VanillaTransformerEncoderConfig
 
@@ -128,9 +129,9 @@ class Cost:
     bytes: list[int]
 
 
-def exponent(sizes: tuple[int, ...], measured: list[float]) -> float:
-    """The power of the size with which the cost grows: the slope between logarithms at the `FITTED` largest sizes."""
-    return float(np.polyfit(np.log(sizes[-FITTED:]), np.log(measured[-FITTED:]), 1)[0])
+def growth(sizes: tuple[int, ...], costs: list[float]) -> float:
+    """The power of the size with which the cost grows, at the `FITTED` largest sizes."""
+    return exponent(sizes[-FITTED:], costs[-FITTED:])
 
 
 @contextmanager
@@ -192,8 +193,8 @@ def draw_curves(ax: Axes, costs: dict[str, dict[str, Cost]], axis: str, sizes: t
 
 def draw_table(ax: Axes, costs: dict[str, dict[str, Cost]], sizes: Sizes) -> None:
     def powers(cost: dict[str, Cost], quantity: str) -> str:
-        n = exponent(sizes.lengths, getattr(cost["n"], quantity))
-        d = exponent(sizes.widths, getattr(cost["d"], quantity))
+        n = growth(sizes.lengths, getattr(cost["n"], quantity))
+        d = growth(sizes.widths, getattr(cost["d"], quantity))
         return rf"$n^{{{n:.2f}}}\ d^{{\,{d:.2f}}}$"
 
     rows = [

@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import app
 from family import decoder_only, encoder_decoder
-from first_models import first_models, recipes
+from first_models import RECIPES, first_models
 from fresh_process import ROOT
 from loading import load, warn_of_unknown_letters
 from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, attention_picture, target_ids
@@ -32,7 +32,7 @@ AT_TOY_SIZE = """
 @pytest.fixture(scope="module")
 def toys():
     """The real recipes, of whose options the last count."""
-    return {name: (train, [*options, *AT_TOY_SIZE]) for name, (train, options) in recipes().items()}
+    return {name: [*recipe, *AT_TOY_SIZE] for name, recipe in RECIPES.items()}
 
 
 def test_a_demo_that_has_no_model_trains_three_and_the_next_finds_them(toys, tmp_path, capsys):
@@ -50,15 +50,21 @@ def test_a_demo_that_has_no_model_trains_three_and_the_next_finds_them(toys, tmp
     assert "Training" not in capsys.readouterr().out
 
 
-def test_training_that_breaks_off_leaves_nothing_half_written_and_goes_on_with_what_is_missing(toys, tmp_path, capsys):
+def test_training_that_breaks_off_leaves_nothing_half_written_and_goes_on_with_what_is_missing(
+    toys, tmp_path, tmp_path_factory, capsys
+):
     translator, classifier, language_model = toys
 
-    def break_off(options: list[str]) -> None:
-        toys[classifier][0](options)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        first_models(toys | {classifier: (break_off, toys[classifier][1])}, tmp_path)
+    # Trains to the end, writes the model, and then dies.
+    dying = tmp_path_factory.mktemp("scripts") / "dying.py"
+    dying.write_text(
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, {toys[classifier][0]!r}, *sys.argv[1:]], check=True)\n"
+        "sys.exit(7)\n"
+    )
+    broken = toys | {classifier: [str(dying), *toys[classifier][1:]]}
+    with pytest.raises(RuntimeError, match=f"dying.py ended with status 7: no {classifier} for the demo"):
+        first_models(broken, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [language_model]
 
     models = first_models(toys, tmp_path)
@@ -68,13 +74,18 @@ def test_training_that_breaks_off_leaves_nothing_half_written_and_goes_on_with_w
 
 def test_the_quickstarts_model_is_enough(tmp_path):
     model = save(tmp_path / "quickstart-en-es", encoder_decoder, "seq2seq")
-    assert first_models(recipes(), tmp_path) == [model]
+    assert first_models(RECIPES, tmp_path) == [model]
+
+
+def test_where_the_scripts_are_not_a_model_has_to_be_given(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"trained here \(there is no train_it.py\). Give some with --model"):
+        first_models({"model": [str(tmp_path / "train_it.py")]}, tmp_path / "runs")
 
 
 def test_a_quickstart_that_was_broken_off_is_not_overwritten(tmp_path):
     (tmp_path / "quickstart-en-es/checkpoint-100").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="quickstart-en-es holds training that is not finished: remove it first"):
-        first_models(recipes(), tmp_path)
+        first_models(RECIPES, tmp_path)
 
 
 @pytest.mark.parametrize("source", ["runs/none/of/these", "nothing-here"])

@@ -11,7 +11,6 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from fresh_process import run_fresh
 from pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
-from train_question_answering import encode_training
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
@@ -25,6 +24,7 @@ from vanilla_transformer import (
     VanillaTransformerForTokenClassification,
 )
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
+from vanilla_transformer.tasks.question_answering import encode
 
 
 CONTEXT = "María García sold 12 ☕ on May 5 in Zürich. It was raining, and नमस्ते was on every sign of the shop."
@@ -293,7 +293,7 @@ def test_a_trained_reader_finds_an_answer_deep_in_a_text_and_says_when_there_is_
         {"question": QUESTION, "context": known, "answers": {"text": ["Zürich"], "answer_start": [answer]}},
         {"question": QUESTION, "context": unknown, "answers": {"text": [], "answer_start": []}},
     ]
-    encoded = encode_training(Dataset.from_list(rows), tokenizer, Namespace(max_length=70, stride=15))
+    encoded = encode(Dataset.from_list(rows), tokenizer, Namespace(max_length=70, stride=15))
     windows = [window["input_ids"][0].tolist() for row in rows for window in pipe.preprocess(row, 70, 15)]
     assert windows == encoded["input_ids"] and len(windows) == 8
     batch = DataCollatorWithPadding(tokenizer)(encoded.to_list())

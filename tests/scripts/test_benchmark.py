@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 import benchmark
-from benchmark import BenchmarkArguments
 from benchmarking.costs import step_memory
 from benchmarking.decoding import decoders
 from benchmarking.peers import TOY, classifiers, language_models, translators
-from benchmarking.processes import call_fresh, exponent
+from benchmarking.processes import call_fresh
 from benchmarking.recipe import OURS, PEER, PEER_AT_RANDOM, Point, rates, run_all, seconds_to
 from benchmarking.results import PACKED, Result, rows_of, write
-from benchmarking.timing import Machine, MatrixProducts, in_turns
+from benchmarking.sections import BenchmarkArguments
+from benchmarking.timing import Machine, MatrixProducts, exponent, in_turns
 from benchmarking.training import Batches, Trainee, block, real_lengths
 from vanilla_transformer.data.sources import DataArguments
 
@@ -158,7 +158,7 @@ def test_what_was_measured_before_an_error_is_kept(monkeypatch, tmp_path):
     def stop(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(benchmark, "classifiers", stop)
+    monkeypatch.setattr("benchmarking.sections.classifiers", stop)
     sections = ["--sections", "language model", "classifier", "--precision", "fp32"]
     with pytest.raises(KeyboardInterrupt):
         benchmark.main(

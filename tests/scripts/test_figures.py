@@ -12,7 +12,7 @@ from PIL import Image
 import figures
 from fresh_process import ROOT
 from plots.attention import WIDTHS, jacobian_norm, jacobian_norms, mask_examples, masked_attention
-from plots.complexity import LAYERS, QUICK, WINDOW, exponent, measure, measure_bytes
+from plots.complexity import LAYERS, QUICK, WINDOW, growth, measure, measure_bytes
 from plots.positions import dot_products, permutation_outputs, shift_errors, shift_matrix
 from plots.style import THEMES, theme_parameters
 from plots.training import loss_by_confidence, smoothed_targets
@@ -142,8 +142,8 @@ def test_a_smoothed_loss_is_least_where_the_model_is_as_sure_as_its_target():
 @pytest.mark.parametrize(("name", "powers"), list(zip(LAYERS, [(2, 1), (2, 1), (1, 1), (1, 2), (1, 2)], strict=True)))
 def test_operations_grow_as_table_1_says(name, powers):
     costs = measure(QUICK)[name]
-    n = exponent(QUICK.lengths, costs["n"].operations)
-    d = exponent(QUICK.widths, costs["d"].operations)
+    n = growth(QUICK.lengths, costs["n"].operations)
+    d = growth(QUICK.widths, costs["d"].operations)
     assert (n, d) == pytest.approx(powers, abs=0.1)  # the restricted form rounds lengths up to whole blocks
 
 

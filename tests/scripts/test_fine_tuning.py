@@ -23,6 +23,7 @@ from vanilla_transformer import (
     VanillaTransformerForMaskedLM,
 )
 from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.tasks.masked_language_modeling import ReproducibleMasking
 from vanilla_transformer.training.options import make_model, model_options
 
 
@@ -94,7 +95,7 @@ def test_a_masked_model_resumes_bit_for_bit(tmp_path):
 
 def test_masks_differ_from_batch_to_batch_and_cover_the_share_that_was_asked_for(pretrained):
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
-    mask = train_masked_language_model.ReproducibleMasking(tokenizer, mlm_probability=0.15)
+    mask = ReproducibleMasking(tokenizer, mlm_probability=0.15)
     rows = [{"input_ids": torch.randint(10, 200, (100,)).tolist()} for _ in range(40)]
     first, again, other = mask(rows[:20]), mask(rows[:20]), mask(rows[20:])
     assert torch.equal(first["labels"], again["labels"]) and torch.equal(first["input_ids"], again["input_ids"])

@@ -62,6 +62,11 @@ def test_a_library_schedule_without_its_learning_rate_is_refused(kind):
         RecipeArguments(lr_scheduler_type=kind)
 
 
+def test_a_learning_rate_beside_the_papers_schedule_is_refused():
+    with pytest.raises(ValueError, match="learning_rate=0.5 belongs to --schedule library.*here 2.0"):
+        RecipeArguments(schedule="paper", learning_rate=0.5, learning_rate_scale=2.0)
+
+
 def test_labels_are_not_smoothed_twice():
     with pytest.raises(ValueError, match="label_smoothing_factor=0.1: labels are smoothed in the model"):
         RecipeArguments(label_smoothing_factor=0.1)
@@ -71,11 +76,11 @@ def test_labels_are_not_smoothed_twice():
 def test_arguments_that_are_copied_or_read_back_mean_the_same(options, tmp_path):
     given = RecipeArguments(output_dir=str(tmp_path), learning_rate_scale=0.4, **options)
     file = tmp_path / "options.json"
-    names = ("learning_rate", "lr_scheduler_type", "learning_rate_scale")
+    names = ("schedule", "learning_rate", "lr_scheduler_type", "learning_rate_scale")
     file.write_text(json.dumps({name: given.to_dict()[name] for name in names}))
     (read,) = HfArgumentParser(RecipeArguments).parse_json_file(file)
     for same in (dataclasses.replace(given, seed=1), read):
-        assert same.paper_schedule == given.paper_schedule == (not options)
+        assert same.schedule == ("library" if options else "paper")
         assert [getattr(same, name) for name in names] == [getattr(given, name) for name in names]
 
 

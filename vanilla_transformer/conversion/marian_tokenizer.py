@@ -6,7 +6,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import MarianTokenizer, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import import_protobuf
 
-from vanilla_transformer.tokenization import PreTrainedTokenizerFast
+from vanilla_transformer.data.tokenizer import PreTrainedTokenizerFast
 
 
 FOREIGN = -1000.0  # score of a piece that the source's model does not have: taken only where it knows nothing else

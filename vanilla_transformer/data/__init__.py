@@ -1,9 +1,22 @@
-"""Data: the phrasebook, the Hub or local files, checked, and tokenizers."""
+"""Data: the phrasebook, the Hub or local files, checked, and tokenizers.
 
-from vanilla_transformer.data.phrasebook import phrasebook
-from vanilla_transformer.data.sources import DataArguments
-from vanilla_transformer.data.splits import load_splits, texts_of
-from vanilla_transformer.data.tokenizer import train_tokenizer
+A tokenizer can be trained as it is; the rest needs the extra `train`. The phrasebook by itself is
+`vanilla_transformer.data.phrasebook.phrasebook`.
+"""
+
+from typing import TYPE_CHECKING
+
+from vanilla_transformer.lazy import lazy_names
 
 
-__all__ = ["DataArguments", "load_splits", "phrasebook", "texts_of", "train_tokenizer"]
+if TYPE_CHECKING:
+    from vanilla_transformer.data.sources import DataArguments
+    from vanilla_transformer.data.splits import load_splits, texts_of
+    from vanilla_transformer.data.tokenizer import train_tokenizer
+
+__all__ = ["DataArguments", "load_splits", "texts_of", "train_tokenizer"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {"sources": ("DataArguments",), "splits": ("load_splits", "texts_of"), "tokenizer": ("train_tokenizer",)},
+)

@@ -19,9 +19,7 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import PreTrainedTokenizerBase
-
-from vanilla_transformer.tokenization import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, TokenizersBackend
 
 
 PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"  # ids 0 to 3; the first three are the defaults of the configs
@@ -44,6 +42,10 @@ CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if not loop.first %}{{ '\\n' }}{% endif %}{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
 )
+
+
+class PreTrainedTokenizerFast(TokenizersBackend):
+    """The library's class by the name that transformers 4 knows too: a saved folder names its class."""
 
 
 def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:

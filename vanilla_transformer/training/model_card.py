@@ -45,9 +45,9 @@ IMPORTS = {
 }
 # The arguments of a run that decide its result; what is not set is left out.
 HYPER_PARAMETERS = (
-    "learning_rate learning_rate_scale lr_scheduler_type warmup_steps max_steps num_train_epochs tokens_per_batch "
-    "per_device_train_batch_size gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon weight_decay "
-    "max_grad_norm average_checkpoints seed bf16 fp16"
+    "schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps max_steps num_train_epochs "
+    "tokens_per_batch per_device_train_batch_size gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon "
+    "weight_decay max_grad_norm average_checkpoints seed bf16 fp16"
 ).split()
 
 TEMPLATE = """\
@@ -141,6 +141,8 @@ def write_model_card(
         eval_results=results or None,
     )
     values = {name: getattr(arguments, name, None) for name in HYPER_PARAMETERS}
+    if values["schedule"] == "paper":
+        values |= {"learning_rate": None, "lr_scheduler_type": None}  # those of the library's schedules
     card = ModelCard.from_template(
         data,
         template_str=TEMPLATE,

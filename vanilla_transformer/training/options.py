@@ -8,7 +8,7 @@ import typing
 from dataclasses import dataclass, field, make_dataclass
 from typing import Any
 
-from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import HfArgumentParser, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from configuration_vanilla_transformer import PRESETS
 from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, make_fast
@@ -44,14 +44,22 @@ NOT_OPTIONS = {"vocab_size", "use_cache", "pad_token_id", "bos_token_id", "eos_t
 
 
 def documented_fields(config_class: type) -> dict[str, str]:
-    """The fields that a config's docstrings explain, with their explanation in one line."""
+    """The fields that a config's docstrings explain, with their explanation in one line.
+
+    Raises:
+        TypeError: a docstring leaves a field out, or has it in another form.
+    """
     explanations = {}
     for cls in reversed(config_class.__mro__):
         for names, text in re.findall(
             r"^        ([a-z_, ]+): (.+(?:\n            .+)*)", cls.__doc__ or "", re.MULTILINE
         ):
             explanations |= dict.fromkeys(names.split(", "), " ".join(text.split()))
-    return {name: text for name, text in explanations.items() if name in config_class.__dataclass_fields__}
+    # A field that the pattern misses would silently have no option.
+    own = {f.name for f in dataclasses.fields(config_class)} - {f.name for f in dataclasses.fields(PreTrainedConfig)}
+    if missed := own - explanations.keys():
+        raise TypeError(f"The docstrings of {config_class.__name__} do not explain: {', '.join(sorted(missed))}.")
+    return {name: text for name, text in explanations.items() if name in own}
 
 
 def plain_type(annotation: Any) -> Any:
@@ -109,6 +117,11 @@ def fast(model: PreTrainedModel, options: ModelSource) -> PreTrainedModel:
     return make_fast(
         model, packing=options.attn_implementation == "packed_sdpa", loss_chunk_size=options.loss_chunk_size
     )
+
+
+def with_default(arguments_class: type, name: str, default: Any) -> Any:
+    """A field of `arguments_class` for a subclass that has another default: of the same help."""
+    return field(default=default, metadata=arguments_class.__dataclass_fields__[name].metadata)
 
 
 def parse_options(dataclasses: list[type], arguments: list[str] | None = None) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate.utils import reduce
@@ -37,20 +37,25 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     """The library's training arguments with the paper's values as defaults, and what the paper has beyond them.
 
     Raises:
-        ValueError: a schedule of the library without its learning rate; label smoothing by the Trainer.
+        ValueError: a schedule of the library without its learning rate, or the paper's with one; label smoothing by
+            the Trainer.
     """
 
     output_dir: str = field(default="runs/model", metadata={"help": "Folder for checkpoints and the final model."})
     do_train: bool = field(default=True, metadata={"help": "Train; with false only evaluate."})
-    learning_rate: float | None = field(
+    schedule: Literal["paper", "library"] | None = field(
         default=None,
         metadata={
-            "help": "Peak learning rate of --lr_scheduler_type. None is the paper's schedule, section 5.3: "
-            "d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)."
+            "help": "paper (section 5.3): --learning_rate_scale * d_model^-0.5 * min(step^-0.5, step * "
+            "warmup_steps^-1.5); library: --lr_scheduler_type, up to --learning_rate. By default library where a "
+            "--learning_rate is given, else paper."
         },
     )
+    learning_rate: float | None = field(
+        default=None, metadata={"help": "Peak learning rate of a schedule of the library."}
+    )
     lr_scheduler_type: SchedulerType | None = field(
-        default=None, metadata={"help": "A schedule of the library; None with a --learning_rate is linear."}
+        default=None, metadata={"help": "Which schedule of the library; by default linear."}
     )
     learning_rate_scale: float = field(default=1.0, metadata={"help": "Factor on the paper's schedule."})
     warmup_steps: float = field(default=4000, metadata={"help": "Steps of rising learning rate; below 1 a ratio."})
@@ -100,21 +105,24 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             self.bf16 = not chosen and multiplies_bfloat16(self.use_cpu)
         if self.bf16 and not torch.accelerator.is_available():
             self.use_cpu = True  # without it the library takes bfloat16 for a slip
-        paper_schedule = self.paper_schedule
-        if paper_schedule:
-            # What the library reads while it checks the arguments (DeepSpeed's settings are filled from it).
-            self.learning_rate, self.lr_scheduler_type = self.learning_rate_scale, SchedulerType.LINEAR
-        elif self.learning_rate is None:
-            raise ValueError(f"lr_scheduler_type={self.lr_scheduler_type} needs a --learning_rate.")
-        self.lr_scheduler_type = self.lr_scheduler_type or SchedulerType.LINEAR
+        self.settle_schedule()
         super().__post_init__()
-        if paper_schedule:
-            # As given, so that arguments that are copied or read back from a file mean the same.
-            self.learning_rate = self.lr_scheduler_type = None
 
-    @property
-    def paper_schedule(self) -> bool:
-        return self.learning_rate is None and self.lr_scheduler_type is None
+    def settle_schedule(self) -> None:
+        """Decide what is left open of the learning rate; arguments that are copied or read back mean the same."""
+        if self.schedule is None:
+            own = self.learning_rate is None and self.lr_scheduler_type is None
+            self.schedule = "paper" if own else "library"
+        self.lr_scheduler_type = SchedulerType(self.lr_scheduler_type or "linear")
+        if self.schedule == "library" and self.learning_rate is None:
+            raise ValueError(f"lr_scheduler_type={self.lr_scheduler_type.value} needs a --learning_rate.")
+        if self.schedule == "paper":
+            if self.learning_rate not in (None, self.learning_rate_scale):
+                raise ValueError(
+                    f"learning_rate={self.learning_rate} belongs to --schedule library; the paper's schedule has a "
+                    f"--learning_rate_scale, here {self.learning_rate_scale}."
+                )
+            self.learning_rate = self.learning_rate_scale  # what the schedule multiplies
 
 
 def multiplies_bfloat16(use_cpu: bool = False) -> bool:
@@ -223,15 +231,8 @@ class PaperRecipe:
         self.model = model_class.from_pretrained(self.args.output_dir).to(self.args.device)
         self.is_fsdp_enabled = False
 
-    @staticmethod
-    def get_optimizer_cls_and_kwargs(args: RecipeArguments, model=None) -> tuple[Any, dict[str, Any]]:
-        optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args, model)
-        if args.paper_schedule:
-            options["lr"] = args.learning_rate_scale  # the schedule multiplies it
-        return optimizer_class, options
-
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
-        if not self.args.paper_schedule:
+        if self.args.schedule == "library":
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
             warmup_steps = max(1, self.args.get_warmup_steps(num_training_steps))

@@ -1,6 +1,6 @@
-"""What every training script does around its model and data: options, tokenizer, training, averaging, saving, card."""
+"""A training script: from the command line to a model folder with weights, tokenizer, code and model card."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,38 +8,42 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, set_seed
 
 from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import KINDS, train_tokenizer
 from vanilla_transformer.training.averaging import average_checkpoints, complete_checkpoints
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
-from vanilla_transformer.training.options import model_options, parse_options
+from vanilla_transformer.training.options import make_model, model_options, parse_options
 from vanilla_transformer.training.recipe import RecipeArguments
-
-
-HELD_OUT = ("validation", "test")
-
-Scores = dict[str, dict[str, float]]  # by split and name
-Evaluation = tuple[Scores, dict[str, str]]  # and notes on how they were computed
+from vanilla_transformer.training.task import Notes, Scores, Task
 
 
 @dataclass
-class TokenizerArguments:
-    tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "Use this tokenizer (a folder or a Hub name) instead of training one."}
-    )
-    vocab_size: int = field(default=8000, metadata={"help": "Tokens of a tokenizer that is trained."})
+class NewTokenizerArguments:
+    vocab_size: int = field(default=8000, metadata={"help": "Tokens of a tokenizer that is trained, at most."})
     tokenizer_kind: str = field(
         default="byte_bpe", metadata={"help": f"How a tokenizer that is trained cuts text: {' or '.join(KINDS)}."}
     )
     lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
 
+    def train(self, texts: Iterable[str], template: str) -> PreTrainedTokenizerBase:
+        return train_tokenizer(texts, template, self.tokenizer_kind, self.vocab_size, self.lowercase)
 
-def parse(config_class: type, recipe_class: type[RecipeArguments], arguments: list[str] | None) -> tuple[Any, ...]:
-    """The options of a training script: of model, data, tokenizer and training.
+
+@dataclass
+class TokenizerArguments(NewTokenizerArguments):
+    tokenizer_name_or_path: str | None = field(
+        default=None, metadata={"help": "Use this tokenizer (a folder or a Hub name) instead of training one."}
+    )
+
+
+def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArguments, TokenizerArguments, Any]:
+    """The options of a task's training script: of model, data, tokenizer and training.
 
     Raises:
         ValueError: the output folder holds an earlier run that is not to be resumed.
     """
-    parsed = parse_options([model_options(config_class), DataArguments, TokenizerArguments, recipe_class], arguments)
+    model = model_options(task.model_class.config_class)
+    parsed = parse_options([model, DataArguments, TokenizerArguments, task.arguments_class], arguments)
     training = parsed[-1]
     folder = Path(training.output_dir)
     if training.do_train and not training.resume_from_checkpoint and folder.is_dir() and any(folder.iterdir()):
@@ -57,15 +61,7 @@ def make_tokenizer(
     name = args.tokenizer_name_or_path or model_name_or_path
     if name is not None:
         return AutoTokenizer.from_pretrained(name)
-    return train_tokenizer(
-        texts, template=template, kind=args.tokenizer_kind, vocab_size=args.vocab_size, lowercase=args.lowercase
-    )
-
-
-def encoded_splits(splits: Any, encode: Callable[[Any], Any]) -> dict[str, Any]:
-    """The data of a Trainer, as far as there are any: `encode` of the training and of the validation split."""
-    names = {"train_dataset": "train", "eval_dataset": "validation"}
-    return {argument: encode(splits[split]) for argument, split in names.items() if split in splits}
+    return args.train(texts, template)
 
 
 def train(trainer: Trainer) -> None:
@@ -84,37 +80,39 @@ def train(trainer: Trainer) -> None:
         trainer.model.load_state_dict(average_checkpoints(folders), strict=False)
 
 
-def score_splits(splits: Any, score: Callable[[Any], dict[str, float]]) -> Scores:
-    """`score` of each held-out split."""
-    return {split: score(splits[split]) for split in HELD_OUT if split in splits}
-
-
-def measure(trainer: Trainer, rows: Any) -> dict[str, float]:
-    """The loss, and what the trainer's `compute_metrics` gives, on encoded rows."""
-    metrics = trainer.evaluate(rows)
-    kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
-    return {name: value for name, value in kept.items() if not name.endswith(("_time", "runtime", "second"))}
-
-
-def print_scores(scores: Scores, notes: dict[str, str]) -> None:
-    """A line for each split, and one for each note, such as a signature."""
+def print_scores(scores: Scores, notes: Notes) -> None:
+    """A line for each split, and one for each note."""
     for split, values in scores.items():
         print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
     for name, text in notes.items():
         print(f"{name} signature: {text}")
 
 
-def run(
-    trainer: Trainer, splits: Any, evaluate: Callable[[Trainer, Any], Evaluation], pipeline_tag: str, dataset: str
-) -> Scores:
-    """Train, evaluate and save a model folder: weights, config, code, tokenizer, model card."""
-    if trainer.args.do_train:
+def run(task: Task, arguments: list[str] | None = None) -> Scores:
+    """Train a model, score it on the held-out splits, and save it with all that belongs to it.
+
+    Args:
+        arguments: of the command line; by default those that the process was started with.
+
+    Returns:
+        The scores by split.
+    """
+    options, data, tokenizing, training = parse(task, arguments)
+    kind = task.data_for(training)
+    splits = load_splits(data, kind)
+    texts = texts_of(splits["train"], kind)
+    tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, task.template)
+    fields = task.config_fields(options, training, splits["train"])
+    model = make_model(task.model_class, options, tokenizer, **fields)
+    task.prepare(model, training)
+    trainer = task.make_trainer(model, tokenizer, training, splits)
+    if training.do_train:
         train(trainer)
-    scores, notes = evaluate(trainer, splits)
-    trainer.processing_class.backend_tokenizer.no_truncation()  # else the saved file would cut texts for good
+    scores, notes = task.score(trainer, splits)
+    tokenizer.backend_tokenizer.no_truncation()  # else the saved file would cut texts for good
     trainer.save_model()
     if trainer.is_world_process_zero():
         print_scores(scores, notes)
-        facts = CardFacts(pipeline_tag, dataset, scores, notes)
-        write_model_card(Path(trainer.args.output_dir), trainer.model, trainer.args, trainer.state, facts)
+        facts = CardFacts(task.pipeline_tag, data.name, scores, notes)
+        write_model_card(Path(training.output_dir), trainer.model, training, trainer.state, facts)
     return scores

@@ -1,0 +1,109 @@
+"""What the benchmark can measure, and at which sizes."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from benchmarking.decoding import measure_decoding
+from benchmarking.peers import SIZES, TOY, Makers, Size, classifiers, language_models, translators
+from benchmarking.processes import LENGTHS, MEMORY_VOCABULARY, measure_length, measure_memory, measure_startup
+from benchmarking.recipe import measure_recipe
+from benchmarking.results import Result
+from benchmarking.timing import PRECISIONS, Machine
+from benchmarking.training import Batch, Batches, block, measure_training, real_lengths
+from vanilla_transformer.data.sources import DataArguments
+
+
+SECTIONS = ("train", "base", "language model", "classifier", "recipe", "decode", "memory", "length", "startup")
+
+
+@dataclass
+class BenchmarkArguments:
+    sections: list[str] = field(
+        default_factory=lambda: list(SECTIONS), metadata={"help": f"What to measure: {', '.join(SECTIONS)}."}
+    )
+    rounds: int = field(default=12, metadata={"help": "Turns of each model."})
+    quick: bool = field(default=False, metadata={"help": "Toy sizes and two turns: whether everything runs."})
+    precision: list[str] = field(
+        default_factory=list,
+        metadata={"help": f"Of training: {', '.join(PRECISIONS)}; by default those that the device multiplies in."},
+    )
+    device: str = field(
+        default="",
+        metadata={"help": "cpu or cuda; by default the latter where there is one.", "choices": ["", "cpu", "cuda"]},
+    )
+    threads: int = field(default=2, metadata={"help": "CPU threads."})
+    recipe_steps: int = field(default=120, metadata={"help": "Steps of each run of the recipe section."})
+    output: str = field(default="runs/benchmark", metadata={"help": "Folder for what is measured."})
+
+    def __post_init__(self):
+        for name, known in (("sections", SECTIONS), ("precision", PRECISIONS)):
+            for value in getattr(self, name):
+                if value not in known:
+                    raise ValueError(f"{name}={value!r} must be among: {', '.join(known)}.")
+        self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+    @property
+    def machine(self) -> Machine:
+        return Machine(self.device, self.threads)
+
+    @property
+    def precisions(self) -> list[str]:
+        return self.precision or list(PRECISIONS if self.machine.multiplies_bf16() else PRECISIONS[:1])
+
+
+def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Callable[[], list[Result]]]:
+    """What measures each section."""
+    machine, rounds = args.machine, args.rounds
+    rows, sizes, lengths, searches = 64, SIZES, LENGTHS, [(beams, batch) for beams in (1, 4) for batch in (1, 32, 64)]
+    repeated, output_length, steps = 3, 32, args.recipe_steps
+    memory = replace(SIZES["small"], vocab_size=MEMORY_VOCABULARY)
+    if args.quick:
+        rounds, rows, sizes, lengths, searches = 2, 8, dict.fromkeys(SIZES, TOY), LENGTHS[:2], [(1, 1), (4, 2)]
+        repeated, output_length, steps, memory = 1, 8, 6, TOY
+
+    @cache
+    def measured_lengths() -> list[tuple[int, int]]:
+        return real_lengths(data)
+
+    def pairs(size: Size, number: int) -> list[Batch]:
+        batches = Batches(measured_lengths(), size.vocab_size, rows)
+        return [batches.pair(i) for i in range(number)]
+
+    def sentences(size: Size) -> list[Batch]:
+        batches = Batches(measured_lengths(), size.vocab_size, rows // 2)
+        return [batches.sentences(i) for i in range(6)]
+
+    def train(title: str, makers: Makers, batches: list[Batch], rounds: int) -> list[Result]:
+        return [
+            result
+            for precision in args.precisions
+            for result in measure_training(f"train, {title}", makers, batches, rounds, machine, precision)
+        ]
+
+    small, base, causal, encoder = (sizes[name] for name in ("small", "base", "language model", "classifier"))
+    return {
+        "train": lambda: train("256 wide", translators(small), pairs(small, 6), rounds),
+        "base": lambda: train("the paper's base", translators(base), pairs(base, 2), max(2, rounds // 4)),
+        "language model": lambda: train(
+            "language model", language_models(causal, 64), [block(causal.vocab_size, 12, 64)], rounds * 4
+        ),
+        "classifier": lambda: train("classifier", classifiers(encoder), sentences(encoder), rounds),
+        "recipe": lambda: measure_recipe(data, small, steps, rows, args.precisions, machine, Path(args.output)),
+        "decode": lambda: measure_decoding(small, searches, output_length, max(2, rounds // 2), machine),
+        "memory": lambda: measure_memory(memory, repeated, machine),
+        "length": lambda: measure_length(sizes["length"], lengths, machine),
+        "startup": lambda: measure_startup(small, repeated),
+    }
+
+
+def measure(args: BenchmarkArguments, data: DataArguments) -> Iterator[list[Result]]:
+    """The results of each section that was asked for, with a line of progress."""
+    sections = measurements(args, data)
+    for section in args.sections:
+        print(f"measuring: {section}", file=sys.stderr, flush=True)
+        yield sections[section]()

@@ -1,0 +1,69 @@
+"""Score a saved model on any data, by the tools of its task.
+
+python scripts/evaluate_model.py --model runs/en-de --test_file test.jsonl --columns source=en target=de
+python scripts/evaluate_model.py --model runs/classifier --dataset user/reviews --splits test=dev --scores scores.json
+
+Every option of the task's training script is there as well, such as --per_device_eval_batch_size.
+"""
+
+import json
+import sys
+import tempfile
+from argparse import ArgumentParser
+from dataclasses import dataclass, field
+
+from transformers import AutoConfig, AutoTokenizer, HfArgumentParser, PreTrainedConfig
+
+from vanilla_transformer.data.checks import CLASS_COLUMNS
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.splits import load_splits
+from vanilla_transformer.files import open_output
+from vanilla_transformer.loading import load_model, model_class
+from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.training.run import print_scores
+from vanilla_transformer.training.task import HELD_OUT, Scores
+
+
+@dataclass
+class EvaluationArguments:
+    model: str = field(metadata={"help": "Folder of the model, or its name on the Hub."})
+    scores: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
+
+
+def known_classes(config: PreTrainedConfig) -> set:
+    """The model's classes, as text and, where they are numbers, as numbers."""
+    return {*config.label2id, *(int(name) for name in config.label2id if name.lstrip("-").isdigit())}
+
+
+def main(arguments: list[str] | None = None) -> Scores:
+    """Run the command; returns the scores by split.
+
+    Raises:
+        ValueError: the model has no head for a task; there are no data to score it on.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    first = ArgumentParser(add_help=False)
+    first.add_argument("--model")
+    name = first.parse_known_args(given)[0].model
+    if name is None:  # so that help can be had, and else the missing option is named
+        HfArgumentParser([EvaluationArguments, DataArguments]).parse_args(given)
+    task = TASKS[model_class(name, tuple(TASKS)).__name__]
+    config = AutoConfig.from_pretrained(name)
+
+    with tempfile.TemporaryDirectory() as unused:
+        parser = HfArgumentParser([EvaluationArguments, DataArguments, task.arguments_class])
+        parser.set_defaults(output_dir=unused, **task.saved_options(config))
+        options, data, scoring = parser.parse_args_into_dataclasses(given)
+        kind = task.data_for(scoring)
+        splits = load_splits(data, kind, known_classes(config) if kind in CLASS_COLUMNS else None)
+        held_out = {split: splits[split] for split in HELD_OUT if split in splits}
+        if not held_out:
+            raise ValueError("There is nothing to score: give --test_file, or --splits test=NAME of a data set.")
+        model, tokenizer = load_model(name, tuple(TASKS)), AutoTokenizer.from_pretrained(name)
+        scores, notes = task.score(task.make_trainer(model, tokenizer, scoring, {}), held_out)
+    print_scores(scores, notes)
+    if options.scores is not None:
+        with open_output(options.scores) as stream:
+            facts = {"model": name, "data": data.name, "scores": scores, "notes": notes}
+            stream.write(json.dumps(facts, indent=2) + "\n")
+    return scores

@@ -1,0 +1,115 @@
+"""Classification of texts: one class of several, several classes at once, or a number."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import (
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    Trainer,
+)
+
+from vanilla_transformer import VanillaTransformerForSequenceClassification
+from vanilla_transformer.data.checks import as_list
+from vanilla_transformer.training.metrics import classification_scores, regression_scores
+from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.task import Notes, Task, measure
+
+
+# What the command line calls a task -> what a config calls it.
+PROBLEMS = {
+    "classification": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
+
+
+@dataclass
+class ClassifierArguments(RecipeArguments):
+    task: str = field(
+        default="classification",
+        metadata={
+            "help": "classification (one label a text), multi_label (a list of labels) or regression (numbers)."
+        },
+    )
+    max_length: int = field(default=512, metadata={"help": "Cut longer texts to so many tokens."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.task not in PROBLEMS:
+            raise ValueError(f"task={self.task!r} must be one of: {', '.join(PROBLEMS)}.")
+
+
+def class_names(train: Dataset, task: str) -> dict[str, Any]:
+    """The config's fields for the names of all classes, in order, or for the number of outputs."""
+    labels = train["label"][:]
+    if task == "regression":
+        return {"problem_type": PROBLEMS[task], "num_labels": len(np.atleast_1d(labels[0]))}
+    classes = sorted({name for label in labels for name in as_list(label)})
+    names = {i: str(name) for i, name in enumerate(classes)}
+    return {"problem_type": PROBLEMS[task], "id2label": names, "label2id": {name: i for i, name in names.items()}}
+
+
+def saved_task(config: PreTrainedConfig) -> str:
+    """What the command line calls the task of a model; one whose config says nothing has one class for each text."""
+    tasks = {problem: task for task, problem in PROBLEMS.items()}
+    return tasks.get(config.problem_type, "classification")
+
+
+def encode_label(label: Any, config: PreTrainedConfig) -> Any:
+    """A class id, a row of 0 and 1 for several classes, or a list of numbers."""
+    if config.problem_type == "regression":
+        return np.atleast_1d(label).astype(np.float32).tolist()
+    if config.problem_type == "multi_label_classification":
+        present = {str(name) for name in label}
+        return [float(name in present) for name in config.label2id]
+    return config.label2id[str(label)]
+
+
+def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, max_length: int) -> Dataset:
+    """Columns input_ids and labels in the place of text and label."""
+
+    def encode_rows(rows: dict[str, list]) -> dict[str, list]:
+        encoded = tokenizer(rows["text"], truncation=True, max_length=max_length, return_attention_mask=False)
+        return {**encoded, "labels": [encode_label(label, config) for label in rows["label"]]}
+
+    return rows.map(encode_rows, batched=True, remove_columns=["text", "label"], desc="tokenizing")
+
+
+def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
+    if config.problem_type == "regression":
+        return regression_scores(prediction.predictions, prediction.label_ids)
+    if config.problem_type == "multi_label_classification":
+        return classification_scores((prediction.predictions > 0).astype(int), prediction.label_ids.astype(int))
+    return classification_scores(prediction.predictions.argmax(axis=-1), prediction.label_ids)
+
+
+def evaluate(trainer: Trainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
+    encoded = encode(rows, trainer.processing_class, trainer.model.config, trainer.args.max_length)
+    return measure(trainer, encoded), {}
+
+
+class ClassificationTask(Task):
+    """One class, several, and numbers are data of three kinds, under the same head."""
+
+    def data_for(self, arguments: ClassifierArguments) -> str:
+        return arguments.task
+
+
+CLASSIFICATION = ClassificationTask(
+    data="classification",
+    model_class=VanillaTransformerForSequenceClassification,
+    template="encoder",
+    pipeline_tag="text-classification",
+    arguments_class=ClassifierArguments,
+    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, config, args.max_length),
+    collator=lambda tokenizer, model, args: DataCollatorWithPadding(tokenizer),
+    evaluate=evaluate,
+    metrics=scores_of,
+    config_fields=lambda options, args, train: class_names(train, args.task),
+    saved_options=lambda config: {"task": saved_task(config)},
+)

@@ -1,0 +1,64 @@
+"""Causal language modelling: the next token of running text."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase, Trainer, default_data_collator
+
+from vanilla_transformer import VanillaTransformerForCausalLM
+from vanilla_transformer.training.batching import pack_documents
+from vanilla_transformer.training.metrics import language_model_scores
+from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.task import Notes, Rows, Task, measure
+
+
+@dataclass
+class LanguageModelArguments(RecipeArguments):
+    block_size: int = field(default=256, metadata={"help": "Tokens of one training row, filled with documents."})
+
+
+def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Rows:
+    """Documents in full blocks: input_ids, position_ids and labels in the place of text.
+
+    Raises:
+        ValueError: the text does not fill one block.
+    """
+
+    def encode_rows(rows: dict[str, list[str]]) -> dict[str, list]:
+        documents = tokenizer(rows["text"], verbose=False, split_special_tokens=True)["input_ids"]  # "</s>" is text
+        return pack_documents(documents, block_size, tokenizer.eos_token_id)
+
+    blocks = rows.map(encode_rows, batched=True, batch_size=10_000, remove_columns=["text"])
+    if isinstance(blocks, Dataset) and not len(blocks):
+        raise ValueError(f"The text of {len(rows)} rows does not fill one block of --block_size {block_size} tokens.")
+    return blocks
+
+
+def evaluate(trainer: Trainer, rows: Rows) -> tuple[dict[str, float], Notes]:
+    tokenizer = trainer.processing_class
+    loss = measure(trainer, encode(rows, tokenizer, trainer.args.block_size))["loss"]
+    texts = [row["text"] for row in rows]
+    tokens = sum(map(len, tokenizer(texts, verbose=False, split_special_tokens=True)["input_ids"]))
+    text_bytes = sum(len(text.encode()) for text in texts)
+    return {"loss": loss} | language_model_scores(loss, tokens, text_bytes), {}
+
+
+def longest_text(options: Any, args: LanguageModelArguments) -> dict[str, int]:
+    """A new model reads as far as its training goes, unless it is told otherwise."""
+    is_new = options.model_name_or_path is None
+    return {"max_position_embeddings": args.block_size} if is_new and options.max_position_embeddings is None else {}
+
+
+LANGUAGE_MODELING = Task(
+    data="language_modeling",
+    model_class=VanillaTransformerForCausalLM,
+    template="causal",
+    pipeline_tag="text-generation",
+    arguments_class=LanguageModelArguments,
+    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, args.block_size),
+    collator=lambda tokenizer, model, args: default_data_collator,
+    evaluate=evaluate,
+    config_fields=lambda options, args, train: longest_text(options, args),
+    saved_options=lambda config: {"block_size": config.max_position_embeddings},
+)

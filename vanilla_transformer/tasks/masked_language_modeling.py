@@ -1,0 +1,57 @@
+"""Masked language modelling: naming the masked tokens of a text, the pretraining of an encoder."""
+
+import math
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase, Trainer
+
+from vanilla_transformer import VanillaTransformerForMaskedLM
+from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.task import Notes, Rows, Task, measure
+
+
+@dataclass
+class MaskedLanguageModelArguments(RecipeArguments):
+    max_length: int = field(default=256, metadata={"help": "Cut texts into pieces of so many tokens."})
+    mask_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are to be predicted."})
+
+
+class ReproducibleMasking(DataCollatorForLanguageModeling):
+    """Masks drawn by a seed that the batch itself gives: other ones for other batches, in each epoch anew, but the
+    same ones in a run that resumes, in which the random numbers have taken another course, and in each evaluation.
+    """
+
+    def torch_mask_tokens(self, inputs: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+        self.generator = torch.Generator().manual_seed(zlib.crc32(inputs.numpy().tobytes()))
+        return super().torch_mask_tokens(inputs, *arguments, **options)
+
+
+def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Rows:
+    """Column input_ids in the place of text, a row for each piece of a text."""
+
+    def encode_rows(rows: dict[str, list[str]]) -> dict[str, list]:
+        encoded = tokenizer(rows["text"], truncation=True, max_length=max_length, return_overflowing_tokens=True)
+        return {"input_ids": encoded["input_ids"]}
+
+    return rows.map(encode_rows, batched=True, remove_columns=["text"])
+
+
+def evaluate(trainer: Trainer, rows: Rows) -> tuple[dict[str, float], Notes]:
+    loss = measure(trainer, encode(rows, trainer.processing_class, trainer.args.max_length))["loss"]
+    return {"loss": loss, "perplexity": math.exp(loss)}, {}
+
+
+MASKED_LANGUAGE_MODELING = Task(
+    data="language_modeling",
+    model_class=VanillaTransformerForMaskedLM,
+    template="encoder",
+    pipeline_tag="fill-mask",
+    arguments_class=MaskedLanguageModelArguments,
+    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, args.max_length),
+    collator=lambda tokenizer, model, args: ReproducibleMasking(tokenizer, mlm_probability=args.mask_probability),
+    evaluate=evaluate,
+)

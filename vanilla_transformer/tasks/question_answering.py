@@ -1,0 +1,97 @@
+"""Extractive question answering: a span of a text that answers a question."""
+
+from dataclasses import dataclass, field
+
+from datasets import Dataset
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, Trainer
+
+from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerForQuestionAnswering
+from vanilla_transformer.training.metrics import question_answering_scores
+from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.task import Notes, Task
+
+
+@dataclass
+class QuestionAnsweringArguments(RecipeArguments):
+    max_length: int = field(default=384, metadata={"help": "Tokens of question and text that are read at once."})
+    stride: int = field(default=128, metadata={"help": "Overlap of the pieces of a longer text, in tokens."})
+    max_answer_length: int = field(default=30, metadata={"help": "Longest answer, in tokens."})
+
+
+def read_pieces(rows: dict, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments) -> dict[str, list]:
+    """Question and piece of text for each piece: its row, its tokens, and the characters each token stands for.
+
+    `offsets` is (-1, -1) for tokens outside the text.
+    """
+    encoded = tokenizer(
+        rows["question"],
+        rows["context"],
+        truncation="only_second",
+        max_length=args.max_length,
+        stride=args.stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    offsets = [
+        [span if part == 1 else (-1, -1) for span, part in zip(spans, encoded.sequence_ids(i), strict=True)]
+        for i, spans in enumerate(encoded["offset_mapping"])
+    ]
+    return {"row": encoded["overflow_to_sample_mapping"], "input_ids": encoded["input_ids"], "offsets": offsets}
+
+
+def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+    """First and last token of the characters [start, end); 0, 0 where this piece does not hold all of them."""
+    inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start and first >= 0]
+    if not inside or offsets[inside[0]][0] > start or offsets[inside[-1]][1] < end:
+        return 0, 0
+    return inside[0], inside[-1]
+
+
+def encode(train: Dataset, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments) -> Dataset:
+    """Columns input_ids, start_positions and end_positions in the place of the data's, a row for each piece."""
+
+    def encode_rows(rows: dict[str, list]) -> dict[str, list]:
+        pieces = read_pieces(rows, tokenizer, args)
+        positions = []
+        for row, offsets in zip(pieces["row"], pieces["offsets"], strict=True):
+            answers = rows["answers"][row]
+            start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
+            positions.append(answer_positions(offsets, start, start + len(text)) if text else (0, 0))
+        starts, ends = zip(*positions, strict=True)
+        return {"input_ids": pieces["input_ids"], "start_positions": list(starts), "end_positions": list(ends)}
+
+    return train.map(encode_rows, batched=True, remove_columns=train.column_names, desc="tokenizing")
+
+
+def answer_all(rows: Dataset, reader: QuestionAnsweringPipeline) -> list[str]:
+    """The best answer to each row, over all pieces of its text."""
+    questions = [{"question": row["question"], "context": row["context"]} for row in rows]
+    return [found["answer"] for found in reader(questions, batch_size=64)]
+
+
+def evaluate(trainer: Trainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
+    """Read the texts for an answer to each question."""
+    args: QuestionAnsweringArguments = trainer.args
+    reader = QuestionAnsweringPipeline(
+        model=trainer.model.eval(),
+        tokenizer=trainer.processing_class,
+        max_seq_len=args.max_length,
+        doc_stride=args.stride,
+        max_answer_len=args.max_answer_length,
+    )
+    answers = {str(i): answer for i, answer in enumerate(answer_all(rows, reader))}
+    references = {str(i): row["answers"]["text"] for i, row in enumerate(rows)}
+    return question_answering_scores(answers, references), {}
+
+
+QUESTION_ANSWERING = Task(
+    data="question_answering",
+    model_class=VanillaTransformerForQuestionAnswering,
+    template="encoder",
+    pipeline_tag="question-answering",
+    arguments_class=QuestionAnsweringArguments,
+    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, args),
+    collator=lambda tokenizer, model, args: DataCollatorWithPadding(tokenizer),
+    evaluate=evaluate,
+    in_one_process=True,
+)

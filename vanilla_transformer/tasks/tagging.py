@@ -1,0 +1,80 @@
+"""Tagging: a class for each word, such as named entities in the BIO scheme."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from datasets import Dataset
+from transformers import (
+    DataCollatorForTokenClassification,
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    Trainer,
+)
+
+from losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer import VanillaTransformerForTokenClassification
+from vanilla_transformer.training.metrics import tagging_scores
+from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.task import Notes, Task, measure
+
+
+@dataclass
+class TaggerArguments(RecipeArguments):
+    max_length: int = field(default=512, metadata={"help": "Cut longer sentences to so many tokens."})
+
+
+def class_names(train: Dataset) -> dict[str, Any]:
+    """The config's fields for the names of all classes, in order."""
+    names = dict(enumerate(sorted({str(tag) for tags in train["tags"][:] for tag in tags})))
+    return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
+
+
+def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, label2id: dict[str, int], max_length: int) -> Dataset:
+    """Columns input_ids and labels: a word's class at its first token, none at its others."""
+
+    def encode_rows(rows: dict[str, list]) -> dict[str, list]:
+        # A word is encoded with the space before it, as in running text.
+        words = [[f" {word}" if i else word for i, word in enumerate(sentence)] for sentence in rows["tokens"]]
+        encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=max_length)
+        labels = []
+        for row, tags in enumerate(rows["tags"]):
+            word_ids = encoded.word_ids(row)
+            first = [
+                word is not None and word != before
+                for before, word in zip([None, *word_ids[:-1]], word_ids, strict=True)
+            ]
+            labels.append(
+                [label2id[str(tags[w])] if f else IGNORED_LABEL for f, w in zip(first, word_ids, strict=True)]
+            )
+        return {"input_ids": encoded["input_ids"], "labels": labels}
+
+    return rows.map(encode_rows, batched=True, remove_columns=["tokens", "tags"], desc="tokenizing")
+
+
+def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
+    tags = config.id2label
+    pairs = [
+        [(tags[p], tags[t]) for p, t in zip(predicted, true, strict=True) if t != IGNORED_LABEL]
+        for predicted, true in zip(prediction.predictions.argmax(axis=-1), prediction.label_ids, strict=True)
+    ]
+    return tagging_scores([[p for p, _ in row] for row in pairs], [[t for _, t in row] for row in pairs])
+
+
+def evaluate(trainer: Trainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
+    label2id = trainer.model.config.label2id
+    return measure(trainer, encode(rows, trainer.processing_class, label2id, trainer.args.max_length)), {}
+
+
+TAGGING = Task(
+    data="tagging",
+    model_class=VanillaTransformerForTokenClassification,
+    template="encoder",
+    pipeline_tag="token-classification",
+    arguments_class=TaggerArguments,
+    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, config.label2id, args.max_length),
+    collator=lambda tokenizer, model, args: DataCollatorForTokenClassification(tokenizer),
+    evaluate=evaluate,
+    metrics=scores_of,
+    config_fields=lambda options, args, train: class_names(train),
+)

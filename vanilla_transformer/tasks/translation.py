@@ -1,0 +1,91 @@
+"""Translation, or any task from text to text."""
+
+from dataclasses import dataclass, field
+
+from datasets import Dataset
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.data.tokenizer import lowercases
+from vanilla_transformer.decoding import EXTRA_TOKENS, paper_decoding, translate
+from vanilla_transformer.files import map_by_length
+from vanilla_transformer.training.metrics import BleuOptions, translation_scores
+from vanilla_transformer.training.options import with_default
+from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
+from vanilla_transformer.training.task import Notes, Task
+
+
+@dataclass
+class TranslationArguments(RecipeArguments):
+    tokens_per_batch: int = with_default(RecipeArguments, "tokens_per_batch", 25_000)
+    average_checkpoints: int = with_default(RecipeArguments, "average_checkpoints", 5)
+    # None, where a saved model is scored, is what it was saved with.
+    num_beams: int | None = field(
+        default=4, metadata={"help": "Beam size of the final evaluation and of the saved model."}
+    )
+    length_penalty: float | None = field(
+        default=0.6, metadata={"help": "Alpha of the length penalty of Wu et al. (2016)."}
+    )
+    extra_tokens: int = field(default=EXTRA_TOKENS, metadata={"help": "Output length beyond the input's, in tokens."})
+    max_length: int = field(default=256, metadata={"help": "Cut longer training sequences to so many tokens."})
+    moses_language: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language of the targets, such as de: also give the BLEU of text that Moses' tokenizer has cut, "
+            "as the paper and many others report it."
+        },
+    )
+    split_compounds: bool = field(
+        default=False, metadata={"help": "Split words at their hyphens for that BLEU, as the paper's authors did."}
+    )
+
+    @property
+    def decoding(self) -> dict[str, int | float]:
+        """The options of generation that are given. A single beam has no use for a length penalty."""
+        names = ["num_beams"] if self.num_beams == 1 else ["num_beams", "length_penalty"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
+    """Columns input_ids and labels in the place of source and target, where "</s>" is text."""
+
+    def encode_texts(texts: list[str]) -> list[list[int]]:
+        return tokenizer(texts, truncation=True, max_length=max_length, split_special_tokens=True)["input_ids"]
+
+    def encode_rows(rows: dict) -> dict:
+        return {"input_ids": encode_texts(rows["source"]), "labels": encode_texts(rows["target"])}
+
+    return rows.map(encode_rows, batched=True, remove_columns=["source", "target"], desc="tokenizing")
+
+
+def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
+    """Translate the sources and compare with the targets."""
+    model, tokenizer = trainer.model.eval(), trainer.processing_class
+    args: TranslationArguments = trainer.args
+
+    def translate_batch(batch: list[str]) -> list[str]:
+        return translate(batch, model, tokenizer, args.extra_tokens, **args.decoding)
+
+    hypotheses = map_by_length(translate_batch, list(rows["source"]), 64, "translating")
+    bleu = BleuOptions(lowercases(tokenizer), args.moses_language, args.split_compounds)
+    return translation_scores(hypotheses, list(rows["target"]), bleu)
+
+
+def decode_like_the_paper(model: PreTrainedModel, args: TranslationArguments) -> None:
+    model.generation_config.update(**paper_decoding(args.num_beams, args.length_penalty))
+
+
+TRANSLATION = Task(
+    data="translation",
+    model_class=VanillaTransformerForConditionalGeneration,
+    template="seq2seq",
+    pipeline_tag="translation",
+    arguments_class=TranslationArguments,
+    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, args.max_length),
+    collator=lambda tokenizer, model, args: DataCollatorForSeq2Seq(tokenizer, model=model),
+    evaluate=evaluate,
+    in_one_process=True,
+    prepare=decode_like_the_paper,
+    saved_options=lambda config: {"num_beams": None, "length_penalty": None},
+    trainer_class=RecipeSeq2SeqTrainer,
+)

@@ -1,0 +1,97 @@
+"""What differs from task to task; the rest of training is `vanilla_transformer.training.run`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from datasets import Dataset, IterableDataset
+from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
+
+from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer
+
+
+HELD_OUT = ("validation", "test")
+
+Rows = Dataset | IterableDataset
+Scores = dict[str, dict[str, float]]  # by split and name
+Notes = dict[str, str]  # on how scores were computed, such as a signature
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that models are trained for and scored on: a head of the library, its data, and how the two meet.
+
+    Args:
+        data: what the data are for, a key of `COLUMNS`, which names their columns.
+        model_class: the model with the head that the task needs.
+        template: how a tokenizer that is trained for the task completes a text, a key of `TEMPLATES`.
+        pipeline_tag: the task's name on the Hub.
+        arguments_class: `RecipeArguments`, and what the task has beyond them.
+        encode: (rows, tokenizer, config, arguments) -> rows with the model's inputs in the place of data columns.
+        collator: (tokenizer, model, arguments) -> the function that makes a batch of such rows.
+        evaluate: (trainer, rows) -> scores by name, and notes; the rows have the data's columns.
+        in_one_process: `evaluate` knows nothing of other processes, so only the main one runs it.
+        metrics: (config, prediction) -> scores by name, beside the loss, wherever the Trainer evaluates.
+        config_fields: (options, arguments, rows) -> config fields that the training data or other options decide.
+        prepare: (model, arguments) -> nothing; sets what the model has beside its config before it is trained.
+        saved_options: (config) -> options that a saved model decides where it is scored, unless they are given.
+        trainer_class: what trains it.
+    """
+
+    data: str
+    model_class: type[PreTrainedModel]
+    template: str
+    pipeline_tag: str
+    arguments_class: type[RecipeArguments]
+    encode: Callable[[Rows, PreTrainedTokenizerBase, PreTrainedConfig, Any], Rows]
+    collator: Callable[[PreTrainedTokenizerBase, PreTrainedModel, Any], Callable[[list], dict[str, Any]]]
+    evaluate: Callable[[Trainer, Rows], tuple[dict[str, float], Notes]]
+    in_one_process: bool = False
+    metrics: Callable[[PreTrainedConfig, EvalPrediction], dict[str, float]] | None = None
+    config_fields: Callable[[Any, Any, Rows], dict[str, Any]] = lambda options, arguments, rows: {}
+    prepare: Callable[[PreTrainedModel, Any], None] = lambda model, arguments: None
+    saved_options: Callable[[PreTrainedConfig], dict[str, Any]] = lambda config: {}
+    trainer_class: type[Trainer] = RecipeTrainer
+
+    def data_for(self, arguments: RecipeArguments) -> str:
+        """What the data are for: `data`, unless a task has several kinds, of which its arguments name one."""
+        return self.data
+
+    def make_trainer(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: RecipeArguments, splits: Any
+    ) -> Trainer:
+        """The trainer of a model, on the training and the validation split, as far as there are any."""
+
+        def encode(rows: Rows) -> Rows:
+            return self.encode(rows, tokenizer, model.config, arguments)
+
+        return self.trainer_class(
+            model=model,
+            args=arguments,
+            data_collator=self.collator(tokenizer, model, arguments),
+            processing_class=tokenizer,
+            compute_metrics=self.metrics and partial(self.metrics, model.config),
+            **encoded_splits(splits, encode),
+        )
+
+    def score(self, trainer: Trainer, splits: Any) -> tuple[Scores, Notes]:
+        """The scores of each held-out split; in a process that does not evaluate, none."""
+        scores, notes = {}, {}
+        for split in HELD_OUT:
+            if split in splits and (trainer.is_world_process_zero() or not self.in_one_process):
+                scores[split], notes = self.evaluate(trainer, splits[split])
+        return scores, notes
+
+
+def encoded_splits(splits: Any, encode: Callable[[Rows], Rows]) -> dict[str, Rows]:
+    """The data of a Trainer, as far as there are any: `encode` of the training and of the validation split."""
+    names = {"train_dataset": "train", "eval_dataset": "validation"}
+    return {argument: encode(splits[split]) for argument, split in names.items() if split in splits}
+
+
+def measure(trainer: Trainer, rows: Rows) -> dict[str, float]:
+    """The loss, and what the trainer's `compute_metrics` gives, on encoded rows."""
+    metrics = trainer.evaluate(rows)
+    kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
+    return {name: value for name, value in kept.items() if not name.endswith(("_time", "runtime", "second"))}
