@@ -62,7 +62,12 @@ def test_the_source_is_encoded_and_projected_once():
 
 def test_sampling_follows_its_seed():
     model, ids = decoder_only(), tokens(1, 4)
-    assert generate(model, ids, do_sample=True) == generate(model, ids, do_sample=True)
+    samples = []
+    for seed in (0, 0, 1, 2):
+        torch.manual_seed(seed)
+        samples.append(model.generate(ids, do_sample=True, max_new_tokens=12, min_new_tokens=12).tolist())
+    assert samples[0] == samples[1]
+    assert len({str(sample) for sample in samples}) == 3
 
 
 @pytest.mark.parametrize("make", MAKERS)

@@ -157,10 +157,12 @@ def test_auto_classes_are_registered_on_import(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_runs(dtype):
-    ids = tokens()
-    logits = encoder_decoder().to(dtype)(ids, decoder_input_ids=ids).logits
-    assert logits.dtype == dtype and logits.isfinite().all()
+def test_half_precision_is_near_single_precision(dtype):
+    model, ids = encoder_decoder(), tokens()
+    expected = model(ids, decoder_input_ids=ids).logits
+    logits = model.to(dtype)(ids, decoder_input_ids=ids).logits
+    assert logits.dtype == dtype
+    torch.testing.assert_close(logits.float(), expected, atol=0.05, rtol=0.05)
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
@@ -169,7 +171,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(make):
     model(ids, labels=ids).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     model(ids, labels=ids).loss.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name])
