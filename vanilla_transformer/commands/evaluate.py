@@ -12,8 +12,9 @@ import tempfile
 from argparse import ArgumentParser
 from dataclasses import dataclass, field
 
-from transformers import AutoConfig, AutoTokenizer, HfArgumentParser, PreTrainedConfig
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
+from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.data.checks import CLASS_COLUMNS
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits
@@ -46,12 +47,12 @@ def main(arguments: list[str] | None = None) -> Scores:
     first.add_argument("--model")
     name = first.parse_known_args(given)[0].model
     if name is None:  # so that help can be had, and else the missing option is named
-        HfArgumentParser([EvaluationArguments, DataArguments]).parse_args(given)
+        CommandParser([EvaluationArguments, DataArguments], __doc__).parse_args(given)
     task = TASKS[model_class(name, tuple(TASKS)).__name__]
     config = AutoConfig.from_pretrained(name)
 
     with tempfile.TemporaryDirectory() as unused:
-        parser = HfArgumentParser([EvaluationArguments, DataArguments, task.arguments_class])
+        parser = CommandParser([EvaluationArguments, DataArguments, task.arguments_class], __doc__)
         parser.set_defaults(output_dir=unused, **task.saved_options(config))
         options, data, scoring = parser.parse_args_into_dataclasses(given)
         kind = task.data_for(scoring)

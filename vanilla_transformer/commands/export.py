@@ -7,8 +7,9 @@ python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import AutoTokenizer, HfArgumentParser
+from transformers import AutoTokenizer
 
+from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.files import new_folder
 from vanilla_transformer.loading import MODELS, load_model
 
@@ -35,7 +36,7 @@ class ExportArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    (args,) = HfArgumentParser(ExportArguments).parse_args_into_dataclasses(arguments)
+    (args,) = CommandParser(ExportArguments, __doc__).parse_args_into_dataclasses(arguments)
     model, tokenizer = load_model(args.source, EXPORTED).float(), AutoTokenizer.from_pretrained(args.source)
     with new_folder(args.output) as part:
         if args.to == "ctranslate2":

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 import vanilla_transformer  # noqa: F401  (registers the Auto classes)
+from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.decoding import continue_text
 from vanilla_transformer.files import map_by_length, open_output, utf8_lines
 
@@ -32,7 +33,7 @@ class GenerateArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    (args,) = HfArgumentParser(GenerateArguments).parse_args_into_dataclasses(arguments)
+    (args,) = CommandParser(GenerateArguments, __doc__).parse_args_into_dataclasses(arguments)
     set_seed(args.seed)
     prompts = list(utf8_lines(args.input))
     tokenizer = AutoTokenizer.from_pretrained(args.model)

@@ -6,14 +6,13 @@ python scripts/push_to_hub.py demo user/vanilla-transformer-demo --space --model
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, RepoCard, SpaceCard, get_token
-from huggingface_hub.errors import HfHubHTTPError
 
 import vanilla_transformer
+from vanilla_transformer.command_line import CommandParser
 
 
 # What goes, by glob pattern. Everything else stays here: states of optimizers, schedulers and random generators,
@@ -166,7 +165,7 @@ def push(args: argparse.Namespace, files: list[Path], card: RepoCard) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="Folder of the saved model, or of the demo.")
     parser.add_argument("repo_id", help="Name on the Hub, as user/name.")
     parser.add_argument("--private", action="store_true", help="Make the repository private.")
@@ -178,20 +177,17 @@ def main(arguments: list[str] | None = None) -> None:
         "--models", nargs="+", default=[], help="Hub names of the models that the Space shows: its variable MODEL_ID."
     )
     args = parser.parse_args(arguments)
-    try:
-        if not args.folder.is_dir():
-            raise FileNotFoundError(f"{args.folder}: there is no such folder.")
-        if args.models and not args.space:
-            raise ValueError("--models is an option of --space.")
-        files = select_files(args.folder, SPACE_FILES if args.space else MODEL_FILES)
-        (check_space if args.space else check_model)(args.folder, files)
-        card = load_card(args.folder, args.space, args.models)
-        print(describe(args.folder, files, args.space))
-        if args.dry_run:
-            print(f"A dry run: nothing was sent to {args.repo_id}.")
-            return
-        if get_token() is None:
-            raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one that may write.")
-        print(push(args, files, card))
-    except (ValueError, OSError, HfHubHTTPError) as error:
-        sys.exit(f"push_to_hub.py: {error}")
+    if not args.folder.is_dir():
+        raise FileNotFoundError(f"{args.folder}: there is no such folder.")
+    if args.models and not args.space:
+        raise ValueError("--models is an option of --space.")
+    files = select_files(args.folder, SPACE_FILES if args.space else MODEL_FILES)
+    (check_space if args.space else check_model)(args.folder, files)
+    card = load_card(args.folder, args.space, args.models)
+    print(describe(args.folder, files, args.space))
+    if args.dry_run:
+        print(f"A dry run: nothing was sent to {args.repo_id}.")
+        return
+    if get_token() is None:
+        raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one that may write.")
+    print(push(args, files, card))

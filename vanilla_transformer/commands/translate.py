@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, HfArgumentParser
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import vanilla_transformer  # noqa: F401  (registers the Auto classes)
+from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
 from vanilla_transformer.files import map_by_length, open_output, utf8_lines
 
@@ -27,7 +28,7 @@ class TranslateArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    (args,) = HfArgumentParser(TranslateArguments).parse_args_into_dataclasses(arguments)
+    (args,) = CommandParser(TranslateArguments, __doc__).parse_args_into_dataclasses(arguments)
     lines = list(utf8_lines(args.input))
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForSeq2SeqLM.from_pretrained(args.model, trust_remote_code=True).to(args.device).eval()

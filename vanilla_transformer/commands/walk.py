@@ -7,8 +7,9 @@ python scripts/walkthrough.py --model FOLDER --text "12 miles" --stack decoder -
 
 from dataclasses import dataclass, field
 
-from transformers import AutoTokenizer, HfArgumentParser
+from transformers import AutoTokenizer
 
+from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.files import open_output
 from vanilla_transformer.inside.rendering import page_html, print_walk
 from vanilla_transformer.inside.walks import walk_example, walk_sentence
@@ -38,7 +39,7 @@ class WalkthroughArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    (args,) = HfArgumentParser(WalkthroughArguments).parse_args_into_dataclasses(arguments)
+    (args,) = CommandParser(WalkthroughArguments, __doc__).parse_args_into_dataclasses(arguments)
     if args.model is None:
         walk = walk_example(EXAMPLES[args.example], args.layer, args.head)
         precision = EXAMPLES[args.example].precision if args.precision is None else args.precision
