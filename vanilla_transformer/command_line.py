@@ -14,6 +14,12 @@ from transformers import HfArgumentParser
 # What a user can put right. Anything else is a defect of ours, whose traceback is wanted.
 USER_ERRORS = (ValueError, OSError, ImportError, EntryNotFoundError, StrictDataclassError)
 
+# For commands that load a model: `field(default=False, metadata=TRUST_REMOTE_CODE)`.
+TRUST_REMOTE_CODE = {
+    "help": "Run the Python files that lie beside the weights, in the place of the installed classes: as you, with "
+    "your files and your network. Read them first."
+}
+
 
 class CommandParser(HfArgumentParser):
     """The library's parser, whose errors take one line and name the option that may have been meant.

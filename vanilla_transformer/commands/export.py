@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from vanilla_transformer.command_line import CommandParser
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.files import new_folder
 from vanilla_transformer.loading import MODELS, load_model
 
@@ -27,6 +27,7 @@ class ExportArguments:
     quantization: str | None = field(
         default=None, metadata={"help": "Type of the stored weights, of CTranslate2.", "choices": list(QUANTIZATIONS)}
     )
+    trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
     def __post_init__(self):
         if self.to == "onnx" and self.quantization is not None:
@@ -37,7 +38,8 @@ class ExportArguments:
 
 def main(arguments: list[str] | None = None) -> None:
     (args,) = CommandParser(ExportArguments, __doc__).parse_args_into_dataclasses(arguments)
-    model, tokenizer = load_model(args.source, EXPORTED).float(), AutoTokenizer.from_pretrained(args.source)
+    model = load_model(args.source, EXPORTED, args.trust_remote_code).float()
+    tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=args.trust_remote_code)
     with new_folder(args.output) as part:
         if args.to == "ctranslate2":
             # Each runtime is needed for its own format only.

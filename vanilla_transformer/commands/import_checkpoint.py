@@ -16,7 +16,7 @@ from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.conversion.from_others import convert, convert_tokenizer, mapping_for
 from vanilla_transformer.conversion.to_others import REVERSE
 from vanilla_transformer.files import new_folder
-from vanilla_transformer.loading import load_model
+from vanilla_transformer.loading import check_source, load_model
 
 
 @dataclass
@@ -32,6 +32,7 @@ class ImportArguments:
 def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
     """The converted model."""
     if to is None:
+        check_source(source, short_names=True)
         config = AutoConfig.from_pretrained(source, revision=revision)
         _, architecture = mapping_for(config)
         return convert(getattr(transformers, architecture).from_pretrained(source, revision=revision))
