@@ -36,7 +36,7 @@ def trained(tmp_path_factory) -> Path:
 SEARCH = """
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 folder, options = arguments
-tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
 batch = tokenizer(["1 miles", "0 miles or so"], padding=True, return_tensors="pt")
 options |= {"output_scores": True, "return_dict_in_generate": True}

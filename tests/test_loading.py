@@ -15,7 +15,7 @@ from transformers import BertConfig, BertForMaskedLM
 from family import decoder_only, encoder_decoder
 from fresh_process import ROOT
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.commands import export, generate, translate, walk
+from vanilla_transformer.commands import evaluate, export, generate, translate, walk
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.loading import check_source, load_model, model_class
 
@@ -129,6 +129,7 @@ def test_who_brings_a_library_model_is_told_how_to_convert_it(tmp_path):
 
 
 COMMANDS = {
+    "evaluate": lambda folder, out: evaluate.main(["--model", str(folder), "--phrases", "1000", "--scores", str(out)]),
     "translate": lambda folder, out: translate.main(["--model", str(folder), "--output", str(out)]),
     "export": lambda folder, out: export.main(["--source", str(folder), "--output", str(out), "--to", "onnx"]),
     "walk": lambda folder, out: walk.main(["--model", str(folder), "--text", "three", "--html", str(out)]),
