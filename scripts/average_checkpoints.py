@@ -4,8 +4,9 @@ python scripts/average_checkpoints.py --run RUN_FOLDER --last 5 --output NEW_FOL
 python scripts/average_checkpoints.py --checkpoints FOLDER FOLDER --output NEW_FOLDER
 """
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.commands.average import main
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import HfArgumentParser
 
 from benchmarking.results import HEADER, Result, rows_of, write
 from benchmarking.sections import BenchmarkArguments, measure
 from benchmarking.timing import Machine
+from vanilla_transformer.command_line import CommandParser, run_command
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.training.model_card import markdown_table
 
@@ -36,7 +36,7 @@ def describe(machine: Machine) -> str:
 
 def main(arguments: list[str] | None = None) -> list[Result]:
     """Run the script; returns the results."""
-    args, data = HfArgumentParser([BenchmarkArguments, DataArguments]).parse_args_into_dataclasses(arguments)
+    args, data = CommandParser([BenchmarkArguments, DataArguments], __doc__).parse_args_into_dataclasses(arguments)
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -49,4 +49,4 @@ def main(arguments: list[str] | None = None) -> list[Result]:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

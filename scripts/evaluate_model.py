@@ -6,8 +6,9 @@ python scripts/evaluate_model.py --model runs/classifier --dataset user/reviews 
 Every option of the task's training script is there as well, such as --per_device_eval_batch_size.
 """
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.commands.evaluate import main
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

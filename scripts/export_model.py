@@ -4,8 +4,9 @@ python scripts/export_model.py --source runs/en-de --output runs/en-de-ct2 --to 
 python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to onnx
 """
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.commands.export import main
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -4,7 +4,6 @@ python scripts/figures.py                                         # all, into do
 python scripts/figures.py masks complexity --output lecture       # some of them, elsewhere
 """
 
-from argparse import ArgumentParser
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from plots.complexity import QUICK, complexity
 from plots.positions import permutation_equivariance, position_dot_products, position_shift, sinusoid_heat_map
 from plots.style import save
 from plots.training import label_smoothing, learning_rate_schedule
+from vanilla_transformer.command_line import CommandParser, run_command
 
 
 FIGURES = {
@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parent.parent / "docs" / "figures"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = ArgumentParser(description="Draw the figures that teach the Transformer.")
+    parser = CommandParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"Which figures: {', '.join(FIGURES)}; default all.")
     parser.add_argument("--output", type=Path, default=FOLDER, help="Folder for the pictures; default docs/figures.")
     parser.add_argument("--quick", action="store_true", help="Measure small sizes only: to see that it works.")
@@ -43,4 +43,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -7,8 +7,9 @@ Taken: Marian (opus-mt), FSMT (WMT19), M2M100 and NLLB, BART, GPT-1, GPT-2, BERT
 weights, code, generation settings and tokenizer; logits and generated text are the same.
 """
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.commands.import_checkpoint import main
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -4,8 +4,9 @@ python scripts/push_to_hub.py runs/quickstart-en-es user/quickstart-en-es --dry_
 python scripts/push_to_hub.py demo user/vanilla-transformer-demo --space --models user/quickstart-en-es
 """
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.commands.push import main
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -7,8 +7,9 @@ python scripts/quickstart.py --source_locale hi --target_locale en      # Hindi 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, HfArgumentParser
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from vanilla_transformer.command_line import CommandParser, run_command
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks import TRANSLATION
@@ -27,7 +28,7 @@ class QuickstartArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    (args,) = HfArgumentParser(QuickstartArguments).parse_args_into_dataclasses(arguments)
+    (args,) = CommandParser(QuickstartArguments, __doc__).parse_args_into_dataclasses(arguments)
     locales = (args.source_locale, args.target_locale)
     folder = Path(args.output_dir or f"runs/quickstart-{'-'.join(locales)}")
     if (folder / "model.safetensors").is_file():
@@ -52,4 +53,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,25 +1,88 @@
 """Serve a saved language model over HTTP, in the form of OpenAI's interface: `transformers serve` for our models.
 
 pip install "transformers[serving]"
-python scripts/serve.py FOLDER_OR_HUB_NAME --host 127.0.0.1 --port 8000
+python scripts/serve.py FOLDER_OR_HUB_NAME --port 8000
 
-`/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat template. The options are
-those of `transformers serve`, which by itself (in 5.23) finds no class that is saved beside the weights, not even with
---trust-remote-code: it looks for the name of the class among the library's own. So this puts the class there.
+For your own machine: it listens on 127.0.0.1 only, unless `--host` says otherwise, and has neither passwords nor
+encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat template. An
+answer ends at the model's `max_position_embeddings`, whatever a request asks for. SIGTERM ends it within seconds.
+
+Other options, such as --device, are those of `transformers serve`. By itself (in 5.23) it finds no class that is saved
+beside the weights, not even with --trust-remote-code: it looks for the name of the class among the library's own. So
+this puts the installed class there.
 """
 
-import sys
+from pathlib import Path
+from typing import Any
 
+import transformers
+import uvicorn
+from fastapi import HTTPException
+from huggingface_hub.constants import HF_HUB_CACHE
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.cli import serve as library_server
 from transformers.cli.serving import model_manager
 from transformers.cli.transformers import app
 
 from vanilla_transformer import VanillaTransformerForCausalLM
+from vanilla_transformer.command_line import CommandParser, run_command
+from vanilla_transformer.loading import model_class
 
 
-def main() -> None:
-    model_manager.transformers.VanillaTransformerForCausalLM = VanillaTransformerForCausalLM  # type: ignore[attr-defined]
-    app(["serve", *sys.argv[1:]])
+LAST_WAIT = 3  # seconds that answers under way are given when the server is told to end
+
+
+class ServedModel(VanillaTransformerForCausalLM):
+    """The model, whose answers end where its positions do."""
+
+    def generate(self, *, input_ids: Tensor, generation_config: GenerationConfig, **options: Any) -> Any:
+        length, most = input_ids.shape[1], self.config.max_position_embeddings
+        if length >= most:
+            raise HTTPException(
+                400, f"The prompt has {length} tokens; it must be shorter than {most}, the model's most."
+            )
+        generation_config.max_new_tokens = min(generation_config.max_new_tokens or most, most - length)
+        generation_config.max_length = None
+        generation_config.num_beams = generation_config.num_return_sequences = 1  # a request may bring a whole config
+        return super().generate(input_ids=input_ids, generation_config=generation_config, **options)
+
+
+class EndingServer(uvicorn.Server):
+    """Waits for answers under way, but not for ever."""
+
+    def __init__(self, config: uvicorn.Config):
+        config.timeout_graceful_shutdown = LAST_WAIT
+        super().__init__(config)
+
+
+def put_in_place() -> None:
+    """Put the classes where the library's server looks for them.
+
+    Raises:
+        ImportError: it no longer looks there.
+    """
+    looks_here = getattr(model_manager, "transformers", None) is transformers and hasattr(library_server, "Serve")
+    if not looks_here or not hasattr(model_manager.ModelManager, "_load_model"):
+        raise ImportError(
+            f"`transformers serve` of transformers {transformers.__version__} loads models otherwise; this is known "
+            "to work with 5.23."
+        )
+    transformers.VanillaTransformerForCausalLM = ServedModel  # type: ignore[attr-defined]
+    uvicorn.Server = EndingServer  # type: ignore[misc]
+    Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)  # /v1/models lists what is there
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("model", help="Folder of the language model, or its name on the Hub; before all options.")
+    parser.add_argument("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 is open to your network.")
+    parser.add_argument("--port", type=int, default=8000, help="Port to listen on.")
+    args, others = parser.parse_known_args(arguments)
+    model_class(args.model, ("VanillaTransformerForCausalLM",))
+    put_in_place()
+    app(["serve", args.model, "--host", args.host, "--port", str(args.port), *others])
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -5,6 +5,7 @@ python scripts/train_classifier.py --task regression --train_file train.jsonl --
 
 from functools import partial
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.tasks import CLASSIFICATION
 from vanilla_transformer.training.run import run
 
@@ -12,4 +13,4 @@ from vanilla_transformer.training.run import run
 main = partial(run, CLASSIFICATION)
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -5,6 +5,7 @@ python scripts/train_language_model.py --preset tiny --train_file shakespeare.tx
 
 from functools import partial
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.tasks import LANGUAGE_MODELING
 from vanilla_transformer.training.run import run
 
@@ -12,4 +13,4 @@ from vanilla_transformer.training.run import run
 main = partial(run, LANGUAGE_MODELING)
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -5,6 +5,7 @@ python scripts/train_question_answering.py --dataset squad --output_dir runs/rea
 
 from functools import partial
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.tasks import QUESTION_ANSWERING
 from vanilla_transformer.training.run import run
 
@@ -12,4 +13,4 @@ from vanilla_transformer.training.run import run
 main = partial(run, QUESTION_ANSWERING)
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

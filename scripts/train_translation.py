@@ -5,6 +5,7 @@ python scripts/train_translation.py --preset tiny --train_file train.en train.de
 
 from functools import partial
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.tasks import TRANSLATION
 from vanilla_transformer.training.run import run
 
@@ -12,4 +13,4 @@ from vanilla_transformer.training.run import run
 main = partial(run, TRANSLATION)
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -3,8 +3,9 @@
 python scripts/translate.py --model FOLDER_OR_HUB_NAME < source.txt > target.txt
 """
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.commands.translate import main
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -5,8 +5,9 @@ python scripts/walkthrough.py --model FOLDER --text "12 miles"            # any 
 python scripts/walkthrough.py --model FOLDER --text "12 miles" --stack decoder --layer 2 --head 1 --html walk.html
 """
 
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.commands.walk import main
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -3,6 +3,8 @@
 import sys
 from importlib import import_module
 
+from vanilla_transformer.command_line import run_command
+
 
 # Sub-command -> module in `vanilla_transformer.commands`.
 COMMANDS = {
@@ -28,15 +30,26 @@ def usage() -> str:
     )
 
 
-def main() -> None:
-    name, *arguments = sys.argv[1:] or ["--help"]
+def command(arguments: list[str]) -> None:
+    """Run the sub-command that the first argument names.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    name, *arguments = arguments or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
         return
     if name not in COMMANDS:
-        sys.exit(f"vanilla-transformer: there is no command {name!r}; there are: {', '.join(COMMANDS)}.")
+        raise ValueError(f"There is no command {name!r}; there are: {', '.join(COMMANDS)}.")
     sys.argv = [f"vanilla-transformer {name}", *arguments]  # what the command's help calls itself
-    import_module(f"vanilla_transformer.commands.{COMMANDS[name]}").main()
+    import_module(f"vanilla_transformer.commands.{COMMANDS[name]}").main(arguments)
+
+
+def main() -> None:
+    """The console command."""
+    sys.argv[0] = "vanilla-transformer"  # what errors and help call it
+    run_command(command)
 
 
 if __name__ == "__main__":

@@ -3,19 +3,30 @@
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-
-# Section 6.1: the output has at most so many tokens more than the input.
-EXTRA_TOKENS = 50
+from pipeline_vanilla_transformer import EXTRA_TOKENS
 
 
 def paper_decoding(num_beams: int = 4, length_penalty: float = 0.6) -> dict:
     """Generation options of section 6.1: beam search with the length penalty of Wu et al. (2016), which stops when
-    no unfinished hypothesis can win ("terminate early when possible"). A single beam has no use for either.
+    no unfinished hypothesis can win ("terminate early when possible").
+
+    A single beam has no use for either: its options take back those of a beam search, which a saved model may have.
     """
     if num_beams == 1:
-        return {"num_beams": 1}
+        return {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False, "gnmt_length_penalty": False}
     beam_options = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": "never"}
     return beam_options | {"gnmt_length_penalty": True}
+
+
+def decode_like_the_paper(model: PreTrainedModel, num_beams: int = 4, length_penalty: float = 0.6) -> None:
+    """Make `paper_decoding` the model's own way to generate, which is saved with it.
+
+    Raises:
+        ValueError: the model's generation has no such option, so that it would be left out in silence.
+    """
+    unknown = model.generation_config.update(**paper_decoding(num_beams, length_penalty))
+    if unknown:
+        raise ValueError(f"{type(model).__name__} does not know how to generate with: {', '.join(unknown)}.")
 
 
 @torch.inference_mode()

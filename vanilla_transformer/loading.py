@@ -1,32 +1,184 @@
-"""Saved models of this project, under their own heads."""
+"""Saved models of this project: under their own heads, by the installed classes, and none with damaged weights."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from transformers import AutoConfig, PreTrainedModel
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.utils import logging
 
 import vanilla_transformer
+from vanilla_transformer.conversion.mapping import MAPPINGS
 
 
-MODELS = tuple(name for name in vanilla_transformer.__all__ if name.endswith("Model") or "TransformerFor" in name)
+FAMILIES = (
+    vanilla_transformer.VanillaTransformerConfig,
+    vanilla_transformer.VanillaTransformerEncoderConfig,
+    vanilla_transformer.VanillaTransformerDecoderConfig,
+)
+# What each class is called in errors.
+KINDS = {
+    "VanillaTransformerForConditionalGeneration": "a translator",
+    "VanillaTransformerForCausalLM": "a language model",
+    "VanillaTransformerForMaskedLM": "a masked language model",
+    "VanillaTransformerForSequenceClassification": "a classifier",
+    "VanillaTransformerForTokenClassification": "a tagger",
+    "VanillaTransformerForQuestionAnswering": "a model for question answering",
+    "VanillaTransformerModel": "an encoder-decoder without output layer",
+    "VanillaTransformerEncoderModel": "an encoder without head",
+    "VanillaTransformerDecoderModel": "a decoder without output layer",
+}
+MODELS = tuple(KINDS)
 
 
-def model_class(source: str | Path, heads: tuple[str, ...] = MODELS, **options) -> type[PreTrainedModel]:
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """Without the library's reports below errors, where ours say the same."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
+def check_source(source: str | Path, short_names: bool = False) -> None:
+    """Tell a folder that is not there from a name on the Hub, which is one of an owner and one of a model.
+
+    Args:
+        source: of a model.
+        short_names: whether a name without an owner will do, as some of the library's oldest models have (gpt2).
+
+    Raises:
+        FileNotFoundError: there is no such folder, or it holds no model.
+    """
+    path = Path(source)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise FileNotFoundError(f"{source} holds no model: it has no config.json.")
+        return
+    may_be_a_name = len(path.parts) == 2 and not path.parent.is_dir() or short_names and len(path.parts) == 1
+    if not may_be_a_name or path.is_file():
+        raise FileNotFoundError(f"{source}: there is no such folder. Train a model first with: make quickstart")
+
+
+def wrong_class(source: str | Path, config: PreTrainedConfig, architecture: str, heads: Iterable[str]) -> ValueError:
+    """The error for a model of none of the classes `heads`, in words."""
+    if architecture in KINDS:
+        what = f"{source} is {KINDS[architecture]} ({architecture})"
+    else:
+        what = f"{source} holds a model of class {architecture}, which is not one of this project's"
+        if config.model_type in MAPPINGS:
+            what += f"; scripts/import_checkpoint.py makes one of it (model_type={config.model_type!r})"
+    return ValueError(f"{what}; needed is {' or '.join(KINDS[head] for head in heads)}.")
+
+
+def class_beside_the_weights(
+    source: str | Path, config: PreTrainedConfig, heads: Iterable[str], revision: str | None
+) -> type[PreTrainedModel] | None:
+    """The class that the source's own code has in the place of one of `heads`; None where it has no such code."""
+    code, architectures = getattr(config, "auto_map", None) or {}, config.architectures or []
+    wanted = {auto for family in FAMILIES for auto, name in family.auto_classes.items() if name in heads}
+    for reference in (code[auto] for auto in wanted & code.keys()):
+        if reference.split(".")[-1] in architectures:
+            return get_class_from_dynamic_module(reference, str(source), revision=revision)
+    return None
+
+
+def model_class(
+    source: str | Path,
+    heads: tuple[str, ...] = MODELS,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> type[PreTrainedModel]:
     """The class of a saved model.
 
     Args:
         source: its folder, or its name on the Hub.
         heads: names of the classes that will do.
-        options: of `from_pretrained`, such as `revision`.
+        trust_remote_code: run the code that lies beside the weights, if there is any, and give its class.
+        revision: of a model on the Hub.
 
     Raises:
+        FileNotFoundError: there is no such folder, or it holds no model.
         ValueError: it is of another class.
     """
-    architecture = (AutoConfig.from_pretrained(source, **options).architectures or ["none"])[0]
+    check_source(source)
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, revision=revision)
+    except StrictDataclassError as error:
+        raise ValueError(f"{source} has a config.json that cannot be: {error}") from error
+    if trust_remote_code and (remote := class_beside_the_weights(source, config, heads, revision)):
+        return remote
+    architecture = (config.architectures or ["none"])[0]
     if architecture not in heads:
-        raise ValueError(f"{source} holds a model of class {architecture}; it must be one of: {', '.join(heads)}.")
+        raise wrong_class(source, config, architecture, heads)
     return getattr(vanilla_transformer, architecture)
 
 
-def load_model(source: str | Path, heads: tuple[str, ...] = MODELS, **options) -> PreTrainedModel:
-    """A saved model by the installed code, in evaluation mode. Arguments and errors: see `model_class`."""
-    return model_class(source, heads, **options).from_pretrained(source, **options).eval()
+def load_model(
+    source: str | Path,
+    heads: tuple[str, ...] = MODELS,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+    **options,
+) -> PreTrainedModel:
+    """A saved model, in evaluation mode, by the installed code unless told otherwise.
+
+    Args:
+        options: more of `from_pretrained`, such as `attn_implementation`.
+    All others: see `model_class`; errors: also those of `load_whole`.
+    """
+    loaded_class = model_class(source, heads, trust_remote_code, revision)
+    return load_whole(loaded_class, source, trust_remote_code=trust_remote_code, revision=revision, **options)
+
+
+def load_whole(loaded_class: type[PreTrainedModel], source: str | Path, **options) -> PreTrainedModel:
+    """A saved model of a class, in evaluation mode, where its weights are all there and make sense.
+
+    Args:
+        options: of `from_pretrained`.
+
+    Raises:
+        ValueError: weights are missing, left over, of another shape, or not finite; or a file is damaged.
+    """
+    try:
+        with errors_only():
+            model, report = loaded_class.from_pretrained(
+                source,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # so that they are in the report
+                **options,
+            )
+    except (RuntimeError, SafetensorError, StrictDataclassError) as error:
+        raise ValueError(f"{source} cannot be loaded: {error}") from error
+    check_weights(source, model, report)
+    return model.eval()
+
+
+def check_weights(source: str | Path, model: PreTrainedModel, report: dict) -> None:
+    """Look through what `from_pretrained` reports with `output_loading_info`, and through the numbers themselves.
+
+    Raises:
+        ValueError: weights are missing, left over, of another shape than the config says, or not finite.
+    """
+    shapes = [f"{name} is {tuple(saved)}, not {tuple(wanted)}" for name, saved, wanted in report["mismatched_keys"]]
+    state = model.state_dict(keep_vars=True)
+    damaged = [name for name, weight in state.items() if weight.is_floating_point() and not weight.isfinite().all()]
+    for problem, names in (
+        ("lacks weights that its config asks for", report["missing_keys"]),
+        ("has weights that its config knows nothing of", report["unexpected_keys"]),
+        ("has weights of other shapes than its config says", shapes),
+        ("has weights that are not finite numbers", damaged),
+    ):
+        if names:
+            raise ValueError(f"{source} {problem}: {listed(names)}.")
+
+
+def listed(names: Iterable[str], most: int = 5) -> str:
+    """The first names, and how many more there are."""
+    first, rest = sorted(names)[:most], sorted(names)[most:]
+    return ", ".join(first) + (f" and {len(rest)} more" if rest else "")

@@ -26,7 +26,7 @@ from vanilla_transformer import (
     VanillaTransformerForTokenClassification,
 )
 from vanilla_transformer.data.tokenizer import train_tokenizer
-from vanilla_transformer.decoding import paper_decoding, translate
+from vanilla_transformer.decoding import decode_like_the_paper, translate
 
 
 TEXT = "one two three"
@@ -38,7 +38,7 @@ def save(folder: Path, make, template: str, **fields) -> str:
     torch.manual_seed(0)
     model = make(vocab_size=len(tokenizer), **fields)
     if template == "seq2seq":
-        model.generation_config.update(**paper_decoding())
+        decode_like_the_paper(model)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)

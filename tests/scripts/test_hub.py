@@ -39,7 +39,10 @@ MODEL_FILES = {
     "training_curve.png",
 }
 
-OTHERS = (".env", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json", "training_args.bin")
+OTHERS = (
+    ".env", "credentials.json", "model_notes.safetensors", "notes.py", "optimizer.pt", "rng_state.pth", "scheduler.pt",
+    "secret.png", "tokenizer_secret.json", "trainer_state.json", "training_args.bin",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -153,7 +156,7 @@ def test_a_private_upload_to_a_public_model_is_refused(hub, folder):
     assert push(hub, folder, "user/name").returncode == 0
     before = hub.repos["models", "user/name"].resolve("main")
     result = push(hub, folder, "user/name", "--private")
-    assert result.returncode == 1 and "user/name exists already and is public" in result.stderr
+    assert result.returncode == 2 and "user/name exists already and is public" in result.stderr
     assert hub.repos["models", "user/name"].resolve("main") == before
 
 
@@ -165,14 +168,14 @@ def test_a_branch_leaves_main_as_it_was(hub, folder):
 
 def test_without_a_token_the_message_says_what_to_do(hub, folder):
     result = push(hub, folder, "user/name", token=None)
-    assert result.returncode == 1 and not hub.repos
+    assert result.returncode == 2 and not hub.repos
     assert "There is no Hub token: run `hf auth login`, or set HF_TOKEN" in result.stderr
     assert "Traceback" not in result.stderr
 
 
 def test_a_wrong_token_is_reported_without_a_traceback(hub, folder):
     result = push(hub, folder, "user/name", token="hf_wrong")
-    assert result.returncode == 1 and not hub.repos
+    assert result.returncode == 2 and not hub.repos
     assert "401" in result.stderr and "Traceback" not in result.stderr
 
 
@@ -198,16 +201,17 @@ def change(folder: Path, name: str, text: str | None) -> None:
 def test_a_model_that_nobody_could_use_is_not_uploaded(name, text, message, hub, folder):
     change(folder, name, text)
     result = push(hub, folder, "user/name")
-    assert result.returncode == 1 and not hub.repos
+    assert result.returncode == 2 and not hub.repos
     assert message in result.stderr and "Traceback" not in result.stderr
 
 
 def test_a_link_out_of_the_folder_is_refused(hub, folder, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("not yours")
-    (folder / "helper.py").symlink_to(secret)
+    (folder / "training_curve.png").unlink()
+    (folder / "training_curve.png").symlink_to(secret)
     result = push(hub, folder, "user/name")
-    assert result.returncode == 1 and not hub.repos
+    assert result.returncode == 2 and not hub.repos
     assert f"is a link to {secret}, outside" in result.stderr
 
 
@@ -245,7 +249,7 @@ def test_the_demo_becomes_a_space_that_names_its_models(hub, tmp_path):
 
     change(demo, "README.md", SPACE_CARD.replace("gradio", "docker"))
     result = push(hub, demo, "user/other", "--space")
-    assert result.returncode == 1 and "must say sdk: gradio" in result.stderr
+    assert result.returncode == 2 and "must say sdk: gradio" in result.stderr
 
 
 PUSH_BY_THE_LIBRARY = """

@@ -6,7 +6,11 @@ import socket
 import subprocess
 import sys
 import time
-from urllib.error import URLError
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -17,7 +21,8 @@ from transformers import AutoConfig, AutoModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_serve_available
 
-from family import decoder_only, encoder_only, tokens
+import serve
+from family import decoder_only, encoder_decoder, encoder_only, tokens
 from fresh_process import ROOT
 from vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerEncoderModel
 from vanilla_transformer.data.tokenizer import train_tokenizer
@@ -114,9 +119,9 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def ask(url: str, body: dict | None = None) -> dict:
+def ask(url: str, body: dict | None = None, timeout: float = 60) -> dict:
     data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=60) as response:
+    with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=timeout) as response:
         return json.load(response)
 
 
@@ -127,22 +132,19 @@ def is_healthy(url: str) -> bool:
         return False
 
 
-@pytest.fixture
-def served(tmp_path):
-    """Address of a server in a process of its own, the model and the tokenizer that it serves."""
-    torch.manual_seed(0)
-    tokenizer = train_tokenizer(["To be, or not to be, that is the question"], "causal", vocab_size=300)
-    model = decoder_only(vocab_size=len(tokenizer))
+@contextmanager
+def serving(folder: Path, model, tokenizer) -> Iterator[tuple[str, subprocess.Popen]]:
+    """A server in a process of its own, by its address."""
     for part in (model, tokenizer):
-        part.save_pretrained(tmp_path / "model")
+        part.save_pretrained(folder / "model")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, ROOT / "scripts/serve.py", "model", "--host", "127.0.0.1", "--port", str(port)]
-    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
-    with (tmp_path / "log").open("w") as log:
+    command = [sys.executable, ROOT / "scripts/serve.py", "model", "--port", str(port), "--device", "cpu"]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    with (folder / "log").open("w") as log:
         server = subprocess.Popen(
-            [*command, "--device", "cpu"],
-            cwd=tmp_path,
+            command,
+            cwd=folder,
             env={"PATH": os.environ["PATH"]} | environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -150,15 +152,32 @@ def served(tmp_path):
         )
     try:
         while not is_healthy(url):
-            assert server.poll() is None, (tmp_path / "log").read_text()
+            assert server.poll() is None, (folder / "log").read_text()
             time.sleep(0.2)
-        yield url, model, tokenizer
+        yield url, server
     finally:
-        server.terminate()
+        server.kill()
         server.wait(timeout=20)
 
 
-@pytest.mark.skipif(not is_serve_available(), reason='needs pip install "transformers[serving]"')
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(["To be, or not to be, that is the question"], "causal", vocab_size=300)
+
+
+@pytest.fixture
+def served(tokenizer, tmp_path):
+    """Address of a server, the model and the tokenizer that it serves."""
+    torch.manual_seed(0)
+    model = decoder_only(vocab_size=len(tokenizer), max_position_embeddings=40)
+    with serving(tmp_path, model, tokenizer) as (url, _):
+        yield url, model, tokenizer
+
+
+needs_server = pytest.mark.skipif(not is_serve_available(), reason='needs pip install "transformers[serving]"')
+
+
+@needs_server
 def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
     url, model, tokenizer = served
     batch = tokenizer("To be, or", return_tensors="pt")
@@ -170,3 +189,43 @@ def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
     assert chat["choices"][0]["message"] == {"role": "assistant", "content": expected}
     assert (chat["object"], chat["usage"]["completion_tokens"]) == ("chat.completion", 7)
     assert ask(f"{url}/v1/completions", {**options, "prompt": "To be, or"})["choices"][0]["text"] == expected
+
+    # No request takes more than the model has positions for, in whatever way it asks.
+    greedy = json.dumps({"max_new_tokens": 10**9, "num_beams": 10**6, "eos_token_id": None})
+    for wish in ({"max_tokens": 10**9}, {"generation_config": greedy}):
+        answer = ask(f"{url}/v1/completions", {"model": "model", "prompt": "To be, or", **wish})
+        assert answer["usage"]["total_tokens"] <= 40
+    with pytest.raises(HTTPError, match="400") as refused:
+        ask(f"{url}/v1/completions", {**options, "prompt": "To be, or " * 50})
+    assert "it must be shorter than 40" in refused.value.read().decode()
+    assert ask(f"{url}/v1/models")["object"] == "list"
+
+
+@needs_server
+def test_sigterm_ends_the_server_within_seconds_though_it_is_answering(tokenizer, tmp_path):
+    model = decoder_only(vocab_size=len(tokenizer), max_position_embeddings=100_000, eos_token_id=None)
+    model.generation_config.eos_token_id = None  # an answer takes minutes
+    with serving(tmp_path, model, tokenizer) as (url, server), ThreadPoolExecutor(1) as pool:
+        body = {"model": "model", "prompt": "To be", "max_tokens": 10**9}
+        answer = pool.submit(ask, f"{url}/v1/completions", body)
+        time.sleep(3)
+        assert not answer.done()
+        server.terminate()
+        server.wait(timeout=15)
+        assert answer.exception(timeout=5) is not None
+
+
+@needs_server
+def test_what_is_no_language_model_is_told_plainly(tokenizer, tmp_path):
+    encoder_decoder().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="is a translator .*; needed is a language model"):
+        serve.main([str(tmp_path)])
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        serve.main([str(tmp_path / "nothing"), "--port", "1"])
+
+
+@needs_server
+def test_a_library_that_loads_models_in_another_way_is_told_plainly(monkeypatch):
+    monkeypatch.delattr(serve.model_manager, "transformers")
+    with pytest.raises(ImportError, match="loads models otherwise; this is known to work with 5.23"):
+        serve.put_in_place()

@@ -7,8 +7,7 @@ python scripts/average_checkpoints.py --checkpoints FOLDER FOLDER --output NEW_F
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import HfArgumentParser
-
+from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.training.averaging import complete_checkpoints, save_average
 
 
@@ -21,7 +20,7 @@ class AverageArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    (args,) = HfArgumentParser(AverageArguments).parse_args_into_dataclasses(arguments)
+    (args,) = CommandParser(AverageArguments, __doc__).parse_args_into_dataclasses(arguments)
     if bool(args.run) == bool(args.checkpoints):
         raise ValueError("Give either --run or --checkpoints.")
     folders = [Path(folder) for folder in args.checkpoints]

@@ -12,8 +12,9 @@ import tempfile
 from argparse import ArgumentParser
 from dataclasses import dataclass, field
 
-from transformers import AutoConfig, AutoTokenizer, HfArgumentParser, PreTrainedConfig
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.data.checks import CLASS_COLUMNS
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits
@@ -28,6 +29,7 @@ from vanilla_transformer.training.task import HELD_OUT, Scores
 class EvaluationArguments:
     model: str = field(metadata={"help": "Folder of the model, or its name on the Hub."})
     scores: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
+    trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
 
 def known_classes(config: PreTrainedConfig) -> set:
@@ -46,12 +48,12 @@ def main(arguments: list[str] | None = None) -> Scores:
     first.add_argument("--model")
     name = first.parse_known_args(given)[0].model
     if name is None:  # so that help can be had, and else the missing option is named
-        HfArgumentParser([EvaluationArguments, DataArguments]).parse_args(given)
+        CommandParser([EvaluationArguments, DataArguments], __doc__).parse_args(given)
     task = TASKS[model_class(name, tuple(TASKS)).__name__]
     config = AutoConfig.from_pretrained(name)
 
     with tempfile.TemporaryDirectory() as unused:
-        parser = HfArgumentParser([EvaluationArguments, DataArguments, task.arguments_class])
+        parser = CommandParser([EvaluationArguments, DataArguments, task.arguments_class], __doc__)
         parser.set_defaults(output_dir=unused, **task.saved_options(config))
         options, data, scoring = parser.parse_args_into_dataclasses(given)
         kind = task.data_for(scoring)
@@ -59,7 +61,8 @@ def main(arguments: list[str] | None = None) -> Scores:
         held_out = {split: splits[split] for split in HELD_OUT if split in splits}
         if not held_out:
             raise ValueError("There is nothing to score: give --test_file, or --splits test=NAME of a data set.")
-        model, tokenizer = load_model(name, tuple(TASKS)), AutoTokenizer.from_pretrained(name)
+        model = load_model(name, tuple(TASKS), options.trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=options.trust_remote_code)
         scores, notes = task.score(task.make_trainer(model, tokenizer, scoring, {}), held_out)
     print_scores(scores, notes)
     if options.scores is not None:

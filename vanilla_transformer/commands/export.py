@@ -7,8 +7,9 @@ python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import AutoTokenizer, HfArgumentParser
+from transformers import AutoTokenizer
 
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.files import new_folder
 from vanilla_transformer.loading import MODELS, load_model
 
@@ -26,6 +27,7 @@ class ExportArguments:
     quantization: str | None = field(
         default=None, metadata={"help": "Type of the stored weights, of CTranslate2.", "choices": list(QUANTIZATIONS)}
     )
+    trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
     def __post_init__(self):
         if self.to == "onnx" and self.quantization is not None:
@@ -35,8 +37,9 @@ class ExportArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    (args,) = HfArgumentParser(ExportArguments).parse_args_into_dataclasses(arguments)
-    model, tokenizer = load_model(args.source, EXPORTED).float(), AutoTokenizer.from_pretrained(args.source)
+    (args,) = CommandParser(ExportArguments, __doc__).parse_args_into_dataclasses(arguments)
+    model = load_model(args.source, EXPORTED, args.trust_remote_code).float()
+    tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=args.trust_remote_code)
     with new_folder(args.output) as part:
         if args.to == "ctranslate2":
             # Each runtime is needed for its own format only.

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, set_seed
+from transformers import AutoTokenizer, set_seed
 
-import vanilla_transformer  # noqa: F401  (registers the Auto classes)
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.decoding import continue_text
 from vanilla_transformer.files import map_by_length, open_output, utf8_lines
+from vanilla_transformer.loading import load_model
 
 
 @dataclass
@@ -23,20 +24,21 @@ class GenerateArguments:
     max_new_tokens: int = field(default=100, metadata={"help": "Length of a continuation, in tokens."})
     do_sample: bool = field(default=True, metadata={"help": "Sample; with --do_sample false take the likeliest."})
     temperature: float = field(default=1.0, metadata={"help": "Below 1 sharpens the distribution that is sampled."})
-    top_k: int = field(default=50, metadata={"help": "Sample among so many likeliest tokens; 0 is all."})
+    top_k: int = field(default=50, metadata={"help": "Sample among this many of the likeliest tokens; 0 is all."})
     top_p: float = field(
         default=1.0, metadata={"help": "Sample among the likeliest tokens of this total probability."}
     )
     seed: int = field(default=0, metadata={"help": "Seed of the sampling."})
     device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device."})
+    trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    (args,) = HfArgumentParser(GenerateArguments).parse_args_into_dataclasses(arguments)
-    set_seed(args.seed)
+    (args,) = CommandParser(GenerateArguments, __doc__).parse_args_into_dataclasses(arguments)
+    model = load_model(args.model, ("VanillaTransformerForCausalLM",), args.trust_remote_code).to(args.device)
+    tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
     prompts = list(utf8_lines(args.input))
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForCausalLM.from_pretrained(args.model, trust_remote_code=True).to(args.device).eval()
+    set_seed(args.seed)
     options = {"do_sample": args.do_sample, "max_new_tokens": args.max_new_tokens, "max_length": None}
     if args.do_sample:
         options |= {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}

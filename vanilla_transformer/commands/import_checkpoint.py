@@ -10,12 +10,13 @@ weights, code, generation settings and tokenizer; logits and generated text are 
 from dataclasses import dataclass, field
 
 import transformers
-from transformers import AutoConfig, HfArgumentParser, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
+from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.conversion.from_others import convert, convert_tokenizer, mapping_for
 from vanilla_transformer.conversion.to_others import REVERSE
 from vanilla_transformer.files import new_folder
-from vanilla_transformer.loading import load_model
+from vanilla_transformer.loading import check_source, load_model
 
 
 @dataclass
@@ -31,6 +32,7 @@ class ImportArguments:
 def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
     """The converted model."""
     if to is None:
+        check_source(source, short_names=True)
         config = AutoConfig.from_pretrained(source, revision=revision)
         _, architecture = mapping_for(config)
         return convert(getattr(transformers, architecture).from_pretrained(source, revision=revision))
@@ -39,7 +41,7 @@ def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    (args,) = HfArgumentParser(ImportArguments).parse_args_into_dataclasses(arguments)
+    (args,) = CommandParser(ImportArguments, __doc__).parse_args_into_dataclasses(arguments)
     with new_folder(args.output) as part:
         model = load(args.source, args.revision, args.to)
         model.save_pretrained(part)

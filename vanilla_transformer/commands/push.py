@@ -6,29 +6,31 @@ python scripts/push_to_hub.py demo user/vanilla-transformer-demo --space --model
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, RepoCard, SpaceCard, get_token
-from huggingface_hub.errors import HfHubHTTPError
+from transformers.dynamic_module_utils import get_relative_import_files
 
 import vanilla_transformer
+from vanilla_transformer.command_line import CommandParser
 
 
-# What goes, by glob pattern. Everything else stays here: states of optimizers, schedulers and random generators,
-# training arguments (pickles all), checkpoints, logs, hidden files.
+# What goes of a model, by name; and its code, by what its config names and that imports. Everything else stays here:
+# states of optimizers, schedulers and random generators, training arguments (pickles all), checkpoints, logs, notes.
 MODEL_FILES = (
     "README.md",
+    "training_curve.png",
     "config.json",
     "generation_config.json",
-    "model*.safetensors",
+    "model.safetensors",
     "model.safetensors.index.json",
-    "tokenizer*.json",
+    "model-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9].safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "chat_template.jinja",
-    "*.py",
-    "*.png",
 )
 LIBRARY_FILES = ("*_vanilla_transformer.py", "vanilla_transformer/**/*.py")
 SPACE_FILES = (
@@ -65,19 +67,33 @@ def left_out(folder: Path, files: list[Path]) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in taken)
 
 
+def code_of(folder: Path) -> list[str]:
+    """The files of code that a model needs: those that its config names, and what these import beside them.
+
+    Raises:
+        FileNotFoundError: there is no config, or it names code that is not there.
+    """
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} has no config.json: give the folder that a training script has saved.")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    named = [*config.get("auto_map", {}).values(), *(p["impl"] for p in config.get("custom_pipelines", {}).values())]
+    files = {
+        f"{reference.split('.')[0]}.py" for reference in named if "--" not in reference
+    }  # those of no other model
+    for name in sorted(files):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} has no {name}, which its config.json names: save the model again.")
+    imported = {path for name in files for path in get_relative_import_files(folder / name)}
+    return sorted(files | {Path(path).relative_to(folder).as_posix() for path in imported})
+
+
 def check_model(folder: Path, files: list[Path]) -> None:
     """Raise a FileNotFoundError for a part without which nobody can load or understand the model."""
     names = {path.name for path in files}
-    for name in ("config.json", "README.md"):
-        if name not in names:
-            raise FileNotFoundError(f"{folder} has no {name}: give the folder that a training script has saved.")
+    if "README.md" not in names:
+        raise FileNotFoundError(f"{folder} has no README.md: give the folder that a training script has saved.")
     if not any(name.endswith(".safetensors") for name in names):
-        raise FileNotFoundError(f"{folder} has no weights: no file there is called model*.safetensors.")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    code = [*config.get("auto_map", {}).values(), *(p["impl"] for p in config.get("custom_pipelines", {}).values())]
-    for module in sorted({reference.split(".")[0] for reference in code}):
-        if f"{module}.py" not in names:
-            raise FileNotFoundError(f"{folder} has no {module}.py, which its config.json names: save the model again.")
+        raise FileNotFoundError(f"{folder} has no weights: no file there is called model.safetensors.")
 
 
 def check_space(folder: Path, files: list[Path]) -> None:
@@ -166,7 +182,7 @@ def push(args: argparse.Namespace, files: list[Path], card: RepoCard) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="Folder of the saved model, or of the demo.")
     parser.add_argument("repo_id", help="Name on the Hub, as user/name.")
     parser.add_argument("--private", action="store_true", help="Make the repository private.")
@@ -178,20 +194,18 @@ def main(arguments: list[str] | None = None) -> None:
         "--models", nargs="+", default=[], help="Hub names of the models that the Space shows: its variable MODEL_ID."
     )
     args = parser.parse_args(arguments)
-    try:
-        if not args.folder.is_dir():
-            raise FileNotFoundError(f"{args.folder}: there is no such folder.")
-        if args.models and not args.space:
-            raise ValueError("--models is an option of --space.")
-        files = select_files(args.folder, SPACE_FILES if args.space else MODEL_FILES)
-        (check_space if args.space else check_model)(args.folder, files)
-        card = load_card(args.folder, args.space, args.models)
-        print(describe(args.folder, files, args.space))
-        if args.dry_run:
-            print(f"A dry run: nothing was sent to {args.repo_id}.")
-            return
-        if get_token() is None:
-            raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one that may write.")
-        print(push(args, files, card))
-    except (ValueError, OSError, HfHubHTTPError) as error:
-        sys.exit(f"push_to_hub.py: {error}")
+    if not args.folder.is_dir():
+        raise FileNotFoundError(f"{args.folder}: there is no such folder.")
+    if args.models and not args.space:
+        raise ValueError("--models is an option of --space.")
+    patterns = SPACE_FILES if args.space else (*MODEL_FILES, *code_of(args.folder))
+    files = select_files(args.folder, patterns)
+    (check_space if args.space else check_model)(args.folder, files)
+    card = load_card(args.folder, args.space, args.models)
+    print(describe(args.folder, files, args.space))
+    if args.dry_run:
+        print(f"A dry run: nothing was sent to {args.repo_id}.")
+        return
+    if get_token() is None:
+        raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one that may write.")
+    print(push(args, files, card))

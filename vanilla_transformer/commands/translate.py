@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, HfArgumentParser
+from transformers import AutoTokenizer
 
-import vanilla_transformer  # noqa: F401  (registers the Auto classes)
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
 from vanilla_transformer.files import map_by_length, open_output, utf8_lines
+from vanilla_transformer.loading import load_model
 
 
 @dataclass
@@ -21,16 +22,18 @@ class TranslateArguments:
     output: str = field(default="-", metadata={"help": "File for the translations; - is standard output."})
     batch_size: int = field(default=64, metadata={"help": "Texts translated at once."})
     num_beams: int | None = field(default=None, metadata={"help": "Beam size; by default the model's own."})
-    length_penalty: float | None = field(default=None, metadata={"help": "Alpha; by default the model's own."})
+    length_penalty: float | None = field(default=None, metadata={"help": "Its alpha; by default the model's own."})
     extra_tokens: int = field(default=EXTRA_TOKENS, metadata={"help": "Output length beyond the input's, in tokens."})
     device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device."})
+    trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    (args,) = HfArgumentParser(TranslateArguments).parse_args_into_dataclasses(arguments)
+    (args,) = CommandParser(TranslateArguments, __doc__).parse_args_into_dataclasses(arguments)
+    model = load_model(args.model, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
+    model = model.to(args.device)
+    tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
     lines = list(utf8_lines(args.input))
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForSeq2SeqLM.from_pretrained(args.model, trust_remote_code=True).to(args.device).eval()
     options = {
         name: getattr(args, name) for name in ("num_beams", "length_penalty") if getattr(args, name) is not None
     }

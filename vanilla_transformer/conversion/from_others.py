@@ -76,7 +76,7 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
     model_class = getattr(vanilla_transformer, config_class.auto_classes[auto_class])
     ours = model_class(config_class(**fields))
     missing, unexpected = ours.load_state_dict(weights, strict=False)
-    assert not missing and not unexpected, f"not mapped: {missing} of ours, {unexpected} of theirs"
+    require(not missing and not unexpected, f"There is no counterpart of: {', '.join([*missing, *unexpected])}.")
     if ours.can_generate():
         ours.generation_config = copy.deepcopy(theirs.generation_config)
     return ours.eval()

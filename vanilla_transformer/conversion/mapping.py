@@ -1,6 +1,7 @@
 """How published models of this architecture name and lay out what ours has: one table for each, read either way.
 
-A `Mapping` says which config fields a model has, and what its weights are called here; `convert` follows it.
+A `Mapping` says which config fields a model has, and what its weights are called here; `convert` follows it, and the
+converters in `to_others` read the same tables backwards.
 """
 
 import re
@@ -80,6 +81,60 @@ DISTILBERT_NAMES = [
     ("vocab_projector.", "lm_head."),
 ]
 
+# Fields of configs, theirs and ours, whose values are the same.
+TRANSLATOR_FIELDS = [
+    ("d_model", "d_model"),
+    ("encoder_attention_heads", "num_heads"),
+    ("encoder_layers", "encoder_layers"),
+    ("decoder_layers", "decoder_layers"),
+    ("encoder_ffn_dim", "d_ff"),
+    ("decoder_ffn_dim", "decoder_d_ff"),
+    ("activation_function", "activation_function"),
+    ("dropout", "dropout"),
+    ("attention_dropout", "attention_dropout"),
+    ("activation_dropout", "activation_dropout"),
+    ("scale_embedding", "scale_embedding"),
+    ("max_position_embeddings", "max_position_embeddings"),
+    ("decoder_start_token_id", "decoder_start_token_id"),
+    ("vocab_size", "vocab_size"),
+]
+GPT_FIELDS = [
+    ("vocab_size", "vocab_size"),
+    ("n_embd", "d_model"),
+    ("n_head", "num_heads"),
+    ("n_layer", "num_layers"),
+    ("resid_pdrop", "dropout"),
+    ("attn_pdrop", "attention_dropout"),
+    ("layer_norm_epsilon", "layer_norm_eps"),
+    ("n_positions", "max_position_embeddings"),
+]
+GPT2_FIELDS = [*GPT_FIELDS, ("activation_function", "activation_function")]
+# DistilBERT's config has names of its own for some, and aliases for these.
+ENCODER_FIELDS = [
+    ("vocab_size", "vocab_size"),
+    ("hidden_size", "d_model"),
+    ("num_attention_heads", "num_heads"),
+    ("num_hidden_layers", "num_layers"),
+    ("max_position_embeddings", "max_position_embeddings"),
+]
+BERT_FIELDS = [
+    *ENCODER_FIELDS,
+    ("intermediate_size", "d_ff"),
+    ("hidden_act", "activation_function"),
+    ("hidden_dropout_prob", "dropout"),
+    ("attention_probs_dropout_prob", "attention_dropout"),
+    ("type_vocab_size", "type_vocab_size"),
+]
+DISTILBERT_FIELDS = [
+    *ENCODER_FIELDS,
+    ("hidden_dim", "d_ff"),
+    ("activation", "activation_function"),
+    ("dropout", "dropout"),
+    ("attention_dropout", "attention_dropout"),
+]
+TOKEN_FIELDS = [(name, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
+Fields = list[tuple[str, str]]
+
 FUSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # of GPT-1 and GPT-2: (inputs, outputs)
 
 
@@ -92,34 +147,29 @@ def require(condition: bool, reason: str) -> None:
         raise CannotRepresent(reason)
 
 
-def activation_of(name: str) -> str:
+def our_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
+    """Values of their config under our names.
+
+    Raises:
+        CannotRepresent: an activation function that the library does not have.
+    """
+    values = {ours: getattr(config, theirs) for theirs, ours in fields}
+    name = values.get("activation_function", "relu")
     require(name in ACT2FN, f"activation {name!r} is not one of: {', '.join(ACT2FN)}.")
-    return name
+    return values
+
+
+def their_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
+    """Values of our config under their names."""
+    return {theirs: getattr(config, ours) for theirs, ours in fields}
 
 
 def translator_fields(config: PreTrainedConfig) -> dict[str, Any]:
     """What the translators share that come from fairseq's code or keep its config."""
     heads = (config.encoder_attention_heads, config.decoder_attention_heads)
     require(heads[0] == heads[1], f"{heads[0]} heads in the encoder, {heads[1]} in the decoder: ours has one number.")
-    return {
-        "d_model": config.d_model,
-        "num_heads": heads[0],
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "d_ff": config.encoder_ffn_dim,
-        "decoder_d_ff": config.decoder_ffn_dim,
-        "activation_function": activation_of(config.activation_function),
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
-        "scale_embedding": config.scale_embedding,
-        "max_position_embeddings": config.max_position_embeddings,
-        "decoder_start_token_id": config.decoder_start_token_id,
-        "vocab_size": config.vocab_size,
-        "attention_bias": True,
-        "layer_norm_eps": 1e-5,
-        "sinusoid_layout": "half_split",
-    }
+    own = {"attention_bias": True, "layer_norm_eps": 1e-5, "sinusoid_layout": "half_split"}
+    return our_fields(config, TRANSLATOR_FIELDS) | own
 
 
 def marian_fields(config: PreTrainedConfig) -> dict[str, Any]:
@@ -144,18 +194,10 @@ def fsmt_fields(config: PreTrainedConfig) -> dict[str, Any]:
     return translator_fields(config) | positions | sizes
 
 
-def gpt_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    return {
-        "vocab_size": config.vocab_size,
-        "d_model": config.n_embd,
-        "num_heads": config.n_head,
-        "num_layers": config.n_layer,
+def gpt_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
+    return our_fields(config, fields) | {
         "d_ff": getattr(config, "n_inner", None) or 4 * config.n_embd,
-        "dropout": config.resid_pdrop,
-        "attention_dropout": config.attn_pdrop,
-        "layer_norm_eps": config.layer_norm_epsilon,
         "position_embedding": "learned",
-        "max_position_embeddings": config.n_positions,
         "scale_embedding": False,
         "attention_bias": True,
     }
@@ -163,7 +205,8 @@ def gpt_fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 def gpt1_fields(config: PreTrainedConfig) -> dict[str, Any]:
     functions = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}  # what GPT-1 means by them
-    return gpt_fields(config) | {"activation_function": functions[config.afn]}
+    require(config.afn in functions, f"afn={config.afn!r} is not one of: {', '.join(functions)}.")
+    return gpt_fields(config, GPT_FIELDS) | {"activation_function": functions[config.afn]}
 
 
 def gpt2_fields(config: PreTrainedConfig) -> dict[str, Any]:
@@ -172,20 +215,14 @@ def gpt2_fields(config: PreTrainedConfig) -> dict[str, Any]:
     require(
         not config.scale_attn_by_inverse_layer_idx, "scale_attn_by_inverse_layer_idx=True: ours has one scale for all."
     )
-    function = {"activation_function": activation_of(config.activation_function)}
-    return gpt_fields(config) | function | {"norm_position": "pre"}
+    return gpt_fields(config, GPT2_FIELDS) | {"norm_position": "pre"}
 
 
-def encoder_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """What BERT and DistilBERT share; DistilBERT's config has names of its own for some, and aliases for these."""
-    return {
-        "vocab_size": config.vocab_size,
-        "d_model": config.hidden_size,
-        "num_heads": config.num_attention_heads,
-        "num_layers": config.num_hidden_layers,
+def encoder_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
+    """What BERT and DistilBERT share."""
+    return our_fields(config, fields) | {
         "layer_norm_eps": getattr(config, "layer_norm_eps", 1e-12),
         "position_embedding": "learned",
-        "max_position_embeddings": config.max_position_embeddings,
         "scale_embedding": False,
         "normalize_embedding": True,
         "attention_bias": True,
@@ -198,22 +235,11 @@ def bert_fields(config: PreTrainedConfig) -> dict[str, Any]:
     kind = getattr(config, "position_embedding_type", "absolute")
     require(kind == "absolute", f"position_embedding_type={kind!r}: ours adds absolute positions to the embeddings.")
     require(not config.is_decoder, "is_decoder=True: ours is an encoder.")
-    return encoder_fields(config) | {
-        "d_ff": config.intermediate_size,
-        "activation_function": activation_of(config.hidden_act),
-        "dropout": config.hidden_dropout_prob,
-        "attention_dropout": config.attention_probs_dropout_prob,
-        "type_vocab_size": config.type_vocab_size,
-    }
+    return encoder_fields(config, BERT_FIELDS)
 
 
 def distilbert_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    return encoder_fields(config) | {
-        "d_ff": config.hidden_dim,
-        "activation_function": activation_of(config.activation),
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-    }
+    return encoder_fields(config, DISTILBERT_FIELDS)
 
 
 @dataclass(frozen=True)

@@ -158,9 +158,9 @@ def export_translator(model: PreTrainedModel, folder: Path) -> None:
         "cross": empty_caches(model, layers, length=7),
     }
     free = {
-        "input_ids": dynamic(ids := inputs["input_ids"], 0, 1),
+        "input_ids": dynamic(inputs["input_ids"], 0, 1),
         "past": dynamic(inputs["past"], 0, 2),
-        "encoder_attention_mask": dynamic(ids, 0, 1),
+        "encoder_attention_mask": dynamic(inputs["encoder_attention_mask"], 0, 1),
         "cross": dynamic(inputs["cross"], 0, 2),
     }
     names = ["input_ids", *cache_names("past", layers), "encoder_attention_mask", *cross_names]

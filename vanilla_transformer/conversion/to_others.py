@@ -15,9 +15,13 @@ from transformers import (
 from vanilla_transformer.conversion.mapping import (
     FAIRSEQ_NAMES,
     FUSED,
+    GPT2_FIELDS,
     GPT_NAMES,
+    TOKEN_FIELDS,
+    TRANSLATOR_FIELDS,
     interleaved_to_half_split,
     require,
+    their_fields,
     to_theirs,
 )
 
@@ -45,27 +49,11 @@ def to_marian(ours: PreTrainedModel) -> MarianMTModel:
     target_vocab_size = config.target_vocab_size or config.vocab_size
     theirs = MarianMTModel(
         MarianConfig(
-            vocab_size=config.vocab_size,
+            **their_fields(config, [*TRANSLATOR_FIELDS, *TOKEN_FIELDS]),
+            decoder_attention_heads=config.num_heads,
             decoder_vocab_size=target_vocab_size,
             share_encoder_decoder_embeddings=shared,
             tie_word_embeddings=config.tie_word_embeddings,
-            d_model=config.d_model,
-            encoder_layers=config.encoder_layers,
-            decoder_layers=config.decoder_layers,
-            encoder_attention_heads=config.num_heads,
-            decoder_attention_heads=config.num_heads,
-            encoder_ffn_dim=config.d_ff,
-            decoder_ffn_dim=config.decoder_d_ff,
-            activation_function=config.activation_function,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            activation_dropout=config.activation_dropout,
-            scale_embedding=config.scale_embedding,
-            max_position_embeddings=config.max_position_embeddings,
-            decoder_start_token_id=config.decoder_start_token_id,
-            pad_token_id=config.pad_token_id,
-            bos_token_id=config.bos_token_id,
-            eos_token_id=config.eos_token_id,
             forced_eos_token_id=None,
         )
     )
@@ -101,21 +89,10 @@ def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
         weights[name.replace("q_proj", "qkv_proj")] = torch.cat(parts)
     theirs = GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=config.vocab_size,
-            n_embd=config.d_model,
-            n_layer=config.num_layers,
-            n_head=config.num_heads,
+            **their_fields(config, [*GPT2_FIELDS, *TOKEN_FIELDS]),
             n_inner=config.d_ff,
-            n_positions=config.max_position_embeddings,
-            activation_function=config.activation_function,
-            resid_pdrop=config.dropout,
             embd_pdrop=config.dropout,
-            attn_pdrop=config.attention_dropout,
-            layer_norm_epsilon=config.layer_norm_eps,
             tie_word_embeddings=config.tie_word_embeddings and not scaled,
-            pad_token_id=config.pad_token_id,
-            bos_token_id=config.bos_token_id,
-            eos_token_id=config.eos_token_id,
         )
     )
     names = [pair for pair in GPT_NAMES if "s_embed" not in pair[0]]  # without GPT-1's
@@ -137,7 +114,7 @@ def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tens
     parameters = dict(theirs.named_parameters())
     computed = ("bias", "embed_positions.weight")  # by theirs, or 0
     wrong = [name for name in missing if name in parameters and not name.endswith(computed)]
-    assert not wrong and not unexpected, f"not mapped: {wrong} of theirs, {unexpected} of ours"
+    require(not wrong and not unexpected, f"There is no counterpart of: {', '.join([*wrong, *unexpected])}.")
     with torch.no_grad():
         for name in missing:
             if name.endswith("bias") and name in parameters:
@@ -156,5 +133,7 @@ def finish(theirs: PreTrainedModel, ours: PreTrainedModel) -> PreTrainedModel:
     return theirs.eval()
 
 
-REVERSE = {"marian": ("VanillaTransformerForConditionalGeneration", to_marian)}
-REVERSE["gpt2"] = ("VanillaTransformerForCausalLM", to_gpt2)
+REVERSE = {
+    "marian": ("VanillaTransformerForConditionalGeneration", to_marian),
+    "gpt2": ("VanillaTransformerForCausalLM", to_gpt2),
+}

@@ -10,11 +10,11 @@ from vanilla_transformer.inside.worked_examples import WorkedExample
 
 
 def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
-    """The steps that the source of a worked example explains."""
+    """The steps that the source of a worked example explains. Layer and head are counted from 0."""
     steps = record(example.model(), example.inputs(), layer, head)
-    shown = [step for step in steps if (step.part, step.name) in example.steps]
-    printed = example.printed if head == 0 else {}
-    return Walk(example.title, example.note, shown, example.words(), [], printed)
+    wanted = {(part, name) for part, name in example.steps if head == 0 or name not in example.first_head_only}
+    shown = [step for step in steps if (step.part, step.name) in wanted]
+    return Walk(example.title, example.note, shown, example.words(), [], example.printed_of(head))
 
 
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
@@ -31,7 +31,17 @@ def walk_sentence(
     layer: int = 0,
     head: int = 0,
 ) -> Walk:
-    """The steps of one layer of a model on a sentence; arguments as on the command line."""
+    """The steps of one layer of a model on a sentence.
+
+    Args:
+        text: the sentence; for a translator the source.
+        target: what its decoder reads; by default its own translation.
+        stack: "encoder" or "decoder"; by default what comes first.
+        layer, head: which one, counted from 0.
+
+    Raises:
+        ValueError: the model has no such stack, layer or head.
+    """
     inputs = dict(tokenizer(text, return_tensors="pt"))
     stack = stack or next(iter(find_stacks(model)))
     source_words = words = words_of(inputs["input_ids"], tokenizer)
@@ -44,6 +54,4 @@ def walk_sentence(
             inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
         words = words_of(inputs["decoder_input_ids"], tokenizer)
     steps = record(model, inputs, layer, head, stack)
-    return Walk(
-        f"{text!r} in the {stack}", f"Layer {layer}, head {head}, counted from 0.", steps, words, source_words, {}
-    )
+    return Walk(f"{text!r} in the {stack}", f"Layer {layer + 1}, head {head + 1}.", steps, words, source_words, {})

@@ -39,10 +39,12 @@ TODAY_W_O = [
     [.081, -.768, .116, -.883], [-.214, .584, .388, .62], [.906, -.117, -.752, -.705], [-.467, -.903, -.705, -.469],
 ]
 TODAY_HEAD_2 = [[-.097, .082, -.477, .266], [-.084, .102, -.521, .239], [-.07, .033, -.559, .337]]
-TODAY_PRINTED = {
+TODAY_HEAD_1 = {
     "scores": [[-.524, .83, .486], [.023, -.34, -.116], [-.455, .626, .705]],
     "weights": [[.216, .426, .358], [.361, .302, .337], [.222, .381, .397]],
     "heads": [[-.042, -.517, -.229, -.058], [-.076, -.508, -.17, -.186], [-.02, -.498, -.223, -.043]],
+}
+TODAY_PRINTED = {
     "output projection": [[-.689, .223, .081, .361], [-.695, .17, .106, .297], [-.788, .124, .081, .33]],
     "residual": [[.311, .223, .081, .361], [-.695, 1.17, .106, .297], [-.788, .124, 1.081, .33]],
 }
@@ -110,8 +112,9 @@ def today_model() -> VanillaTransformerEncoderModel:
 def midwinter_model() -> VanillaTransformerEncoderModel:
     """One head of width 300 on vectors of 300 numbers, whose W_Q and W_K give the printed scores.
 
-    The source prints neither vectors nor matrices. Of four random vectors X, W_K makes unit vectors and W_Q the
-    printed scores times sqrt(300), so that Q K^T / sqrt(300) is what was printed. There is no W_O.
+    The source prints the edges of vectors and matrices only, too little to compute with. Of four random vectors X, W_K
+    makes unit vectors and W_Q the printed scores times sqrt(300), so that Q K^T / sqrt(300) is what was printed. There
+    is no W_O.
     """
     d_model = 300
     vectors = torch.randn(4, d_model)
@@ -152,7 +155,10 @@ class WorkedExample:
         sentences: its tokens.
         build: makes the model that computes it.
         steps: the steps that the source explains, as (part, name) of the recorder.
-        printed: what the source prints of self-attention: name of the step -> values of the first sentence and head.
+        printed: what the source prints of self-attention, for all heads together: name of the step -> values of the
+            first sentence.
+        printed_by_head: the same for each head.
+        first_head_only: names of the steps that are made up in the other heads, and so not shown.
         precision: decimals that it prints.
         tolerance: how far results may be from them, since the printed inputs are rounded too.
     """
@@ -163,8 +169,14 @@ class WorkedExample:
     build: Callable[[], PreTrainedModel]
     steps: tuple[tuple[str, str], ...]
     printed: dict[str, list] = field(default_factory=dict)
+    printed_by_head: tuple[dict[str, list], ...] = ()
+    first_head_only: frozenset[str] = frozenset()
     precision: int = 3
     tolerance: float = 0.0
+
+    def printed_of(self, head: int) -> dict[str, list]:
+        """What the source prints of a head, counted from 0, and of all of them."""
+        return self.printed | dict(*self.printed_by_head[head : head + 1])
 
     @torch.no_grad()
     def model(self) -> PreTrainedModel:
@@ -191,27 +203,33 @@ MASK_STEPS = tuple(("self-attention", name) for name in ("scaled scores", "mask"
 EXAMPLES = {
     "today": WorkedExample(
         title="Today is sunday: multi-head attention and its residual, number by number",
-        note="The source has no positions, no layer norm and no feed-forward network. It prints only the outcome of "
-        "head 2, which a stand-in carries.",
+        note="The source has no positions, no layer norm and no feed-forward network. Of head 2 it prints the outcome "
+        "alone, so only that is shown here.",
         sentences=["Today is sunday".split()],
         build=today_model,
         steps=(("embedding", "embeddings"), *(("self-attention", name) for name in ATTENTION_STEPS)),
         printed=TODAY_PRINTED,
+        printed_by_head=(TODAY_HEAD_1, {"heads": TODAY_HEAD_2}),
+        first_head_only=frozenset({"queries", "keys", "values", "scores", "scaled scores", "weights"}),
         tolerance=2e-3,
     ),
     "midwinter": WorkedExample(
         title="in the bleak midwinter: an encoder layer in seven steps",
-        note="The source prints the scaled scores and the weights alone; vectors and matrices are made to give these "
-        "scores. It has no positions and no W_O.",
+        note="Only the scaled scores and the weights are the source's numbers, which it prints in full. Of vectors "
+        "and matrices it prints the edges; all others here are made up so that they give these scores. It has no "
+        "positions and no W_O.",
         sentences=["in the bleak midwinter".split()],
         build=midwinter_model,
         steps=(
             ("embedding", "embeddings"),
             ("self-attention", "queries"),
+            ("self-attention", "keys"),
+            ("self-attention", "values"),
             ("self-attention", "scaled scores"),
             ("self-attention", "weights"),
             ("self-attention", "heads"),
             ("self-attention", "layer norm"),
+            ("feed-forward", "hidden"),
             ("feed-forward", "feed-forward output"),
             ("feed-forward", "layer norm"),
         ),

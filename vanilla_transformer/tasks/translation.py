@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from datasets import Dataset
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.data.tokenizer import lowercases
-from vanilla_transformer.decoding import EXTRA_TOKENS, paper_decoding, translate
+from vanilla_transformer.decoding import EXTRA_TOKENS, decode_like_the_paper, translate
 from vanilla_transformer.files import map_by_length
 from vanilla_transformer.training.metrics import BleuOptions, translation_scores
 from vanilla_transformer.training.options import with_default
@@ -71,10 +71,6 @@ def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, fl
     return translation_scores(hypotheses, list(rows["target"]), bleu)
 
 
-def decode_like_the_paper(model: PreTrainedModel, args: TranslationArguments) -> None:
-    model.generation_config.update(**paper_decoding(args.num_beams, args.length_penalty))
-
-
 TRANSLATION = Task(
     data="translation",
     model_class=VanillaTransformerForConditionalGeneration,
@@ -85,7 +81,7 @@ TRANSLATION = Task(
     collator=lambda tokenizer, model, args: DataCollatorForSeq2Seq(tokenizer, model=model),
     evaluate=evaluate,
     in_one_process=True,
-    prepare=decode_like_the_paper,
+    prepare=lambda model, args: decode_like_the_paper(model, args.num_beams, args.length_penalty),
     saved_options=lambda config: {"num_beams": None, "length_penalty": None},
     trainer_class=RecipeSeq2SeqTrainer,
 )

@@ -8,9 +8,10 @@ import typing
 from dataclasses import dataclass, field, make_dataclass
 from typing import Any
 
-from transformers import HfArgumentParser, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from configuration_vanilla_transformer import PRESETS
+from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, make_fast
 
 
@@ -70,7 +71,7 @@ def plain_type(annotation: Any) -> Any:
 
 
 def model_options(config_class: type) -> type:
-    """A dataclass for HfArgumentParser: `ModelSource`, and each field of `config_class`, by default None."""
+    """A dataclass for a `CommandParser`: `ModelSource`, and each field of `config_class`, by default None."""
     annotations = {f.name: f.type for f in dataclasses.fields(config_class)}
     options = [
         (name, plain_type(annotations[name]) | None, field(default=None, metadata={"help": text.replace("%", "%%")}))
@@ -130,7 +131,7 @@ def parse_options(dataclasses: list[type], arguments: list[str] | None = None) -
     Raises:
         ValueError: an option that none of them has.
     """
-    parser = HfArgumentParser(dataclasses)
+    parser = CommandParser(dataclasses, sys.modules["__main__"].__doc__)  # what the script says of itself
     given = sys.argv[1:] if arguments is None else arguments
     if len(given) == 1 and given[0].endswith((".yaml", ".yml")):
         return parser.parse_yaml_file(given[0])

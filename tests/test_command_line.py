@@ -1,0 +1,97 @@
+"""A user's errors: one line on stderr and exit code 2, in whatever way the command is started."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+from huggingface_hub.errors import StrictDataclassClassValidationError
+
+from fresh_process import ROOT
+from vanilla_transformer.command_line import CommandParser, run_command
+
+
+@dataclass
+class Options:
+    model: str
+    num_beams: int = 4
+    names: list[str] | None = None
+
+
+def started(main, *arguments: str, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/translate.py", *arguments])
+    run_command(main)
+
+
+def failing(error: BaseException):
+    def main(arguments: list[str]) -> None:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("d_model=128 is\n  not divisible"), "d_model=128 is not divisible"),
+        (FileNotFoundError(2, "No such file", "x.txt"), "[Errno 2] No such file: 'x.txt'"),
+        (ModuleNotFoundError("No module named 'onnx'"), "No module named 'onnx'"),
+        (StrictDataclassClassValidationError("check", ValueError("too big")), None),
+        (OSError(), "OSError"),
+    ],
+)
+def test_what_a_user_can_put_right_takes_one_line(error, line, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as stop:
+        started(failing(error), monkeypatch=monkeypatch)
+    printed = capsys.readouterr()
+    assert stop.value.code == 2 and not printed.out
+    assert printed.err.startswith("translate.py: error: ") and printed.err.count("\n") == 1
+    assert line is None or printed.err == f"translate.py: error: {line}\n"
+
+
+def test_traceback_shows_where_an_error_comes_from_and_is_no_option_of_the_command(monkeypatch):
+    with pytest.raises(ValueError, match="wrong"):
+        started(failing(ValueError("wrong")), "--traceback", monkeypatch=monkeypatch)
+    given = []
+    started(given.extend, "--model", "x", "--traceback", monkeypatch=monkeypatch)
+    assert given == ["--model", "x"]
+
+
+def test_a_defect_of_ours_keeps_its_traceback(monkeypatch):
+    with pytest.raises(KeyError):
+        started(failing(KeyError("labels")), monkeypatch=monkeypatch)
+
+
+def test_a_misspelt_option_is_named_with_the_one_that_was_meant():
+    parser = CommandParser(Options, "What it does.")
+    with pytest.raises(ValueError, match="no option --num_baems 3; did you mean --num_beams?"):
+        parser.parse_args_into_dataclasses(["--model", "x", "--num_baems", "3"])
+    with pytest.raises(ValueError, match="no option --zzz; see --help"):
+        parser.parse_args_into_dataclasses(["--model", "x", "--zzz"])
+    (options,) = parser.parse_args_into_dataclasses(["--model", "x", "--names", "a", "b"])
+    assert options == Options("x", 4, ["a", "b"])
+
+
+def test_help_says_what_the_command_does_and_names_only_defaults_that_there_are(capsys):
+    with pytest.raises(SystemExit):
+        CommandParser(Options, "What it does.\n\n    an example").parse_args(["--help"])
+    text = capsys.readouterr().out
+    assert "What it does.\n\n    an example\n" in text and "(default: None)" not in text
+    with pytest.raises(SystemExit) as stop:
+        CommandParser(Options).parse_args([])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1  # no list of hundreds of options above the error
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["scripts/translate.py", "--modell", "x"], "the following arguments are required: --model"),
+        (["-m", "vanilla_transformer", "translat"], "There is no command 'translat'; there are: translate, generate"),
+        (["-m", "vanilla_transformer", "average", "--output", "x"], "Give either --run or --checkpoints."),
+    ],
+)
+def test_a_command_ends_with_one_line_and_code_2(command, line):
+    result = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 2
+    assert line in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr

@@ -1,0 +1,89 @@
+"""How translators decode that a script has trained: as section 6.1 says, wherever they are loaded."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GenerationConfig, MarianConfig, MarianMTModel
+
+import train_translation
+from family import encoder_decoder
+from fresh_process import run_fresh
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.decoding import decode_like_the_paper, paper_decoding
+
+
+OPTIONS = [
+    "--encoder_layers", "1", "--decoder_layers", "1", "--d_model", "32", "--d_ff", "64", "--num_heads", "2",
+    "--vocab_size", "300", "--tokens_per_batch", "300", "--disable_tqdm", "true", "--use_cpu", "true",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A translator after four steps. Its held-out rows are few, since it is scored as well."""
+    folder = tmp_path_factory.mktemp("trained")
+    rows = [{"source": f"{i} miles", "target": f"{i} millas"} for i in range(2)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = ["--train_file", str(folder / "rows.jsonl"), "--validation_file", str(folder / "rows.jsonl")]
+    run = ["--output_dir", str(folder / "run"), "--max_steps", "4", "--save_steps", "2"]
+    train_translation.main([*OPTIONS, *files, *run])
+    return folder / "run"
+
+
+# Code of the folder, no class of this project: the sources, and for each three hypotheses with their scores.
+SEARCH = """
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+folder, options = arguments
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
+batch = tokenizer(["1 miles", "0 miles or so"], padding=True, return_tensors="pt")
+options |= {"output_scores": True, "return_dict_in_generate": True}
+output = model.generate(**batch, max_length=30, num_return_sequences=3, **options)
+print(json.dumps([batch["input_ids"].tolist(), output.sequences.tolist(), output.sequences_scores.tolist()]))
+"""
+
+
+@pytest.mark.parametrize(("options", "alpha"), [({}, 0.6), ({"length_penalty": 1.5, "num_beams": 3}, 1.5)])
+def test_a_trained_folder_scores_hypotheses_by_the_papers_formula_in_any_process(options, alpha, trained, tmp_path):
+    """log P / ((5 + n) / 6)^alpha, not the library's log P / n^alpha."""
+    sources, sequences, scores = run_fresh(SEARCH, tmp_path, str(trained), options)
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(trained).eval()
+    pad, end = model.config.pad_token_id, model.config.eos_token_id
+    lengths = set()
+    sources = [source for source in sources for _ in range(3)]
+    for source, sequence, score in zip(sources, sequences, scores, strict=True):
+        length = sequence.index(end, 1) if end in sequence[1:] else len(sequence) - 1
+        ids, target = torch.tensor([source]), torch.tensor([sequence[1 : length + 1]])
+        read = torch.tensor([sequence[:length]])
+        with torch.inference_mode():
+            logits = model(ids, attention_mask=(ids != pad).long(), decoder_input_ids=read).logits
+        log_probability = logits.log_softmax(-1).gather(-1, target[..., None]).sum().item()
+        assert score == pytest.approx(log_probability / ((5 + length) / 6) ** alpha, rel=1e-4)
+        lengths.add(length)
+    assert max(lengths) > 1  # of a single token both formulas divide by 1
+
+
+def test_a_trained_folder_says_how_it_decodes(trained):
+    for folder in (trained, trained / "checkpoint-4"):
+        saved = GenerationConfig.from_pretrained(folder)
+        assert {name: getattr(saved, name) for name in paper_decoding()} == paper_decoding(4, 0.6)
+
+
+def test_going_on_from_a_translator_with_one_beam_saves_checkpoints_and_no_option_of_a_beam_search(trained, tmp_path):
+    rows = trained.parent / "rows.jsonl"
+    run = ["--train_file", str(rows), "--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--save_steps", "1"]
+    given = ["--model_name_or_path", str(trained), "--num_beams", "1", "--average_checkpoints", "1"]
+    train_translation.main([*run, *given, "--disable_tqdm", "true", "--use_cpu", "true", "--tokens_per_batch", "300"])
+    saved = GenerationConfig.from_pretrained(tmp_path / "run")
+    assert (saved.num_beams, saved.early_stopping, saved.length_penalty) == (1, False, 1.0)
+    assert (tmp_path / "run/checkpoint-1/model.safetensors").is_file()
+
+
+def test_an_option_that_would_be_left_out_in_silence_is_an_error():
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 9, "pad_token_id": 0}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    with pytest.raises(ValueError, match="MarianMTModel does not know how to generate with: gnmt_length_penalty"):
+        decode_like_the_paper(MarianMTModel(MarianConfig(**sizes, **heads)))
+    decode_like_the_paper(encoder_decoder())

@@ -1,0 +1,203 @@
+"""Saved models as commands load them: damage is an error that names it, and no code of a folder runs unasked."""
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForMaskedLM
+
+from family import decoder_only, encoder_decoder
+from fresh_process import ROOT
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.commands import evaluate, export, generate, translate, walk
+from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.loading import check_source, load_model, model_class
+
+
+FC1 = "model.encoder.layers.0.feed_forward.fc1.weight"
+TEXTS = ["three miles", "tres millas"] * 3
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "translator"
+    tokenizer = train_tokenizer(TEXTS, vocab_size=280)
+    torch.manual_seed(0)
+    encoder_decoder(vocab_size=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def translator(saved, tmp_path) -> Path:
+    """A copy that a test may damage."""
+    return shutil.copytree(saved, tmp_path / "translator")
+
+
+def change_weights(folder: Path, **weights: torch.Tensor | None) -> None:
+    """Put other weights in the place of those saved; None takes one away."""
+    changed = load_file(folder / "model.safetensors") | weights
+    kept = {name: weight for name, weight in changed.items() if weight is not None}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_config(folder: Path, **fields) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | fields), encoding="utf-8")
+
+
+def cut(folder: Path) -> None:
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+
+
+DAMAGES = {
+    "missing": (lambda folder: change_weights(folder, **{FC1: None}), f"lacks weights.*{FC1}"),
+    "one more layer": (
+        lambda folder: change_config(folder, encoder_layers=3),
+        r"lacks.*layers\.2.*and 7 more",
+    ),
+    "untied": (lambda folder: change_config(folder, tie_word_embeddings=False), r"lacks weights.*lm_head\.weight"),
+    "unexpected": (lambda folder: change_weights(folder, pooler=torch.ones(2)), "knows nothing of: pooler"),
+    "one layer less": (lambda folder: change_config(folder, decoder_layers=1), r"knows nothing of: .*layers\.1"),
+    "shape": (lambda folder: change_weights(folder, **{FC1: torch.ones(3, 3)}), rf"{FC1} is \(3, 3\), not \(64, 32\)"),
+    "nan": (lambda folder: change_weights(folder, **{FC1: torch.full((64, 32), torch.nan)}), f"not finite.*{FC1}"),
+    "inf": (lambda folder: change_weights(folder, **{FC1: torch.full((64, 32), torch.inf)}), f"not finite.*{FC1}"),
+    "cut short": (cut, "cannot be loaded"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no file named model.safetensors"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "holds no model: it has no config.json"),
+    "config cut short": (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON file"),
+    "impossible config": (lambda folder: change_config(folder, num_heads=-3), "num_heads=-3 must be greater than 0"),
+    "other class": (lambda folder: change_config(folder, architectures=["Other"]), "class Other, which is not one of"),
+    "no class": (lambda folder: change_config(folder, architectures=None), "class none, which is not one of"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_folder_is_an_error_that_names_the_damage(name, translator, capfd):
+    damage, message = DAMAGES[name]
+    damage(translator)
+    with pytest.raises((ValueError, OSError), match=message) as caught:
+        load_model(translator)
+    assert str(translator) in str(caught.value)
+    assert "LOAD REPORT" not in capfd.readouterr().err  # the error says it all
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
+def test_a_whole_folder_is_loaded_with_its_weights(make, tmp_path):
+    torch.manual_seed(0)
+    model = make()
+    model.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, attn_implementation="eager")
+    assert type(loaded) is type(model) and not loaded.training and loaded.config._attn_implementation == "eager"
+    assert all(torch.equal(weight, loaded.state_dict()[name]) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "source", ["{folder}/nothing", "nothing", "runs/some/where", "{folder}/translator/config.json"]
+)
+def test_a_folder_that_is_not_there_is_told_plainly_without_asking_the_hub(source, translator):
+    source = source.format(folder=translator.parent)
+    with pytest.raises(FileNotFoundError, match=f"^{source}: there is no such folder. Train a model first"):
+        load_model(source)
+
+
+def test_what_may_be_a_name_on_the_hub_is_let_through():
+    check_source("user/name")
+    check_source("gpt2", short_names=True)
+
+
+def test_a_model_of_another_task_is_told_in_words(translator, tmp_path):
+    with pytest.raises(ValueError, match=r"is a translator \(Van\w+\); needed is a language model\.$"):
+        generate.main(["--model", str(translator)])
+    decoder_only().save_pretrained(tmp_path / "lm")
+    with pytest.raises(ValueError, match="is a language model .*; needed is a translator"):
+        translate.main(["--model", str(tmp_path / "lm")])
+
+
+def test_who_brings_a_library_model_is_told_how_to_convert_it(tmp_path):
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertForMaskedLM(BertConfig(**sizes, intermediate_size=8)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="BertForMaskedLM.*import_checkpoint.py makes one of it"):
+        load_model(tmp_path)
+
+
+COMMANDS = {
+    "evaluate": lambda folder, out: evaluate.main(["--model", str(folder), "--phrases", "1000", "--scores", str(out)]),
+    "translate": lambda folder, out: translate.main(["--model", str(folder), "--output", str(out)]),
+    "export": lambda folder, out: export.main(["--source", str(folder), "--output", str(out), "--to", "onnx"]),
+    "walk": lambda folder, out: walk.main(["--model", str(folder), "--text", "three", "--html", str(out)]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_works_with_missing_weights(command, translator, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"three miles\n")))
+    change_weights(translator, **{FC1: None})
+    with pytest.raises(ValueError, match=FC1):
+        COMMANDS[command](translator, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# Code of a folder
+
+
+def plant(folder: Path) -> None:
+    """Code in every file that the library may run, which tells that it ran."""
+    code = f'open({str(folder.parent / "ran")!r}, "a").write(__file__ + "\\n")\n'
+    for path in folder.glob("*_vanilla_transformer.py"):
+        path.write_text(code + path.read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "custom_generate").mkdir()
+    (folder / "custom_generate/generate.py").write_text(code + "def generate(model, **options): return [[5, 6]]\n")
+    (folder / "tok.py").write_text(code + "from transformers import PreTrainedTokenizerFast as Tok\n")
+    settings = folder / "tokenizer_config.json"
+    told = json.loads(settings.read_text(encoding="utf-8")) | {"auto_map": {"AutoTokenizer": [None, "tok.Tok"]}}
+    settings.write_text(json.dumps(told), encoding="utf-8")
+
+
+def run_translate(folder: Path, *options: str) -> subprocess.CompletedProcess:
+    """In a process of its own, whose questions nobody answers."""
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts/translate.py", "--model", folder, *options],
+        cwd=folder.parent,
+        env={"PATH": "", "HF_HOME": str(folder.parent / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        input="three miles\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_translate_runs_no_code_of_a_folder_unless_it_is_told_to(translator):
+    plant(translator)
+    ran = translator.parent / "ran"
+    plain = run_translate(translator)
+    assert (plain.returncode, plain.stdout.count("\n")) == (0, 1), plain.stderr
+    assert not ran.exists()
+    trusting = run_translate(translator, "--trust_remote_code")
+    assert trusting.returncode == 0, trusting.stderr
+    assert all(name in ran.read_text() for name in ("modeling_vanilla_transformer.py", "generate.py", "tok.py"))
+
+
+def test_a_foreign_model_type_runs_nothing_and_asks_nobody(translator):
+    plant(translator)
+    change_config(translator, model_type="something_else")
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        load_model(translator)
+    assert not (translator.parent / "ran").exists()
+
+
+def test_who_trusts_the_code_gets_the_class_beside_the_weights(translator):
+    assert model_class(translator) is VanillaTransformerForConditionalGeneration
+    beside = model_class(translator, trust_remote_code=True)
+    assert beside.__module__.startswith("transformers_modules.") and beside is not model_class(translator)
+    ids = torch.tensor([[5, 6, 7]])
+    expected = load_model(translator)(ids, decoder_input_ids=ids).logits
+    found = load_model(translator, trust_remote_code=True)(ids, decoder_input_ids=ids).logits
+    torch.testing.assert_close(found, expected)
