@@ -17,8 +17,8 @@ from configuration_vanilla_transformer import (
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
 )
-from drawing import DIVERGING, SEQUENTIAL, blank, name_cells
-from loading import Loaded, check_text
+from drawing import DIVERGING, GREY, SEQUENTIAL, add_scale, blank, name_cells
+from loading import Loaded, check_text, refusal
 from modeling_vanilla_transformer import (
     VanillaTransformerDecoderModel,
     VanillaTransformerEncoderModel,
@@ -82,13 +82,13 @@ def draw_positions(d_model: int, length: int, name: str, learned: Tensor | None)
         learned = torch.randn(length, d_model, generator=torch.Generator().manual_seed(0))
     heat_map, axes = blank(5, 3.4)
     image = axes.imshow(sinusoidal.numpy(), cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto", interpolation="none")
-    heat_map.colorbar(image).outline.set_visible(False)
+    add_scale(heat_map, image)
     axes.set(xlabel="dimension", ylabel="position")
     alike, axes = blank(5, 3.4)
     axes.plot(*likeness(sinusoidal), label="sinusoidal")
     axes.plot(*likeness(learned[:length]), label=f"learned, {name}")
     axes.set(xlabel="distance", ylabel="dot product (1: with itself)")
-    axes.legend()
+    axes.legend(frameon=False, labelcolor=GREY)
     return heat_map, alike
 
 
@@ -96,7 +96,7 @@ def draw_positions(d_model: int, length: int, name: str, learned: Tensor | None)
 def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
     """Which keys each query may attend to: (queries, keys), true where it may.
 
-    It is the mask that reaches attention in a small model of the kind.
+    It is the mask that reaches attention in a small model of the kind, whose weights are all 0.
     """
     mask = MASKS[kind]
     config_class, model_class = (
@@ -106,10 +106,15 @@ def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
     )
     sliding_window = window if mask.near_only else None
     config = config_class(vocab_size=3, d_model=2, num_heads=1, d_ff=1, num_layers=1, sliding_window=sliding_window)
+    with torch.device("meta"):  # where no random numbers are drawn, of which others' work could depend
+        model = model_class(config).eval()
+    model.to_empty(device="cpu")
+    for weight in model.parameters():
+        weight.zero_()
     real = torch.ones(1, words + paddings, dtype=torch.long)
     if mask.padded:
         real[:, words:] = 0
-    steps = record(model_class(config).eval(), {"input_ids": torch.zeros_like(real), "attention_mask": real}, head=0)
+    steps = record(model, {"input_ids": torch.zeros_like(real), "attention_mask": real}, head=0)
     return next(step.tensor[0] == 0 for step in steps if step.name == "mask")
 
 
@@ -117,7 +122,7 @@ def draw_mask(text: str, kind: str, paddings: int, window: int) -> Figure:
     """The mask of a sentence, whose words stand for tokens."""
     words = check_text(text, "to draw the mask of").split()
     if len(words) > MOST_WORDS:
-        raise gr.Error(f"Please keep to {MOST_WORDS} words; this sentence has {len(words)}.")
+        raise refusal(f"Please keep to {MOST_WORDS} words; this sentence has {len(words)}.")
     paddings = paddings if MASKS[kind].padded else 0
     names = words + [PADDING] * paddings
     size = 1.6 + 0.3 * len(names)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedModel
 
 import vanilla_transformer
@@ -27,6 +29,31 @@ def model_class(source: str | Path, heads: tuple[str, ...] = MODELS, **options) 
     return getattr(vanilla_transformer, architecture)
 
 
+def load_whole(loaded_class: type[PreTrainedModel], source: str | Path, **options) -> PreTrainedModel:
+    """A saved model in evaluation mode, where its folder holds all of it.
+
+    Args:
+        options: of `from_pretrained`.
+
+    Raises:
+        ValueError: a weight is missing, has another shape, or is not a finite number; or the file is damaged.
+    """
+    try:
+        model, report = loaded_class.from_pretrained(
+            source, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+    except SafetensorError as error:
+        raise ValueError(f"{source}: the file of its weights is damaged or cut short ({error}).") from error
+    for kind, names in (
+        ("missing", report["missing_keys"]),
+        ("of a shape that its config.json does not say", [name for name, *_ in report["mismatched_keys"]]),
+        ("not finite", [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]),
+    ):
+        if names:
+            raise ValueError(f"{source} is not whole: {len(names)} of its weights are {kind}, such as {min(names)}.")
+    return model.eval()
+
+
 def load_model(source: str | Path, heads: tuple[str, ...] = MODELS, **options) -> PreTrainedModel:
-    """A saved model by the installed code, in evaluation mode. Arguments and errors: see `model_class`."""
-    return model_class(source, heads, **options).from_pretrained(source, **options).eval()
+    """A saved model by the installed code, in evaluation mode; see `model_class` and `load_whole`."""
+    return load_whole(model_class(source, heads, **options), source, **options)

@@ -1,9 +1,6 @@
 """The demo answers over its API as the models do, and says in plain words what is wrong with an input."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +17,6 @@ from fresh_process import ROOT
 from loading import LONGEST_INPUT, load
 from understand import saliency
 from vanilla_transformer import (
-    VanillaTransformerEncoderModel,
     VanillaTransformerForQuestionAnswering,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
@@ -201,16 +197,3 @@ def test_the_readmes_example_runs(client, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(code.replace("http://127.0.0.1:7860", client.src), {})
     assert capsys.readouterr().out.splitlines()[-1].startswith("The parcel from")
-
-
-def test_models_run_the_code_that_lies_beside_their_weights(folders, tmp_path):
-    code = "import sys, app; print(type(app.load(sys.argv[1]).model))"
-    command, environment = [sys.executable, "-c", code, folders["translator"]], os.environ | {"HF_HOME": str(tmp_path)}
-    done = subprocess.run(command, cwd=ROOT / "demo", env=environment, capture_output=True, text=True)
-    assert "<class 'transformers_modules." in done.stdout, done.stderr
-
-
-def test_a_model_without_a_task_is_refused(tmp_path):
-    save(tmp_path / "plain", lambda **fields: encoder_only(VanillaTransformerEncoderModel, **fields), "encoder")
-    with pytest.raises(ValueError, match="class VanillaTransformerEncoderModel"):
-        load(str(tmp_path / "plain"))

@@ -1,5 +1,6 @@
 """The demo's way to its models, the pictures and numbers of its translation, and what it keeps to itself."""
 
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -15,7 +16,7 @@ from family import decoder_only, encoder_decoder
 from first_models import RECIPES, first_models
 from fresh_process import ROOT
 from loading import load, warn_of_unknown_letters
-from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, attention_picture, target_ids
+from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, Translator
 
 
 TRANSLATION = "uno dos"
@@ -88,14 +89,6 @@ def test_a_quickstart_that_was_broken_off_is_not_overwritten(tmp_path):
         first_models(RECIPES, tmp_path)
 
 
-@pytest.mark.parametrize("source", ["runs/none/of/these", "nothing-here"])
-def test_a_folder_that_is_not_there_is_named(source, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        app.main(["--model", source])
-    assert f"{source}: there is no such folder. Train a model first with: make quickstart" in capsys.readouterr().err
-
-
 # Attention and decoding steps
 
 
@@ -132,7 +125,7 @@ def truth(folder):
 @pytest.mark.parametrize("head", ["mean", "3"])
 def test_the_drawn_attention_is_the_models_own(folder, truth, kind, attribute, layer, head):
     tokenizer, source, target, output = truth
-    (axes,) = attention_picture(load(folder), TEXT, TRANSLATION, kind, str(layer), head).axes
+    axes, _ = Translator(load(folder)).attend(TEXT, TRANSLATION, kind, str(layer), head).axes
     attention = output[attribute][layer - 1][0]
     expected = attention.mean(0) if head == "mean" else attention[int(head) - 1]
     drawn = torch.tensor(axes.images[0].get_array().tolist())
@@ -171,9 +164,9 @@ def test_a_step_of_decoding_shows_the_five_most_probable_tokens(client, truth):
 
 
 def test_of_a_translation_that_is_too_long_the_first_tokens_are_shown(folder):
-    loaded = load(folder)
-    assert target_ids(loaded, TRANSLATION * LONGEST_TRANSLATION) == target_ids(loaded, TRANSLATION * 100)
-    assert len(target_ids(loaded, TRANSLATION * 100)) == MOST_TOKENS
+    translator = Translator(load(folder))
+    longest, long = (translator.target_ids(TEXT, TRANSLATION * times) for times in (LONGEST_TRANSLATION, 100))
+    assert longest == long and len(long) == MOST_TOKENS
 
 
 def test_a_translator_that_has_learned_few_positions_says_so(tmp_path):
@@ -191,9 +184,11 @@ def test_a_translator_that_has_learned_few_positions_says_so(tmp_path):
 
 @pytest.mark.parametrize(("text", "warned"), [("Οδυσσέας", True), ("one Ιθάκη", True), ("one two Ω", False)])
 def test_letters_that_the_model_has_never_seen_are_pointed_out(folder, text, warned):
+    loaded = load(folder)
     with warnings.catch_warnings(record=True, action="always") as caught:
-        warn_of_unknown_letters(load(folder), text)
-    assert ["never seen most of these letters" in str(warning.message) for warning in caught] == [True] * warned
+        warn_of_unknown_letters(loaded, text)
+    told = [warning for warning in caught if "never seen most of these letters" in str(warning.message)]
+    assert len(told) == warned
 
 
 @pytest.fixture(scope="module")
@@ -233,9 +228,11 @@ def test_files_and_calls_that_go_round_the_queue_are_refused(folder):
         assert call.status_code >= 400
 
 
-def test_of_too_many_visitors_at_once_the_last_are_sent_away(tmp_path):
+def test_of_too_many_visitors_at_once_the_last_are_told_when_to_come_again_and_no_other_endpoint_is_shut(tmp_path):
     with served(save(tmp_path / "model", decoder_only, "causal")) as client:
         jobs = [client.submit("one", 30, 0, 0, 1, 0, api_name="/generate") for _ in range(45)]
+        assert client.predict("one", None, api_name="/next_tokens")
         answers = [job.exception(timeout=120) for job in jobs]
     refused = [str(answer) for answer in answers if answer is not None]
-    assert 0 < len(refused) <= 45 - 32 and all("full" in answer.lower() for answer in refused)
+    assert 0 < len(refused) <= 45 - app.WAITING
+    assert all(re.fullmatch(r"The demo is busy, about \d+ seconds. Please try again then.", text) for text in refused)
