@@ -173,7 +173,7 @@ def generate_tab(loaded: Loaded) -> None:
         new_tokens = gr.Slider(
             1, writer.most, value=min(80, writer.most), step=1, precision=0, label="New tokens, at most"
         )
-        temperature = gr.Slider(0, HOTTEST, value=0.8, step=0.05, label="Temperature (0: always the likeliest)")
+        temperature = gr.Slider(0, HOTTEST, value=0.8, step=0.05, label="Temperature (0: likeliest)")
         top_k = gr.Slider(0, MOST_CHOICES, value=0, step=1, precision=0, label="Top k (0: all)")
         top_p = gr.Slider(LEAST_TOP_P, 1, value=1, step=0.05, label="Top p")
         seed = gr.Number(0, precision=0, minimum=0, maximum=LARGEST_SEED, label="Seed (empty: another text each time)")
