@@ -35,16 +35,16 @@ TABS: dict[str, tuple[str, Callable[[Loaded], None]]] = {
 }
 WAITING = 32  # visitors at each endpoint; who comes then is told when to come again
 
-# Heat maps keep their size on a narrow screen, where one moves them sideways, and are sharp on one of many pixels. A
-# shadow at an edge says that there is more beyond it. Tokens to click show where each ends.
+# Heat maps keep their size on a narrow screen, where one moves them sideways, which a bar that is always there and a
+# hint say. They are sharp on a screen of many pixels. Tokens to click show where each ends.
 STYLE = """
-.heat-map .matplotlib { overflow-x: auto; align-items: flex-start; scrollbar-width: thin;
-  --paper: var(--block-background-fill); --shade: rgb(127 127 127 / 0.5);
-  background: linear-gradient(to right, var(--paper) 30%, transparent) left / 40px 100% local,
-    linear-gradient(to left, var(--paper) 30%, transparent) right / 40px 100% local,
-    radial-gradient(farthest-side at 0 50%, var(--shade), transparent) left / 14px 100% scroll,
-    radial-gradient(farthest-side at 100% 50%, var(--shade), transparent) right / 14px 100% scroll;
-  background-repeat: no-repeat; }
+.heat-map .matplotlib { overflow-x: auto; align-items: flex-start }
+.heat-map .matplotlib::-webkit-scrollbar { height: 8px }
+.heat-map .matplotlib::-webkit-scrollbar-thumb { background: var(--border-color-primary); border-radius: 4px }
+@media (max-width: 640px) {
+  .heat-map::after { content: "\\2194  Move a wide picture sideways to see all of it."; display: block;
+    padding: 0 12px 8px; color: var(--body-text-color-subdued); font-size: var(--text-sm) }
+}
 .heat-map img { max-width: none; margin: auto; zoom: 0.6 }
 .tokens .token { box-shadow: inset 0 -2px var(--border-color-primary); margin-right: 3px }
 """

@@ -180,7 +180,7 @@ def generate_tab(loaded: Loaded) -> None:
     with gr.Row():
         button = gr.Button("Generate", variant="primary")
         stop = gr.Button("Stop")
-    result = gr.Textbox(label="Continued", lines=4, placeholder="The text will grow here.", buttons=["copy"])
+    result = gr.Textbox(label="Continued", lines=4, placeholder="The text will grow here.")
     with gr.Row():
         with gr.Column():
             gr.Markdown("**Click a token** to see what the model could have said in its place.")

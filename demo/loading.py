@@ -112,8 +112,8 @@ def class_for(
     foreign = [] if trust_remote_code else foreign_code(source, reference, revision)
     if foreign:
         print(
-            f"{source}: its {', '.join(foreign)} is not this project's, word for word, and does not run. This "
-            "project's own code runs in its place; --trust_remote_code runs that of the model.",
+            f"{source}: the code beside its weights differs from this project's own ({', '.join(foreign)}), so it "
+            "does not run; the installed code does. To run it, read it and add --trust_remote_code.",
             file=sys.stderr,
         )
         return installed

@@ -205,7 +205,6 @@ def translate_tab(loaded: Loaded) -> None:
                 label="Translation",
                 info="Write your own and press Enter to see what the model makes of it.",
                 interactive=True,
-                buttons=["copy"],
             )
             gr.Markdown(
                 "**Beam search** keeps the four most probable beginnings and goes on from each. The score is the "

@@ -153,7 +153,7 @@ def answer_tab(loaded: Loaded) -> None:
     examples = gr.Examples(TO_ANSWER, [question, context])
     button = gr.Button("Answer", variant="primary")
     first, where = answered(respond, *TO_ANSWER[0]) or (None, None)
-    answer = gr.Textbox(first, label="Answer", buttons=["copy"])
+    answer = gr.Textbox(first, label="Answer")
     marked = gr.HighlightedText(where, label="In the text, with its probability")
     answer_with(respond, button, [question, context], examples, [answer, marked], "answer")
 
@@ -187,6 +187,6 @@ def fill_tab(loaded: Loaded) -> None:
     examples = gr.Examples(TO_FILL, text)
     button = gr.Button("Fill in", variant="primary")
     first, likely = answered(respond, TO_FILL[0]) or (None, None)
-    filled = gr.Textbox(first, label="Filled in", buttons=["copy"])
+    filled = gr.Textbox(first, label="Filled in")
     probable = gr.Label(likely, label="Most probable tokens", num_top_classes=5)
     answer_with(respond, button, [text], examples, [filled, probable], "fill")

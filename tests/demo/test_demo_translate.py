@@ -1,5 +1,6 @@
 """The demo's way to its models, the pictures and numbers of its translation, and what it keeps to itself."""
 
+import io
 import re
 import sys
 import warnings
@@ -16,7 +17,8 @@ from family import decoder_only, encoder_decoder
 from first_models import RECIPES, first_models
 from fresh_process import ROOT
 from loading import load, warn_of_unknown_letters
-from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, Translator
+from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, Translator, draw
+from vanilla_transformer.decoding import EXTRA_TOKENS
 
 
 TRANSLATION = "uno dos"
@@ -161,6 +163,34 @@ def test_a_step_of_decoding_shows_the_five_most_probable_tokens(client, truth):
     for step in (0, len(target) + 1):
         with pytest.raises(Exception, match=f"has the steps 1 to {len(target)}"):
             client.predict(TEXT, TRANSLATION, step, api_name="/decoding_step")
+
+
+@pytest.mark.parametrize("text", [TEXT, "zzz qqq", "12 o'clock, née", "три"])
+def test_what_is_shown_of_a_hypothesis_is_shown_of_the_tokens_that_were_decoded(folder, client, text):
+    """An untrained model writes what no tokenizer would cut so."""
+    loaded = load(folder)
+    inputs = loaded.tokenizer(text, return_tensors="pt")
+    length = inputs["input_ids"].shape[1] + EXTRA_TOKENS
+    (ids,) = loaded.model.generate(**inputs, num_beams=4, max_length=length)
+    written = [i for i in ids.tolist()[1:] if i != loaded.tokenizer.pad_token_id]
+    best = client.predict(text, "1", "mean", api_name="/translate")[0]
+    assert best == loaded.tokenizer.decode(written, skip_special_tokens=True)
+
+    translator = Translator(loaded)
+    assert translator.forward(text, best).target == written
+    with torch.no_grad():
+        probabilities = loaded.model(**inputs, decoder_input_ids=ids[None, :-1]).logits[0].softmax(-1)
+    for step in (1, len(written)):
+        found = client.predict(text, best, step, api_name="/decoding_step")
+        expected = probabilities[step - 1].topk(MOST_LIKELY).values
+        assert list(found.values()) == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_words_that_look_like_formulas_are_drawn_as_they_are():
+    figure = draw([r"$x^2$", r"$\frac{1$"], ["a", "b"], torch.eye(2), ("rows", "columns"))
+    labels = figure.axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == [r"$x^2$", r"$\frac{1$"]
+    figure.savefig(io.BytesIO())
 
 
 def test_of_a_translation_that_is_too_long_the_first_tokens_are_shown(folder):
