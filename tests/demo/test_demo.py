@@ -17,6 +17,7 @@ from fresh_process import ROOT
 from loading import LONGEST_INPUT, load
 from understand import saliency
 from vanilla_transformer import (
+    VanillaTransformerForMaskedLM,
     VanillaTransformerForQuestionAnswering,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
@@ -51,6 +52,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
         ),
         "tagger": (VanillaTransformerForTokenClassification, {"id2label": {0: "O", 1: "B-number", 2: "I-number"}}),
         "reader": (VanillaTransformerForQuestionAnswering, {}),
+        "masked": (VanillaTransformerForMaskedLM, {}),
     }
     saved = {
         name: save(folder / name, lambda head=head, **fields: encoder_only(head, **fields), "encoder", **fields)
@@ -137,6 +139,18 @@ def test_the_answer_lies_in_the_text(client):
     assert answer and answer in TEXT
     (piece,) = [piece["token"] for piece in marked if piece["class_or_confidence"]]
     assert piece.strip() == answer
+
+
+def test_a_blank_is_filled_as_by_the_pipeline(client, folders):
+    filled, label = client.predict("one ___ three", api_name="/fill")
+    expected = pipeline("fill-mask", folders["masked"], trust_remote_code=True)("one <mask> three")
+    assert [entry["confidence"] for entry in label["confidences"]] == pytest.approx(
+        [entry["score"] for entry in expected], abs=1e-5
+    )
+    assert filled == expected[0]["sequence"]
+    for text in ("one two", "one ___ ___"):
+        with pytest.raises(Exception, match="Please put one blank, ___, into the text; this one has"):
+            client.predict(text, api_name="/fill")
 
 
 def test_text_grows_while_it_is_generated_and_is_the_models(client, folders):

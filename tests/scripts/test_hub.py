@@ -225,21 +225,24 @@ app_file: app.py
 
 def test_the_demo_becomes_a_space_that_names_its_models(hub, tmp_path):
     demo = tmp_path / "demo"
-    (demo / "figures").mkdir(parents=True)
+    (demo / "assets").mkdir(parents=True)
     for name, text in {"README.md": SPACE_CARD, "app.py": "import gradio\n", "requirements.txt": "torch\n"}.items():
         (demo / name).write_text(text)
-    (demo / "figures/attention.py").write_text("")
-    (demo / "notes.txt").write_text("not for a Space")
+    (demo / "assets/page.css").write_text("")
+    for private in ("notes.txt", "credentials.json", ".env", "flagged/log.json", "data/private.json", "venv/lib/x.py"):
+        (demo / private).parent.mkdir(parents=True, exist_ok=True)
+        (demo / private).write_text("not for a Space")
     result = push(hub, demo, "user/demo", "--space", "--models", "user/one", "user/two", "--private")
     assert result.returncode == 0, result.stderr
     space = hub.repos["spaces", "user/demo"]
     names = set(space.files("main"))
     library = {name for name in names if name.startswith("vanilla_transformer/") or name in ROOT_MODULES}
-    assert names - library == {"README.md", "app.py", "requirements.txt", "figures/attention.py"}
+    assert names - library == {"README.md", "app.py", "requirements.txt", "assets/page.css"}
     assert ROOT_MODULES <= library and "vanilla_transformer/inside/recorder.py" in library
     assert (space.sdk, space.private, space.variables) == ("gradio", True, {"MODEL_ID": "user/one user/two"})
     card = ModelCard(space.files("main")["README.md"].decode())
-    assert card.data.to_dict()["models"] == ["user/one", "user/two"]
+    for field in ("models", "preload_from_hub"):
+        assert card.data.to_dict()[field] == ["user/one", "user/two"]
     assert card.text.strip() == "# Demo"
     assert (demo / "README.md").read_text() == SPACE_CARD
 
