@@ -3,8 +3,8 @@
     python demo/app.py --model runs/quickstart-en-es runs/phrasebook-classifier
 
 The models come from folders or the Hub. Code beside their weights runs only where it is this project's own, word for
-word, or with --trust_remote_code: it can do whatever you can. Where no model is given, it is the quickstart's; where
-there is none of that either, three small ones are trained, while the page is open already.
+word, or with --trust_remote_code: it can do whatever you can. Where no model is given, those of the folder runs are
+shown; where the quickstart's is not there, three small ones are trained, while the page is open already.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 import gradio as gr
 
 from continue_text import generate_tab
-from first_models import RECIPES, first_models
+from first_models import RECIPES, Recipes, can_train, missing, train_missing, whole
 from inside import inside_tab
 from loading import Loaded, load
 from translation import translate_tab
@@ -148,13 +148,61 @@ def serve(app: gr.Blocks, **options) -> str:
     """
     app.queue(default_concurrency_limit=1, api_open=False)  # nobody gets round the queue
     limit_waiting(app)
-    return app.launch(show_error=False, max_file_size=0, css=STYLE, head=HEAD, **options)[1]
+    return app.launch(show_error=False, max_file_size=0, run_history=False, css=STYLE, head=HEAD, **options)[1]
+
+
+NO_MODEL = (
+    "**No model is given**, and none can be trained here. This is what can be seen without one. In a Space, name "
+    "models of the Hub in the variable `MODEL_ID`; elsewhere, give some with `--model`."
+)
+
+
+def serve_first_models(recipes: Recipes, folder: Path, train: bool = False, **options) -> None:
+    """Open the page at once, on the models of the recipes that `folder` has, and anew with each that is trained then.
+
+    Args:
+        train: train those that are missing also where the first of the recipes is there.
+        options: of `serve`.
+
+    Raises:
+        FileExistsError: the place of a model is taken by something else.
+    """
+    there, wanted = whole(recipes, folder), missing(recipes, folder)
+    if not can_train(recipes):
+        serve(build(*there, note="" if there else NO_MODEL), **options)
+        return
+    if not wanted or (not train and next(iter(recipes)) not in wanted):
+        note = f"More tabs, with {' and '.join(wanted)}: `python demo/app.py --train_missing`, a few minutes."
+        serve(build(*there, note=note if wanted else ""), **options)
+        return
+
+    def opened(wanted: list[str]) -> gr.Blocks:
+        note = ""
+        if wanted:
+            note = f"**{wanted[0]} is being trained**, a few minutes; see the terminal. Then this page opens anew."
+        app = build(*whole(recipes, folder), note=note)
+        serve(app, prevent_thread_lock=True, **options)
+        return app
+
+    app = opened(wanted)
+    options["server_port"] = app.server_port
+    try:
+        for name in train_missing(recipes, folder):
+            wanted.remove(name)
+            app.close()
+            app = opened(wanted)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)  # the page stays open on what is there
+    app.block_thread()
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", help="Folders of models, or their names on the Hub.")
     parser.add_argument("--port", type=int, help="Of the address; else the first free one from 7860 on.")
+    parser.add_argument(
+        "--train_missing", action="store_true", help="Train those of the three first models that are not there."
+    )
     parser.add_argument(
         "--trust_remote_code",
         action="store_true",
@@ -163,9 +211,11 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     models = args.model or os.environ.get("MODEL_ID", "").split()
     try:
-        app = build(*(models or first_models(RECIPES, Path("runs"))), trust_remote_code=args.trust_remote_code)
-        serve(app, server_port=args.port)
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        if models:
+            serve(build(*models, trust_remote_code=args.trust_remote_code), server_port=args.port)
+        else:
+            serve_first_models(RECIPES, Path("runs"), args.train_missing, server_port=args.port)
+    except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
 
 

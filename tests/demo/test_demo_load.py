@@ -67,7 +67,7 @@ def test_fifty_users_get_right_answers_or_are_told_how_long_the_demo_is_busy(ser
     address, process = server
     alone = Client(address, verbose=False)
     right = {wish: alone.predict(*wish[1], api_name=wish[0]) for wish in WISHES}
-    before = resident(process)
+    memory = [resident(process)]
     end = time.monotonic() + SECONDS
 
     def visit(number: int) -> list[tuple[str, str, float]]:
@@ -84,10 +84,14 @@ def test_fifty_users_get_right_answers_or_are_told_how_long_the_demo_is_busy(ser
         return outcomes
 
     with ThreadPoolExecutor(USERS) as users:
-        outcomes = [outcome for visited in users.map(visit, range(USERS)) for outcome in visited]
+        visits = users.map(visit, range(USERS))
+        while time.monotonic() < end:
+            time.sleep(5)
+            memory.append(resident(process))
+        outcomes = [outcome for visited in visits for outcome in visited]
     counts = Counter(outcome for _, outcome, _ in outcomes)
-    after = resident(process)
     waits = {name: median(t for n, o, t in outcomes if n == name and o == "right") for name, _ in WISHES}
-    print(dict(counts), {name: round(wait, 2) for name, wait in waits.items()}, f"{before:.0f} -> {after:.0f} MiB")
+    print(dict(counts), {name: round(wait, 2) for name, wait in waits.items()}, [round(size) for size in memory])
     assert set(counts) <= {"right", "busy"} and counts["right"] > 100
-    assert after < before * 1.2
+    # Threads and visitors take their room once; then it is enough.
+    assert max(memory[-3:]) < 1.05 * max(memory[len(memory) // 2 - 1 : len(memory) // 2 + 2])

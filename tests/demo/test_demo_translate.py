@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import app
 from family import decoder_only, encoder_decoder
-from first_models import RECIPES, first_models
+from first_models import RECIPES, missing, whole
 from fresh_process import ROOT
 from loading import load, warn_of_unknown_letters
 from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, Translator, draw
@@ -38,57 +38,67 @@ def toys():
     return {name: [*recipe, *AT_TOY_SIZE] for name, recipe in RECIPES.items()}
 
 
-def test_a_demo_that_has_no_model_trains_three_and_the_next_finds_them(toys, tmp_path, capsys):
-    models = first_models(toys, tmp_path / "runs")
-    assert [load(model).head for model in models] == [
-        "ForConditionalGeneration",
-        "ForSequenceClassification",
-        "ForCausalLM",
+def pages(recipes: dict, folder: Path, monkeypatch, **options) -> list[list[str]]:
+    """The titles of the tabs of each page that is opened, one after the other; the real server, which ends at once."""
+    seen: list[list[str]] = []
+
+    def serve(built, **options) -> str:
+        address = open_page(built, **options | {"prevent_thread_lock": True, "quiet": True})
+        config = httpx.get(f"{address}config").json()
+        seen.append([part["props"]["label"] for part in config["components"] if part["type"] == "tabitem"])
+        if not options.get("prevent_thread_lock"):
+            built.close()
+        return address
+
+    open_page = app.serve
+    monkeypatch.setattr(app, "serve", serve)
+    monkeypatch.setattr(app.gr.Blocks, "block_thread", lambda built: built.close())
+    app.serve_first_models(recipes, folder, **options)
+    return seen
+
+
+def test_a_demo_that_has_no_model_opens_at_once_and_anew_with_each_that_is_trained(toys, tmp_path, monkeypatch, capfd):
+    assert pages(toys, tmp_path / "runs", monkeypatch) == [
+        ["Look inside"],
+        ["Translate", "Look inside"],
+        ["Translate", "Classify", "Look inside"],
+        ["Translate", "Classify", "Generate", "Look inside"],
     ]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(toys)
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert [f"Training model {i} of 3" in shown for i in (1, 2, 3, 4)] == [True, True, True, False]
-
-    assert first_models(toys, tmp_path / "runs") == models
-    assert "Training" not in capsys.readouterr().out
+    assert missing(toys, tmp_path / "runs") == [] and len(whole(toys, tmp_path / "runs")) == 3
 
 
-def test_training_that_breaks_off_leaves_nothing_half_written_and_goes_on_with_what_is_missing(
-    toys, tmp_path, tmp_path_factory, capsys
-):
-    translator, classifier, language_model = toys
-
-    # Trains to the end, writes the model, and then dies.
-    dying = tmp_path_factory.mktemp("scripts") / "dying.py"
+def test_training_that_breaks_off_leaves_nothing_half_written_and_the_page_open(toys, tmp_path, monkeypatch, capfd):
+    """It trains to the end, writes the model, and then dies."""
+    translator, *_ = toys
+    dying = tmp_path / "dying.py"
     dying.write_text(
         "import subprocess, sys\n"
-        f"subprocess.run([sys.executable, {toys[classifier][0]!r}, *sys.argv[1:]], check=True)\n"
+        f"subprocess.run([sys.executable, {toys[translator][0]!r}, *sys.argv[1:]], check=True)\n"
         "sys.exit(7)\n"
     )
-    broken = toys | {classifier: [str(dying), *toys[classifier][1:]]}
-    with pytest.raises(RuntimeError, match=f"dying.py ended with status 7: no {classifier} for the demo"):
-        first_models(broken, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [language_model]
-
-    models = first_models(toys, tmp_path)
-    assert [Path(model).name for model in models] == [translator, classifier, language_model]
-    assert "Training model 2 of 2" in capsys.readouterr().out
+    broken = {translator: [str(dying), *toys[translator][1:]]}
+    assert pages(broken, tmp_path / "runs", monkeypatch) == [["Look inside"]]
+    assert f"dying.py ended with status 7: no {translator} for the demo" in capfd.readouterr().err
+    assert not list((tmp_path / "runs").iterdir())
 
 
-def test_the_quickstarts_model_is_enough(tmp_path):
-    model = save(tmp_path / "quickstart-en-es", encoder_decoder, "seq2seq")
-    assert first_models(RECIPES, tmp_path) == [model]
+def test_the_quickstarts_model_is_enough_and_the_page_says_how_to_get_more(tmp_path, monkeypatch):
+    save(tmp_path / "quickstart-en-es", encoder_decoder, "seq2seq")
+    assert pages(RECIPES, tmp_path, monkeypatch) == [["Translate", "Look inside"]]
 
 
-def test_where_the_scripts_are_not_a_model_has_to_be_given(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"trained here \(there is no train_it.py\). Give some with --model"):
-        first_models({"model": [str(tmp_path / "train_it.py")]}, tmp_path / "runs")
+def test_where_nothing_can_be_trained_the_page_shows_what_needs_no_model(tmp_path, monkeypatch):
+    recipes = {"model": [str(tmp_path / "train_it.py")]}
+    assert pages(recipes, tmp_path / "runs", monkeypatch) == [["Look inside"]]
 
 
 def test_a_quickstart_that_was_broken_off_is_not_overwritten(tmp_path):
     (tmp_path / "quickstart-en-es/checkpoint-100").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="quickstart-en-es holds training that is not finished: remove it first"):
-        first_models(RECIPES, tmp_path)
+        app.serve_first_models(RECIPES, tmp_path)
 
 
 # Attention and decoding steps
