@@ -17,7 +17,7 @@ from configuration_vanilla_transformer import (
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
 )
-from drawing import DIVERGING, GREY, SEQUENTIAL, add_scale, blank, name_cells
+from drawing import DIVERGING, GREY, SEQUENTIAL, add_scale, blank, name_cells, pictured
 from loading import Loaded, check_text, refusal
 from modeling_vanilla_transformer import (
     VanillaTransformerDecoderModel,
@@ -170,6 +170,7 @@ def inside_tab(models: Sequence[Loaded] = ()) -> None:
 def positions_section(tables: dict[str, Tensor]) -> None:
     """The components and events that show positions; `tables` are learned ones by name."""
 
+    @pictured
     def draw(d_model: int, length: int, name: str) -> tuple[Figure, Figure]:
         return draw_positions(d_model, length, name, tables.get(name))
 
@@ -202,7 +203,7 @@ def masks_section() -> None:
         paddings = gr.Slider(0, 5, value=2, step=1, precision=0, label="Padding")
         window = gr.Slider(1, 8, value=3, step=1, precision=0, label="Window", visible=False)
     picture = gr.Plot(
-        draw_mask("orange is my favorite fruit", "padding and causal", 2, 3), show_label=False, format="png"
+        pictured(draw_mask)("orange is my favorite fruit", "padding and causal", 2, 3), show_label=False, format="png"
     )
 
     def fitting(kind: str) -> tuple[gr.Slider, gr.Slider]:
@@ -210,7 +211,7 @@ def masks_section() -> None:
 
     kind.input(fitting, kind, [paddings, window], api_visibility="private")
     events = [sentence.submit, kind.input, paddings.release, window.release]
-    gr.on(events, draw_mask, [sentence, kind, paddings, window], picture, api_name="mask")
+    gr.on(events, pictured(draw_mask), [sentence, kind, paddings, window], picture, api_name="mask")
 
 
 def training_section() -> None:
@@ -222,8 +223,8 @@ def training_section() -> None:
     with gr.Row():
         width = gr.Slider(64, 1024, value=512, step=64, precision=0, label="d_model")
         warmup = gr.Slider(100, 16000, value=4000, step=100, precision=0, label="Warm-up steps")
-    rate = gr.Plot(draw_schedule(512, 4000), show_label=False, format="png")
-    gr.on([width.release, warmup.release], draw_schedule, [width, warmup], rate, api_name="schedule")
+    rate = gr.Plot(pictured(draw_schedule)(512, 4000), show_label=False, format="png")
+    gr.on([width.release, warmup.release], pictured(draw_schedule), [width, warmup], rate, api_name="schedule")
     gr.Markdown("How large are the models of the paper's **Table 3**? The vocabulary is shared by both languages.")
     with gr.Row():
         row = gr.Dropdown(list(PRESETS), value="base", label="Row of Table 3")

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from drawing import SEQUENTIAL, add_scale, blank, name_cells
+from drawing import SEQUENTIAL, add_scale, blank, name_cells, pictured
 from loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
 from reading import check_length, most_tokens
 from vanilla_transformer.decoding import EXTRA_TOKENS
@@ -187,7 +187,8 @@ def translate_tab(loaded: Loaded) -> None:
     heads = ["mean", *(str(i + 1) for i in range(config.num_heads))]
 
     example = EXAMPLES[0]
-    best, rows, drawn = translator.translate(example, str(config.decoder_layers), "mean", "cross")
+    translate, attend = pictured(translator.translate), pictured(translator.attend)
+    best, rows, drawn = translate(example, str(config.decoder_layers), "mean", "cross")
     begun, first = translator.step_to(example, best, 1)
 
     gr.Markdown(
@@ -237,7 +238,9 @@ def translate_tab(loaded: Loaded) -> None:
     )
     with gr.Row():
         with gr.Column():
-            step = gr.Slider(1, len(translator.target_ids(example, best)), value=1, step=1, precision=0, label="Step")
+            step = gr.Slider(
+                1, max(2, len(translator.target_ids(example, best))), value=1, step=1, precision=0, label="Step"
+            )
             written = gr.HighlightedText(
                 begun, label="Written, and what comes next", show_legend=False, color_map={"next": "blue"}
             )
@@ -246,17 +249,17 @@ def translate_tab(loaded: Loaded) -> None:
     pair, looks, steps = [source, translation], [kind, layer, head], [step, written, probable]
     keep = {"fn": lambda text: text, "inputs": text, "outputs": source, "api_visibility": "private"}
     show = {"inputs": [source, layer, head, kind], "outputs": [translation, alternatives, picture]}
-    asked = gr.on([button.click, text.submit], **keep).success(translator.translate, **show, api_name="translate")
+    asked = gr.on([button.click, text.submit], **keep).success(translate, **show, api_name="translate")
     chosen = examples.load_input_event.success(**keep).success(
-        translator.translate, **show, api_name="translate_example", api_visibility="private"
+        translate, **show, api_name="translate_example", api_visibility="private"
     )
     for translated in (asked, chosen):
         translated.success(translator.first_step, pair, steps, api_visibility="private")
     picked = alternatives.select(pick, None, translation, api_visibility="private")
     for looked_into in (picked.success, translation.submit):
-        drawn_anew = looked_into(translator.attend, [*pair, *looks], picture, api_visibility="private")
+        drawn_anew = looked_into(attend, [*pair, *looks], picture, api_visibility="private")
         drawn_anew.success(translator.first_step, pair, steps, api_visibility="private")
-    gr.on([look.change for look in looks], translator.attend, [*pair, *looks], picture, api_name="attention")
+    gr.on([look.change for look in looks], attend, [*pair, *looks], picture, api_name="attention")
     step.change(
         translator.step_to, [*pair, step], [written, probable], api_visibility="private", show_progress="hidden"
     )
