@@ -94,4 +94,4 @@ def test_fifty_users_get_right_answers_or_are_told_how_long_the_demo_is_busy(ser
     print(dict(counts), {name: round(wait, 2) for name, wait in waits.items()}, [round(size) for size in memory])
     assert set(counts) <= {"right", "busy"} and counts["right"] > 100
     # Threads and visitors take their room once; then it is enough.
-    assert max(memory[-3:]) < 1.05 * max(memory[len(memory) // 2 - 1 : len(memory) // 2 + 2])
+    assert max(memory[-3:]) < 1.1 * max(memory[len(memory) // 2 - 1 : len(memory) // 2 + 2])
