@@ -2,23 +2,27 @@
 
     python demo/app.py --model runs/quickstart-en-es runs/phrasebook-classifier
 
-The models come through the Auto classes from folders or the Hub, with the code that lies beside their weights. Where
-none is given, it is the quickstart's; where there is none of that either, three small ones are trained first.
+The models come from folders or the Hub. Code beside their weights runs only where it is this project's own, word for
+word, or with --trust_remote_code: it can do whatever you can. Where no model is given, those of the folder runs are
+shown; where the quickstart's is not there, three small ones are trained, while the page is open already.
 """
 
 import argparse
+import math
 import os
+import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import gradio as gr
 
 from continue_text import generate_tab
-from first_models import RECIPES, first_models
+from first_models import RECIPES, Recipes, can_train, missing, train_missing, whole
 from inside import inside_tab
 from loading import Loaded, load
 from translation import translate_tab
-from understand import answer_tab, classify_tab, tag_tab
+from understand import answer_tab, classify_tab, fill_tab, is_regression, tag_tab
 
 
 TABS: dict[str, tuple[str, Callable[[Loaded], None]]] = {
@@ -27,35 +31,112 @@ TABS: dict[str, tuple[str, Callable[[Loaded], None]]] = {
     "ForTokenClassification": ("Tag", tag_tab),
     "ForQuestionAnswering": ("Answer", answer_tab),
     "ForCausalLM": ("Generate", generate_tab),
+    "ForMaskedLM": ("Fill in the blank", fill_tab),
 }
+WAITING = 32  # visitors at each endpoint; who comes then is told when to come again
 
-# Heat maps keep their size on a narrow screen, where one moves them sideways, and are sharp on one of many pixels.
-# Tokens to click show where each ends.
+# Heat maps keep their size on a narrow screen, where one moves them sideways, which a bar that is always there and a
+# hint say. They are sharp on a screen of many pixels. Tokens to click show where each ends.
 STYLE = """
 .heat-map .matplotlib { overflow-x: auto; align-items: flex-start }
+.heat-map .matplotlib::-webkit-scrollbar { height: 8px }
+.heat-map .matplotlib::-webkit-scrollbar-thumb { background: var(--border-color-primary); border-radius: 4px }
+@media (max-width: 640px) {
+  .heat-map::after { content: "\\2194  Move a wide picture sideways to see all of it."; display: block;
+    padding: 0 12px 8px; color: var(--body-text-color-subdued); font-size: var(--text-sm) }
+}
 .heat-map img { max-width: none; margin: auto; zoom: 0.6 }
 .tokens .token { box-shadow: inset 0 -2px var(--border-color-primary); margin-right: 3px }
 """
 
+# What a link to the page shows elsewhere.
+ABOUT = "The Transformer of Attention Is All You Need: translate, classify, generate, and see what it does inside."
+HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:description" content="{ABOUT}">'
 
-def build(*models: str) -> gr.Blocks:
-    """The app on some models."""
-    with gr.Blocks(title="Vanilla Transformer") as app:
+
+def load_all(models: tuple[str, ...], trust_remote_code: bool) -> list[Loaded]:
+    """The models that can be shown. What is wrong with the others is told in the terminal, a line for each.
+
+    Raises:
+        ValueError: models are given, but none can be shown.
+    """
+    loaded, errors = [], []
+    for model in models:
+        try:
+            loaded.append(load(model, trust_remote_code))
+        except (ImportError, OSError, ValueError, RuntimeError, SyntaxError) as error:
+            errors.append(" ".join(str(error).split()))
+    if errors and not loaded:
+        raise ValueError("\n".join(errors))
+    for error in errors:
+        print(f"Left out: {error}", file=sys.stderr)
+    return loaded
+
+
+def titles(models: list[Loaded]) -> list[str]:
+    """The names of the tabs: of the task, and where several do the same, of the model too."""
+    tasks = ["Estimate" if is_regression(model) else TABS[model.head][0] for model in models]
+    named = [
+        f"{task}: {model.name}" if tasks.count(task) > 1 else task for task, model in zip(tasks, models, strict=True)
+    ]
+    seen: Counter[str] = Counter()
+    for i, name in enumerate(named):
+        seen[name] += 1
+        if seen[name] > 1:
+            named[i] += f" ({seen[name]})"
+    return named
+
+
+def build(*models: str, trust_remote_code: bool = False, note: str = "") -> gr.Blocks:
+    """The app on some models; on none, it shows what needs none.
+
+    Args:
+        note: what stands at the top of the page.
+    """
+    loaded = load_all(models, trust_remote_code)
+    with gr.Blocks(title="Vanilla Transformer", analytics_enabled=False) as app:
         gr.Markdown(
             "# Vanilla Transformer\nThe model of *Attention Is All You Need*, trained small. Look what it does."
         )
-        loaded = [load(model) for model in models]
-        for model in loaded:
-            title, tab = TABS[model.head]
+        if note:
+            gr.Markdown(note)
+        for title, model in zip(titles(loaded), loaded, strict=True):
             with gr.Tab(title):
-                tab(model)
+                TABS[model.head][1](model)
         with gr.Tab("Look inside"):
             inside_tab(loaded)
+        gr.api(tell_busy, api_name="busy", api_visibility="private", concurrency_limit=None)
     return app
 
 
+def tell_busy(message: str) -> None:
+    raise gr.Error(message, title="Busy", print_exception=False)
+
+
+def limit_waiting(app: gr.Blocks) -> None:
+    """Let `WAITING` visitors wait at each endpoint, whatever goes on at the others; send further ones to `tell_busy`.
+
+    Gradio's own limit is one for all endpoints, and does not say how long to stay away. It has no public place for
+    another: `Queue.push`, `event_queue_per_concurrency_id` and `process_time_per_fn` are those of Gradio 6.31.
+    """
+    queue = app._queue
+    push, queues, times = queue.push, queue.event_queue_per_concurrency_id, queue.process_time_per_fn
+    (busy,) = (number for number, function in app.fns.items() if function.fn is tell_busy)
+
+    async def push_where_there_is_room(body, request, username):
+        function = app.fns.get(body.fn_index)
+        queued = queues.get(function.concurrency_id) if function else None
+        if queued is not None and body.fn_index != busy and len(queued.queue) >= WAITING:
+            seconds = math.ceil((len(queued.queue) + 1) * (times[function].avg_time if function in times else 1))
+            message = f"The demo is busy, about {max(1, seconds)} seconds. Please try again then."
+            body = body.model_copy(update={"fn_index": busy, "data": [message]})
+        return await push(body=body, request=request, username=username)
+
+    queue.push = push_where_there_is_room
+
+
 def serve(app: gr.Blocks, **options) -> str:
-    """Open the app to visitors, within limits: 32 of them wait, each endpoint answers one at a time, no file comes in.
+    """Open the app to visitors, within limits: each endpoint answers one at a time, no file comes in.
 
     What goes wrong inside is told to the terminal only, not to the visitor, who could read of this machine in it.
 
@@ -65,21 +146,77 @@ def serve(app: gr.Blocks, **options) -> str:
     Returns:
         The address.
     """
-    app.queue(max_size=32, default_concurrency_limit=1, api_open=False)  # nobody gets round the queue
-    return app.launch(show_error=False, max_file_size=0, css=STYLE, **options)[1]
+    app.queue(default_concurrency_limit=1, api_open=False)  # nobody gets round the queue
+    limit_waiting(app)
+    return app.launch(show_error=False, max_file_size=0, run_history=False, css=STYLE, head=HEAD, **options)[1]
+
+
+NO_MODEL = (
+    "**No model is given**, and none can be trained here. This is what can be seen without one. In a Space, name "
+    "models of the Hub in the variable `MODEL_ID`; elsewhere, give some with `--model`."
+)
+
+
+def serve_first_models(recipes: Recipes, folder: Path, train: bool = False, **options) -> None:
+    """Open the page at once, on the models of the recipes that `folder` has, and anew with each that is trained then.
+
+    Args:
+        train: train those that are missing also where the first of the recipes is there.
+        options: of `serve`.
+
+    Raises:
+        FileExistsError: the place of a model is taken by something else.
+    """
+    there, wanted = whole(recipes, folder), missing(recipes, folder)
+    if not can_train(recipes):
+        serve(build(*there, note="" if there else NO_MODEL), **options)
+        return
+    if not wanted or (not train and next(iter(recipes)) not in wanted):
+        note = f"More tabs, with {' and '.join(wanted)}: `python demo/app.py --train_missing`, a few minutes."
+        serve(build(*there, note=note if wanted else ""), **options)
+        return
+
+    def opened(wanted: list[str]) -> gr.Blocks:
+        note = ""
+        if wanted:
+            note = f"**{wanted[0]} is being trained**, a few minutes; see the terminal. Then this page opens anew."
+        app = build(*whole(recipes, folder), note=note)
+        serve(app, prevent_thread_lock=True, **options)
+        return app
+
+    app = opened(wanted)
+    options["server_port"] = app.server_port
+    try:
+        for name in train_missing(recipes, folder):
+            wanted.remove(name)
+            app.close()
+            app = opened(wanted)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)  # the page stays open on what is there
+    app.block_thread()
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", help="Folders of models, or their names on the Hub.")
     parser.add_argument("--port", type=int, help="Of the address; else the first free one from 7860 on.")
+    parser.add_argument(
+        "--train_missing", action="store_true", help="Train those of the three first models that are not there."
+    )
+    parser.add_argument(
+        "--trust_remote_code",
+        action="store_true",
+        help="Run the code beside the weights, and the tokenizer's, whatever it is. Read it first.",
+    )
     args = parser.parse_args(arguments)
     models = args.model or os.environ.get("MODEL_ID", "").split()
     try:
-        app = build(*(models or first_models(RECIPES, Path("runs"))))
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        if models:
+            serve(build(*models, trust_remote_code=args.trust_remote_code), server_port=args.port)
+        else:
+            serve_first_models(RECIPES, Path("runs"), args.train_missing, server_port=args.port)
+    except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
-    serve(app, server_port=args.port)
 
 
 if __name__ == "__main__":

@@ -7,19 +7,63 @@ from threading import Event, Thread
 import gradio as gr
 import torch
 from torch import Tensor
-from transformers import StoppingCriteriaList, TextIteratorStreamer, set_seed
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TextIteratorStreamer,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
-from loading import LONGEST_INPUT, Loaded, check_text, token_name, warn_of_unknown_letters
-from reading import check_length, cut, most_tokens
+from loading import Loaded, check_number, check_text, refusal, token_name, warn_of_unknown_letters
+from reading import answer_with, check_length, cut, most_tokens
 
 
 MOST_TOKENS = 200
+HOTTEST, MOST_CHOICES, LEAST_TOP_P = 2.0, 100, 0.05
 LARGEST_SEED = 2**32 - 1
+SHOWN = 10  # of the most probable tokens
 EXAMPLES = ["The parcel from", "The flight to Peru leaves on", "Sales rose by"]
 
 
+class GumbelNoise(LogitsProcessor):
+    """Adds random numbers of a generator of its own, so that the largest score is a draw from the softmax of all.
+
+    It samples as torch.multinomial does, but not from PyTorch's global generator, which all visitors share.
+
+    Args:
+        seed: the same one gives the same draws; None gives others each time.
+    """
+
+    def __init__(self, seed: int | None):
+        self.generator = torch.Generator()
+        if seed is None:
+            self.generator.seed()
+        else:
+            self.generator.manual_seed(seed)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        noise = torch.empty(scores.shape, dtype=torch.float64).exponential_(generator=self.generator).log().neg()
+        return scores + noise.to(scores)
+
+
+def sampling(temperature: float, top_k: int, top_p: float, seed: int | None) -> LogitsProcessorList:
+    """What turns taking the most probable token into sampling; nothing where the temperature is 0."""
+    processors = LogitsProcessorList()
+    if temperature > 0:
+        processors.append(TemperatureLogitsWarper(float(temperature)))
+        if top_k > 0:
+            processors.append(TopKLogitsWarper(top_k))
+        if top_p < 1:
+            processors.append(TopPLogitsWarper(top_p))
+        processors.append(GumbelNoise(seed))
+    return processors
+
+
 def stream(
-    loaded: Loaded, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int
+    loaded: Loaded, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
 ) -> Iterator[str]:
     """The text, growing. A temperature of 0 always takes the most probable token.
 
@@ -29,19 +73,23 @@ def stream(
     batch = loaded.tokenizer([text], return_tensors="pt")
     length = batch["input_ids"].shape[1]
     check_length(loaded, length + 1, "this text with one more token")
-    new_tokens = min(new_tokens, most_tokens(loaded) - length)
     streamer = TextIteratorStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True)
     stopped, failed = Event(), Event()
-    sampling = {"do_sample": False}
-    if temperature > 0:
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    options = {"max_new_tokens": new_tokens, "max_length": None, "streamer": streamer, **sampling}
-    criteria = StoppingCriteriaList([lambda ids, scores, **_: torch.full((len(ids),), stopped.is_set())])
+    options = {
+        "max_new_tokens": min(new_tokens, most_tokens(loaded) - length),
+        "max_length": None,
+        "do_sample": False,
+        "num_beams": 1,
+        "logits_processor": sampling(temperature, top_k, top_p, seed),
+        "stopping_criteria": StoppingCriteriaList(
+            [lambda ids, scores, **_: torch.full((len(ids),), stopped.is_set())]
+        ),
+        "streamer": streamer,
+    }
 
     def generate() -> None:
         try:
-            set_seed(seed)
-            loaded.model.generate(**batch, **options, stopping_criteria=criteria)
+            loaded.model.generate(**batch, **options)
         except Exception:
             logging.exception("Generation failed.")
             failed.set()
@@ -54,66 +102,101 @@ def stream(
             text += piece
             yield text
         if failed.is_set():
-            raise gr.Error("The model failed while it went on from this text. Please try another one.")
+            raise refusal("The model failed while it went on from this text. Please try another one.")
     finally:
         stopped.set()  # the reader has gone, or has pressed the button
         thread.join()
 
 
-@torch.inference_mode()
-def next_tokens(loaded: Loaded, ids: Tensor, count: int = 10) -> dict[str, float]:
-    """The most probable next tokens after `ids` (length,), with their probabilities."""
-    probabilities, best = loaded.model(ids[None]).logits[0, -1].softmax(-1).topk(count)
-    return dict(zip([token_name(loaded, i) for i in best.tolist()], probabilities.tolist(), strict=True))
+class Writer:
+    """What the tab and the API ask of a loaded model."""
+
+    def __init__(self, loaded: Loaded):
+        self.loaded = loaded
+        self.most = min(MOST_TOKENS, loaded.model.config.max_position_embeddings)
+
+    def generate(
+        self, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
+    ) -> Iterator[str]:
+        text = check_text(text, "to go on from")
+        check_number("The number of new tokens", new_tokens, 1, self.most)
+        check_number("The temperature", temperature, 0, HOTTEST)
+        check_number("Top k", top_k, 0, MOST_CHOICES)
+        check_number("Top p", top_p, LEAST_TOP_P, 1)
+        if seed is not None:
+            check_number("The seed", seed, 0, LARGEST_SEED)
+        warn_of_unknown_letters(self.loaded, text)
+        yield from stream(self.loaded, text, new_tokens, temperature, top_k, top_p, seed)
+
+    def ids(self, text: str) -> Tensor:
+        ids = self.loaded.tokenizer(text, return_tensors="pt")["input_ids"][0]
+        check_length(self.loaded, len(ids))
+        return ids
+
+    @torch.inference_mode()
+    def probabilities(self, ids: Tensor) -> Tensor:
+        """Of each token of the vocabulary (vocab_size,) after `ids` (length,)."""
+        return self.loaded.model(ids[None]).logits[0, -1].softmax(-1)
+
+    def most_probable(self, ids: Tensor) -> dict[str, float]:
+        probabilities, best = self.probabilities(ids).topk(SHOWN)
+        return dict(zip([token_name(self.loaded, i) for i in best.tolist()], probabilities.tolist(), strict=True))
+
+    def next_tokens(self, text: str, shown: int | None = None) -> dict[str, float]:
+        """The most probable next tokens after the first characters of a text, by default after all of it."""
+        return self.most_probable(self.ids(check_text(text, "to go on from")[:shown]))
+
+    def pieces(self, text: str, chosen: int | None = None) -> list[tuple[str, str | None]]:
+        """The text in tokens, of which one may be marked."""
+        return [(piece, "chosen" if i == chosen else None) for i, (piece, _) in enumerate(cut(self.loaded, text))]
+
+    def before(self, text: str, event: gr.SelectData) -> tuple[list[tuple[str, str | None]], str, dict[str, float]]:
+        """What the model could have said in the place of the piece that was clicked, and how probable that was."""
+        piece, (first, *_) = cut(self.loaded, text)[event.index]
+        if first == 0:
+            raise refusal("Nothing stands before the first token. Please click a later one.")
+        ids = self.ids(text)
+        probabilities = self.probabilities(ids[:first])
+        own = probabilities[ids[first]]
+        rank = int((probabilities > own).sum()) + 1
+        told = f"Token {first + 1}, {token_name(self.loaded, int(ids[first]))}: {own:.3g}, number {rank:,} of all"
+        return self.pieces(text, event.index), told, self.most_probable(ids[:first])
 
 
 def generate_tab(loaded: Loaded) -> None:
     """The components and events of the tab."""
-    most = min(MOST_TOKENS, loaded.model.config.max_position_embeddings)
-
-    def tokens_of(text: str) -> Tensor:
-        ids = loaded.tokenizer(text, return_tensors="pt")["input_ids"][0]
-        check_length(loaded, len(ids))
-        return ids
-
-    def respond(text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int) -> Iterator[str]:
-        text = check_text(text, "to go on from")
-        warn_of_unknown_letters(loaded, text)
-        yield from stream(loaded, text, new_tokens, temperature, top_k, top_p, seed)
-
-    def alternatives(text: str, shown: int | None = None) -> dict[str, float]:
-        """The most probable next tokens after the first characters of a text, by default after all of it."""
-        return next_tokens(loaded, tokens_of(check_text(text, "to go on from")[:shown]))
-
-    def pieces_of(text: str) -> list[tuple[str, None]]:
-        return [(piece, None) for piece, _ in cut(loaded, text)]
-
-    def before(text: str, event: gr.SelectData) -> dict[str, float]:
-        """What the model could have said in the place of the piece that was clicked."""
-        first = cut(loaded, text)[event.index][1][0]
-        if first == 0:
-            raise gr.Error("Nothing stands before the first token. Please click a later one.")
-        return next_tokens(loaded, tokens_of(text)[:first])
-
+    writer = Writer(loaded)
     gr.Markdown(f"A language model goes on from your text: `{loaded.name}`. It writes what its training was like.")
-    text = gr.Textbox(label="Text", placeholder=EXAMPLES[0], max_length=LONGEST_INPUT)
-    gr.Examples(EXAMPLES, text)
+    text = gr.Textbox(EXAMPLES[0], label="Text")
+    examples = gr.Examples(EXAMPLES, text)
     with gr.Row():
-        new_tokens = gr.Slider(1, most, value=min(80, most), step=1, precision=0, label="New tokens, at most")
-        temperature = gr.Slider(0, 2, value=0.8, step=0.05, label="Temperature (0: no chance)")
-        top_k = gr.Slider(0, 100, value=0, step=1, precision=0, label="Top k (0: all)")
-        top_p = gr.Slider(0.05, 1, value=1, step=0.05, label="Top p")
-        seed = gr.Number(0, precision=0, minimum=0, maximum=LARGEST_SEED, label="Seed")
+        new_tokens = gr.Slider(
+            1, writer.most, value=min(80, writer.most), step=1, precision=0, label="New tokens, at most"
+        )
+        temperature = gr.Slider(0, HOTTEST, value=0.8, step=0.05, label="Temperature (0: likeliest)")
+        top_k = gr.Slider(0, MOST_CHOICES, value=0, step=1, precision=0, label="Top k (0: all)")
+        top_p = gr.Slider(LEAST_TOP_P, 1, value=1, step=0.05, label="Top p")
+        seed = gr.Number(0, precision=0, minimum=0, maximum=LARGEST_SEED, label="Seed (empty: another text each time)")
     with gr.Row():
         button = gr.Button("Generate", variant="primary")
         stop = gr.Button("Stop")
-    result = gr.Textbox(label="Continued", lines=6, placeholder="The text will grow here.", buttons=["copy"])
-    gr.Markdown("**Click a token** to see what the model could have said in its place.")
-    pieces = gr.HighlightedText(label="Tokens", interactive=False, elem_classes="tokens")
-    probable = gr.Label(label="Most probable tokens", num_top_classes=10)
-    inputs = [text, new_tokens, temperature, top_k, top_p, seed]
-    running = gr.on([button.click, text.submit], respond, inputs, result, api_name="generate")
-    running.then(pieces_of, result, pieces, api_visibility="private")
-    stop.click(None, cancels=running).then(pieces_of, result, pieces, api_visibility="private")
-    pieces.select(before, result, probable, api_visibility="private")
-    gr.api(alternatives, api_name="next_tokens")
+    result = gr.Textbox(label="Continued", lines=4, placeholder="The text will grow here.")
+    with gr.Row():
+        with gr.Column():
+            gr.Markdown("**Click a token** to see what the model could have said in its place.")
+            pieces = gr.HighlightedText(
+                label="Tokens",
+                interactive=False,
+                show_legend=False,
+                color_map={"chosen": "blue"},
+                elem_classes="tokens",
+            )
+        with gr.Column():
+            told = gr.Textbox(label="The clicked token, its probability and rank", placeholder="No token is clicked.")
+            probable = gr.Label(label="Most probable tokens there", num_top_classes=SHOWN)
+    options = [new_tokens, temperature, top_k, top_p, seed]
+    running = answer_with(writer.generate, button, [text], examples, [result], "generate", options)
+    for ended in (*running, stop.click(None, cancels=running)):
+        ended.then(writer.pieces, result, pieces, api_visibility="private")
+    pieces.select(writer.before, result, [pieces, told, probable], api_visibility="private")
+    gr.api(writer.next_tokens, api_name="next_tokens")

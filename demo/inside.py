@@ -17,8 +17,8 @@ from configuration_vanilla_transformer import (
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
 )
-from drawing import DIVERGING, SEQUENTIAL, blank, name_cells
-from loading import Loaded, check_text
+from drawing import DIVERGING, GREY, SEQUENTIAL, add_scale, blank, name_cells, pictured
+from loading import Loaded, check_text, refusal
 from modeling_vanilla_transformer import (
     VanillaTransformerDecoderModel,
     VanillaTransformerEncoderModel,
@@ -82,13 +82,13 @@ def draw_positions(d_model: int, length: int, name: str, learned: Tensor | None)
         learned = torch.randn(length, d_model, generator=torch.Generator().manual_seed(0))
     heat_map, axes = blank(5, 3.4)
     image = axes.imshow(sinusoidal.numpy(), cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto", interpolation="none")
-    heat_map.colorbar(image).outline.set_visible(False)
+    add_scale(heat_map, image)
     axes.set(xlabel="dimension", ylabel="position")
     alike, axes = blank(5, 3.4)
     axes.plot(*likeness(sinusoidal), label="sinusoidal")
     axes.plot(*likeness(learned[:length]), label=f"learned, {name}")
     axes.set(xlabel="distance", ylabel="dot product (1: with itself)")
-    axes.legend()
+    axes.legend(frameon=False, labelcolor=GREY)
     return heat_map, alike
 
 
@@ -96,7 +96,7 @@ def draw_positions(d_model: int, length: int, name: str, learned: Tensor | None)
 def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
     """Which keys each query may attend to: (queries, keys), true where it may.
 
-    It is the mask that reaches attention in a small model of the kind.
+    It is the mask that reaches attention in a small model of the kind, whose weights are all 0.
     """
     mask = MASKS[kind]
     config_class, model_class = (
@@ -106,10 +106,15 @@ def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
     )
     sliding_window = window if mask.near_only else None
     config = config_class(vocab_size=3, d_model=2, num_heads=1, d_ff=1, num_layers=1, sliding_window=sliding_window)
+    with torch.device("meta"):  # where no random numbers are drawn, of which others' work could depend
+        model = model_class(config).eval()
+    model.to_empty(device="cpu")
+    for weight in model.parameters():
+        weight.zero_()
     real = torch.ones(1, words + paddings, dtype=torch.long)
     if mask.padded:
         real[:, words:] = 0
-    steps = record(model_class(config).eval(), {"input_ids": torch.zeros_like(real), "attention_mask": real}, head=0)
+    steps = record(model, {"input_ids": torch.zeros_like(real), "attention_mask": real}, head=0)
     return next(step.tensor[0] == 0 for step in steps if step.name == "mask")
 
 
@@ -117,7 +122,7 @@ def draw_mask(text: str, kind: str, paddings: int, window: int) -> Figure:
     """The mask of a sentence, whose words stand for tokens."""
     words = check_text(text, "to draw the mask of").split()
     if len(words) > MOST_WORDS:
-        raise gr.Error(f"Please keep to {MOST_WORDS} words; this sentence has {len(words)}.")
+        raise refusal(f"Please keep to {MOST_WORDS} words; this sentence has {len(words)}.")
     paddings = paddings if MASKS[kind].padded else 0
     names = words + [PADDING] * paddings
     size = 1.6 + 0.3 * len(names)
@@ -165,6 +170,7 @@ def inside_tab(models: Sequence[Loaded] = ()) -> None:
 def positions_section(tables: dict[str, Tensor]) -> None:
     """The components and events that show positions; `tables` are learned ones by name."""
 
+    @pictured
     def draw(d_model: int, length: int, name: str) -> tuple[Figure, Figure]:
         return draw_positions(d_model, length, name, tables.get(name))
 
@@ -197,7 +203,7 @@ def masks_section() -> None:
         paddings = gr.Slider(0, 5, value=2, step=1, precision=0, label="Padding")
         window = gr.Slider(1, 8, value=3, step=1, precision=0, label="Window", visible=False)
     picture = gr.Plot(
-        draw_mask("orange is my favorite fruit", "padding and causal", 2, 3), show_label=False, format="png"
+        pictured(draw_mask)("orange is my favorite fruit", "padding and causal", 2, 3), show_label=False, format="png"
     )
 
     def fitting(kind: str) -> tuple[gr.Slider, gr.Slider]:
@@ -205,7 +211,7 @@ def masks_section() -> None:
 
     kind.input(fitting, kind, [paddings, window], api_visibility="private")
     events = [sentence.submit, kind.input, paddings.release, window.release]
-    gr.on(events, draw_mask, [sentence, kind, paddings, window], picture, api_name="mask")
+    gr.on(events, pictured(draw_mask), [sentence, kind, paddings, window], picture, api_name="mask")
 
 
 def training_section() -> None:
@@ -217,8 +223,8 @@ def training_section() -> None:
     with gr.Row():
         width = gr.Slider(64, 1024, value=512, step=64, precision=0, label="d_model")
         warmup = gr.Slider(100, 16000, value=4000, step=100, precision=0, label="Warm-up steps")
-    rate = gr.Plot(draw_schedule(512, 4000), show_label=False, format="png")
-    gr.on([width.release, warmup.release], draw_schedule, [width, warmup], rate, api_name="schedule")
+    rate = gr.Plot(pictured(draw_schedule)(512, 4000), show_label=False, format="png")
+    gr.on([width.release, warmup.release], pictured(draw_schedule), [width, warmup], rate, api_name="schedule")
     gr.Markdown("How large are the models of the paper's **Table 3**? The vocabulary is shared by both languages.")
     with gr.Row():
         row = gr.Dropdown(list(PRESETS), value="base", label="Row of Table 3")

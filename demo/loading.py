@@ -1,26 +1,45 @@
-"""Saved models for the demo, through the Auto classes and with the code that lies beside their weights."""
+"""Saved models for the demo, with the code that lies beside their weights where that can be trusted."""
 
+import filecmp
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import gradio as gr
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.utils import cached_file
+
+import modeling_vanilla_transformer
+import vanilla_transformer
+from vanilla_transformer.conversion.mapping import MAPPINGS
+from vanilla_transformer.loading import load_whole
 
 
 LONGEST_INPUT = 300  # characters
+CODE = Path(modeling_vanilla_transformer.__file__).parent  # the installed files, copies of which lie in model folders
+KINDS = [
+    config_class.model_type
+    for config_class in (
+        vanilla_transformer.VanillaTransformerConfig,
+        vanilla_transformer.VanillaTransformerEncoderConfig,
+        vanilla_transformer.VanillaTransformerDecoderConfig,
+    )
+]
 
 # End of the class's name -> Auto class that loads it.
 AUTO_CLASSES = {
     "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
     "ForCausalLM": "AutoModelForCausalLM",
+    "ForMaskedLM": "AutoModelForMaskedLM",
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForTokenClassification": "AutoModelForTokenClassification",
     "ForQuestionAnswering": "AutoModelForQuestionAnswering",
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Loaded:
     """A model with its tokenizer. `name` tells nothing of where it lies; `head` is a key of `AUTO_CLASSES`."""
 
@@ -30,37 +49,114 @@ class Loaded:
     tokenizer: PreTrainedTokenizerBase
 
 
-def load(source: str) -> Loaded:
+def load(source: str, trust_remote_code: bool = False) -> Loaded:
     """A model from a folder or the Hub, in evaluation mode. Only the eager form of attention returns its weights.
+
+    Args:
+        trust_remote_code: run the code beside the weights, whatever it is. Otherwise it runs only where it is this
+            project's own; where not, the installed classes take its place.
 
     Raises:
         FileNotFoundError: there is no such folder. A name on the Hub is one of an owner and one of a model.
-        ValueError: it has no head that the demo can show.
+        ValueError: it is no model of this project, has no head that the demo can show, or is not whole.
     """
     path = Path(source)
     if not path.is_dir() and (len(path.parts) != 2 or path.parent.is_dir()):
         raise FileNotFoundError(f"{source}: there is no such folder. Train a model first with: make quickstart")
-    config = AutoConfig.from_pretrained(source, trust_remote_code=True)
-    architecture = (config.architectures or ["none"])[0]
-    head = next((head for head in AUTO_CLASSES if architecture.endswith(head)), None)
-    if head is None:
-        raise ValueError(
-            f"{source} holds a model of class {architecture}; its name must end in one of: {list(AUTO_CLASSES)}."
+    settings, _ = PreTrainedConfig.get_config_dict(source)
+    head = check_settings(source, settings)
+    revision = settings.get("_commit_hash")  # all files of the Hub are of one commit, also if another comes meanwhile
+    try:
+        model = load_whole(
+            class_for(source, settings, AUTO_CLASSES[head], revision, trust_remote_code),
+            source,
+            revision=revision or "main",
+            attn_implementation="eager",
         )
-    # Not by the Auto class, which would prefer this project's own classes to the code beside the weights.
-    model_class = get_class_from_dynamic_module(config.auto_map[AUTO_CLASSES[head]], source)
-    model = model_class.from_pretrained(source, attn_implementation="eager").eval()
-    return Loaded(path.name, head, model, AutoTokenizer.from_pretrained(source, trust_remote_code=True))
+    except StrictDataclassError as error:
+        raise ValueError(f"{source} has a config.json that cannot be: {' '.join(str(error).split())}") from error
+    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main", trust_remote_code=trust_remote_code)
+    return Loaded(path.name, head, model, tokenizer)
 
 
-def check_text(text: str, purpose: str) -> str:
+def check_settings(source: str, settings: dict) -> str:
+    """The head of a model by its config.json; before any code of it runs, what is wrong if the demo cannot show it."""
+    kind = settings.get("model_type", "of an unknown type")
+    architecture = (settings.get("architectures") or ["none"])[0]
+    if kind not in KINDS:
+        advice = f"The demo shows those of this project: {', '.join(KINDS)}."
+        if kind in MAPPINGS:
+            advice = (
+                f"Make one of this project of it: python scripts/import_checkpoint.py --source {source} --output ..."
+            )
+        raise ValueError(f"{source} holds a model of another architecture ({kind}). {advice}")
+    head = next((head for head in AUTO_CLASSES if architecture.endswith(head)), None)
+    if head is None or not hasattr(vanilla_transformer, architecture):
+        raise ValueError(
+            f"{source} holds a model of class {architecture}; its name must end in one of: {', '.join(AUTO_CLASSES)}."
+        )
+    return head
+
+
+def class_for(
+    source: str, settings: dict, auto_class: str, revision: str | None, trust_remote_code: bool
+) -> type[PreTrainedModel]:
+    """The class beside the weights, if it is trusted or this project's own; else the installed one.
+
+    The Auto classes would always prefer the installed one.
+    """
+    installed = getattr(vanilla_transformer, settings["architectures"][0])
+    reference = settings.get("auto_map", {}).get(auto_class)
+    if reference is None:
+        return installed
+    foreign = [] if trust_remote_code else foreign_code(source, reference, revision)
+    if foreign:
+        print(
+            f"{source}: the code beside its weights differs from this project's own ({', '.join(foreign)}), so it "
+            "does not run; the installed code does. To run it, read it and add --trust_remote_code.",
+            file=sys.stderr,
+        )
+        return installed
+    return get_class_from_dynamic_module(reference, source, revision=revision)
+
+
+def foreign_code(source: str, reference: str, revision: str | None) -> list[str]:
+    """Which of a model's files of code are not copies of the installed ones.
+
+    Code that is ours word for word imports only files of ours beside it, so all that could run is compared.
+
+    Args:
+        reference: what its config names as its class, as "file.Class", or "other/repository--file.Class".
+    """
+    ours = sorted(path.name for path in CODE.glob("*_vanilla_transformer.py"))
+    if f"{reference.split('.')[0]}.py" not in ours:
+        return [reference]
+    copies = {
+        name: cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+        for name in ours
+    }
+    return [name for name, copy in copies.items() if copy and not filecmp.cmp(copy, CODE / name, shallow=False)]
+
+
+def refusal(message: str) -> gr.Error:
+    """What is wrong with a visitor's input, for the visitor; there is nothing in it for the terminal."""
+    return gr.Error(message, print_exception=False)
+
+
+def check_text(text: str | None, purpose: str) -> str:
     """The text without space around it; in plain words what is wrong, if it is empty or too long."""
-    text = text.strip()
+    text = (text or "").strip()
     if not text:
-        raise gr.Error(f"Please type something {purpose}.")
+        raise refusal(f"Please type something {purpose}.")
     if len(text) > LONGEST_INPUT:
-        raise gr.Error(f"Please keep to {LONGEST_INPUT} characters; this text has {len(text)}.")
+        raise refusal(f"Please keep to {LONGEST_INPUT} characters; this text has {len(text):,}.")
     return text
+
+
+def check_number(name: str, number: float | None, least: float, most: float) -> None:
+    """Say in plain words that a number is none, or outside its limits."""
+    if number is None or not least <= number <= most:  # nor is NaN between them
+        raise refusal(f"{name} has to be a number from {least} to {most}, not {number}.")
 
 
 def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:

@@ -1,10 +1,13 @@
-"""A text as a model reads it: cut into tokens, of which there may be more than it has positions for."""
+"""A text as a model reads it: from the page, and cut into tokens, which may be more than it has positions for."""
 
 import math
+from collections.abc import Callable, Sequence
 
 import gradio as gr
+from gradio.components import Component
+from gradio.events import Dependency
 
-from loading import Loaded
+from loading import Loaded, refusal
 
 
 def most_tokens(loaded: Loaded) -> float:
@@ -17,7 +20,7 @@ def check_length(loaded: Loaded, tokens: int, text: str = "this text") -> None:
     """Say in plain words that a text is too long for the model."""
     most = most_tokens(loaded)
     if tokens > most:
-        raise gr.Error(f"The model has learned {most} positions, and {text} has {tokens} tokens. Please shorten it.")
+        raise refusal(f"The model has learned {most} positions, and {text} has {tokens} tokens. Please shorten it.")
 
 
 def cut(loaded: Loaded, text: str) -> list[tuple[str, list[int]]]:
@@ -38,3 +41,20 @@ def cut(loaded: Loaded, text: str) -> list[tuple[str, list[int]]]:
             begin, end = end, stop
             pieces.append((text[begin:end], [i]))
     return pieces
+
+
+def answer_with(
+    respond: Callable,
+    button: gr.Button,
+    texts: Sequence[gr.Textbox],
+    examples: gr.Examples,
+    outputs: Sequence[Component],
+    api_name: str,
+    options: Sequence[Component] = (),
+) -> list[Dependency]:
+    """Call `respond` with texts and options at a click on the button, at Enter, and at a click on an example."""
+    inputs = [*texts, *options]
+    asked = gr.on([button.click, *(text.submit for text in texts)], respond, inputs, list(outputs), api_name=api_name)
+    private = {"api_name": f"{api_name}_example", "api_visibility": "private"}
+    chosen = examples.load_input_event.success(respond, inputs, list(outputs), **private)
+    return [asked, chosen]

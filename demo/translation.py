@@ -1,5 +1,6 @@
 """Translate: the beam search's hypotheses, what each token attended to, and what each step could have written."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import gradio as gr
@@ -7,18 +8,20 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from drawing import SEQUENTIAL, blank, name_cells
-from loading import LONGEST_INPUT, Loaded, check_text, token_name, warn_of_unknown_letters
+from drawing import SEQUENTIAL, add_scale, blank, name_cells, pictured
+from loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
 from reading import check_length, most_tokens
 from vanilla_transformer.decoding import EXTRA_TOKENS
 
 
-ALTERNATIVES = 3
+BEAMS = 4
+ALTERNATIVES = 3  # shown, of the beams
 MOST_TOKENS = 200  # of a translation
 LONGEST_TRANSLATION = 2000  # characters
 UNSURE = -1  # score: the quickstart's model is above -0.5 on its kind of phrases, and mostly below -1 on French ones
 MOST_LIKELY = 5
 DRAWN = 40  # tokens on each axis of a picture, at most
+REMEMBERED = 64  # texts whose hypotheses are kept
 # Kind of attention -> what the rows and the columns of its picture are.
 AXES = {
     "cross": ("being written", "read in the text"),
@@ -26,6 +29,17 @@ AXES = {
     "decoder self": ("being written", "already written"),
 }
 EXAMPLES = ["Wednesday, July 4, 2029", "12 kilometers or 3 miles", "1,250.00 US dollars", "Kenya, Peru, and Japan"]
+
+
+class Hypothesis(NamedTuple):
+    """A translation as the beam search wrote it: `ids` are its tokens without the one that begins every one.
+
+    The same text could be cut into other tokens; what is shown of a hypothesis is shown of these.
+    """
+
+    text: str
+    score: float  # its log-probability after the length penalty
+    ids: list[int]
 
 
 class Forward(NamedTuple):
@@ -37,125 +51,145 @@ class Forward(NamedTuple):
     probabilities: Tensor  # of each token of the vocabulary at each step: (target, vocabulary)
 
 
-@torch.inference_mode()
-def translate(loaded: Loaded, text: str) -> list[tuple[str, float]]:
-    """The best hypotheses of a beam search, each with its log-probability after the length penalty."""
-    batch = loaded.tokenizer([text], return_tensors="pt")
-    length = batch["input_ids"].shape[1]
-    check_length(loaded, length)
-    output = loaded.model.generate(
-        **batch,
-        num_beams=4,
-        num_return_sequences=ALTERNATIVES,
-        max_length=min(length + EXTRA_TOKENS, MOST_TOKENS, most_tokens(loaded)),
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
-    texts = loaded.tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-    return list(zip(texts, output.sequences_scores.tolist(), strict=True))
-
-
-def target_ids(loaded: Loaded, target: str) -> list[int]:
-    """The tokens of a translation; of one that is too long, the first."""
-    return loaded.tokenizer(target[:LONGEST_TRANSLATION])["input_ids"][: min(MOST_TOKENS, most_tokens(loaded))]
-
-
-@torch.inference_mode()
-def forward(loaded: Loaded, source: str, target: str) -> Forward:
-    """One pass, in which every step of the decoder reads what the translation has before it.
-
-    Raises:
-        gr.Error: the text is empty or too long.
-    """
-    batch = loaded.tokenizer([check_text(source, "to translate")], return_tensors="pt")
-    check_length(loaded, batch["input_ids"].shape[1])
-    labels = target_ids(loaded, target)
-    output = loaded.model(**batch, labels=torch.tensor([labels]), output_attentions=True)
-    attentions = {
-        "cross": torch.cat(output.cross_attentions),
-        "encoder self": torch.cat(output.encoder_attentions),
-        "decoder self": torch.cat(output.decoder_attentions),
-    }
-    return Forward(batch["input_ids"][0].tolist(), labels, attentions, output.logits[0].softmax(-1))
-
-
 def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> Figure:
-    """Heat map of one attention matrix (rows, columns)."""
+    """Heat map of one attention matrix (rows, columns), from 0 to its largest weight."""
     y, x = (
         f"{name}: the first {DRAWN} of {len(tokens)} tokens" if len(tokens) > DRAWN else name
         for name, tokens in zip(names, (rows, columns), strict=True)
     )
     rows, columns = rows[:DRAWN], columns[:DRAWN]
-    figure, axes = blank(1.4 + 0.32 * len(columns), 1.3 + 0.32 * len(rows))
-    axes.imshow(weights[: len(rows), : len(columns)].numpy(), cmap=SEQUENTIAL, vmin=0, vmax=1)
+    weights = weights[: len(rows), : len(columns)]
+    figure, axes = blank(2.2 + 0.32 * len(columns), 1.3 + 0.32 * len(rows))
+    image = axes.imshow(weights.numpy(), cmap=SEQUENTIAL, vmin=0, vmax=weights.max().item())
+    add_scale(figure, image, fraction=0.03, pad=0.02, label="weight")
     axes.set(xlabel=x, ylabel=y)
     name_cells(axes, rows, columns)
     return figure
 
 
-def attention_picture(loaded: Loaded, source: str, target: str, kind: str, layer: str, head: str) -> Figure:
-    """One attention of one layer, in one head or in the mean over the heads."""
-    seen = forward(loaded, source, target)
-    layers = seen.attentions[kind]
-    if int(layer) > len(layers):
-        raise gr.Error(f"There are only {len(layers)} layers with {kind}-attention.")
-    weights = layers[int(layer) - 1]
-    read, written = ([loaded.tokenizer.decode([i]).strip() or "␣" for i in ids] for ids in (seen.source, seen.target))
-    tokens = {
-        "cross": (written, read),
-        "encoder self": (read, read),
-        "decoder self": (written, ["(start)", *written[:-1]]),
-    }[kind]
-    return draw(*tokens, weights.mean(dim=0) if head == "mean" else weights[int(head) - 1], AXES[kind])
+class Translator:
+    """What the tab and the API ask of a loaded model."""
 
+    def __init__(self, loaded: Loaded):
+        self.loaded = loaded
+        self.hypotheses = lru_cache(REMEMBERED)(self.search)  # of a text; they depend on nothing else
 
-def decoding_step(loaded: Loaded, source: str, target: str, step: int) -> tuple[list[tuple], dict[str, float]]:
-    """What is written before a step, counted from 1, and at it; the most likely tokens with their probabilities."""
-    seen = forward(loaded, source, target)
-    if not 1 <= step <= len(seen.target):
-        raise gr.Error(f"This translation has the steps 1 to {len(seen.target)}.")
-    before, following = (
-        loaded.tokenizer.decode(ids) for ids in (seen.target[: step - 1], seen.target[step - 1 : step])
-    )
-    probabilities, ids = seen.probabilities[step - 1].topk(MOST_LIKELY)
-    names = [token_name(loaded, i) for i in ids.tolist()]
-    return [(before, None), (following, "next")], dict(zip(names, probabilities.tolist(), strict=True))
+    @torch.inference_mode()
+    def search(self, text: str) -> list[Hypothesis]:
+        """The best hypotheses of a beam search whose texts differ, best first."""
+        batch = self.loaded.tokenizer([text], return_tensors="pt")
+        length = batch["input_ids"].shape[1]
+        check_length(self.loaded, length)
+        output = self.loaded.model.generate(
+            **batch,
+            num_beams=BEAMS,
+            num_return_sequences=BEAMS,
+            do_sample=False,
+            max_length=min(length + EXTRA_TOKENS, MOST_TOKENS, most_tokens(self.loaded)),
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        found: dict[str, Hypothesis] = {}
+        end = self.loaded.model.config.eos_token_id
+        for row, score in zip(output.sequences.tolist(), output.sequences_scores.tolist(), strict=True):
+            ids = row[1 : row.index(end, 1) + 1] if end in row[1:] else row[1:]
+            hypothesis = Hypothesis(self.loaded.tokenizer.decode(ids, skip_special_tokens=True), score, ids)
+            found.setdefault(hypothesis.text, hypothesis)
+        return list(found.values())[:ALTERNATIVES]
+
+    def target_ids(self, source: str, target: str) -> list[int]:
+        """The tokens of a translation: of the model's own those that it wrote, of any other as it is tokenized.
+
+        Of a translation that is too long, the first.
+        """
+        own = {hypothesis.text: hypothesis.ids for hypothesis in self.hypotheses(source)}
+        if target in own:
+            return own[target]
+        ids = self.loaded.tokenizer(text_target=target[:LONGEST_TRANSLATION])["input_ids"]
+        return ids[: min(MOST_TOKENS, most_tokens(self.loaded))]
+
+    @torch.inference_mode()
+    def forward(self, source: str, target: str) -> Forward:
+        """One pass, in which every step of the decoder reads what the translation has before it.
+
+        Raises:
+            gr.Error: the text is empty or too long.
+        """
+        source = check_text(source, "to translate")
+        batch = self.loaded.tokenizer([source], return_tensors="pt")
+        check_length(self.loaded, batch["input_ids"].shape[1])
+        labels = self.target_ids(source, target)
+        output = self.loaded.model(**batch, labels=torch.tensor([labels]), output_attentions=True)
+        attentions = {
+            "cross": torch.cat(output.cross_attentions),
+            "encoder self": torch.cat(output.encoder_attentions),
+            "decoder self": torch.cat(output.decoder_attentions),
+        }
+        return Forward(batch["input_ids"][0].tolist(), labels, attentions, output.logits[0].softmax(-1))
+
+    def name(self, i: int) -> str:
+        """A token beside a picture: what it reads, or where it reads nothing by itself, its name."""
+        text = self.loaded.tokenizer.decode([i])
+        return self.loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else text.strip() or "␣"
+
+    def attend(self, text: str, translation: str, kind: str, layer: str, head: str) -> Figure:
+        """One attention of one layer, in one head or in the mean over the heads."""
+        seen = self.forward(text, translation)
+        layers = seen.attentions[kind]
+        if int(layer) > len(layers):
+            raise refusal(f"There are only {len(layers)} layers with {kind}-attention.")
+        weights = layers[int(layer) - 1]
+        read, written = ([self.name(i) for i in ids] for ids in (seen.source, seen.target))
+        tokens = {
+            "cross": (written, read),
+            "encoder self": (read, read),
+            "decoder self": (written, ["(start)", *written[:-1]]),
+        }[kind]
+        return draw(*tokens, weights.mean(dim=0) if head == "mean" else weights[int(head) - 1], AXES[kind])
+
+    def step_to(self, text: str, translation: str, step: int) -> tuple[list[tuple], dict[str, float]]:
+        """What is written before a step, counted from 1, and at it; the most likely tokens with probabilities."""
+        seen = self.forward(text, translation)
+        if step is None or not 1 <= step <= len(seen.target):
+            raise refusal(f"This translation has the steps 1 to {len(seen.target)}.")
+        before, following = (
+            self.loaded.tokenizer.decode(ids) for ids in (seen.target[: step - 1], seen.target[step - 1 : step])
+        )
+        probabilities, ids = seen.probabilities[step - 1].topk(MOST_LIKELY)
+        names = [token_name(self.loaded, i) for i in ids.tolist()]
+        return [(before, None), (following, "next")], dict(zip(names, probabilities.tolist(), strict=True))
+
+    def first_step(self, text: str, translation: str) -> tuple[dict, list[tuple], dict[str, float]]:
+        """The slider of the steps, set to the first, and what belongs to it."""
+        last = len(self.target_ids(check_text(text, "to translate"), translation))
+        return gr.update(maximum=last, value=1), *self.step_to(text, translation, 1)
+
+    def most_likely(self, text: str, translation: str, step: int) -> dict[str, float]:
+        return self.step_to(text, translation, step)[1]
+
+    def translate(self, text: str, layer: str, head: str, kind: str) -> tuple[str, list[list], Figure]:
+        """The best translation, the table of the hypotheses, and an attention of the best."""
+        text = check_text(text, "to translate")
+        unknown = warn_of_unknown_letters(self.loaded, text)
+        hypotheses = self.hypotheses(text)
+        best = hypotheses[0]
+        if best.score < UNSURE and not unknown:
+            gr.Warning("The model is not sure of this. Is the text in its language, and of a kind that it knows?")
+        rows = [[hypothesis.text, round(hypothesis.score, 3)] for hypothesis in hypotheses]
+        return best.text, rows, self.attend(text, best.text, kind, layer, head)
 
 
 def translate_tab(loaded: Loaded) -> None:
     """The components and events of the tab. It starts with an example translated, so nothing in it is empty."""
+    translator = Translator(loaded)
     config = loaded.model.config
     layers = [str(i + 1) for i in range(max(config.encoder_layers, config.decoder_layers))]
     heads = ["mean", *(str(i + 1) for i in range(config.num_heads))]
 
-    def respond(text: str, layer: str, head: str, kind: str) -> tuple[str, list[list], Figure]:
-        text = check_text(text, "to translate")
-        unknown = warn_of_unknown_letters(loaded, text)
-        hypotheses = translate(loaded, text)
-        best, best_score = hypotheses[0]
-        if best_score < UNSURE and not unknown:
-            gr.Warning("The model is not sure of this. Is the text in its language, and of a kind that it knows?")
-        rows = [[hypothesis, round(score, 3)] for hypothesis, score in hypotheses]
-        return best, rows, attention_picture(loaded, text, best, kind, layer, head)
-
-    def attend(text: str, translation: str, kind: str, layer: str, head: str) -> Figure:
-        return attention_picture(loaded, text, translation, kind, layer, head)
-
-    def step_to(source: str, target: str, step: int) -> tuple[list[tuple], dict[str, float]]:
-        return decoding_step(loaded, source, target, step)
-
-    def first_step(source: str, target: str) -> tuple[dict, list[tuple], dict[str, float]]:
-        return gr.update(maximum=len(target_ids(loaded, target)), value=1), *step_to(source, target, 1)
-
-    def most_likely(text: str, translation: str, step: int) -> dict[str, float]:
-        return step_to(text, translation, step)[1]
-
-    def pick(event: gr.SelectData) -> str:
-        return event.row_value[0]
-
     example = EXAMPLES[0]
-    best, rows, drawn = respond(example, str(config.decoder_layers), "mean", "cross")
-    begun, first = step_to(example, best, 1)
+    translate, attend = pictured(translator.translate), pictured(translator.attend)
+    best, rows, drawn = translate(example, str(config.decoder_layers), "mean", "cross")
+    begun, first = translator.step_to(example, best, 1)
 
     gr.Markdown(
         f"A translator, `{loaded.name}`. It knows what its training had: for the quickstart's model dates, amounts, "
@@ -163,17 +197,15 @@ def translate_tab(loaded: Loaded) -> None:
     )
     with gr.Row():
         with gr.Column():
-            text = gr.Textbox(example, label="Text", max_length=LONGEST_INPUT)
-            gr.Examples(EXAMPLES, text)
+            text = gr.Textbox(example, label="Text")
+            examples = gr.Examples(EXAMPLES, text)
             button = gr.Button("Translate", variant="primary")
-            source = gr.Textbox(example, visible=False)  # stays while the next text is typed
+            source = gr.Textbox(example, label="Translated", visible=False)  # stays while the next text is typed
             translation = gr.Textbox(
                 best,
                 label="Translation",
                 info="Write your own and press Enter to see what the model makes of it.",
                 interactive=True,
-                max_length=LONGEST_TRANSLATION,
-                buttons=["copy"],
             )
             gr.Markdown(
                 "**Beam search** keeps the four most probable beginnings and goes on from each. The score is the "
@@ -206,22 +238,34 @@ def translate_tab(loaded: Loaded) -> None:
     )
     with gr.Row():
         with gr.Column():
-            step = gr.Slider(1, len(target_ids(loaded, best)), value=1, step=1, precision=0, label="Step")
+            step = gr.Slider(
+                1, max(2, len(translator.target_ids(example, best))), value=1, step=1, precision=0, label="Step"
+            )
             written = gr.HighlightedText(
                 begun, label="Written, and what comes next", show_legend=False, color_map={"next": "blue"}
             )
         probable = gr.Label(first, label="Most likely next tokens", num_top_classes=MOST_LIKELY)
 
     pair, looks, steps = [source, translation], [kind, layer, head], [step, written, probable]
-    kept = gr.on([button.click, text.submit], lambda text: text, text, source, api_visibility="private")
-    translated = kept.success(
-        respond, [source, layer, head, kind], [translation, alternatives, picture], api_name="translate"
+    keep = {"fn": lambda text: text, "inputs": text, "outputs": source, "api_visibility": "private"}
+    show = {"inputs": [source, layer, head, kind], "outputs": [translation, alternatives, picture]}
+    asked = gr.on([button.click, text.submit], **keep).success(translate, **show, api_name="translate")
+    chosen = examples.load_input_event.success(**keep).success(
+        translate, **show, api_name="translate_example", api_visibility="private"
     )
-    translated.success(first_step, pair, steps, api_visibility="private")
-    for changed in (alternatives.select(pick, None, translation, api_visibility="private"), translation.submit()):
-        changed.success(attend, [*pair, *looks], picture, api_visibility="private").success(
-            first_step, pair, steps, api_visibility="private"
-        )
+    for translated in (asked, chosen):
+        translated.success(translator.first_step, pair, steps, api_visibility="private")
+    picked = alternatives.select(pick, None, translation, api_visibility="private")
+    for looked_into in (picked.success, translation.submit):
+        drawn_anew = looked_into(attend, [*pair, *looks], picture, api_visibility="private")
+        drawn_anew.success(translator.first_step, pair, steps, api_visibility="private")
     gr.on([look.change for look in looks], attend, [*pair, *looks], picture, api_name="attention")
-    step.change(step_to, [*pair, step], [written, probable], api_visibility="private", show_progress="hidden")
-    gr.api(most_likely, api_name="decoding_step")
+    step.change(
+        translator.step_to, [*pair, step], [written, probable], api_visibility="private", show_progress="hidden"
+    )
+    gr.api(translator.most_likely, api_name="decoding_step")
+
+
+def pick(event: gr.SelectData) -> str:
+    """The hypothesis in the row that was clicked."""
+    return event.row_value[0]

@@ -1,30 +1,50 @@
-"""Understand: classes or a number for a text, marked spans in it, the answer to a question; and what mattered."""
+"""Understand: classes or a number for a text, spans in it, the answer to a question, a word for a blank."""
+
+from collections.abc import Callable
 
 import gradio as gr
 import torch
 from torch import Tensor
 from transformers import TokenClassificationPipeline
 
-from loading import LONGEST_INPUT, Loaded, check_text, warn_of_unknown_letters
+from loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
 from pipeline_vanilla_transformer import QuestionAnsweringPipeline
-from reading import check_length, cut
+from reading import answer_with, check_length, cut
 
 
-CAVEAT = (
-    "**What mattered** is gradient × input: how much the score of the first class would change with each token, to "
-    "first order; red speaks for it, violet against it. **Attention** is how much all positions looked at each token, "
-    "in the mean over layers and heads. Neither is an explanation: both can point at tokens that the decision does "
-    "not depend on."
-)
+def caveat(score: str) -> str:
+    """What the two coloured texts mean, which explain a score."""
+    return (
+        f"**What mattered** is gradient × input: how much {score} would change with each token, to first order; red "
+        "raises it, violet lowers it. **Attention** is how much all positions looked at each token, in the mean over "
+        "layers and heads. Neither is an explanation: both can point at tokens that the decision does not depend on."
+    )
+
+
 TO_CLASSIFY = ["Wednesday, July 4, 2029", "12 kilómetros o 3 millas", "il y a trois heures", "5 घंटे पहले"]
+MEASURE = "Value, in the unit of its training (the phrasebook's: the logarithm to base 10 of seconds)"
 TO_REGRESS = ["81 sec", "89 hours and 44 minutes", "7 years"]
 TO_TAG = [
     "The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago.",
     "The flight to Peru leaves on Wednesday, January 19, 2028 at 1:56 AM and costs 7.87 Mexican pesos.",
     "Sales rose by 16% and will be counted again in 50 weeks.",
 ]
+BLANK = "___"
+TO_FILL = [
+    f"The parcel from Kenya {BLANK} 7.7 ounces.",
+    f"Sales rose by 16% and will be counted again in 50 {BLANK}.",
+    f"The flight to Peru {BLANK} on Wednesday.",
+]
 TEXT = "The tank holds 3 liters at 54°C. The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
 TO_ANSWER = [[question, TEXT] for question in ("How warm is the tank?", "Where does the parcel come from?")]
+
+
+def answered(respond: Callable, *example: str) -> tuple:
+    """What a tab shows at first: the answer to its example, where the model has room for that; else nothing."""
+    try:
+        return respond(*example)
+    except gr.Error:
+        return ()
 
 
 def scored(pieces: list[tuple[str, list[int]]], values: Tensor) -> list[tuple[str, float]]:
@@ -50,10 +70,14 @@ def saliency(loaded: Loaded, text: str) -> tuple[Tensor, list[tuple[str, float]]
     )
 
 
+def is_regression(loaded: Loaded) -> bool:
+    return loaded.model.config.problem_type == "regression"
+
+
 def classify_tab(loaded: Loaded) -> None:
     """A class with its probability, or a number."""
     config = loaded.model.config
-    regression = config.problem_type == "regression"
+    regression = is_regression(loaded)
     several = config.problem_type == "multi_label_classification"
 
     def respond(text: str) -> tuple[str | dict[str, float], list[tuple[str, float]], list[tuple[str, float]]]:
@@ -71,15 +95,20 @@ def classify_tab(loaded: Loaded) -> None:
     kind = "a number" if regression else "any number of classes" if several else "one of its classes"
     examples = TO_REGRESS if regression else TO_CLASSIFY
     gr.Markdown(f"Gives a text {kind}: `{loaded.name}`. It knows what its training had.")
-    text = gr.Textbox(label="Text", placeholder=examples[0], max_length=LONGEST_INPUT)
-    button = gr.Button("Regress" if regression else "Classify", variant="primary")
-    answer = gr.Textbox(label="Value") if regression else gr.Label(label="Probabilities", num_top_classes=5)
-    mattered = gr.HighlightedText(label="What mattered")
-    attended = gr.HighlightedText(label="Attention")
-    gr.Markdown(CAVEAT)
-    outputs = [answer, mattered, attended]
-    gr.Examples(examples, text, outputs, respond, run_on_click=True)
-    gr.on([button.click, text.submit], respond, text, outputs, api_name="regress" if regression else "classify")
+    text = gr.Textbox(examples[0], label="Text")
+    offered = gr.Examples(examples, text)
+    button = gr.Button("Estimate" if regression else "Classify", variant="primary")
+    first, *explained = answered(respond, examples[0]) or (None, None, None)
+    answer = (
+        gr.Textbox(first, label=MEASURE) if regression else gr.Label(first, label="Probabilities", num_top_classes=5)
+    )
+    mattered, attended = (
+        gr.HighlightedText(pieces, label=label)
+        for pieces, label in zip(explained, ("What mattered", "Attention"), strict=True)
+    )
+    gr.Markdown(caveat("the number" if regression else "the score of the first class"))
+    endpoint = "regress" if regression else "classify"
+    answer_with(respond, button, [text], offered, [answer, mattered, attended], endpoint)
 
 
 def tag_tab(loaded: Loaded) -> None:
@@ -98,11 +127,11 @@ def tag_tab(loaded: Loaded) -> None:
         return {"text": text, "entities": entities}
 
     gr.Markdown(f"Marks spans of a text, each with its class: `{loaded.name}`. It knows what its training had.")
-    text = gr.Textbox(label="Text", placeholder=TO_TAG[0], max_length=LONGEST_INPUT)
+    text = gr.Textbox(TO_TAG[0], label="Text")
+    examples = gr.Examples(TO_TAG, text)
     button = gr.Button("Tag", variant="primary")
-    spans = gr.HighlightedText(label="Spans", combine_adjacent=True)
-    gr.Examples(TO_TAG, text, spans, respond, run_on_click=True)
-    gr.on([button.click, text.submit], respond, text, spans, api_name="tag")
+    spans = gr.HighlightedText(answered(respond, TO_TAG[0]) or None, label="Spans", combine_adjacent=True)
+    answer_with(respond, button, [text], examples, [spans], "tag")
 
 
 def answer_tab(loaded: Loaded) -> None:
@@ -119,10 +148,45 @@ def answer_tab(loaded: Loaded) -> None:
         return found["answer"], {"text": context, "entities": [span] if found["answer"] else []}
 
     gr.Markdown(f"Finds the answer to a question in a text, where it is some words of it: `{loaded.name}`.")
-    question = gr.Textbox(label="Question", placeholder=TO_ANSWER[0][0], max_length=LONGEST_INPUT)
-    context = gr.Textbox(label="Text", placeholder=TEXT, lines=3, max_length=LONGEST_INPUT)
+    question = gr.Textbox(TO_ANSWER[0][0], label="Question")
+    context = gr.Textbox(TEXT, label="Text", lines=3)
+    examples = gr.Examples(TO_ANSWER, [question, context])
     button = gr.Button("Answer", variant="primary")
-    answer = gr.Textbox(label="Answer", buttons=["copy"])
-    marked = gr.HighlightedText(label="In the text, with its probability")
-    gr.Examples(TO_ANSWER, [question, context], [answer, marked], respond, run_on_click=True)
-    gr.on([button.click, question.submit], respond, [question, context], [answer, marked], api_name="answer")
+    first, where = answered(respond, *TO_ANSWER[0]) or (None, None)
+    answer = gr.Textbox(first, label="Answer")
+    marked = gr.HighlightedText(where, label="In the text, with its probability")
+    answer_with(respond, button, [question, context], examples, [answer, marked], "answer")
+
+
+def fill_tab(loaded: Loaded) -> None:
+    """The most probable tokens for a blank."""
+    mask = loaded.tokenizer.mask_token
+
+    @torch.inference_mode()
+    def respond(text: str) -> tuple[str, dict[str, float]]:
+        text = check_text(text, "with a blank in it")
+        warn_of_unknown_letters(loaded, text)
+        batch = loaded.tokenizer([text.replace(BLANK, mask)], return_tensors="pt")
+        check_length(loaded, batch["input_ids"].shape[1])
+        (blanks,) = torch.where(batch["input_ids"][0] == loaded.tokenizer.mask_token_id)
+        if len(blanks) != 1:
+            raise refusal(f"Please put one blank, {BLANK}, into the text; this one has {len(blanks)}.")
+        probabilities, best = loaded.model(**batch).logits[0, blanks[0]].softmax(-1).topk(5)
+        names = [token_name(loaded, i) for i in best.tolist()]
+        filled = batch["input_ids"][0].index_fill(0, blanks, best[0].item())
+        return (
+            loaded.tokenizer.decode(filled, skip_special_tokens=True),
+            dict(zip(names, probabilities.tolist(), strict=True)),
+        )
+
+    gr.Markdown(
+        f"Fills a blank, written as `{BLANK}`, with one token, which may be a part of a word: `{loaded.name}`. It "
+        "knows what its training had."
+    )
+    text = gr.Textbox(TO_FILL[0], label="Text")
+    examples = gr.Examples(TO_FILL, text)
+    button = gr.Button("Fill in", variant="primary")
+    first, likely = answered(respond, TO_FILL[0]) or (None, None)
+    filled = gr.Textbox(first, label="Filled in")
+    probable = gr.Label(likely, label="Most probable tokens", num_top_classes=5)
+    answer_with(respond, button, [text], examples, [filled, probable], "fill")

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import gradio as gr
 
-from loading import LONGEST_INPUT, Loaded, check_text
+from loading import Loaded, check_text, refusal
 from reading import check_length
 from vanilla_transformer.inside.recorder import find_stacks
 from vanilla_transformer.inside.rendering import walk_html
@@ -40,14 +40,14 @@ def walk_through_example(name: str, head: int = 1) -> str:
 
 def check_number(name: str, number: int, most: int) -> None:
     if not 1 <= number <= most:
-        raise gr.Error(f"There is no {name} {number}: choose from 1 to {most}.")
+        raise refusal(f"There is no {name} {number}: choose from 1 to {most}.")
 
 
 def check_tokens(loaded: Loaded, text: str) -> None:
     tokens = len(loaded.tokenizer(text)["input_ids"])
     check_length(loaded, tokens)
     if tokens > MOST_TOKENS:
-        raise gr.Error(f"Please keep to {MOST_TOKENS} tokens; {text!r} has {tokens}.")
+        raise refusal(f"Please keep to {MOST_TOKENS} tokens; {text!r} has {tokens}.")
 
 
 def walk_through_model(loaded: Loaded, text: str, target: str, stack: str, layer: int, head: int) -> str:
@@ -57,7 +57,7 @@ def walk_through_model(loaded: Loaded, text: str, target: str, stack: str, layer
     """
     stacks = find_stacks(loaded.model)
     if stack not in stacks:
-        raise gr.Error(f"{loaded.name} has no {stack}, only: {', '.join(stacks)}.")
+        raise refusal(f"{loaded.name} has no {stack}, only: {', '.join(stacks)}.")
     check_number("layer", layer, len(stacks[stack].layers))
     check_number("head", head, loaded.model.config.num_heads)
     text, target = check_text(text, "to walk through"), target.strip()
@@ -121,19 +121,19 @@ def sentence_walk(models: Sequence[Loaded]) -> None:
     with gr.Row():
         names = [(loaded.name, number) for number, loaded in enumerate(models)]
         number = gr.Dropdown(names, value=0, label="Model")
+        number.api_info = lambda: {"type": "integer", "enum": list(range(len(models)))}  # Gradio would say strings
         stack = gr.Radio(["encoder", "decoder"], value=next(iter(stacks[0])), label="Stack", visible=two)
         layer = gr.Slider(1, max(2, *layers), value=1, step=1, precision=0, label="Layer")
         head = gr.Slider(1, max(2, *heads), value=1, step=1, precision=0, label="Head")
-    text = gr.Textbox(label="Sentence", placeholder=SENTENCES[0], max_length=LONGEST_INPUT)
+    text = gr.Textbox(label="Sentence", placeholder=SENTENCES[0])
     target = gr.Textbox(
         "",
         label="What the decoder has written",
         placeholder="Leave it empty for the model's own translation.",
-        max_length=LONGEST_INPUT,
         visible=two,
     )
     gr.Examples(SENTENCES, text)
-    button = gr.Button("Walk", variant="primary")
+    button = gr.Button("Show the steps", variant="primary")
     page = gr.HTML()
     number.input(choose, number, [stack, layer, head, target], api_visibility="private")
     gr.on(

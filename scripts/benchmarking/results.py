@@ -5,10 +5,10 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from vanilla_transformer.files import open_output
+from vanilla_transformer.inside.palette import LIGHT
 from vanilla_transformer.training.model_card import markdown_table
 
 
@@ -73,10 +73,11 @@ def draw(results: list[Result]) -> Figure:
     """Each section's medians relative to ours, as bars."""
     ours = medians_of(OURS, results)
     shown = [result for result in results if result.section in ours]
-    figure, axes = plt.subplots(figsize=(8, 0.32 * len(shown) + 1), layout="constrained")
+    figure = Figure(figsize=(8, 0.32 * len(shown) + 1), layout="constrained")
+    axes = figure.subplots()
     names = [f"{result.section}: {result.model}" for result in shown]
     ratios = [result.median / ours[result.section] for result in shown]
-    axes.barh(names, ratios, color=["#1f6feb" if result.model == OURS else "#9aa4af" for result in shown])
+    axes.barh(names, ratios, color=[LIGHT.blue if result.model == OURS else LIGHT.grey for result in shown])
     axes.axvline(1, color="black", linewidth=0.8)
     axes.invert_yaxis()
     axes.set_xlabel("relative to ours (tokens/s: longer is faster; MiB, seconds, loss: shorter is better)")
@@ -87,7 +88,6 @@ def save_figure(figure: Figure, file: Path) -> None:
     part = file.with_suffix(f".part{file.suffix}")
     figure.savefig(part, dpi=120)
     part.replace(file)
-    plt.close(figure)
 
 
 def write(results: list[Result], machine: str, folder: Path) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from cycler import cycler
 from matplotlib import pyplot as plt
@@ -12,29 +11,25 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from vanilla_transformer.inside.palette import DARK, LIGHT
 
-matplotlib.use("Agg")
 
-# Suffix of the files -> paper, ink, and colours for lines; the first two are also the ends of colour maps.
-THEMES = {
-    "": ("#ffffff", "#1f2328", ["#0969da", "#d1570b", "#1a7f37", "#8250df", "#bf3989", "#59636e"]),
-    "-dark": ("#0d1117", "#e6edf3", ["#58a6ff", "#f0883e", "#3fb950", "#bc8cff", "#f778ba", "#9198a1"]),
-}
+THEMES = {"": LIGHT, "-dark": DARK}  # suffix of the files -> colours
 LINE_STYLES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1))]  # lines differ in grey print too
 
 
 def theme_parameters(theme: str) -> dict:
-    paper, ink, colors = THEMES[theme]
+    colors = THEMES[theme]
     ink_names = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     return {
-        **dict.fromkeys(ink_names, ink),
-        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), paper),
-        "axes.prop_cycle": cycler(color=colors, linestyle=LINE_STYLES),
+        **dict.fromkeys(ink_names, colors.ink),
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), colors.paper),
+        "axes.prop_cycle": cycler(color=colors.curves, linestyle=LINE_STYLES),
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlesize": 11,
         "axes.grid": True,
-        "grid.color": ink,
+        "grid.color": colors.ink,
         "grid.alpha": 0.12,
         "font.size": 10,
         "legend.frameon": False,
@@ -91,6 +86,7 @@ def write_numbers(ax: Axes, values: np.ndarray, text: Callable[[float], str]) ->
 
 def save(name: str, draw: Callable[[], Figure], folder: Path) -> list[Path]:
     """Draw a figure in each theme and save it as PNG and SVG: name.png, name.svg, name-dark.png, name-dark.svg."""
+    plt.switch_backend("agg")  # no screen is needed
     paths = []
     for theme in THEMES:
         with plt.rc_context(theme_parameters(theme)):

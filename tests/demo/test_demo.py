@@ -1,9 +1,6 @@
 """The demo answers over its API as the models do, and says in plain words what is wrong with an input."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +17,7 @@ from fresh_process import ROOT
 from loading import LONGEST_INPUT, load
 from understand import saliency
 from vanilla_transformer import (
-    VanillaTransformerEncoderModel,
+    VanillaTransformerForMaskedLM,
     VanillaTransformerForQuestionAnswering,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
@@ -55,6 +52,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
         ),
         "tagger": (VanillaTransformerForTokenClassification, {"id2label": {0: "O", 1: "B-number", 2: "I-number"}}),
         "reader": (VanillaTransformerForQuestionAnswering, {}),
+        "masked": (VanillaTransformerForMaskedLM, {}),
     }
     saved = {
         name: save(folder / name, lambda head=head, **fields: encoder_only(head, **fields), "encoder", **fields)
@@ -143,6 +141,18 @@ def test_the_answer_lies_in_the_text(client):
     assert piece.strip() == answer
 
 
+def test_a_blank_is_filled_as_by_the_pipeline(client, folders):
+    filled, label = client.predict("one ___ three", api_name="/fill")
+    expected = pipeline("fill-mask", folders["masked"], trust_remote_code=True)("one <mask> three")
+    assert [entry["confidence"] for entry in label["confidences"]] == pytest.approx(
+        [entry["score"] for entry in expected], abs=1e-5
+    )
+    assert filled == expected[0]["sequence"]
+    for text in ("one two", "one ___ ___"):
+        with pytest.raises(Exception, match="Please put one blank, ___, into the text; this one has"):
+            client.predict(text, api_name="/fill")
+
+
 def test_text_grows_while_it_is_generated_and_is_the_models(client, folders):
     model = AutoModelForCausalLM.from_pretrained(folders["language model"]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders["language model"])
@@ -201,16 +211,3 @@ def test_the_readmes_example_runs(client, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(code.replace("http://127.0.0.1:7860", client.src), {})
     assert capsys.readouterr().out.splitlines()[-1].startswith("The parcel from")
-
-
-def test_models_run_the_code_that_lies_beside_their_weights(folders, tmp_path):
-    code = "import sys, app; print(type(app.load(sys.argv[1]).model))"
-    command, environment = [sys.executable, "-c", code, folders["translator"]], os.environ | {"HF_HOME": str(tmp_path)}
-    done = subprocess.run(command, cwd=ROOT / "demo", env=environment, capture_output=True, text=True)
-    assert "<class 'transformers_modules." in done.stdout, done.stderr
-
-
-def test_a_model_without_a_task_is_refused(tmp_path):
-    save(tmp_path / "plain", lambda **fields: encoder_only(VanillaTransformerEncoderModel, **fields), "encoder")
-    with pytest.raises(ValueError, match="class VanillaTransformerEncoderModel"):
-        load(str(tmp_path / "plain"))

@@ -35,6 +35,7 @@ def address(tmp_path_factory) -> Iterator[str]:
         save(folder / "lm", lambda **fields: decoder_only(num_layers=12, d_model=128, d_ff=512, **fields), "causal"),
         save(folder / "classifier", with_head(VanillaTransformerForSequenceClassification), "encoder",
              id2label={0: "English", 1: "Spanish"}),
+        save(folder / "masked", encoder_only, "encoder"),
         save(folder / "tagger", with_head(VanillaTransformerForTokenClassification), "encoder",
              id2label={0: "B-number", 1: "I-number"}),
     ]  # fmt: skip
@@ -128,9 +129,63 @@ def test_the_keyboard_is_enough(browser, address):
         expect(picture).not_to_have_attribute("src", first)
 
 
+def test_a_translation_of_ones_own_and_enter_draws_what_the_model_makes_of_it(browser, address):
+    with visit(browser, address) as page:
+        panel = tab(page, "Translate")
+        picture, written = panel.locator(".heat-map img"), panel.get_by_test_id("highlighted-text")
+        before, last = picture.get_attribute("src"), panel.locator("input[type=range]").get_attribute("max")
+        panel.get_by_label("Translation").fill("uno dos tres")
+        panel.get_by_label("Translation").press("Enter")
+        expect(picture).not_to_have_attribute("src", before)
+        expect(written).to_contain_text("uno")
+        expect(panel.locator("input[type=range]")).not_to_have_attribute("max", last)
+
+
+def test_a_click_on_an_example_runs_it(browser, address):
+    with visit(browser, address) as page:
+        panel = tab(page, "Translate")
+        picture = panel.locator(".heat-map img")
+        before = picture.get_attribute("src")
+        panel.get_by_text("12 kilometers or 3 miles", exact=True).click()
+        expect(picture).not_to_have_attribute("src", before)
+        panel = tab(page, "Generate")
+        panel.get_by_text("Sales rose by", exact=True).click()
+        expect(panel.get_by_placeholder("The text will grow here.")).to_have_value(re.compile("Sales rose by."))
+
+
+def test_a_text_that_is_too_long_is_not_cut_but_refused(browser, address):
+    with visit(browser, address) as page:
+        panel = tab(page, "Classify")
+        text = panel.get_by_label("Text", exact=True)
+        text.fill("one " * 500)
+        assert len(text.input_value()) == 2000
+        panel.get_by_role("button", name="Classify").click()
+        expect(page.get_by_text("Please keep to 300 characters; this text has 1,999.")).to_be_visible()
+
+
+def test_an_empty_seed_is_no_error(browser, address):
+    with visit(browser, address) as page:
+        panel = tab(page, "Generate")
+        panel.get_by_label("Seed").fill("")
+        panel.get_by_label("number input for New tokens, at most").fill("20")
+        panel.get_by_role("button", name="Generate").click()
+        expect(panel.get_by_test_id("highlighted-text").locator(".textspan, .text").nth(4)).to_be_visible()
+        assert len(panel.get_by_placeholder("The text will grow here.").input_value()) > len("The parcel from")
+
+
+def test_a_blank_is_filled(browser, address):
+    with visit(browser, address) as page:
+        panel = tab(page, "Fill in the blank")
+        panel.get_by_label("Text", exact=True).fill("one ___ three")
+        panel.get_by_role("button", name="Fill in").click()
+        expect(panel.get_by_label("Filled in")).to_have_value(re.compile("^one.*three$"))
+        expect(panel.locator(".confidence-set")).to_have_count(5)
+
+
 def test_empty_input_is_answered_with_a_message(browser, address):
     with visit(browser, address) as page:
         panel = tab(page, "Classify")
+        panel.get_by_label("Text", exact=True).fill(" ")
         panel.get_by_role("button", name="Classify").click()
         expect(page.get_by_text("Please type something to classify.")).to_be_visible()
 
@@ -157,6 +212,10 @@ def test_text_streams_until_it_is_stopped_and_each_token_shows_its_alternatives(
         pieces.nth(2).click()
         expect(panel.get_by_test_id("label-output-value").or_(panel.locator(".confidence-set")).first).to_be_visible()
         expect(panel.locator(".confidence-set")).to_have_count(10)
+        expect(panel.get_by_label("The clicked token, its probability and rank")).to_have_value(
+            re.compile(r"^Token 3, .*: [\d.e-]+, number [\d,]+ of all$")
+        )
+        expect(panel.get_by_text("chosen", exact=True)).to_be_visible()
 
 
 @SCREENS
@@ -184,7 +243,7 @@ def test_a_walk_through_an_example_and_through_a_sentence(browser, address, size
         expect(panel.get_by_text("Today is sunday").first).to_be_visible()
         panel.get_by_role("button", name="Your sentence, step by step").click()
         panel.get_by_label("Sentence").last.fill("one two")
-        panel.get_by_role("button", name="Walk").click()
+        panel.get_by_role("button", name="Show the steps").click()
         expect(panel.get_by_text("Layer 1, head 1 of translator")).to_be_visible()
         colour = page.locator(".gradio-container").evaluate("element => getComputedStyle(element).color")
         light = [int(part) > 127 for part in re.findall(r"\d+", colour)[:3]]

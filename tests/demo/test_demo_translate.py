@@ -1,5 +1,7 @@
 """The demo's way to its models, the pictures and numbers of its translation, and what it keeps to itself."""
 
+import io
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -12,10 +14,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import app
 from family import decoder_only, encoder_decoder
-from first_models import RECIPES, first_models
+from first_models import RECIPES, missing, whole
 from fresh_process import ROOT
 from loading import load, warn_of_unknown_letters
-from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, attention_picture, target_ids
+from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, Translator, draw
+from vanilla_transformer.decoding import EXTRA_TOKENS
 
 
 TRANSLATION = "uno dos"
@@ -35,65 +38,67 @@ def toys():
     return {name: [*recipe, *AT_TOY_SIZE] for name, recipe in RECIPES.items()}
 
 
-def test_a_demo_that_has_no_model_trains_three_and_the_next_finds_them(toys, tmp_path, capsys):
-    models = first_models(toys, tmp_path / "runs")
-    assert [load(model).head for model in models] == [
-        "ForConditionalGeneration",
-        "ForSequenceClassification",
-        "ForCausalLM",
+def pages(recipes: dict, folder: Path, monkeypatch, **options) -> list[list[str]]:
+    """The titles of the tabs of each page that is opened, one after the other; the real server, which ends at once."""
+    seen: list[list[str]] = []
+
+    def serve(built, **options) -> str:
+        address = open_page(built, **options | {"prevent_thread_lock": True, "quiet": True})
+        config = httpx.get(f"{address}config").json()
+        seen.append([part["props"]["label"] for part in config["components"] if part["type"] == "tabitem"])
+        if not options.get("prevent_thread_lock"):
+            built.close()
+        return address
+
+    open_page = app.serve
+    monkeypatch.setattr(app, "serve", serve)
+    monkeypatch.setattr(app.gr.Blocks, "block_thread", lambda built: built.close())
+    app.serve_first_models(recipes, folder, **options)
+    return seen
+
+
+def test_a_demo_that_has_no_model_opens_at_once_and_anew_with_each_that_is_trained(toys, tmp_path, monkeypatch, capfd):
+    assert pages(toys, tmp_path / "runs", monkeypatch) == [
+        ["Look inside"],
+        ["Translate", "Look inside"],
+        ["Translate", "Classify", "Look inside"],
+        ["Translate", "Classify", "Generate", "Look inside"],
     ]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(toys)
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert [f"Training model {i} of 3" in shown for i in (1, 2, 3, 4)] == [True, True, True, False]
-
-    assert first_models(toys, tmp_path / "runs") == models
-    assert "Training" not in capsys.readouterr().out
+    assert missing(toys, tmp_path / "runs") == [] and len(whole(toys, tmp_path / "runs")) == 3
 
 
-def test_training_that_breaks_off_leaves_nothing_half_written_and_goes_on_with_what_is_missing(
-    toys, tmp_path, tmp_path_factory, capsys
-):
-    translator, classifier, language_model = toys
-
-    # Trains to the end, writes the model, and then dies.
-    dying = tmp_path_factory.mktemp("scripts") / "dying.py"
+def test_training_that_breaks_off_leaves_nothing_half_written_and_the_page_open(toys, tmp_path, monkeypatch, capfd):
+    """It trains to the end, writes the model, and then dies."""
+    translator, *_ = toys
+    dying = tmp_path / "dying.py"
     dying.write_text(
         "import subprocess, sys\n"
-        f"subprocess.run([sys.executable, {toys[classifier][0]!r}, *sys.argv[1:]], check=True)\n"
+        f"subprocess.run([sys.executable, {toys[translator][0]!r}, *sys.argv[1:]], check=True)\n"
         "sys.exit(7)\n"
     )
-    broken = toys | {classifier: [str(dying), *toys[classifier][1:]]}
-    with pytest.raises(RuntimeError, match=f"dying.py ended with status 7: no {classifier} for the demo"):
-        first_models(broken, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [language_model]
-
-    models = first_models(toys, tmp_path)
-    assert [Path(model).name for model in models] == [translator, classifier, language_model]
-    assert "Training model 2 of 2" in capsys.readouterr().out
+    broken = {translator: [str(dying), *toys[translator][1:]]}
+    assert pages(broken, tmp_path / "runs", monkeypatch) == [["Look inside"]]
+    assert f"dying.py ended with status 7: no {translator} for the demo" in capfd.readouterr().err
+    assert not list((tmp_path / "runs").iterdir())
 
 
-def test_the_quickstarts_model_is_enough(tmp_path):
-    model = save(tmp_path / "quickstart-en-es", encoder_decoder, "seq2seq")
-    assert first_models(RECIPES, tmp_path) == [model]
+def test_the_quickstarts_model_is_enough_and_the_page_says_how_to_get_more(tmp_path, monkeypatch):
+    save(tmp_path / "quickstart-en-es", encoder_decoder, "seq2seq")
+    assert pages(RECIPES, tmp_path, monkeypatch) == [["Translate", "Look inside"]]
 
 
-def test_where_the_scripts_are_not_a_model_has_to_be_given(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"trained here \(there is no train_it.py\). Give some with --model"):
-        first_models({"model": [str(tmp_path / "train_it.py")]}, tmp_path / "runs")
+def test_where_nothing_can_be_trained_the_page_shows_what_needs_no_model(tmp_path, monkeypatch):
+    recipes = {"model": [str(tmp_path / "train_it.py")]}
+    assert pages(recipes, tmp_path / "runs", monkeypatch) == [["Look inside"]]
 
 
 def test_a_quickstart_that_was_broken_off_is_not_overwritten(tmp_path):
     (tmp_path / "quickstart-en-es/checkpoint-100").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="quickstart-en-es holds training that is not finished: remove it first"):
-        first_models(RECIPES, tmp_path)
-
-
-@pytest.mark.parametrize("source", ["runs/none/of/these", "nothing-here"])
-def test_a_folder_that_is_not_there_is_named(source, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        app.main(["--model", source])
-    assert f"{source}: there is no such folder. Train a model first with: make quickstart" in capsys.readouterr().err
+        app.serve_first_models(RECIPES, tmp_path)
 
 
 # Attention and decoding steps
@@ -132,7 +137,7 @@ def truth(folder):
 @pytest.mark.parametrize("head", ["mean", "3"])
 def test_the_drawn_attention_is_the_models_own(folder, truth, kind, attribute, layer, head):
     tokenizer, source, target, output = truth
-    (axes,) = attention_picture(load(folder), TEXT, TRANSLATION, kind, str(layer), head).axes
+    axes, _ = Translator(load(folder)).attend(TEXT, TRANSLATION, kind, str(layer), head).axes
     attention = output[attribute][layer - 1][0]
     expected = attention.mean(0) if head == "mean" else attention[int(head) - 1]
     drawn = torch.tensor(axes.images[0].get_array().tolist())
@@ -170,10 +175,38 @@ def test_a_step_of_decoding_shows_the_five_most_probable_tokens(client, truth):
             client.predict(TEXT, TRANSLATION, step, api_name="/decoding_step")
 
 
-def test_of_a_translation_that_is_too_long_the_first_tokens_are_shown(folder):
+@pytest.mark.parametrize("text", [TEXT, "zzz qqq", "12 o'clock, née", "три"])
+def test_what_is_shown_of_a_hypothesis_is_shown_of_the_tokens_that_were_decoded(folder, client, text):
+    """An untrained model writes what no tokenizer would cut so."""
     loaded = load(folder)
-    assert target_ids(loaded, TRANSLATION * LONGEST_TRANSLATION) == target_ids(loaded, TRANSLATION * 100)
-    assert len(target_ids(loaded, TRANSLATION * 100)) == MOST_TOKENS
+    inputs = loaded.tokenizer(text, return_tensors="pt")
+    length = inputs["input_ids"].shape[1] + EXTRA_TOKENS
+    (ids,) = loaded.model.generate(**inputs, num_beams=4, max_length=length)
+    written = [i for i in ids.tolist()[1:] if i != loaded.tokenizer.pad_token_id]
+    best = client.predict(text, "1", "mean", api_name="/translate")[0]
+    assert best == loaded.tokenizer.decode(written, skip_special_tokens=True)
+
+    translator = Translator(loaded)
+    assert translator.forward(text, best).target == written
+    with torch.no_grad():
+        probabilities = loaded.model(**inputs, decoder_input_ids=ids[None, :-1]).logits[0].softmax(-1)
+    for step in (1, len(written)):
+        found = client.predict(text, best, step, api_name="/decoding_step")
+        expected = probabilities[step - 1].topk(MOST_LIKELY).values
+        assert list(found.values()) == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_words_that_look_like_formulas_are_drawn_as_they_are():
+    figure = draw([r"$x^2$", r"$\frac{1$"], ["a", "b"], torch.eye(2), ("rows", "columns"))
+    labels = figure.axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == [r"$x^2$", r"$\frac{1$"]
+    figure.savefig(io.BytesIO())
+
+
+def test_of_a_translation_that_is_too_long_the_first_tokens_are_shown(folder):
+    translator = Translator(load(folder))
+    longest, long = (translator.target_ids(TEXT, TRANSLATION * times) for times in (LONGEST_TRANSLATION, 100))
+    assert longest == long and len(long) == MOST_TOKENS
 
 
 def test_a_translator_that_has_learned_few_positions_says_so(tmp_path):
@@ -191,9 +224,11 @@ def test_a_translator_that_has_learned_few_positions_says_so(tmp_path):
 
 @pytest.mark.parametrize(("text", "warned"), [("Οδυσσέας", True), ("one Ιθάκη", True), ("one two Ω", False)])
 def test_letters_that_the_model_has_never_seen_are_pointed_out(folder, text, warned):
+    loaded = load(folder)
     with warnings.catch_warnings(record=True, action="always") as caught:
-        warn_of_unknown_letters(load(folder), text)
-    assert ["never seen most of these letters" in str(warning.message) for warning in caught] == [True] * warned
+        warn_of_unknown_letters(loaded, text)
+    told = [warning for warning in caught if "never seen most of these letters" in str(warning.message)]
+    assert len(told) == warned
 
 
 @pytest.fixture(scope="module")
@@ -233,9 +268,11 @@ def test_files_and_calls_that_go_round_the_queue_are_refused(folder):
         assert call.status_code >= 400
 
 
-def test_of_too_many_visitors_at_once_the_last_are_sent_away(tmp_path):
+def test_of_too_many_visitors_at_once_the_last_are_told_when_to_come_again_and_no_other_endpoint_is_shut(tmp_path):
     with served(save(tmp_path / "model", decoder_only, "causal")) as client:
         jobs = [client.submit("one", 30, 0, 0, 1, 0, api_name="/generate") for _ in range(45)]
+        assert client.predict("one", None, api_name="/next_tokens")
         answers = [job.exception(timeout=120) for job in jobs]
     refused = [str(answer) for answer in answers if answer is not None]
-    assert 0 < len(refused) <= 45 - 32 and all("full" in answer.lower() for answer in refused)
+    assert 0 < len(refused) <= 45 - app.WAITING
+    assert all(re.fullmatch(r"The demo is busy, about \d+ seconds. Please try again then.", text) for text in refused)

@@ -229,21 +229,24 @@ app_file: app.py
 
 def test_the_demo_becomes_a_space_that_names_its_models(hub, tmp_path):
     demo = tmp_path / "demo"
-    (demo / "figures").mkdir(parents=True)
+    (demo / "assets").mkdir(parents=True)
     for name, text in {"README.md": SPACE_CARD, "app.py": "import gradio\n", "requirements.txt": "torch\n"}.items():
         (demo / name).write_text(text)
-    (demo / "figures/attention.py").write_text("")
-    (demo / "notes.txt").write_text("not for a Space")
+    (demo / "assets/page.css").write_text("")
+    for private in ("notes.txt", "credentials.json", ".env", "flagged/log.json", "data/private.json", "venv/lib/x.py"):
+        (demo / private).parent.mkdir(parents=True, exist_ok=True)
+        (demo / private).write_text("not for a Space")
     result = push(hub, demo, "user/demo", "--space", "--models", "user/one", "user/two", "--private")
     assert result.returncode == 0, result.stderr
     space = hub.repos["spaces", "user/demo"]
     names = set(space.files("main"))
     library = {name for name in names if name.startswith("vanilla_transformer/") or name in ROOT_MODULES}
-    assert names - library == {"README.md", "app.py", "requirements.txt", "figures/attention.py"}
+    assert names - library == {"README.md", "app.py", "requirements.txt", "assets/page.css"}
     assert ROOT_MODULES <= library and "vanilla_transformer/inside/recorder.py" in library
     assert (space.sdk, space.private, space.variables) == ("gradio", True, {"MODEL_ID": "user/one user/two"})
     card = ModelCard(space.files("main")["README.md"].decode())
-    assert card.data.to_dict()["models"] == ["user/one", "user/two"]
+    for field in ("models", "preload_from_hub"):
+        assert card.data.to_dict()[field] == ["user/one", "user/two"]
     assert card.text.strip() == "# Demo"
     assert (demo / "README.md").read_text() == SPACE_CARD
 
@@ -279,16 +282,26 @@ def test_the_models_and_the_trainers_own_push_take_the_code_along(hub, folder, t
 
 
 SPACE = """
-import contextlib, io, json, os, sys
+import json, os, sys, threading, time
 import app
 from gradio_client import Client
 address = app.serve(app.build("user/name"), prevent_thread_lock=True, quiet=True)
 client = Client(address, verbose=False)
 answers = [client.predict(text="one two", api_name=name) for name in ("/translate", "/walk_sentence")]
 elsewhere = [name for name in sys.argv[1:] if name in sys.modules and os.getcwd() not in sys.modules[name].__file__]
-with contextlib.redirect_stderr(io.StringIO()) as message, contextlib.suppress(SystemExit):
-    app.main([])
-print(json.dumps([answers[0][0], "Layer 1, head 1 of name" in answers[1], elsewhere, message.getvalue()]))
+port = int(address.rstrip("/").split(":")[-1]) + 40
+threading.Thread(target=app.main, args=(["--port", str(port)],), daemon=True).start()  # without a model
+while True:
+    try:
+        bare = Client(f"http://127.0.0.1:{port}", verbose=False)
+        break
+    except Exception:
+        time.sleep(0.5)
+shown = json.dumps(bare.config["components"])
+tabs = [part["props"]["label"] for part in bare.config["components"] if part["type"] == "tabitem"]
+found = [answers[0][0], "Layer 1, head 1 of name" in answers[1], elsewhere, tabs, "MODEL_ID" in shown]
+print(json.dumps(found), flush=True)
+os._exit(0)
 """
 
 
@@ -309,7 +322,6 @@ def test_the_space_has_all_that_it_needs_to_answer_with_a_model_of_the_hub(hub, 
     command = [sys.executable, "visit.py", *MODULES]
     visit = subprocess.run(command, cwd=space, env=environment, capture_output=True, text=True, timeout=300)
     assert visit.returncode == 0, visit.stderr
-    *answer, message = json.loads(visit.stdout.splitlines()[-1])
+    *answer, tabs, told = json.loads(visit.stdout.splitlines()[-1])
     assert answer == [*expected, True, []]
-    assert "No model is given" in message and "Traceback" not in message
-    assert "in the variable MODEL_ID, as in a Space" in message
+    assert tabs == ["Look inside"] and told

@@ -33,16 +33,7 @@ MODEL_FILES = (
     "chat_template.jinja",
 )
 LIBRARY_FILES = ("*_vanilla_transformer.py", "vanilla_transformer/**/*.py")
-SPACE_FILES = (
-    "README.md",
-    "requirements.txt",
-    "packages.txt",
-    "**/*.py",
-    "**/*.css",
-    "**/*.js",
-    "**/*.png",
-    "**/*.json",
-)
+SPACE_FILES = ("README.md", "requirements.txt", "packages.txt", "*.py", "assets/*.css", "assets/*.js", "assets/*.png")
 
 
 def select_files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
@@ -119,7 +110,7 @@ def load_card(folder: Path, space: bool, models: list[str]) -> RepoCard:
         if card.data.to_dict().get("sdk") != "gradio":
             raise ValueError(f"{folder / 'README.md'} is not of a Gradio Space: its metadata must say sdk: gradio.")
         if models:
-            card.data.models = models
+            card.data.models = card.data.preload_from_hub = models
     return card
 
 

@@ -12,6 +12,7 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 from torch import Tensor
 
+from vanilla_transformer.inside.palette import BLUE, ORANGE, css, rgb
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, Step
 
 
@@ -141,17 +142,17 @@ def colored(cell: Cell) -> str:
     return f"[{'bold ' if abs(cell.strength) > 0.6 else ''}{color}]{cell.text}[/]"
 
 
-STYLE = """
+COLORS = {"ink": "ink", "soft": "grey", "line": "rule", "agrees": "green", "paper": "paper"}
+STYLE = f".walk {{ {' '.join(f'--{name}: {css(color)};' for name, color in COLORS.items())} }}"
+STYLE += """
 .walk { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem;
-  color-scheme: light dark;
-  --ink: light-dark(#1f2328, #e6edf3); --soft: light-dark(#59636e, #9198a1); --line: light-dark(#d1d9e0, #3d444d);
-  color: var(--ink); background: light-dark(#ffffff, #0d1117); }
+  color-scheme: light dark; color: var(--ink); background: var(--paper); }
 .walk h2 { border-bottom: 1px solid var(--line); margin: 2rem 0 .5rem; }
 .walk section { margin: 1.2rem 0; break-inside: avoid; }
 .walk .name { font-weight: 600; margin-right: 1rem; }
 .walk .equation { font-family: "STIX Two Math", Cambria, serif; font-size: 1.1em; margin-right: 1rem; }
 .walk .about, .walk .note { color: var(--soft); font-size: .85em; }
-.walk .agrees { color: light-dark(#1a7f37, #3fb950); font-size: .85em; }
+.walk .agrees { color: var(--agrees); font-size: .85em; }
 .walk .matrices { display: flex; flex-wrap: wrap; gap: 1rem; overflow-x: auto; }
 .walk table { border-collapse: collapse; margin-top: .3rem; font-variant-numeric: tabular-nums; }
 .walk th { color: var(--soft); font-weight: 400; font-size: .85em; padding: .15rem .5rem; text-align: right; }
@@ -170,8 +171,8 @@ def matrix_html(row_labels: list[str], column_labels: list[str], rows: list[list
 
 def background(strength: float) -> str:
     """Blue for positive, orange for negative; pale enough for dark and for light text."""
-    color = "47 129 247" if strength > 0 else "219 109 40"
-    return f"rgb({color} / {0.5 * abs(strength):.2f})"
+    red, green, blue = rgb(BLUE if strength > 0 else ORANGE)
+    return f"rgb({red} {green} {blue} / {0.5 * abs(strength):.2f})"
 
 
 def step_html(walk: Walk, step: Step, precision: int) -> str:
@@ -197,6 +198,6 @@ def page_html(walk: Walk, precision: int) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<style>html { color-scheme: light dark; background: light-dark(#ffffff, #0d1117); }</style>"
+        f"<style>html {{ color-scheme: light dark; background: {css('paper')}; }}</style>"
         f"<title>{escape(walk.title)}</title>\n{walk_html(walk, precision)}\n</html>\n"
     )

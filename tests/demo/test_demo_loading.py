@@ -1,0 +1,225 @@
+"""What the demo takes for a model, what it refuses and how it says so, and whose code it runs."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_demo import save, served
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+import app
+from family import decoder_only, encoder_decoder, encoder_only
+from loading import load
+from vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForSequenceClassification
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return Path(save(tmp_path / "translator", encoder_decoder, "seq2seq"))
+
+
+# Whose code runs
+
+
+def loaded_module(folder: Path, trust: bool = False) -> str:
+    """The module of the model's class."""
+    return type(load(str(folder), trust).model).__module__
+
+
+def test_the_projects_own_code_beside_the_weights_runs(folder, capsys):
+    assert loaded_module(folder).startswith("transformers_modules.")
+    assert "does not run" not in capsys.readouterr().err
+
+
+def append(file: Path, line: str) -> None:
+    with file.open("a") as stream:
+        stream.write(f"\n{line}\n")
+
+
+@pytest.mark.parametrize("file", ["modeling_vanilla_transformer.py", "attention_vanilla_transformer.py"])
+def test_code_that_differs_runs_only_where_it_is_trusted(file, folder, tmp_path, capsys):
+    append(folder / file, f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert loaded_module(folder) == "modeling_vanilla_transformer" and not (tmp_path / "ran").exists()
+    told = capsys.readouterr().err
+    assert f"differs from this project's own ({file})" in told and "--trust_remote_code" in told
+    assert loaded_module(folder, trust=True).startswith("transformers_modules.") and (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "reference", ["evil.Model", "sub/modeling_vanilla_transformer.Model", "other/repo--evil.Model"]
+)
+def test_code_of_another_name_does_not_run(reference, folder, tmp_path):
+    (folder / "sub").mkdir()
+    for name in ("evil.py", "sub/modeling_vanilla_transformer.py", "custom_generate/generate.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Model: pass\ndef generate(): pass\n")
+    change_json(folder / "config.json", auto_map={"AutoConfig": reference, "AutoModelForSeq2SeqLM": reference})
+    assert loaded_module(folder) == "modeling_vanilla_transformer"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tokenizers_code_does_not_run_unless_it_is_trusted(folder, tmp_path):
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom transformers import PreTrainedTokenizerFast as Mine\n"
+    (folder / "tok.py").write_text(code)
+    change_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "tok.Mine"]})
+    loaded_module(folder)
+    assert not (tmp_path / "ran").exists()
+    loaded_module(folder, trust=True)
+    assert (tmp_path / "ran").exists()
+
+
+# What is refused, and how
+
+
+def change_json(file: Path, **fields) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def change_weights(folder: Path, change) -> None:
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def cut_short(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+BROKEN = {
+    "cut short": (cut_short, "the file of its weights is damaged or cut short"),
+    "no weights at all": (
+        lambda folder: (folder / "model.safetensors").write_bytes(b"not these"),
+        "the file of its weights is damaged or cut short",
+    ),
+    "a weight missing": (
+        lambda folder: change_weights(folder, lambda w: w.pop("model.decoder.layers.1.feed_forward.fc1.weight")),
+        "1 of its weights are missing, such as model.decoder.layers.1.feed_forward.fc1.weight",
+    ),
+    "a weight not a number": (
+        lambda folder: change_weights(
+            folder, lambda w: w["model.decoder.layers.0.feed_forward.fc2.bias"].fill_(float("nan"))
+        ),
+        "1 of its weights are not finite, such as model.decoder.layers.0.feed_forward.fc2.bias",
+    ),
+    "another width": (
+        lambda folder: change_json(folder / "config.json", d_model=64),
+        "of a shape that its config.json does not say",
+    ),
+    "a negative number of heads": (lambda folder: change_json(folder / "config.json", num_heads=-3), "num_heads"),
+    "a width in words": (lambda folder: change_json(folder / "config.json", d_model="big"), "d_model"),
+    "settings that are no JSON": (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON file"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_model_that_is_not_whole_is_refused_in_a_line_that_says_what_is_wrong(name, folder):
+    spoil, message = BROKEN[name]
+    spoil(folder)
+    with pytest.raises(ValueError, match="translator") as caught:
+        app.build(str(folder))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_model_without_a_task_is_refused(tmp_path):
+    save(tmp_path / "plain", lambda **fields: encoder_only(VanillaTransformerEncoderModel, **fields), "encoder")
+    with pytest.raises(ValueError, match="class VanillaTransformerEncoderModel"):
+        load(str(tmp_path / "plain"))
+
+
+SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
+BART = {
+    "d_model": 8,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "vocab_size": 20,
+}
+FOREIGN = {
+    "bert": (lambda: BertForMaskedLM(BertConfig(**SMALL)), "scripts/import_checkpoint.py --source"),
+    "bart": (lambda: BartForConditionalGeneration(BartConfig(**BART)), "scripts/import_checkpoint.py --source"),
+    "llama": (lambda: LlamaForCausalLM(LlamaConfig(**SMALL)), "shows those of this project: vanilla_transformer"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_model_of_another_architecture_is_refused_with_the_way_to_import_it_where_there_is_one(kind, tmp_path):
+    make, advice = FOREIGN[kind]
+    make().save_pretrained(tmp_path / kind)
+    with pytest.raises(ValueError, match=f"holds a model of another architecture \\({kind}\\)") as caught:
+        load(str(tmp_path / kind))
+    assert advice in str(caught.value)
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The last line that the command prints before it ends with an error."""
+    with pytest.raises(SystemExit) as ended:
+        app.main(list(arguments))
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("source", ["runs/none/of/these", "nothing-here"])
+def test_a_folder_that_is_not_there_is_named(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    told = f"{source}: there is no such folder. Train a model first with: make quickstart"
+    assert refused(capsys, "--model", source).endswith(told)
+
+
+def test_a_port_that_is_taken_is_said_so_in_a_line(folder, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert port in refused(capsys, "--model", str(folder), "--port", port)
+
+
+# Several models
+
+
+def tabs(client) -> list[str]:
+    return [part["props"]["label"] for part in client.config["components"] if part["type"] == "tabitem"]
+
+
+def test_a_model_that_cannot_be_shown_does_not_stop_the_others(folder, tmp_path, capsys):
+    cut_short(folder)
+    other = save(tmp_path / "writer", decoder_only, "causal")
+    with served(str(folder), other, str(tmp_path / "nothing")) as client:
+        assert tabs(client) == ["Generate", "Look inside"]
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Left out: ")]
+    assert len(told) == 2 and "damaged" in told[0] and "no such folder" in told[1]
+
+
+def test_tabs_that_do_the_same_carry_the_names_of_their_models(tmp_path):
+    def classifier(**fields):
+        return encoder_only(VanillaTransformerForSequenceClassification, **fields)
+
+    models = [save(tmp_path / name, decoder_only, "causal") for name in ("young", "old", "again/old")]
+    models += [
+        save(tmp_path / "language", classifier, "encoder", num_labels=3),
+        save(tmp_path / "duration", classifier, "encoder", num_labels=1, problem_type="regression"),
+    ]
+    with served(*models) as client:
+        assert tabs(client) == [
+            "Generate: young", "Generate: old", "Generate: old (2)", "Classify", "Estimate", "Look inside",
+        ]  # fmt: skip
+        endpoints = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
+    assert {"/generate", "/generate_1", "/generate_2", "/classify", "/regress"} <= set(endpoints)
+
+
+def test_weights_are_as_they_were_saved(folder):
+    saved = load_file(folder / "model.safetensors")
+    held = load(str(folder)).model.state_dict()
+    assert all(torch.equal(held[name], weight) for name, weight in saved.items())

@@ -1,0 +1,87 @@
+"""Generated text follows its seed, whatever else goes on, and the model's probabilities."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import gradio as gr
+import pytest
+import torch
+from test_demo import save, served
+
+from continue_text import Writer, sampling
+from family import decoder_only
+from inside import MASKS, allowed
+from loading import load
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sampling")
+    with served(*(save(folder / name, decoder_only, "causal") for name in ("one", "two"))) as client:
+        yield client
+
+
+def generate(client, seed: int | None, api_name: str = "/generate", temperature: float = 1.0, top_p: float = 1) -> str:
+    return client.predict("one two", 20, temperature, 0, top_p, seed, api_name=api_name)
+
+
+def test_a_seed_gives_the_same_text_whatever_others_do_meanwhile(client):
+    alone = [generate(client, seed) for seed in range(4)]
+    assert len(set(alone)) == 4
+    done = Event()
+
+    def disturb(_: int) -> None:
+        while not done.is_set():
+            torch.manual_seed(0)
+            torch.rand(3)
+            client.predict("one two", "padding and causal", 1, 2, api_name="/mask")
+            generate(client, 7, "/generate_1")
+
+    with ThreadPoolExecutor(3) as others:
+        running = others.map(disturb, range(3))
+        found = [generate(client, seed) for seed in range(4)]
+        done.set()
+    assert found == alone and list(running) == [None] * 3
+
+
+def test_without_a_seed_texts_differ(client):
+    assert generate(client, None) != generate(client, None)
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_a_mask_is_drawn_without_random_numbers(kind):
+    before = torch.get_rng_state()
+    allowed(kind, 5, 2, 3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((1.0, 0, 1.0), [0.5, 0.3, 0.15, 0.05]),
+        ((0.5, 0, 1.0), [0.6849, 0.2466, 0.0616, 0.0068]),  # the squares, over their sum
+        ((1.0, 2, 1.0), [0.625, 0.375, 0, 0]),
+        ((1.0, 0, 0.7), [0.625, 0.375, 0, 0]),
+    ],
+)
+def test_samples_follow_the_distribution(options, expected):
+    draws = 40_000
+    scores = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(draws, 4)
+    chosen = sampling(*options, seed=0)(torch.zeros(draws, 1, dtype=torch.long), scores.clone()).argmax(-1)
+    frequencies = torch.bincount(chosen, minlength=4) / draws
+    torch.testing.assert_close(frequencies, torch.tensor(expected), rtol=0, atol=0.012)  # about five deviations
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": float("nan")}, "The temperature has to be a number from 0 to 2.0, not nan"),
+        ({"top_p": float("nan")}, "Top p has to be a number from 0.05 to 1, not nan"),
+        ({"top_k": None}, "Top k has to be a number from 0 to 100, not None"),
+    ],
+)
+def test_numbers_that_are_none_are_refused_in_plain_words(options, message, tmp_path):
+    writer = Writer(load(save(tmp_path / "model", decoder_only, "causal")))
+    usual = {"text": "one", "new_tokens": 5, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 0}
+    with pytest.raises(gr.Error, match=message):
+        next(writer.generate(**(usual | options)))
