@@ -14,7 +14,7 @@ from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks import TRANSLATION
 from vanilla_transformer.training.phrasebook_recipes import TRANSLATOR
-from vanilla_transformer.training.run import run
+from vanilla_transformer.training.run import MODEL_CARD, run
 
 
 SAMPLES = 10
@@ -31,12 +31,12 @@ def main(arguments: list[str] | None = None) -> None:
     (args,) = CommandParser(QuickstartArguments, __doc__).parse_args_into_dataclasses(arguments)
     locales = (args.source_locale, args.target_locale)
     folder = Path(args.output_dir or f"runs/quickstart-{'-'.join(locales)}")
-    if (folder / "model.safetensors").is_file():
+    if (folder / MODEL_CARD).is_file():
         print(f"{folder} holds a trained model already. Remove the folder to train it anew.\n")
     else:
         print(f"Training a translator from {locales[0]} to {locales[1]} on the CLDR phrasebook.", flush=True)
         options = ["--source_locale", locales[0], "--target_locale", locales[1], "--output_dir", str(folder)]
-        run(TRANSLATION, [*TRANSLATOR, *options])
+        run(TRANSLATION, [*TRANSLATOR, *options, "--resume_from_checkpoint", "true"])  # if it was stopped before
 
     # As anybody would load it, without a class of this project.
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -36,11 +36,13 @@ def tiny_trainer(folder: Path, dropout: float = 0.1, **options) -> RecipeSeq2Seq
         "num_train_epochs": 2, "warmup_steps": 5, "logging_steps": 1, "save_steps": 3, "use_cpu": True,
         "disable_tqdm": True, "per_device_train_batch_size": 8,
     }  # fmt: skip
+    data = Dataset.from_dict({"input_ids": rows, "labels": rows})
     trainer_class = ShardingTrainer if options.get("fsdp") else RecipeSeq2SeqTrainer
     return trainer_class(
         model=model,
         args=RecipeArguments(output_dir=str(folder), **(defaults | options)),
-        train_dataset=Dataset.from_dict({"input_ids": rows, "labels": rows}),
+        train_dataset=data,
+        eval_dataset=data.select(range(8)),
         data_collator=DataCollatorForSeq2Seq(train_tokenizer(["a b c"] * 3, vocab_size=300), model=model),
     )
 

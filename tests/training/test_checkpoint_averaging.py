@@ -10,19 +10,15 @@ from transformers import AutoModelForSeq2SeqLM
 
 from family import encoder_decoder
 from vanilla_transformer.commands.average import main
-from vanilla_transformer.training.averaging import (
-    average_checkpoints,
-    complete_checkpoints,
-    load_weights,
-    save_average,
-)
+from vanilla_transformer.training.averaging import average_checkpoints, load_weights, save_average
+from vanilla_transformer.training.checkpoints import complete_checkpoints
 
 
 def checkpoint(folder: Path, value: float, **extra: torch.Tensor) -> Path:
     folder.mkdir(parents=True)
     save_file({"weight": torch.full((2,), float(value)), **extra}, folder / "model.safetensors")
     (folder / "trainer_state.json").write_text("{}")
-    (folder / "optimizer.pt").touch()
+    torch.save({}, folder / "optimizer.pt")
     (folder / "config.json").write_text(json.dumps({"value": value}))
     return folder
 

@@ -18,7 +18,7 @@ from transformers import HfArgumentParser
 
 from fresh_process import ROOT, run_fresh
 from tiny_training import tiny_trainer
-from vanilla_transformer.training.averaging import complete_checkpoints
+from vanilla_transformer.training.checkpoints import complete_checkpoints
 from vanilla_transformer.training.recipe import PaperSchedule, RecipeArguments
 
 

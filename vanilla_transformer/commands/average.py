@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vanilla_transformer.command_line import CommandParser
-from vanilla_transformer.training.averaging import complete_checkpoints, save_average
+from vanilla_transformer.training.averaging import save_average
+from vanilla_transformer.training.checkpoints import complete_checkpoints
 
 
 @dataclass

@@ -1,17 +1,17 @@
 """The mean of the last checkpoints' weights (section 6.1), as weights or as a complete model folder."""
 
-import json
-import os
 import shutil
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from vanilla_transformer.files import new_folder
+from vanilla_transformer.training.checkpoints import RUN_FILE, share, weight_files
 
 
-TRAINER_STATE = "trainer_state.json"
 # What a checkpoint holds to resume a run, which a model folder does not need.
 TRAINING_FILES = (
     "optimizer*",
@@ -21,36 +21,10 @@ TRAINING_FILES = (
     "training_args*",
     "scaler*",
     "pytorch_model_fsdp*",
+    "global_step*",
+    RUN_FILE,
     "*.safetensors*",
 )
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint, one or sharded."""
-    index = folder / SAFE_WEIGHTS_INDEX_NAME
-    if index.is_file():
-        return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    return [folder / SAFE_WEIGHTS_NAME]
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether a checkpoint was written to its end: its state can be read and its weights opened."""
-    if list(folder.glob("*incomplete*")):
-        return False
-    try:
-        json.loads((folder / TRAINER_STATE).read_text())
-        for file in weight_files(folder):
-            with safe_open(file, framework="pt") as weights:
-                weights.keys()
-    except (OSError, ValueError, SafetensorError):
-        return False
-    return True
-
-
-def complete_checkpoints(run: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first; what a crash left half-written is passed over."""
-    folders = [folder for folder in Path(run).glob("checkpoint-*") if folder.name.split("-")[-1].isdigit()]
-    return [folder for folder in sorted(folders, key=lambda f: int(f.name.split("-")[-1])) if is_complete(folder)]
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -84,18 +58,27 @@ def average_checkpoints(folders: list[Path]) -> dict[str, torch.Tensor]:
     return {name: (weight / len(folders)).to(dtypes[name]) for name, weight in total.items()}
 
 
+def load_average(model: PreTrainedModel, folders: list[Path]) -> None:
+    """Put the mean of the checkpoints' weights into `model`.
+
+    Raises:
+        ValueError: weights of the model that the checkpoints lack, or the reverse.
+    """
+    names = model.load_state_dict(average_checkpoints(folders), strict=False)
+    # Tied weights are stored once, under the name of their source.
+    unknown = {*names.missing_keys} - {*model.all_tied_weights_keys} | {*names.unexpected_keys}
+    if unknown:
+        raise ValueError(f"{folders[-1]} and the model differ in: {', '.join(sorted(unknown))}.")
+
+
 def save_average(folders: list[Path], output: Path) -> None:
     """Write a model folder with the mean of the checkpoints, and all else but training state from the last of them.
 
     Raises:
         ValueError: `output` exists.
     """
-    output = Path(output)
-    if output.exists():
-        raise ValueError(f"{output} exists: choose a new folder.")
-    weights = average_checkpoints(folders)
-    part = output.with_name(f"{output.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    shutil.copytree(folders[-1], part, ignore=shutil.ignore_patterns(*TRAINING_FILES, "*.safetensors*"))
-    save_file(weights, part / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
-    os.replace(part, output)
+    with new_folder(output) as folder:
+        weights = average_checkpoints(folders)
+        shutil.copytree(folders[-1], folder, ignore=shutil.ignore_patterns(*TRAINING_FILES))
+        save_file(weights, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+        share(folder)

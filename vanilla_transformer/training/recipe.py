@@ -1,16 +1,19 @@
 """The paper's training recipe (section 5) on top of the library's Trainer: optimiser, schedule, batches by tokens."""
 
+import json
+import logging
+import math
 import os
-import signal
-import threading
+import shutil
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow.compute as pc
 import torch
-from accelerate.utils import reduce
-from torch.distributed.tensor import distribute_tensor
+from datasets import Dataset
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
@@ -20,16 +23,45 @@ from transformers import (
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
 )
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import SchedulerType, seed_worker
 
-from vanilla_transformer.training.averaging import complete_checkpoints, load_weights
+from configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.training.averaging import load_weights
 from vanilla_transformer.training.batching import TokenBudgetLoader, TokenBudgetSampler, row_lengths
+from vanilla_transformer.training.checkpoints import (
+    RUN_FILE,
+    TRAINER_STATE,
+    check_same_run,
+    checkpoint_folders,
+    clear,
+    digest,
+    is_complete,
+    last_checkpoint,
+    missing_state,
+    share,
+    was_interrupted,
+)
 from vanilla_transformer.training.schedule import PaperSchedule
+from vanilla_transformer.training.sigterm import SaveOnSigterm
+
+
+logger = logging.getLogger(__name__)
+
+# What is overridden or called below of the library's private interface (and `_tr_loss`, made in training). Were
+# one renamed, the library would not call ours any more, and say nothing.
+PRIVATE_NAMES = (
+    "_get_grad_norm",
+    "_init_training_state",
+    "_load_best_model",
+    "_load_from_checkpoint",
+    "_remove_unused_columns",
+    "_save",
+    "_save_checkpoint",
+)
+PRIVATE_ATTRIBUTES = ("_created_lr_scheduler",)
+require_private_names(Trainer, *PRIVATE_NAMES)
 
 
 @dataclass
@@ -38,7 +70,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
 
     Raises:
         ValueError: a schedule of the library without its learning rate, or the paper's with one; label smoothing by
-            the Trainer.
+            the Trainer; a mean of checkpoints in the place of the best one.
     """
 
     output_dir: str = field(default="runs/model", metadata={"help": "Folder for checkpoints and the final model."})
@@ -86,6 +118,9 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "has instructions for it."
         },
     )
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Log the last finite loss in the place of one that is nan or inf."}
+    )
     save_on_sigterm: bool = field(default=True, metadata={"help": "On SIGTERM save a checkpoint and exit."})
 
     def __post_init__(self):
@@ -100,6 +135,17 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                 f"early_stopping_patience={self.early_stopping_patience} needs --load_best_model_at_end true, "
                 "with the same --eval_strategy and --save_strategy."
             )
+        if self.load_best_model_at_end and self.average_checkpoints > 1:
+            if self.average_checkpoints != type(self).average_checkpoints:
+                raise ValueError(
+                    f"average_checkpoints={self.average_checkpoints} would put a mean in the place of the best model "
+                    "that --load_best_model_at_end true asks for: choose one of them."
+                )
+            logger.warning("The final model is the best one, not the mean of the last checkpoints.")
+            self.average_checkpoints = 1
+        # A command line gives texts.
+        given = str(self.resume_from_checkpoint).lower()
+        self.resume_from_checkpoint = {"true": True, "false": None}.get(given, self.resume_from_checkpoint)
         if self.bf16 is None:
             chosen = self.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ  # set by `accelerate launch`
             self.bf16 = not chosen and multiplies_bfloat16(self.use_cpu)
@@ -107,6 +153,10 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             self.use_cpu = True  # without it the library takes bfloat16 for a slip
         self.settle_schedule()
         super().__post_init__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is written into a checkpoint: all but the token, which is nobody else's."""
+        return vars(self) | {"hub_token": None}
 
     def settle_schedule(self) -> None:
         """Decide what is left open of the learning rate; arguments that are copied or read back mean the same."""
@@ -133,42 +183,6 @@ def multiplies_bfloat16(use_cpu: bool = False) -> bool:
     return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
-class SaveOnSigterm(TrainerCallback):
-    """On SIGTERM: end the step, save a checkpoint, and exit with status 143, as a terminated process does.
-
-    The library's own `enable_jit_checkpoint` saves before the optimiser's step, when dropout has drawn its numbers
-    already, so that a resumed run draws others; and each of several processes saves when its own timer says so.
-    """
-
-    asked = False  # by a signal to this process
-    stopping = False  # all processes, after the present step
-
-    def ask(self, *_: Any) -> None:
-        self.asked = True
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        self.asked = self.stopping = False
-        self.installed = threading.current_thread() is threading.main_thread()  # no other thread may handle signals
-        if self.installed:
-            self.previous = signal.signal(signal.SIGTERM, self.ask)
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        asked = self.asked
-        if args.world_size > 1:
-            # All stop after the same step: one that went on would wait for the others' gradients.
-            asked = reduce(torch.tensor(float(asked), device=args.device), "sum").item() > 0
-        if asked:
-            self.asked = self.stopping = control.should_save = control.should_training_stop = True
-
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        if self.installed:
-            signal.signal(signal.SIGTERM, self.previous)
-        if self.stopping:
-            args.distributed_state.wait_for_everyone()  # until each has written its part
-        if self.asked:
-            raise SystemExit(128 + signal.SIGTERM)
-
-
 @torch.no_grad()
 def load_into_shards(model: PreTrainedModel, folder: Path) -> None:
     """Load the weights of a checkpoint into a model that FSDP has sharded."""
@@ -186,6 +200,39 @@ def name_as_unsharded(model: PreTrainedModel) -> None:
         sharded.__name__, sharded.__module__ = ours.__name__, ours.__module__
 
 
+@torch.no_grad()
+def check_finite(model: PreTrainedModel) -> None:
+    """Raise a FloatingPointError for a weight that is not finite."""
+    for name, weight in model.named_parameters():
+        local = weight.to_local() if isinstance(weight, DTensor) else weight
+        if not local.isfinite().all():
+            raise FloatingPointError(f"{name} holds weights that are not finite, which are not saved. {DIVERGED}")
+
+
+def check_positions(model: PreTrainedModel, rows: Any) -> None:
+    """Raise a ValueError for rows longer than a table of learned positions, which is better known before training."""
+    config = model.config
+    if getattr(config, "position_embedding", None) != "learned" or not isinstance(rows, Dataset):
+        return
+    sides = ["input_ids", "labels"] if config.is_encoder_decoder else ["input_ids"]
+    if "position_ids" in rows.features:  # of packed documents
+        tables = rows.select_columns(["position_ids"]).with_format("arrow").iter(batch_size=10_000)
+        longest = 1 + max(pc.max(pc.list_flatten(table["position_ids"])).as_py() for table in tables)
+    else:
+        tables = rows.select_columns(sides).with_format("arrow").iter(batch_size=10_000)
+        longest = max(pc.max(pc.list_value_length(table[side])).as_py() for table in tables for side in sides)
+    if longest > config.max_position_embeddings:
+        raise ValueError(
+            f"A row has {longest} tokens, and the table of position_embedding='learned' has "
+            f"max_position_embeddings={config.max_position_embeddings} rows: raise that, or cut the rows."
+        )
+
+
+DIVERGED = (
+    "Training has diverged: lower the learning rate, clip gradients (--max_grad_norm), or look for extreme data."
+)
+
+
 class PaperRecipe:
     """Mixin for a Trainer whose arguments are `RecipeArguments`."""
 
@@ -193,19 +240,122 @@ class PaperRecipe:
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
+        require_private_names(self, *PRIVATE_ATTRIBUTES)
         if self.args.save_on_sigterm:
             self.add_callback(SaveOnSigterm)
         if self.args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 
+    @cached_property
+    def run_facts(self) -> dict[str, Any]:
+        """What has to be the same in a run that is resumed, beside model and tokenizer."""
+        batch = "tokens_per_batch" if self.args.tokens_per_batch else "per_device_train_batch_size"
+        batches = self.args.gradient_accumulation_steps * self.args.world_size
+        return {
+            "training rows": len(self.train_dataset) if isinstance(self.train_dataset, Dataset) else None,
+            "training data's hash": digest(self.train_dataset),
+            "seed": self.args.seed,
+            "data_seed": self.args.data_seed,
+            batch: getattr(self.args, batch),
+            "gradient_accumulation_steps x processes": batches,
+        }
+
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any):
-        """As the library's, but True is the last complete checkpoint, and never one that was cut off."""
+        """As the library's, but True is the last complete checkpoint, and a run goes on from its own alone.
+
+        Raises:
+            ValueError: a checkpoint that is not complete, or of another run; rows beyond learned positions.
+            FloatingPointError: the loss, a gradient or a weight is not finite any more.
+        """
+        for rows in (self.train_dataset, self.eval_dataset):
+            check_positions(self.model, rows)
         if resume_from_checkpoint is True:
-            complete = complete_checkpoints(Path(self.args.output_dir))
-            if not complete:
-                raise ValueError(f"output_dir={self.args.output_dir} holds no complete checkpoint to resume from.")
-            resume_from_checkpoint = str(complete[-1])
+            run = Path(self.args.output_dir)
+            checkpoint = last_checkpoint(run)
+            if checkpoint is None:
+                raise ValueError(f"output_dir={run} holds no complete checkpoint to resume from.")
+            self.check_checkpoint(checkpoint)
+            if self.is_world_process_zero():
+                best = json.loads((checkpoint / TRAINER_STATE).read_text()).get("best_global_step")
+                clear(run, self.args.save_total_limit, str(run / f"checkpoint-{best}"))
+            self.accelerator.wait_for_everyone()
+            resume_from_checkpoint = str(checkpoint)
+        elif resume_from_checkpoint:
+            self.check_checkpoint(Path(resume_from_checkpoint))
         return super().train(resume_from_checkpoint, *arguments, **options)
+
+    def check_checkpoint(self, folder: Path) -> None:
+        """Refuse a checkpoint that this run cannot go on from."""
+        if not is_complete(folder):
+            raise ValueError(f"{folder} is not a complete checkpoint: it was cut off, or a file of it is damaged.")
+        if missing_state(folder):
+            raise ValueError(f"{folder} cannot be resumed: it lacks its {', '.join(missing_state(folder))}.")
+        check_same_run(folder, self.run_facts, self.model.config, self.processing_class)
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, resume_from_checkpoint, trial
+    ) -> tuple[int, int]:
+        """As the library's, but a run that has ended trains no further, and one folder may be moved as a whole."""
+        position = super()._init_training_state(
+            max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
+        )
+        if resume_from_checkpoint is None:
+            return position
+        best = Path(resume_from_checkpoint).with_name(f"checkpoint-{self.state.best_global_step}")
+        if best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+        ended = self.state.global_step >= max_steps
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, EarlyStoppingCallback):
+                saved = self.state.stateful_callbacks.get(type(callback).__name__, {})
+                counter = saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
+                callback.early_stopping_patience_counter = counter
+                ended |= counter >= callback.early_stopping_patience
+        return (num_train_epochs, 0) if ended else position
+
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
+        """As the library's. Asked for before each step of the optimiser: the time to stop a run that diverged."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        # A gradient scaler (float16) finds such gradients itself, and leaves the step out.
+        loss = float(self._tr_loss)  # the sum since it was last logged
+        if self.accelerator.mixed_precision != "fp16" and not math.isfinite(loss + float(norm)):
+            raise FloatingPointError(
+                f"Step {self.state.global_step + 1}: loss {loss}, gradient norm {float(norm)}. {DIVERGED}"
+            )
+        return norm
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        if not self.args.should_save:
+            super()._save_checkpoint(model, trial)
+            return
+        run = Path(self.args.output_dir)
+        folder = run / f"checkpoint-{self.state.global_step}"
+        callbacks = self.callback_handler.callbacks
+        interrupted = any(isinstance(callback, SaveOnSigterm) and callback.interrupting for callback in callbacks)
+        facts = self.run_facts | {"interrupted": interrupted, "processes": self.args.world_size}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RUN_FILE).write_text(json.dumps(facts, indent=2) + "\n")
+        # What a termination has saved is obsolete now: a run that was not interrupted has nothing of the kind.
+        kept = (folder, Path(self.state.best_model_checkpoint or folder))
+        obsolete = [other for other in checkpoint_folders(run) if other not in kept and was_interrupted(other)]
+        for other in obsolete:
+            os.utime(other, (0, 0))  # the library deletes the oldest
+        super()._save_checkpoint(model, trial)
+        for other in obsolete:
+            shutil.rmtree(other, ignore_errors=True)
+
+    def save_model(self, *arguments: Any, **options: Any) -> None:
+        check_finite(self.model)
+        name_as_unsharded(self.model)
+        super().save_model(*arguments, **options)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            share(folder)
+            if folder == Path(self.args.output_dir):
+                (folder / TRAINING_ARGS_NAME).unlink()  # a pickle, which only a checkpoint has a use for
 
     # PyTorch cannot load into shards a module that two stacks share, as the embedding of an encoder-decoder is.
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: PreTrainedModel | None = None) -> None:
@@ -219,10 +369,6 @@ class PaperRecipe:
             load_into_shards(self.model, Path(self.state.best_model_checkpoint))
         else:
             super()._load_best_model()
-
-    def save_model(self, *arguments: Any, **options: Any) -> None:
-        name_as_unsharded(self.model)
-        super().save_model(*arguments, **options)
 
     def make_whole(self, model_class: type[PreTrainedModel]) -> None:
         """After training with FSDP: put the whole model in the place of its shards, in every process."""

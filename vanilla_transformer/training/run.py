@@ -1,6 +1,7 @@
 """A training script: from the command line to a model folder with weights, tokenizer, code and model card."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, set_se
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import KINDS, train_tokenizer
-from vanilla_transformer.training.averaging import average_checkpoints, complete_checkpoints
+from vanilla_transformer.training.averaging import load_average
+from vanilla_transformer.training.checkpoints import complete_checkpoints, last_checkpoint, sole_run, was_interrupted
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
 from vanilla_transformer.training.options import make_model, model_options, parse_options
 from vanilla_transformer.training.recipe import RecipeArguments
 from vanilla_transformer.training.task import Notes, Scores, Task
+
+
+MODEL_CARD = "README.md"  # written last: the sign of a finished run
 
 
 @dataclass
@@ -65,19 +70,28 @@ def make_tokenizer(
 
 
 def train(trainer: Trainer) -> None:
-    """Train, or go on from the last complete checkpoint, and leave the final weights in `trainer.model`."""
+    """Train, or go on from the last complete checkpoint, and leave the final weights in `trainer.model`.
+
+    Raises:
+        ValueError: a folder to resume that holds a finished model and no checkpoints.
+    """
     arguments: RecipeArguments = trainer.args
     model_class = type(trainer.model)
+    folder = Path(arguments.output_dir)
     resume = arguments.resume_from_checkpoint
-    if resume in ("true", "True", True):
-        resume = bool(complete_checkpoints(Path(arguments.output_dir)))
+    if resume is True and last_checkpoint(folder) is None:
+        if (folder / MODEL_CARD).exists():
+            raise ValueError(
+                f"output_dir={folder} holds a finished model, and no checkpoint to resume from: choose another folder."
+            )
+        resume = None  # it was broken off before its first checkpoint, or never begun
     trainer.train(resume_from_checkpoint=resume)
     if trainer.is_fsdp_enabled:
         trainer.make_whole(model_class)
-    folders = complete_checkpoints(Path(arguments.output_dir))[-arguments.average_checkpoints :]
+    trainer.accelerator.wait_for_everyone()  # until the last checkpoint is written and the oldest is gone
+    folders = [checkpoint for checkpoint in complete_checkpoints(folder) if not was_interrupted(checkpoint)]
     if arguments.average_checkpoints > 1 and folders:
-        # Tied weights are stored once, under the name of their source.
-        trainer.model.load_state_dict(average_checkpoints(folders), strict=False)
+        load_average(trainer.model, folders[-arguments.average_checkpoints :])
 
 
 def print_scores(scores: Scores, notes: Notes) -> None:
@@ -89,30 +103,35 @@ def print_scores(scores: Scores, notes: Notes) -> None:
 
 
 def run(task: Task, arguments: list[str] | None = None) -> Scores:
-    """Train a model, score it on the held-out splits, and save it with all that belongs to it.
+    """Train a model, save it with all that belongs to it, score it on the held-out splits, and write its model card.
 
     Args:
         arguments: of the command line; by default those that the process was started with.
 
     Returns:
         The scores by split.
+
+    Raises:
+        ValueError: another process trains into the folder.
     """
     options, data, tokenizing, training = parse(task, arguments)
-    kind = task.data_for(training)
-    splits = load_splits(data, kind)
-    texts = texts_of(splits["train"], kind)
-    tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, task.template)
-    fields = task.config_fields(options, training, splits["train"])
-    model = make_model(task.model_class, options, tokenizer, **fields)
-    task.prepare(model, training)
-    trainer = task.make_trainer(model, tokenizer, training, splits)
-    if training.do_train:
-        train(trainer)
-    scores, notes = task.score(trainer, splits)
-    tokenizer.backend_tokenizer.no_truncation()  # else the saved file would cut texts for good
-    trainer.save_model()
-    if trainer.is_world_process_zero():
-        print_scores(scores, notes)
-        facts = CardFacts(task.pipeline_tag, data.name, scores, notes)
-        write_model_card(Path(training.output_dir), trainer.model, training, trainer.state, facts)
+    folder = Path(training.output_dir)
+    with sole_run(folder) if training.process_index == 0 else nullcontext():
+        kind = task.data_for(training)
+        splits = load_splits(data, kind)
+        texts = texts_of(splits["train"], kind)
+        tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, task.template)
+        fields = task.config_fields(options, training, splits["train"])
+        model = make_model(task.model_class, options, tokenizer, **fields)
+        task.prepare(model, training)
+        trainer = task.make_trainer(model, tokenizer, training, splits)
+        if training.do_train:
+            train(trainer)
+        tokenizer.backend_tokenizer.no_truncation()  # else the saved file would cut texts for good
+        trainer.save_model()  # first: whatever fails while it is scored, the model is there
+        scores, notes = task.score(trainer, splits)
+        if trainer.is_world_process_zero():
+            print_scores(scores, notes)
+            facts = CardFacts(task.pipeline_tag, data.name, scores, notes)
+            write_model_card(folder, trainer.model, training, trainer.state, facts)
     return scores

@@ -1,0 +1,376 @@
+"""What a run does with the folder of an earlier one: go on exactly, or say why not; nothing that is whole is lost."""
+
+import dataclasses
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import train_tagger
+from family import encoder_decoder
+from fresh_process import ROOT
+from tiny_training import tiny_trainer
+from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.tasks import TAGGING
+from vanilla_transformer.training.averaging import average_checkpoints, load_average
+from vanilla_transformer.training.checkpoints import complete_checkpoints, sole_run, was_interrupted
+from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.run import run, train
+
+
+def names(folders) -> list[str]:
+    return [folder.name for folder in folders]
+
+
+def trained(folder: Path, **options) -> dict[str, torch.Tensor]:
+    """The weights after a run as the scripts do it, which goes on where an earlier one in the folder was."""
+    trainer = tiny_trainer(folder, resume_from_checkpoint="true", **options)
+    train(trainer)
+    return {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+
+
+def assert_equal(weights: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> None:
+    torch.testing.assert_close(weights, others, atol=0, rtol=0)
+
+
+def terminate_in(step: int, trainer) -> None:
+    """Let the process have a SIGTERM while it computes a step."""
+
+    def signal_in_time(*_) -> None:
+        if trainer.state.global_step == step - 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    trainer.model.register_forward_pre_hook(signal_in_time)
+
+
+BEST = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3, "save_steps": 3}
+
+
+# --- A run that has ended
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"average_checkpoints": 2}, {"lr_scheduler_type": "linear", "learning_rate": 0.1}]
+)
+def test_a_run_whose_last_step_is_done_trains_no_further(options, tmp_path):
+    options |= {"max_steps": 7, "save_total_limit": 2}  # in the middle of an epoch
+    weights = trained(tmp_path, **options)
+    assert names(complete_checkpoints(tmp_path)) == ["checkpoint-6", "checkpoint-7"]
+    assert_equal(trained(tmp_path, **options), weights)
+    assert names(complete_checkpoints(tmp_path)) == ["checkpoint-6", "checkpoint-7"]
+    trained(tmp_path, **options | {"max_steps": 9})  # unless more steps are asked for
+    assert names(complete_checkpoints(tmp_path)) == ["checkpoint-7", "checkpoint-9"]
+
+
+def test_a_run_that_stopped_early_stays_stopped_and_keeps_the_best_weights(tmp_path):
+    options = BEST | {
+        "max_steps": 60,
+        "early_stopping_patience": 2,
+        "learning_rate_scale": 300.0,
+        "save_total_limit": 2,
+    }
+
+    def final(folder: Path) -> tuple[int, dict[str, torch.Tensor]]:
+        trainer = tiny_trainer(folder, resume_from_checkpoint="true", **options)
+        train(trainer)
+        return trainer.state.global_step, {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+
+    steps, weights = final(tmp_path / "run")
+    assert steps < 60
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    again, kept = final(tmp_path / "moved")
+    assert again == steps
+    assert_equal(kept, weights)
+    best = json.loads((tmp_path / "moved" / f"checkpoint-{steps}" / "trainer_state.json").read_text())
+    stored = load_file(tmp_path / "moved" / f"checkpoint-{best['best_global_step']}" / "model.safetensors")
+    assert all(torch.equal(weights[name], weight) for name, weight in stored.items())
+
+
+def test_patience_is_counted_on_where_a_run_was_broken_off(tmp_path):
+    options = BEST | {"max_steps": 60, "early_stopping_patience": 3, "learning_rate_scale": 300.0}
+    whole = tiny_trainer(tmp_path / "whole", **options)
+    whole.train()
+    last = whole.state.global_step
+    for step in range(3, last, 3):
+        shutil.copytree(tmp_path / "whole" / f"checkpoint-{step}", tmp_path / "broken" / f"checkpoint-{step}")
+    resumed = tiny_trainer(tmp_path / "broken", **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == last < 60
+
+
+def test_a_finished_model_whose_checkpoints_are_gone_is_not_trained_over(tmp_path):
+    (tmp_path / "README.md").write_text("A model card.")
+    with pytest.raises(ValueError, match="holds a finished model, and no checkpoint to resume from"):
+        trained(tmp_path)
+
+
+# --- Best model and mean
+
+
+def test_the_best_model_and_a_mean_are_not_both_to_be_had(tmp_path, caplog):
+    with pytest.raises(ValueError, match="average_checkpoints=3 would put a mean in the place of the best model"):
+        RecipeArguments(output_dir=str(tmp_path), average_checkpoints=3, use_cpu=True, **BEST)
+
+    @dataclasses.dataclass
+    class AveragingArguments(RecipeArguments):
+        average_checkpoints: int = 5
+
+    assert AveragingArguments(output_dir=str(tmp_path), use_cpu=True).average_checkpoints == 5
+    arguments = AveragingArguments(output_dir=str(tmp_path), use_cpu=True, **BEST)
+    assert arguments.average_checkpoints == 1
+    assert "The final model is the best one, not the mean" in caplog.text
+
+
+def test_the_mean_is_of_the_weights_that_the_model_has(tmp_path):
+    model = encoder_decoder()
+    model.save_pretrained(tmp_path)
+    load_average(model, [tmp_path])
+    stored = load_file(tmp_path / "model.safetensors")
+    stored["strange"] = stored.popitem()[1]
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="and the model differ in: .*strange"):
+        load_average(model, [tmp_path])
+
+
+# --- Checkpoints that are not whole
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [cut, empty, Path.unlink])
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "config.json", "model.safetensors"])
+def test_a_checkpoint_with_a_file_missing_or_cut_off_is_passed_over(name, harm, tmp_path):
+    whole = trained(tmp_path / "whole", max_steps=8)
+    shutil.copytree(tmp_path / "whole", tmp_path / "harmed")
+    harm(tmp_path / "harmed" / "checkpoint-8" / name)
+    trainer = tiny_trainer(tmp_path / "harmed", max_steps=8)
+    steps = []
+    trainer.model.register_forward_pre_hook(lambda *_: steps.append(1))
+    trainer.train(resume_from_checkpoint=True)
+    assert len(steps) == 2  # from checkpoint-6
+    assert_equal(trainer.model.state_dict(), whole)
+
+
+def test_what_is_cut_off_makes_room_and_what_is_whole_stays(tmp_path):
+    trained(tmp_path / "run", max_steps=9)
+    shutil.copytree(tmp_path / "run" / "checkpoint-9", tmp_path / "run" / "checkpoint-old")
+    (tmp_path / "run" / "checkpoint-12").mkdir()
+    (tmp_path / "run" / "checkpoint-13.txt").write_text("a note")
+    cut(tmp_path / "run" / "checkpoint-3" / "optimizer.pt")
+    (tmp_path / "run" / "checkpoint-6" / "optimizer.pt").unlink()  # thinned by the user; its weights are whole
+    trained(tmp_path / "run", max_steps=9)
+    left = {"checkpoint-6", "checkpoint-9", "checkpoint-old", "checkpoint-13.txt"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == left
+
+
+def test_checkpoints_without_training_state_are_averaged_and_not_resumed(tmp_path):
+    options = {"max_steps": 9, "save_only_model": True, "average_checkpoints": 2}
+    weights = trained(tmp_path, **options)
+    mean = average_checkpoints([tmp_path / "checkpoint-6", tmp_path / "checkpoint-9"])
+    assert all(torch.equal(weights[name], weight) for name, weight in mean.items())
+    with pytest.raises(
+        ValueError, match="checkpoint-9 cannot be resumed: it lacks its optimizer, schedule, random num"
+    ):
+        trained(tmp_path, **options)
+    assert len(complete_checkpoints(tmp_path)) == 3
+
+
+# --- Another run's checkpoint
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dropout": 0.2}, "dropout is 0.2, and was 0.1"),
+        ({"seed": 1}, "seed is 1, and was 42"),
+        ({"per_device_train_batch_size": 4}, "per_device_train_batch_size is 4, and was 8"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps x processes is 2, and was 1"),
+    ],
+)
+def test_other_options_than_the_checkpoints_are_refused_by_name(options, message, tmp_path):
+    trained(tmp_path, max_steps=3)
+    with pytest.raises(ValueError, match=f"checkpoint-3 is a checkpoint of another run: {message}. Resume with"):
+        trained(tmp_path, max_steps=6, **options)
+    trained(tmp_path, max_steps=6, logging_steps=2)  # what does not change the weights so far may change
+
+
+def test_other_data_and_architecture_are_refused_by_name(tmp_path):
+    trained(tmp_path, max_steps=3)
+    trainer = tiny_trainer(tmp_path, max_steps=6)
+    trainer.train_dataset = trainer.train_dataset.select([1, 0, *range(2, 40)])  # as many rows, in another order
+    with pytest.raises(ValueError, match="another run: training data's hash is [0-9a-f]{16}, and was [0-9a-f]{16}"):
+        trainer.train(resume_from_checkpoint=True)
+    trainer = tiny_trainer(tmp_path, max_steps=6)
+    trainer.model = encoder_decoder(dropout=0.1, norm_position="pre", encoder_layers=1)
+    with pytest.raises(ValueError) as refused:
+        trainer.train(resume_from_checkpoint=True)
+    assert "encoder_layers is 1, and was" in str(refused.value) and "norm_position is pre, and was" in str(
+        refused.value
+    )
+
+
+TAGGER = [
+    "--d_model", "32", "--d_ff", "32", "--num_heads", "2", "--num_layers", "1", "--vocab_size", "300", "--use_cpu",
+    "true", "--disable_tqdm", "true", "--warmup_steps", "5", "--save_steps", "4", "--per_device_train_batch_size", "8",
+]  # fmt: skip
+
+
+def tagger(folder: Path, name: str, *options: str, rows: range = range(40)) -> list[str]:
+    """The options of a small run on a file of rows."""
+    sentences = phrasebook("tagging", size=1000)["train"]
+    file = folder / f"rows-{len(rows)}.jsonl"
+    file.write_text("".join(json.dumps(sentences[i]) + "\n" for i in rows))
+    files = ["--train_file", str(file), "--validation_file", str(file)]
+    return [*files, *TAGGER, "--output_dir", str(folder / name), "--resume_from_checkpoint", "true", *options]
+
+
+def test_a_script_refuses_the_checkpoint_of_another_tokenizer(tmp_path):
+    train_tagger.main(tagger(tmp_path, "run", "--max_steps", "4"))
+    with pytest.raises(
+        ValueError, match=r"the tokenizer is another one, in which \d+ of 300 tokens have another id or"
+    ):
+        train_tagger.main(tagger(tmp_path, "run", "--max_steps", "8", rows=range(500, 550)))
+
+
+# --- What is saved, and when
+
+
+def test_the_model_is_saved_before_it_is_scored_for_all_to_read_and_without_pickles(tmp_path):
+    os.umask(0o022)
+    arguments = tagger(
+        tmp_path, "run", "--max_steps", "4", "--hub_token", "hf_secret", "--metric_for_best_model", "f2"
+    )
+    trainers = []
+
+    def evaluate(trainer, splits):
+        trainers.append(trainer)
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run(dataclasses.replace(TAGGING, evaluate=evaluate), arguments)
+    folder = tmp_path / "run"
+    weights = load_file(folder / "model.safetensors")
+    assert all(torch.equal(trainers[0].model.state_dict()[name], weight) for name, weight in weights.items())
+    assert not (folder / "training_args.bin").exists()
+    assert trainers[0].args.hub_token == "hf_secret"
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert not [file for file in files if b"hf_secret" in file.read_bytes()]
+    assert {oct(file.stat().st_mode)[-3:] for file in files} == {"644"}
+
+
+def test_arguments_are_pickled_without_the_token(tmp_path):
+    arguments = RecipeArguments(output_dir=str(tmp_path), use_cpu=True, hub_token="hf_secret")
+    assert b"hf_secret" not in pickle.dumps(arguments)
+    assert pickle.loads(pickle.dumps(arguments)).output_dir == str(tmp_path)
+
+
+def test_rows_beyond_learned_positions_are_refused_before_training(tmp_path):
+    trainer = tiny_trainer(tmp_path)
+    trainer.model = encoder_decoder(position_embedding="learned", max_position_embeddings=7)
+    steps = []
+    trainer.model.register_forward_pre_hook(lambda *_: steps.append(1))
+    with pytest.raises(ValueError, match="A row has 8 tokens, and the table of position_embedding='learned' has .*=7"):
+        trainer.train()
+    assert not steps
+
+
+# --- A run that diverges
+
+
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}, {"gradient_accumulation_steps": 2}])
+def test_a_run_that_diverges_stops_before_it_saves_what_is_not_finite(options, tmp_path):
+    trainer = tiny_trainer(tmp_path, save_steps=1, save_total_limit=2, learning_rate=1e30, warmup_steps=0, **options)
+    with pytest.raises(FloatingPointError, match="Training has diverged: lower the learning rate"):
+        trainer.train()
+    for folder in complete_checkpoints(tmp_path):
+        assert all(weight.isfinite().all() for weight in load_file(folder / "model.safetensors").values())
+
+
+def test_a_script_that_diverges_fails(tmp_path):
+    command = [sys.executable, str(ROOT / "scripts/train_tagger.py")]
+    command += tagger(tmp_path, "run", "--max_steps", "30", "--learning_rate", "1e35", "--warmup_steps", "0")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert result.returncode != 0
+    assert "Training has diverged" in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+# --- Two runs, and signals
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from vanilla_transformer.training.checkpoints import sole_run
+with sole_run(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_folder_is_one_runs_until_its_process_ends_however_it_does(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match="another run trains into this folder"):
+            train_tagger.main(tagger(tmp_path.parent, tmp_path.name, "--max_steps", "4"))
+        other.kill()
+    assert not list(tmp_path.iterdir())
+    with sole_run(tmp_path):
+        pass
+    with sole_run(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    "options", [{"save_steps": 4}, {"save_steps": 4, "save_total_limit": 2}, {"save_strategy": "no"}]
+)
+def test_what_sigterm_saves_takes_no_part_in_the_mean(options, tmp_path):
+    options |= {"average_checkpoints": 2, "max_steps": 10}
+    whole = trained(tmp_path / "whole", **options)
+    for step in (6, 7):  # once, and again in the resumed run
+        trainer = tiny_trainer(tmp_path / "run", resume_from_checkpoint="true", **options)
+        terminate_in(step, trainer)
+        with pytest.raises(SystemExit):
+            train(trainer)
+        assert was_interrupted(tmp_path / "run" / f"checkpoint-{step}")
+    assert_equal(trained(tmp_path / "run", **options), whole)
+    kept = [name for name in names(complete_checkpoints(tmp_path / "run")) if name != "checkpoint-7"]
+    assert kept == names(complete_checkpoints(tmp_path / "whole"))
+
+
+def test_sigterm_within_an_epoch_does_not_do_what_is_due_at_its_end(tmp_path):
+    trainer = tiny_trainer(tmp_path, eval_strategy="epoch", save_strategy="epoch")
+    terminate_in(7, trainer)
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert [entry["epoch"] for entry in trainer.state.log_history if "eval_loss" in entry] == [1.0]
+    assert names(complete_checkpoints(tmp_path)) == ["checkpoint-5", "checkpoint-7"]
+
+
+@pytest.mark.slow
+def test_the_quickstart_goes_on_after_ctrl_c(tmp_path):
+    command = [sys.executable, str(ROOT / "scripts/quickstart.py"), "--output_dir", str(tmp_path / "run")]
+    for step in (100, 200):
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + 500
+            while not (tmp_path / "run" / f"checkpoint-{step}" / "trainer_state.json").exists():
+                assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+    state = json.loads((tmp_path / "run" / "checkpoint-200" / "trainer_state.json").read_text())
+    assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == [50, 100, 150, 200]

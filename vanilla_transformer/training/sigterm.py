@@ -1,0 +1,54 @@
+"""A run that is terminated saves a checkpoint first."""
+
+import signal
+import threading
+from typing import Any
+
+import torch
+from accelerate.utils import reduce
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+
+class SaveOnSigterm(TrainerCallback):
+    """On SIGTERM: end the step, save a checkpoint, and exit with status 143, as a terminated process does.
+
+    The library's own `enable_jit_checkpoint` saves before the optimiser's step, when dropout has drawn its numbers
+    already, so that a resumed run draws others; and each of several processes saves when its own timer says so.
+    """
+
+    asked = False  # by a signal to this process
+    stopping = False  # all processes, after the present step
+    interrupting = False  # what is saved now would not be saved otherwise
+
+    def ask(self, *_: Any) -> None:
+        self.asked = True
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        self.asked = self.stopping = self.interrupting = False
+        self.installed = threading.current_thread() is threading.main_thread()  # no other thread may handle signals
+        if self.installed:
+            self.previous = signal.signal(signal.SIGTERM, self.ask)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        asked = self.asked
+        if args.world_size > 1:
+            # All stop after the same step: one that went on would wait for the others' gradients.
+            asked = reduce(torch.tensor(float(asked), device=args.device), "sum").item() > 0
+        if asked:
+            self.interrupting = not control.should_save
+            self.asked = self.stopping = control.should_save = control.should_training_stop = True
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        if self.stopping and state.epoch % 1 and state.global_step < state.max_steps:
+            # The epoch has not ended: what is due at its end is due in the run that goes on.
+            control.should_log = control.should_evaluate = control.should_save = False
+        elif control.should_save:
+            self.interrupting = False
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        if self.installed:
+            signal.signal(signal.SIGTERM, self.previous)
+        if self.stopping:
+            args.distributed_state.wait_for_everyone()  # until each has written its part
+        if self.asked:
+            raise SystemExit(128 + signal.SIGTERM)
