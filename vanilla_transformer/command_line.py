@@ -12,7 +12,7 @@ from transformers import HfArgumentParser
 
 
 # What a user can put right. Anything else is a defect of ours, whose traceback is wanted.
-USER_ERRORS = (ValueError, OSError, ImportError, EntryNotFoundError, StrictDataclassError)
+USER_ERRORS = (ValueError, OSError, ImportError, FloatingPointError, EntryNotFoundError, StrictDataclassError)
 
 # For commands that load a model: `field(default=False, metadata=TRUST_REMOTE_CODE)`.
 TRUST_REMOTE_CODE = {
