@@ -113,8 +113,10 @@ class TransformerConfig(PreTrainedConfig):
     attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "d_model",
         "num_attention_heads": "num_heads",
+        "num_key_value_heads": "num_heads",
         "intermediate_size": "d_ff",
         "head_dim": "d_k",
+        "hidden_act": "activation_function",
     }
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
     # Which class an Auto class finds for this family: the registration and every saved folder read it from here.
@@ -168,6 +170,7 @@ class TransformerConfig(PreTrainedConfig):
         return cls(**(fields | overrides))
 
     def __post_init__(self, **kwargs):
+        self.take_names_of_the_library(kwargs)
         if self.num_heads > 0 and self.d_model % self.num_heads == 0:
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
@@ -189,6 +192,20 @@ class TransformerConfig(PreTrainedConfig):
         }
         self.auto_map = ours | derived
 
+    def take_names_of_the_library(self, given: dict[str, Any]) -> None:
+        """Set the fields that are `given` by a name of `attribute_map`, before others are derived from them.
+
+        Raises:
+            ValueError: two names of one field say different things.
+        """
+        fields: dict[str, tuple[str, Any]] = {}
+        for name in [name for name in self.attribute_map if name in given]:
+            field, value = self.attribute_map[name], given.pop(name)
+            first, first_value = fields.setdefault(field, (name, value))
+            if value != first_value:
+                raise ValueError(f"{first}={first_value} and {name}={value} must be equal: here both are {field}.")
+            setattr(self, field, value)
+
     @property
     def custom_pipelines(self) -> dict[str, dict[str, Any]]:
         """Where `transformers.pipeline` finds the pipeline of a saved model's own task, if the library has none.
@@ -205,9 +222,13 @@ class TransformerConfig(PreTrainedConfig):
 
     @custom_pipelines.setter
     def custom_pipelines(self, pipelines: dict[str, dict[str, Any]]) -> None:
-        self._set_pipelines = {
-            task: info for task, info in pipelines.items() if not info["impl"].split("--")[-1].startswith(OUR_MODULES)
-        }
+        self._set_pipelines = {}
+        for task, info in pipelines.items():
+            name = info["impl"].split("--")[-1]  # without the repository that it was loaded from
+            if not name.startswith(OUR_MODULES):
+                self._set_pipelines[task] = info
+            elif task not in self.pipeline_classes:  # our code travels along
+                self._set_pipelines[task] = info | {"impl": name}
 
     def to_dict(self) -> dict[str, Any]:
         fields = super().to_dict() | {"vanilla_transformer_version": __version__}
@@ -266,7 +287,9 @@ class VanillaTransformerConfig(TransformerConfig):
         **TransformerConfig.attribute_map,
         "num_hidden_layers": "encoder_layers",
         "encoder_attention_heads": "num_heads",
+        "decoder_attention_heads": "num_heads",
         "encoder_ffn_dim": "d_ff",
+        "decoder_ffn_dim": "decoder_d_ff",
     }
     auto_classes: ClassVar[dict[str, str]] = {
         "AutoModel": "VanillaTransformerModel",
@@ -287,8 +310,8 @@ class VanillaTransformerConfig(TransformerConfig):
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs):
-        self.decoder_d_ff = self.d_ff if self.decoder_d_ff is None else self.decoder_d_ff
         super().__post_init__(**kwargs)
+        self.decoder_d_ff = self.d_ff if self.decoder_d_ff is None else self.decoder_d_ff
 
     def validate_vocabularies(self):
         """Refuse sizes of the decoder that cannot be; part of the validation that `@strict` runs."""

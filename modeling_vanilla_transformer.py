@@ -764,6 +764,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         Returns:
             `last_hidden_state` (batch, length, d_model) of the decoder, the encoder's, and what was asked for.
         """
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError("Give decoder_input_ids or decoder_inputs_embeds, or labels to a head; got none of them.")
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids,

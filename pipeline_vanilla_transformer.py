@@ -22,6 +22,8 @@ except ImportError:
     from configuration_vanilla_transformer import require_private_names
 
 
+# What other tasks that a config may name for `TranslationPipeline` call its output.
+TEXT_KEYS = {"summarization": "summary_text", "text2text-generation": "generated_text"}
 EXTRA_TOKENS = 50  # section 6.1: an output is at most so much longer than its input
 
 PREPROCESS_OPTIONS = ("max_seq_len", "doc_stride")
@@ -60,7 +62,7 @@ class TranslationPipeline(Pipeline):
 
     def postprocess(self, outputs: dict[str, Tensor]) -> list[dict[str, str]]:
         texts = self.tokenizer.batch_decode(outputs["output_ids"][0], skip_special_tokens=True)
-        return [{"translation_text": text} for text in texts]
+        return [{TEXT_KEYS.get(self.task, "translation_text"): text} for text in texts]
 
 
 class QuestionAnsweringPipeline(ChunkPipeline):

@@ -106,6 +106,16 @@ def test_both_or_neither_of_ids_and_embeddings(make):
         make()(tokens(), inputs_embeds=torch.zeros(2, 7, 32))
 
 
+def test_an_encoder_decoder_without_input_of_its_decoder():
+    with pytest.raises(ValueError, match="Give decoder_input_ids or decoder_inputs_embeds, or labels"):
+        encoder_decoder()(tokens())
+
+
+def test_names_of_the_library_that_contradict_one_another():
+    with pytest.raises(ValueError, match="encoder_attention_heads=4 and decoder_attention_heads=2 must be equal"):
+        VanillaTransformerConfig(d_model=32, encoder_attention_heads=4, decoder_attention_heads=2)
+
+
 def test_labels_that_are_no_class():
     model = encoder_only(VanillaTransformerForSequenceClassification, num_labels=3)
     with pytest.raises(ValueError, match="labels holds 3, but the output layer has 3: give ids from 0 to 2"):

@@ -141,6 +141,27 @@ def test_every_task_has_a_pipeline_in_a_process_without_this_project(tokenizers,
     assert results["fill-mask"][0]["score"] == pytest.approx(best.values.item(), rel=1e-4)
 
 
+NAMED_BY_HAND = """
+from transformers import pipeline
+folder, text = arguments
+options = {"model": folder, "trust_remote_code": True, "device": "cpu"}
+tasks = ("summarization", "translation", "translation_en_to_es")
+print(json.dumps([pipeline(task, **options)(text) for task in tasks]))
+"""
+
+
+def test_a_config_may_name_the_pipeline_for_other_tasks(tokenizers, translator, tmp_path):
+    model = seq2seq(tokenizers["seq2seq"])
+    ours = {"impl": "pipeline_vanilla_transformer.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
+    model.config.custom_pipelines = {"summarization": ours, "translation_en_to_es": ours}
+    model.save_pretrained(tmp_path / "first")
+    type(model).from_pretrained(tmp_path / "first").save_pretrained(tmp_path / "again")
+    tokenizers["seq2seq"].save_pretrained(tmp_path / "again")
+    results = run_fresh(NAMED_BY_HAND, tmp_path, str(tmp_path / "again"), QUESTION, HF_HUB_OFFLINE="1")
+    (expected,) = translator([QUESTION])
+    assert results == [[{"summary_text": expected["translation_text"]}], [expected], [expected]]
+
+
 def test_a_saved_tokenizer_needs_nothing_of_this_project(tmp_path):
     kinds = [f"{template}-{kind}" for template, kind in product(TEMPLATES, KINDS)]
     expected = {}

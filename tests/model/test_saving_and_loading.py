@@ -123,6 +123,27 @@ def test_a_saved_config_names_the_version_of_the_project_and_one_without_it_load
     assert "vanilla_transformer_version" in json.loads((tmp_path / "again" / "config.json").read_text())
 
 
+@pytest.mark.parametrize(
+    "family", ["vanilla_transformer", "vanilla_transformer_encoder", "vanilla_transformer_decoder"]
+)
+def test_a_config_takes_the_names_of_the_library(family):
+    names = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "hidden_act": "gelu"}
+    ours = {"d_model": 64, "num_heads": 4, "d_ff": 96, "activation_function": "gelu"}
+    config = AutoConfig.for_model(family, **names)
+    assert config.to_dict() == AutoConfig.for_model(family, **ours).to_dict()
+    assert (config.d_k, config.d_v, config.num_key_value_heads, config.hidden_act) == (16, 16, 4, "gelu")
+
+
+def test_an_encoder_decoder_takes_the_names_that_marian_has():
+    sizes = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 64, "encoder_attention_heads": 4}
+    sizes |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 80}
+    config = AutoConfig.for_model("vanilla_transformer", **sizes)
+    assert (config.num_heads, config.d_k, config.d_ff, config.decoder_d_ff) == (4, 16, 96, 80)
+    for name, size in sizes.items():
+        assert getattr(config, name) == size
+    assert not config.to_dict().keys() & {"decoder_attention_heads", "decoder_ffn_dim"}
+
+
 LOAD_WITHOUT_A_PRIVATE_NAME = """
 import transformers
 from transformers import AutoModel, GenerationMixin, Pipeline, PreTrainedModel
