@@ -11,6 +11,7 @@ from vanilla_transformer.lazy import lazy_names
 if TYPE_CHECKING:
     from vanilla_transformer.training.averaging import average_checkpoints
     from vanilla_transformer.training.batching import TokenBudgetSampler
+    from vanilla_transformer.training.checkpoints import complete_checkpoints
     from vanilla_transformer.training.fast import make_fast
     from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer, RecipeTrainer
     from vanilla_transformer.training.schedule import PaperSchedule
@@ -24,6 +25,7 @@ __all__ = [
     "Task",
     "TokenBudgetSampler",
     "average_checkpoints",
+    "complete_checkpoints",
     "make_fast",
 ]
 
@@ -32,6 +34,7 @@ __getattr__ = lazy_names(
     {
         "averaging": ("average_checkpoints",),
         "batching": ("TokenBudgetSampler",),
+        "checkpoints": ("complete_checkpoints",),
         "fast": ("make_fast",),
         "recipe": ("RecipeArguments", "RecipeSeq2SeqTrainer", "RecipeTrainer"),
         "schedule": ("PaperSchedule",),
