@@ -29,6 +29,7 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=15
 
 test-slow: install
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[clients]'
 	$(BIN)/python -m pytest -m slow --durations=15
 
 test-gpu: install

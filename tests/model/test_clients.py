@@ -1,0 +1,315 @@
+"""Other people's software on models as the training scripts save them: quantisers, adapters, trainers, explanations.
+
+Needs the extra `clients`, which `make test-slow` installs.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from transformers import AutoModel, AutoTokenizer, BitsAndBytesConfig, TorchAoConfig
+
+import train_classifier
+import train_language_model
+import train_masked_language_model
+import train_question_answering
+import train_tagger
+import train_translation
+from fresh_process import run_fresh
+from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.training.fast import make_fast
+
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Head:
+    script: ModuleType
+    rows: str  # of the phrasebook
+    auto_class: str
+    peft_task: str | None = None
+
+
+HEADS = {
+    "translator": Head(train_translation, "translation", "AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM"),
+    "language model": Head(train_language_model, "language_modeling", "AutoModelForCausalLM", "CAUSAL_LM"),
+    "masked language model": Head(train_masked_language_model, "language_modeling", "AutoModelForMaskedLM"),
+    "classifier": Head(train_classifier, "classification", "AutoModelForSequenceClassification", "SEQ_CLS"),
+    "tagger": Head(train_tagger, "tagging", "AutoModelForTokenClassification", "TOKEN_CLS"),
+    "reader": Head(train_question_answering, "question_answering", "AutoModelForQuestionAnswering", "QUESTION_ANS"),
+}
+WRITERS = ["translator", "language model"]
+TEXTS = ["Good morning!", "Where is the station, please?"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The folder of a head, trained for a few steps by its script with all that is fast."""
+
+    @cache
+    def train(name):
+        head, folder = HEADS[name], tmp_path_factory.mktemp("clients")
+        file = folder / "rows.jsonl"
+        rows = phrasebook(head.rows, size=1000)["train"].select(range(40))
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        layers = ["--encoder_layers", "2", "--decoder_layers", "2"] if name == "translator" else ["--num_layers", "2"]
+        head.script.main([
+            "--output_dir", str(folder / "run"), "--train_file", str(file), "--validation_file", str(file),
+            "--d_model", "64", "--d_ff", "128", "--num_heads", "4", "--vocab_size", "400", "--max_steps", "3",
+            "--save_strategy", "no", "--use_cpu", "true", "--disable_tqdm", "true", *layers,
+        ])  # fmt: skip
+        return folder / "run"
+
+    return train
+
+
+def load(name, folder, **options):
+    return getattr(transformers, HEADS[name].auto_class).from_pretrained(folder, **options).eval()
+
+
+def batch(name, folder):
+    """Two texts with what the head's loss needs."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.padding_side = "right"
+    inputs = dict(tokenizer(TEXTS, padding=True, return_tensors="pt", return_token_type_ids=False))
+    match name:
+        case "classifier":
+            return inputs | {"labels": torch.tensor([0, 1])}
+        case "tagger":
+            return inputs | {"labels": torch.zeros_like(inputs["input_ids"])}
+        case "reader":
+            return inputs | {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([2, 3])}
+    return inputs | {"labels": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)}
+
+
+@torch.no_grad()
+def scores(name, model, inputs):
+    """Of the sequences, or of their real tokens; what stands in the place of padding means nothing."""
+    outputs = model(**inputs)
+    logits = outputs.start_logits if name == "reader" else outputs.logits
+    return logits if name == "classifier" else logits[inputs["attention_mask"].bool()]
+
+
+def assert_close_but_quantised(name, quantised, plain, inputs, tolerance=0.2):
+    """The scores are near those of the plain model, and yet not the same; and a model that writes still does."""
+    found, expected = scores(name, quantised, inputs).float(), scores(name, plain, inputs)
+    assert 0 < (found - expected).norm() < tolerance * expected.norm()
+    if name in WRITERS:
+        ids = quantised.generate(inputs["input_ids"], max_new_tokens=4, min_new_tokens=4)
+        assert ids.shape[1] == 4 + (1 if name == "translator" else inputs["input_ids"].shape[1])
+
+
+def linears(model):
+    """The projections of the stacks, without those of the head."""
+    return {key for key, module in model.named_modules() if type(module) is nn.Linear and key.startswith("model.")}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_what_a_script_saves_is_plain(saved, name):
+    model = load(name, saved(name))
+    for module in model.modules():
+        assert "forward" not in vars(module) and "logits_and_loss" not in vars(module)
+        if isinstance(module, (nn.Linear, nn.Embedding, nn.LayerNorm, nn.Dropout)):
+            assert type(module).__module__.startswith("torch.nn.modules.")
+    config = json.loads((saved(name) / "config.json").read_text())
+    described = {"architectures", "auto_map", "custom_pipelines", "dtype", "id2label", "label2id", "problem_type"}
+    assert config.keys() - described <= type(model.config)().to_dict().keys()
+    assert model.config._attn_implementation == "sdpa"
+    assert model.train()(**batch(name, saved(name)))[1].shape[0] == len(TEXTS)  # logits, beside a loss
+    tokenizer = json.loads((saved(name) / "tokenizer_config.json").read_text())
+    assert not tokenizer.get("split_special_tokens")
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("name", HEADS)
+def test_bitsandbytes_quantises_each_projection(saved, name, bits):
+    from bitsandbytes.nn import Linear4bit, Linear8bitLt
+
+    plain = load(name, saved(name))
+    # The library would quantise these outputs as well, which are too narrow for the kernel of a CPU.
+    heads = None if isinstance(plain.get_output_embeddings(), nn.Linear) else ["classifier", "qa_outputs"]
+    config = BitsAndBytesConfig(
+        load_in_8bit=bits == 8, load_in_4bit=bits == 4, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=heads
+    )
+    quantised = load(name, saved(name), quantization_config=config, device_map="cpu")
+    modules = dict(quantised.named_modules())
+    assert {type(modules[key]) for key in linears(plain)} == {Linear8bitLt if bits == 8 else Linear4bit}
+    saving = sum(plain.get_submodule(key).weight.numel() for key in linears(plain)) * (4 - bits / 8)
+    assert quantised.get_memory_footprint() == pytest.approx(plain.get_memory_footprint() - saving, rel=0.1)
+    tolerance = 0.2 if bits == 8 else 0.5
+    assert_close_but_quantised(name, quantised, plain, batch(name, saved(name)), tolerance)
+
+
+QLORA_ELSEWHERE = """
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+model = AutoModelForCausalLM.from_pretrained(
+    arguments[0], trust_remote_code=True, quantization_config=BitsAndBytesConfig(load_in_4bit=True), device_map="cpu"
+)
+model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear")).train()
+ids = torch.arange(4, 20)[None]
+model(input_ids=ids, labels=ids).loss.backward()
+adapters = [weight for name, weight in model.named_parameters() if weight.requires_grad]
+kinds = {type(module.base_layer).__name__ for module in model.modules() if hasattr(module, "base_layer")}
+print(json.dumps([len(adapters), sum(weight.grad is not None for weight in adapters), sorted(kinds)]))
+"""
+
+
+def test_qlora_works_where_this_project_is_not_installed(saved, tmp_path):
+    adapters, with_gradient, kinds = run_fresh(QLORA_ELSEWHERE, tmp_path, str(saved("language model")))
+    assert adapters == with_gradient == 2 * 2 * 6  # A and B, two layers, six projections in each
+    assert kinds == ["Linear4bit"]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_torchao_quantises_each_projection_and_what_is_saved_is_loaded_again(saved, name, tmp_path):
+    from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig
+
+    plain, inputs = load(name, saved(name)), batch(name, saved(name))
+    quantised = load(name, saved(name), quantization_config=TorchAoConfig(Int8WeightOnlyConfig(version=2)))
+    assert {type(quantised.get_submodule(key).weight.data) for key in linears(plain)} == {Int8Tensor}
+    assert_close_but_quantised(name, quantised, plain, inputs)
+    quantised.save_pretrained(tmp_path)
+    torch.testing.assert_close(scores(name, load(name, tmp_path), inputs), scores(name, quantised, inputs))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", HEADS)
+def test_dynamic_quantisation_of_pytorch_takes_every_projection(saved, name):
+    plain = load(name, saved(name))
+    quantised = torch.ao.quantization.quantize_dynamic(plain, {nn.Linear})
+    assert {type(quantised.get_submodule(key)) for key in linears(plain)} == {torch.ao.nn.quantized.dynamic.Linear}
+    assert not any(type(module) is nn.Linear for module in quantised.modules())
+    assert_close_but_quantised(name, quantised, plain, batch(name, saved(name)))
+
+
+ADAPTERS = {
+    "all-linear": {"target_modules": "all-linear"},
+    "named": {"target_modules": ["q_proj", "v_proj", "fc1"]},
+    "lm_head": {"target_modules": ["q_proj", "lm_head"]},
+    "embeddings": {"target_modules": ["q_proj", "embed_tokens"]},
+    "tokens": {"target_modules": ["q_proj"], "trainable_token_indices": [5, 6]},
+}
+SERVED = (
+    [(name, adapter) for name in WRITERS for adapter in (*ADAPTERS, "prefix")]
+    + [("masked language model", adapter) for adapter in ADAPTERS]
+    + [("classifier", "all-linear"), ("classifier", "embeddings"), ("tagger", "named"), ("reader", "named")]
+)
+
+
+@pytest.mark.parametrize("prepare", [lambda model: model, make_fast], ids=["plain", "fast"])
+@pytest.mark.parametrize(("name", "adapter"), SERVED)
+def test_adapters_of_peft_learn_and_are_loaded_again(saved, name, adapter, prepare, tmp_path):
+    from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
+
+    task = HEADS[name].peft_task
+    if adapter == "prefix":
+        config = PrefixTuningConfig(task_type=task, num_virtual_tokens=4)
+    else:
+        config = LoraConfig(task_type=task, r=4, **ADAPTERS[adapter])
+    inputs, base = batch(name, saved(name)), prepare(load(name, saved(name)))
+    before = scores(name, load(name, saved(name)), inputs)
+    model = get_peft_model(base, config).train()
+    trained = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
+    first = {key: weight.detach().clone() for key, weight in trained.items()}
+    optimizer = torch.optim.AdamW(trained.values(), lr=0.01)
+    for _ in range(3):
+        model(**inputs).loss.backward()
+        assert all(weight.grad is not None for weight in trained.values())
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not [key for key, weight in trained.items() if torch.equal(weight, first[key])]
+
+    model.eval().save_pretrained(tmp_path)
+    after = scores(name, model, inputs)
+    assert not torch.allclose(after, before, atol=1e-3)
+    again = PeftModel.from_pretrained(load(name, saved(name)), tmp_path).eval()
+    torch.testing.assert_close(scores(name, again, inputs), after, rtol=1e-4, atol=1e-5)
+    if name in WRITERS:
+        text = {key: inputs[key] for key in ("input_ids", "attention_mask")}
+        assert torch.equal(again.generate(**text, max_new_tokens=5), model.generate(**text, max_new_tokens=5))
+
+
+def test_trl_teaches_a_language_model_where_to_end(saved, tmp_path):
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    folder = saved("language model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    trainer = SFTTrainer(
+        model=load("language model", folder),
+        args=SFTConfig(
+            output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=2, use_cpu=True, bf16=False,
+            report_to="none", save_strategy="no",
+        ),
+        train_dataset=Dataset.from_dict({"text": TEXTS * 2}),
+        processing_class=tokenizer,
+    )  # fmt: skip
+    for row, text in zip(trainer.train_dataset["input_ids"], TEXTS * 2, strict=True):
+        assert row == [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
+    trainer.train()
+    trainer.save_model()
+    assert load("language model", tmp_path).generate(torch.tensor([[1]]), max_new_tokens=3).shape[1] <= 4
+
+
+@pytest.mark.parametrize("name", ["masked language model", "classifier"])
+def test_sentence_transformers_trains_an_encoder_and_loads_it_again(saved, name, tmp_path):
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    folder = saved(name)
+    model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    inputs = {key: value for key, value in batch(name, folder).items() if key != "labels"}
+    with torch.no_grad():
+        states = AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state
+    real = inputs["attention_mask"][..., None]
+    torch.testing.assert_close(
+        model.encode(TEXTS, convert_to_tensor=True), (states * real).sum(1) / real.sum(1), rtol=1e-4, atol=1e-5
+    )
+    before = model.encode(TEXTS)
+    trainer = SentenceTransformerTrainer(
+        model=model,
+        args=transformers_arguments(tmp_path / "run"),
+        train_dataset=Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS[::-1]}),
+        loss=MultipleNegativesRankingLoss(model),
+    )
+    trainer.train()
+    after = model.encode(TEXTS)
+    assert abs(after - before).max() > 1e-4
+    model.save_pretrained(str(tmp_path / "saved"))
+    again = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
+    assert abs(again.encode(TEXTS) - after).max() < 1e-5
+
+
+def transformers_arguments(folder):
+    from sentence_transformers import SentenceTransformerTrainingArguments
+
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(folder), max_steps=2, learning_rate=1e-2, use_cpu=True, report_to="none", save_strategy="no"
+    )
+
+
+def test_integrated_gradients_of_captum_add_up(saved):
+    from captum.attr import IntegratedGradients
+
+    model, inputs = load("classifier", saved("classifier")), batch("classifier", saved("classifier"))
+    embeddings = model.get_input_embeddings()(inputs["input_ids"]).detach()
+
+    def first_logit(embeddings, attention_mask):
+        return model(inputs_embeds=embeddings, attention_mask=attention_mask).logits[:, 0]
+
+    attributions, delta = IntegratedGradients(first_logit).attribute(
+        embeddings, additional_forward_args=inputs["attention_mask"], n_steps=64, return_convergence_delta=True
+    )
+    baseline = first_logit(torch.zeros_like(embeddings), inputs["attention_mask"])
+    change = (first_logit(embeddings, inputs["attention_mask"]) - baseline).detach()
+    torch.testing.assert_close(attributions.sum((1, 2)).float(), change, rtol=0, atol=0.02)
+    assert delta.abs().max() < 0.02 and attributions[0].abs().sum() > 0
