@@ -1,5 +1,9 @@
-"""What an installation brings: the files that travel with a checkpoint, the library, and nothing else."""
+"""What an installation brings: what travels with a checkpoint, and the library; and that all works without a clone."""
 
+import json
+import os
+import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -7,15 +11,23 @@ from pathlib import Path
 
 import pytest
 
+from vanilla_transformer.__main__ import COMMANDS
+
 
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, timeout=600)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 @pytest.mark.slow
-def test_a_wheel_holds_what_travels_and_the_library_and_nothing_else(tmp_path):
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
-    subprocess.run(command, check=True, timeout=300)
-    (wheel,) = tmp_path.glob("*.whl")
+def test_a_wheel_holds_what_travels_and_the_library_and_nothing_else(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     travelling = {path.name for path in ROOT.glob("*_vanilla_transformer.py")}
     library = {str(path.relative_to(ROOT)) for path in (ROOT / "vanilla_transformer").rglob("*.py")}
@@ -33,3 +45,149 @@ def test_the_facade_has_types_for_a_checker(tmp_path):
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.stdout.count("error:") == 1, result.stdout
     assert 'expression has type "VanillaTransformerForCausalLM", variable has type "int"' in result.stdout
+
+
+# For people without a clone: the wheel in an environment of its own, in an empty folder
+
+
+class Elsewhere:
+    """An environment that has the wheel with its extras and nothing of this one, and a folder to work in."""
+
+    def __init__(self, folder: Path, wheel: Path):
+        self.folder, self.programs = folder / "empty", folder / "environment" / "bin"
+        self.folder.mkdir()
+        subprocess.run([sys.executable, "-m", "venv", str(folder / "environment")], check=True, timeout=600)
+        for packages in ("torch", f"{wheel}[train,export]"):  # PyTorch first, as in the Makefile
+            install = ["-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), packages]
+            subprocess.run([str(self.programs / "python"), *install], check=True, timeout=3000)
+
+    def run(self, program: str, *arguments: str) -> str:
+        """What `program` of the environment prints."""
+        process = subprocess.run(
+            [str(self.programs / program), *arguments], cwd=self.folder, stdin=subprocess.DEVNULL,
+            env={"PATH": os.environ["PATH"], "HF_HOME": str(self.folder / "hf_home"), "OMP_NUM_THREADS": "1"},
+            capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        assert process.returncode == 0, process.stderr
+        return process.stdout
+
+    def command(self, line: str) -> str:
+        return self.run("vanilla-transformer", *shlex.split(line))
+
+
+@pytest.fixture(scope="module")
+def elsewhere(wheel, tmp_path_factory):
+    return Elsewhere(tmp_path_factory.mktemp("elsewhere"), wheel)
+
+
+IMPORTS = """
+from pathlib import Path
+import vanilla_transformer
+from vanilla_transformer.conversion import convert
+from vanilla_transformer.data import train_tokenizer
+from vanilla_transformer.inside import record
+from vanilla_transformer.training import (
+    PaperSchedule, RecipeArguments, RecipeSeq2SeqTrainer, RecipeTrainer, TokenBudgetSampler, average_checkpoints,
+    complete_checkpoints, make_fast,
+)
+print(Path(vanilla_transformer.__file__).parent)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_script_of_ones_own_needs_can_be_imported(elsewhere):
+    home = Path(elsewhere.run("python", "-c", IMPORTS).strip())
+    assert home.is_relative_to(elsewhere.programs.parent)
+
+
+@pytest.fixture(scope="module")
+def runs(elsewhere):
+    """The example of the docs, run on a few pairs of numbers, for a model of the library and for ours."""
+    script = shutil.copy(ROOT / "docs/examples/own_trainer.py", elsewhere.folder)
+    numbers = ["eins", "zwei", "drei", "vier", "f\u00fcnf"]
+    pairs = [
+        {"source": f"{a + 1} {b + 1}", "target": f"{numbers[a]} {numbers[b]}"} for a in range(5) for b in range(5)
+    ]
+    (elsewhere.folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs * 4))
+    for architecture in ("marian", "vanilla_transformer"):
+        elsewhere.run("python", script, "pairs.jsonl", architecture, architecture)
+    return elsewhere
+
+
+TRANSLATE = """
+import sys
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)  # without, the library asks
+model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+ids = model.generate(**tokenizer("1 2", return_tensors="pt"), max_new_tokens=9)
+print(type(model).__name__, model.get_output_embeddings().weight is model.get_input_embeddings().weight, ids.shape[1])
+"""
+
+
+@pytest.mark.slow
+def test_the_trainer_of_the_docs_leaves_models_that_load(runs):
+    for folder, name in (
+        ("marian", "MarianMTModel"),
+        ("vanilla_transformer", "VanillaTransformerForConditionalGeneration"),
+    ):
+        found, tied, length = runs.run("python", "-c", TRANSLATE, folder).split()
+        assert (found, tied) == (name, "True") and 1 < int(length) <= 10
+        steps = {int(path.name.split("-")[1]) for path in (runs.folder / folder).glob("checkpoint-*")}
+        assert steps == {10, 20, 30, 40, 50, 60}
+        assert float(runs.run("python", "-c", DISTANCE_FROM_THE_MEAN, folder)) < 1e-6
+
+
+DISTANCE_FROM_THE_MEAN = """
+import sys
+from safetensors.torch import load_file
+steps = [load_file(f"{sys.argv[1]}/checkpoint-{step}/model.safetensors") for step in range(20, 61, 10)]
+saved = load_file(f"{sys.argv[1]}/model.safetensors")
+print(max((sum(step[name] for step in steps) / 5 - weight).abs().max().item() for name, weight in saved.items()))
+"""
+
+
+@pytest.mark.slow
+def test_every_sub_command_explains_itself(elsewhere):
+    overview = elsewhere.command("--help")
+    for name in COMMANDS:
+        assert f"\n  {name}" in overview
+        assert f"usage: vanilla-transformer {name}" in elsewhere.command(f"{name} --help")
+
+
+LANGUAGE_MODEL = """
+from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerForCausalLM
+from vanilla_transformer.data import train_tokenizer
+tokenizer = train_tokenizer(["one two three"] * 9, "causal", vocab_size=300)
+config = VanillaTransformerDecoderConfig(vocab_size=len(tokenizer), num_layers=1, d_model=32, num_heads=2, d_ff=64)
+VanillaTransformerForCausalLM(config).save_pretrained("lm")
+tokenizer.save_pretrained("lm")
+"""
+
+
+@pytest.mark.slow
+def test_every_sub_command_works_without_a_clone(runs):
+    ours, folder = "vanilla_transformer", runs.folder
+    (folder / "lines.txt").write_text("1 2\n3 4\n")
+    (folder / ours / "README.md").write_text("A model.\n")
+    runs.run("python", "-c", LANGUAGE_MODEL)
+
+    runs.command(f"translate --model {ours} --input lines.txt --output translated.txt")
+    assert len((folder / "translated.txt").read_text().splitlines()) == 2
+    runs.command("generate --model lm --input lines.txt --output written.txt --max_new_tokens 5")
+    assert (folder / "written.txt").read_text().startswith("1 2")
+    runs.command(f"evaluate --model {ours} --test_file pairs.jsonl --columns source=source target=target "
+                 "--scores scores.json")  # fmt: skip
+    assert json.loads((folder / "scores.json").read_text())["scores"]["test"].keys() >= {"bleu", "chrf"}
+    runs.command(f"average --run {ours} --last 3 --output averaged")
+    assert "step" in runs.command("walk").lower()
+    runs.command("walk --model averaged --text '1 2' --html walk.html")
+    assert "</html>" in (folder / "walk.html").read_text()
+    runs.command("import --source marian --output imported")
+    assert (folder / "imported/modeling_vanilla_transformer.py").is_file()
+    runs.command(f"import --source {ours} --output as_marian --to marian")
+    for format, file in (("onnx", "decoder.onnx"), ("ctranslate2", "model.bin")):
+        runs.command(f"export --source {ours} --output {format} --to {format}")
+        assert (folder / format / file).stat().st_size > 1000
+    listed = runs.command(f"push {ours} user/name --dry_run")
+    assert "model.safetensors" in listed and "modeling_vanilla_transformer.py" in listed
+    assert "checkpoint-" not in listed

@@ -4,7 +4,6 @@ import copy
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoTokenizer,
     MarianTokenizer,
     PreTrainedConfig,
@@ -84,6 +83,5 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
 
 def convert_tokenizer(source: str, revision: str | None, model: PreTrainedModel) -> PreTrainedTokenizerBase:
     """A tokenizer that AutoTokenizer loads with no code of ours: of Marian's SentencePiece files a fast one."""
-    if AutoConfig.from_pretrained(source, revision=revision).model_type == "marian":
-        return fast_marian_tokenizer(MarianTokenizer.from_pretrained(source, revision=revision))
-    return AutoTokenizer.from_pretrained(source, revision=revision)
+    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+    return fast_marian_tokenizer(tokenizer) if isinstance(tokenizer, MarianTokenizer) else tokenizer
