@@ -30,7 +30,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForSequenceClassification,
 )
-from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, make_fast
+from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, fast_products, make_fast
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 def unpacked(model: PreTrainedModel) -> PreTrainedModel:
     """With padding and all logits, as all others have them; large products by oneDNN where it is faster."""
-    return make_fast(model, packing=False, loss_chunk_size=0)
+    return fast_products(model)
 
 
 def packed(model: PreTrainedModel) -> PreTrainedModel:

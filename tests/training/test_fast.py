@@ -11,7 +11,7 @@ from torch import nn
 from family import decoder_only, encoder_decoder, encoder_only, tokens
 from vanilla_transformer import VanillaTransformerForMaskedLM
 from vanilla_transformer.training import fast
-from vanilla_transformer.training.fast import make_fast, make_plain
+from vanilla_transformer.training.fast import fast_products, make_fast, make_plain
 
 
 MAKERS = [encoder_decoder, decoder_only, encoder_only]
@@ -52,6 +52,14 @@ def test_a_model_becomes_fast_and_plain_again(make):
     assert not is_fast(make_plain(model))
     assert before == {name: set(vars(module)) for name, module in model.named_modules()}
     assert not model._forward_pre_hooks
+
+
+def test_a_model_that_only_predicts_takes_the_products_alone():
+    model, ids = decoder_only(), tokens()
+    expected = model(ids).logits
+    assert fast_products(model) is model and all("forward" in vars(module) for module in linears(model))
+    assert model.config._attn_implementation == "sdpa" and model.train()(ids, labels=ids).logits is not None
+    torch.testing.assert_close(model.eval()(ids).logits, expected)
 
 
 @pytest.mark.parametrize("make", MAKERS)

@@ -21,6 +21,7 @@ from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.files import open_output
 from vanilla_transformer.loading import load_model, model_class
 from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.training.fast import fast_products
 from vanilla_transformer.training.run import print_scores
 from vanilla_transformer.training.task import HELD_OUT, Scores
 
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> Scores:
         held_out = {split: splits[split] for split in HELD_OUT if split in splits}
         if not held_out:
             raise ValueError("There is nothing to score: give --test_file, or --splits test=NAME of a data set.")
-        model = load_model(name, tuple(TASKS), options.trust_remote_code)
+        model = fast_products(load_model(name, tuple(TASKS), options.trust_remote_code))
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=options.trust_remote_code)
         scores, notes = task.score(task.make_trainer(model, tokenizer, scoring, {}), held_out)
     print_scores(scores, notes)

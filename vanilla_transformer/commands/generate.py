@@ -13,6 +13,7 @@ from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.decoding import continue_text
 from vanilla_transformer.files import map_by_length, open_output, utf8_lines
 from vanilla_transformer.loading import load_model
+from vanilla_transformer.training.fast import fast_products
 
 
 @dataclass
@@ -35,7 +36,8 @@ class GenerateArguments:
 
 def main(arguments: list[str] | None = None) -> None:
     (args,) = CommandParser(GenerateArguments, __doc__).parse_args_into_dataclasses(arguments)
-    model = load_model(args.model, ("VanillaTransformerForCausalLM",), args.trust_remote_code).to(args.device)
+    loaded = load_model(args.model, ("VanillaTransformerForCausalLM",), args.trust_remote_code)
+    model = fast_products(loaded).to(args.device)
     tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
     prompts = list(utf8_lines(args.input))
     set_seed(args.seed)

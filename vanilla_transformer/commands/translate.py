@@ -13,6 +13,7 @@ from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
 from vanilla_transformer.files import map_by_length, open_output, utf8_lines
 from vanilla_transformer.loading import load_model
+from vanilla_transformer.training.fast import fast_products
 
 
 @dataclass
@@ -30,8 +31,8 @@ class TranslateArguments:
 
 def main(arguments: list[str] | None = None) -> None:
     (args,) = CommandParser(TranslateArguments, __doc__).parse_args_into_dataclasses(arguments)
-    model = load_model(args.model, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
-    model = model.to(args.device)
+    loaded = load_model(args.model, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
+    model = fast_products(loaded).to(args.device)
     tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
     lines = list(utf8_lines(args.input))
     options = {

@@ -1,8 +1,9 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """The fast forms of a model for training: the same loss and the same gradients, in less time and memory.
 
-    make_fast(model)     padding left out, the loss in chunks, and on processors that gain by it, products by oneDNN
-    make_plain(model)    as it was
+    make_fast(model)      padding left out, the loss in chunks, and on processors that gain by it, products by oneDNN
+    fast_products(model)  the last alone, which also helps a model that only predicts
+    make_plain(model)     as it was
 
 They are choices of who trains, and of this process: nothing of them is in a saved config, weights or code, and a model
 that is loaded or unpickled is plain. (A copy made by `copy.deepcopy` stays fast.) Each steps aside, without a word,
@@ -54,6 +55,11 @@ def make_fast(
         if onednn and onednn_is_faster() and is_plain_linear(module):
             module.forward = MethodType(forward, module)
     return model
+
+
+def fast_products(model: PreTrainedModel) -> PreTrainedModel:
+    """Switch on products by oneDNN alone, which help a model that only predicts as well, and return it."""
+    return make_fast(model, packing=False, loss_chunk_size=0)
 
 
 def make_plain(model: PreTrainedModel) -> PreTrainedModel:
