@@ -189,8 +189,8 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         self.custom_pipelines = kwargs.pop("custom_pipelines", None) or {}
         given_classes = kwargs.pop("auto_map", None) or {}
         kwargs.pop("loss_chunk_size", None)  # of version 0.1
-        num_labels = kwargs.get("num_labels")  # the library makes a name for each
-        if num_labels is not None and not (isinstance(num_labels, int) and 0 <= num_labels <= MOST_LABELS):
+        num_labels = kwargs.get("num_labels", 2)  # the library makes a name for each
+        if not (isinstance(num_labels, int) and 0 <= num_labels <= MOST_LABELS):
             raise ValueError(f"num_labels={num_labels!r} must be an integer from 0 to {MOST_LABELS}.")
         super().__post_init__(**kwargs)
         # A checkpoint travels with its code, so every Auto class of the family finds its model beside the weights.

@@ -136,11 +136,16 @@ def check_integers(name: str, ids: Tensor) -> None:
         raise ValueError(f"{name} has dtype {ids.dtype}; it must be torch.int64 or torch.int32.")
 
 
+def check_rows(name: str, ids: Tensor) -> None:
+    """Raise an error unless `ids` are integers (batch, length)."""
+    check_integers(name, ids)
+    if ids.dim() != 2:
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}; it must be (batch, length).")
+
+
 def check_input_ids(ids: Tensor, vocab_size: int, named: dict[str, int | None] | None = None) -> None:
     """Raise an error unless `ids` are (batch, length) integers in [0, vocab_size). `named`: see `check_ids`."""
-    check_integers("input_ids", ids)
-    if ids.dim() != 2:
-        raise ValueError(f"input_ids has shape {tuple(ids.shape)}; it must be (batch, length).")
+    check_rows("input_ids", ids)
     check_not_empty("input_ids", ids)
     check_ids("input_ids", ids, vocab_size, "the vocabulary", named=named)
 

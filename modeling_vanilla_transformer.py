@@ -74,8 +74,8 @@ try:
         check_ids,
         check_input_ids,
         check_inputs_embeds,
-        check_integers,
         check_mask,
+        check_rows,
         check_tensor,
         cross_entropy,
         sequence_loss,
@@ -99,8 +99,8 @@ except ImportError:
         check_ids,
         check_input_ids,
         check_inputs_embeds,
-        check_integers,
         check_mask,
+        check_rows,
         check_tensor,
         cross_entropy,
         sequence_loss,
@@ -894,9 +894,7 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift (batch, length) labels right by one behind the start token, with padding in the place of -100."""
-        check_integers("labels", labels)
-        if labels.dim() != 2:
-            raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be (batch, length).")
+        check_rows("labels", labels)
         vocab_size = self.config.target_vocab_size or self.config.vocab_size
         check_ids("labels", labels, vocab_size, "the vocabulary", ignored=IGNORED_LABEL)
         for name in ("decoder_start_token_id", "pad_token_id"):
@@ -1069,7 +1067,7 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         """
         shift_labels = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
-            check_integers("labels", labels)
+            check_rows("labels", labels)
             shift_labels = F.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
         outputs = self.model(
             input_ids=input_ids,
