@@ -190,6 +190,20 @@ def test_the_layers_that_are_placed_whole_exist(model_class):
     assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
 
 
+TOO_OLD = """
+import transformers
+transformers.__version__ = "5.3.1"
+from transformers import AutoConfig
+AutoConfig.from_pretrained(arguments[0], trust_remote_code=True)
+"""
+
+
+def test_an_older_library_than_the_files_take_is_told_which_they_need(tmp_path):
+    decoder_only().save_pretrained(tmp_path)
+    with pytest.raises(AssertionError, match=r"needs transformers 5\.4 or newer; this is 5\.3\.1: pip install"):
+        run_fresh(TOO_OLD, tmp_path, str(tmp_path))
+
+
 @pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": False}])
 def test_a_shared_embedding_that_no_file_has_is_missing_and_initialised(fields, tmp_path):
     encoder_decoder(**fields).save_pretrained(tmp_path)
