@@ -167,8 +167,10 @@ def check_inputs_embeds(embeddings: Tensor, d_model: int) -> None:
     check_not_empty("inputs_embeds", embeddings)
 
 
-def check_aligned_ids(name: str, ids: Tensor, batch: int, length: int) -> None:
-    """Raise an error unless `ids` are integers (batch, length), or (1, length) for all rows alike."""
+def check_aligned_ids(name: str, ids: Tensor | None, batch: int, length: int) -> None:
+    """Raise an error unless `ids` are None, or integers (batch, length), or (1, length) for all rows alike."""
+    if ids is None:
+        return
     check_integers(name, ids)
     if ids.shape not in ((batch, length), (1, length)):
         raise ValueError(f"{name} has shape {tuple(ids.shape)}; it must be (batch, length) = {(batch, length)}.")
@@ -214,7 +216,7 @@ def check_mask(
     The first holds 0 and 1 alone.
     A whole mask may be for one row that stands for all, and for more keys than there are yet if a cache has room.
     """
-    if isinstance(mask, list | tuple | str | np.ndarray):  # forms of attention have masks of other types
+    if isinstance(mask, list | tuple | str | int | float | np.ndarray):  # forms of attention have masks of other types
         check_tensor(name, mask)
     if not isinstance(mask, Tensor) or is_tracing(mask):
         return

@@ -475,9 +475,8 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         """Dropout(embedding * sqrt(d_model) + position): sections 3.4, 3.5 and 5.4.
 
         Raises:
-            ValueError: a position is past the end of learned ones, or there is not one for each token.
+            ValueError: a position is past the end of learned ones.
         """
-        check_aligned_ids("position_ids", position_ids, *inputs_embeds.shape[:2])
         if self.config.position_embedding == "learned":
             limit = self.config.max_position_embeddings
             check_ids("position_ids", position_ids, limit, "position_embedding='learned'")
@@ -557,6 +556,7 @@ class VanillaTransformerEncoderModel(TransformerStack):
         """
         inputs_embeds = self.add_types(self.token_embeddings(input_ids, inputs_embeds), token_type_ids)
         batch, length = inputs_embeds.shape[:2]
+        check_aligned_ids("position_ids", position_ids, batch, length)
         check_mask("attention_mask", attention_mask, batch, self.config.num_heads, length, length)
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask)
@@ -587,6 +587,7 @@ class CausalStack(TransformerStack):
         """What precedes the layers of any decoder: hidden states (batch, length, d_model) and the causal mask."""
         inputs_embeds = self.token_embeddings(input_ids, inputs_embeds)
         batch, length = inputs_embeds.shape[:2]
+        check_aligned_ids("position_ids", position_ids, batch, length)
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         if isinstance(past_length, int):
             lengths = (length, past_length + length)
