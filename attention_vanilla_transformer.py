@@ -56,7 +56,8 @@ def windowed_sdpa_attention_forward(
     if sliding_window is None or padding is None or length != key.shape[2]:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
 
-    before, after = sliding_window - 1, 0 if module.is_causal else sliding_window - 1
+    before = min(sliding_window, length) - 1
+    after = 0 if module.is_causal else before
     block = before + 1 + after
     span = before + block + after  # the keys in reach of some query of a block
     blocks = -(-length // block)

@@ -11,17 +11,25 @@
 """
 
 import copy
+import math
 from typing import Any, ClassVar, Literal
 
 import transformers
 from huggingface_hub.dataclasses import strict
+from packaging.version import Version
+from transformers import configuration_utils
 from transformers.activations import ACT2FN
-from transformers.configuration_utils import PreTrainedConfig
 
 
 __version__ = "0.1.0"  # of the project: pyproject.toml reads it here, and every saved config names it
 
-KNOWN_TO_WORK = "5.23"  # the release of transformers
+OLDEST, KNOWN_TO_WORK = "5.4", "5.23"  # releases of transformers
+
+if Version(transformers.__version__).release < Version(OLDEST).release:
+    raise ImportError(
+        f"The Vanilla Transformer needs transformers {OLDEST} or newer; this is {transformers.__version__}: "
+        f"pip install --upgrade 'transformers>={OLDEST}'"
+    )
 
 
 def require_private_names(owner: Any, *names: str) -> None:
@@ -68,11 +76,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Larger numbers are slips, and PyTorch or memory would fail on them with other words.
+LARGEST_SIZE, MOST_LAYERS, MOST_LABELS = 2**31 - 1, 10_000, 10_000_000
+
 OUR_MODULES = ("configuration_vanilla_transformer.", "modeling_vanilla_transformer.", "pipeline_vanilla_transformer.")
 
 
 @strict
-class TransformerConfig(PreTrainedConfig):
+class TransformerConfig(configuration_utils.PreTrainedConfig):
     """The fields that the three families share. Defaults are the base model of the paper's Table 3.
 
     Args:
@@ -103,7 +114,9 @@ class TransformerConfig(PreTrainedConfig):
             while training; an evaluation loss is the plain cross-entropy.
         sliding_window: size r of the neighbourhood that self-attention sees (section 4, "restricted"). A causal
             position sees itself and the r - 1 before it, a bidirectional one r // 2 on either side. None: everything.
-        pad_token_id, bos_token_id, eos_token_id: ids of the special tokens.
+            Continuous batching (`generate_batch`) then needs `attn_implementation="eager"`.
+        pad_token_id, bos_token_id, eos_token_id: ids of the special tokens. One outside the vocabulary is refused
+            where it is used.
         use_cache: whether decoders return their keys and values for the next step.
 
     Raises:
@@ -179,6 +192,9 @@ class TransformerConfig(PreTrainedConfig):
         self.custom_pipelines = kwargs.pop("custom_pipelines", None) or {}
         given_classes = kwargs.pop("auto_map", None) or {}
         kwargs.pop("loss_chunk_size", None)  # of version 0.1
+        num_labels = kwargs.get("num_labels", 2)  # the library makes a name for each
+        if not (isinstance(num_labels, int) and 0 <= num_labels <= MOST_LABELS):
+            raise ValueError(f"num_labels={num_labels!r} must be an integer from 0 to {MOST_LABELS}.")
         super().__post_init__(**kwargs)
         # A checkpoint travels with its code, so every Auto class of the family finds its model beside the weights.
         # Classes that others have derived from ours stay as they were saved.
@@ -242,10 +258,16 @@ class TransformerConfig(PreTrainedConfig):
                 f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}. Choose a multiple, or give "
                 "the width of a head with both d_k and d_v."
             )
-        positive = ("vocab_size", "d_model", "num_heads", "d_k", "d_v", "d_ff", "layer_norm_eps")
-        for name in (*positive, "max_position_embeddings", *self.layer_count_fields):
+        sizes = ("vocab_size", "d_model", "num_heads", "d_k", "d_v", "d_ff", "max_position_embeddings")
+        for name in (*sizes, "layer_norm_eps", *self.layer_count_fields):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be greater than 0.")
+        limits = dict.fromkeys((*sizes, "position_offset", "sliding_window"), LARGEST_SIZE)
+        for name, limit in (limits | dict.fromkeys(self.layer_count_fields, MOST_LAYERS)).items():
+            if (getattr(self, name) or 0) > limit:
+                raise ValueError(f"{name}={getattr(self, name)} must be at most {limit}.")
+        if math.isinf(self.layer_norm_eps):
+            raise ValueError(f"layer_norm_eps={self.layer_norm_eps} must be finite.")
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is a probability: it must lie between 0 and 1.")
@@ -316,8 +338,10 @@ class VanillaTransformerConfig(TransformerConfig):
     def validate_vocabularies(self):
         """Refuse sizes of the decoder that cannot be; part of the validation that `@strict` runs."""
         for name in ("target_vocab_size", "decoder_d_ff"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0, or None for the encoder's.")
+            if getattr(self, name) is not None and not 0 < getattr(self, name) <= LARGEST_SIZE:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} must be from 1 to {LARGEST_SIZE}, or None for the encoder's."
+                )
         if self.target_vocab_size not in (None, self.vocab_size) and self.share_encoder_decoder_embeddings:
             raise ValueError(
                 f"target_vocab_size={self.target_vocab_size} differs from vocab_size={self.vocab_size}: one "
@@ -357,6 +381,11 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
     pooling: Literal["mean", "first", "max"] = "mean"
     type_vocab_size: int = 0
     mlm_head_transform: bool = False
+
+    def validate_types(self):
+        """Refuse a number of kinds that cannot be; part of the validation that `@strict` runs."""
+        if not 0 <= self.type_vocab_size <= LARGEST_SIZE:
+            raise ValueError(f"type_vocab_size={self.type_vocab_size} must be from 0 to {LARGEST_SIZE}.")
 
 
 @strict

@@ -5,6 +5,7 @@ Each loss is a sum divided by the number of targets: of this batch, or, under gr
 processes, of the whole step (`num_items_in_batch`), so that the gradient does not depend on how a step is cut up.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,12 +29,15 @@ def cross_entropy(
         logits: (..., classes); labels: (...) class ids, or -100 for "no target here".
 
     Raises:
-        ValueError: a label is neither a class nor -100.
+        ValueError: a label is neither a class nor -100, or their shape or type is another.
     """
+    check_integers("labels", labels)
+    if labels.shape != logits.shape[:-1]:
+        raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(logits.shape[:-1])}.")
     check_ids("labels", labels, logits.shape[-1], "the output layer", ignored=IGNORED_LABEL)
     total = F.cross_entropy(
         logits.flatten(0, -2).float(),
-        labels.flatten().to(logits.device),
+        labels.flatten().to(logits.device).long(),
         ignore_index=IGNORED_LABEL,
         reduction="sum",
         label_smoothing=label_smoothing,
@@ -41,6 +45,17 @@ def cross_entropy(
     if num_items_in_batch is None:
         num_items_in_batch = (labels != IGNORED_LABEL).sum().clamp(min=1)
     return total / torch.as_tensor(num_items_in_batch, device=total.device)
+
+
+def without_padding(labels: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+    """Labels (batch, length) that leave out, as -100, where the mask (batch, past + length) has padding.
+
+    What a model says there means nothing, and each form of attention says something else.
+    """
+    if labels is None or not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2 or labels.dim() != 2:
+        return labels
+    padding = attention_mask[:, -labels.shape[1] :].to(labels.device) == 0
+    return labels.masked_fill(padding, IGNORED_LABEL) if padding.shape == labels.shape else labels
 
 
 def sequence_loss(
@@ -52,15 +67,20 @@ def sequence_loss(
         logits: (batch, labels); labels: (batch,) ids for single_label_classification, else (batch, labels) numbers.
 
     Raises:
-        ValueError: the labels' shape does not fit the logits.
+        ValueError: the labels' shape does not fit the logits, or labels for several classes are not in [0, 1].
     """
     if problem_type == "single_label_classification":
-        return cross_entropy(logits, labels, num_items_in_batch)
+        column = labels.shape == (len(logits), 1)
+        return cross_entropy(logits, labels[:, 0] if column else labels, num_items_in_batch)
     if labels.numel() != logits.numel():
         raise ValueError(
             f"labels has shape {tuple(labels.shape)}; {problem_type} with num_labels={logits.shape[-1]} needs "
             f"{tuple(logits.shape)}."
         )
+    if problem_type == "multi_label_classification" and labels.device.type == "cpu" and not is_tracing(labels):
+        wrong = ~((labels >= 0) & (labels <= 1))
+        if wrong.any():
+            raise ValueError(f"labels holds {labels[wrong][0].item()}; {problem_type} needs numbers from 0 to 1.")
     error = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
     total = error(logits.float(), labels.reshape(logits.shape).to(logits.device).float(), reduction="sum")
     return total / torch.as_tensor(num_items_in_batch or labels.numel(), device=total.device)
@@ -78,9 +98,15 @@ def span_loss(
         logits: of start and end, each (batch, length); positions: of start and end, each (batch,); one outside the
             sequence is no target.
         attention_mask: (batch, length); what is 0 there takes no part, so that padding changes nothing.
+
+    Raises:
+        ValueError: positions that are not one integer for each sequence.
     """
     losses = []
-    for scores, position in zip(logits, positions, strict=True):
+    for name, scores, position in zip(("start_positions", "end_positions"), logits, positions, strict=True):
+        check_integers(name, position)
+        if position.numel() != len(scores):
+            raise ValueError(f"{name} has shape {tuple(position.shape)}; it must be (batch,) = ({len(scores)},).")
         if attention_mask is not None and attention_mask.dim() == 2:
             padding = attention_mask.to(scores.device) == 0
             scores = scores.float().masked_fill(padding, torch.finfo(torch.float32).min)
@@ -95,25 +121,84 @@ def span_loss(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def check_input_ids(ids: Tensor, vocab_size: int) -> None:
-    """Raise a ValueError unless `ids` are (batch, length) integers in [0, vocab_size)."""
-    if ids.dim() != 2:
-        raise ValueError(f"input_ids has shape {tuple(ids.shape)}; it must be (batch, length).")
+def check_tensor(name: str, value: Tensor) -> None:
+    """Raise a TypeError unless `value` is a tensor, or what stands for one in tracing."""
+    if not hasattr(value, "dim"):
+        raise TypeError(
+            f"{name} is of type {type(value).__name__}; it must be a tensor, as torch.tensor(...) makes it."
+        )
+
+
+def check_integers(name: str, ids: Tensor) -> None:
+    """Raise an error unless `ids` are a tensor of integers of 32 or 64 bits."""
+    check_tensor(name, ids)
     if ids.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"input_ids has dtype {ids.dtype}; it must be torch.int64 or torch.int32.")
-    check_ids("input_ids", ids, vocab_size, "the vocabulary")
+        raise ValueError(f"{name} has dtype {ids.dtype}; it must be torch.int64 or torch.int32.")
 
 
-def check_ids(name: str, ids: Tensor, limit: int, what: str, ignored: int | None = None) -> None:
-    """Raise a ValueError unless every id lies in [0, limit) or equals `ignored`."""
+def check_rows(name: str, ids: Tensor) -> None:
+    """Raise an error unless `ids` are integers (batch, length)."""
+    check_integers(name, ids)
+    if ids.dim() != 2:
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}; it must be (batch, length).")
+
+
+def check_input_ids(ids: Tensor, vocab_size: int, named: dict[str, int | None] | None = None) -> None:
+    """Raise an error unless `ids` are (batch, length) integers in [0, vocab_size). `named`: see `check_ids`."""
+    check_rows("input_ids", ids)
+    check_not_empty("input_ids", ids)
+    check_ids("input_ids", ids, vocab_size, "the vocabulary", named=named)
+
+
+def check_not_empty(name: str, values: Tensor) -> None:
+    """Raise a ValueError if a batch, or the sequences in it, have the length 0."""
+    if not is_tracing(values) and 0 in values.shape[:2]:
+        raise ValueError(f"{name} has shape {tuple(values.shape)}: there is nothing to compute.")
+
+
+def check_inputs_embeds(embeddings: Tensor, d_model: int) -> None:
+    """Raise an error unless `embeddings` are numbers (batch, length, d_model)."""
+    check_tensor("inputs_embeds", embeddings)
+    if embeddings.dim() != 3 or embeddings.shape[-1] != d_model or not embeddings.is_floating_point():
+        raise ValueError(
+            f"inputs_embeds has shape {tuple(embeddings.shape)} and dtype {embeddings.dtype}; it must be "
+            f"(batch, length, d_model={d_model}), floating-point."
+        )
+    check_not_empty("inputs_embeds", embeddings)
+
+
+def check_aligned_ids(name: str, ids: Tensor | None, batch: int, length: int) -> None:
+    """Raise an error unless `ids` are None, or integers (batch, length), or (1, length) for all rows alike."""
+    if ids is None:
+        return
+    check_integers(name, ids)
+    if ids.shape not in ((batch, length), (1, length)):
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}; it must be (batch, length) = {(batch, length)}.")
+
+
+def check_ids(
+    name: str,
+    ids: Tensor,
+    limit: int,
+    what: str,
+    ignored: int | None = None,
+    named: dict[str, int | None] | None = None,
+) -> None:
+    """Raise a ValueError unless every id lies in [0, limit) or equals `ignored`.
+
+    `named` are ids that the config gives, and the library puts into a user's inputs: the error says so.
+    """
     if ids.device.type != "cpu" or is_tracing(ids):
         return
     wrong = (ids < 0) | (ids >= limit)
     if ignored is not None:
         wrong &= ids != ignored
     if wrong.any():
+        value = ids[wrong][0].item()
+        names = " and ".join(name for name, id in (named or {}).items() if id == value)
         raise ValueError(
-            f"{name} holds {ids[wrong][0].item()}, but {what} has {limit}: give ids from 0 to {limit - 1}."
+            f"{name} holds {value}, but {what} has {limit}: give ids from 0 to {limit - 1}."
+            + (f" The config's {names} is {value}." if names else "")
         )
 
 
@@ -131,6 +216,8 @@ def check_mask(
     The first holds 0 and 1 alone.
     A whole mask may be for one row that stands for all, and for more keys than there are yet if a cache has room.
     """
+    if isinstance(mask, list | tuple | str | int | float | np.ndarray):  # forms of attention have masks of other types
+        check_tensor(name, mask)
     if not isinstance(mask, Tensor) or is_tracing(mask):
         return
     if mask.shape == (batch, key_length):

@@ -52,7 +52,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
@@ -70,12 +70,17 @@ try:
     )
     from .losses_vanilla_transformer import (
         IGNORED_LABEL,
+        check_aligned_ids,
         check_ids,
         check_input_ids,
+        check_inputs_embeds,
         check_mask,
+        check_rows,
+        check_tensor,
         cross_entropy,
         sequence_loss,
         span_loss,
+        without_padding,
     )
     from .pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 except ImportError:
@@ -90,12 +95,17 @@ except ImportError:
     )
     from losses_vanilla_transformer import (
         IGNORED_LABEL,
+        check_aligned_ids,
         check_ids,
         check_input_ids,
+        check_inputs_embeds,
         check_mask,
+        check_rows,
+        check_tensor,
         cross_entropy,
         sequence_loss,
         span_loss,
+        without_padding,
     )
     from pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 
@@ -368,6 +378,16 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
 
+    def mark_tied_weights_as_initialized(self, loading_info) -> None:
+        """One module under two names, which no file has, is missing: the library takes the second name for a tie."""
+        missing = set(loading_info.missing_keys)
+        super().mark_tied_weights_as_initialized(loading_info)
+        for tied, source in self.all_tied_weights_keys.items():
+            weight = self.get_parameter(source)
+            if {tied, source} <= missing and weight is self.get_parameter(tied):
+                loading_info.missing_keys.add(source)
+                weight._is_hf_initialized = False
+
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
         """A target embedding of its own changes its size with the source's.
 
@@ -416,6 +436,9 @@ def make_positions(config: TransformerConfig) -> nn.Module:
     return SinusoidalPositions(config) if of_the_paper else ForeignSinusoids(config)
 
 
+SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")  # which the library puts into inputs
+
+
 class TransformerStack(VanillaTransformerPreTrainedModel):
     """What an encoder and a decoder have in common: embedding + position below, N layers, a final norm if pre-norm.
 
@@ -442,8 +465,10 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
             given = "neither" if input_ids is None else "both"
             raise ValueError(f"Give exactly one of input_ids and inputs_embeds to {type(self).__name__}; got {given}.")
         if inputs_embeds is None:
-            check_input_ids(input_ids, self.embed_tokens.weight.shape[0])
-            inputs_embeds = self.embed_tokens(input_ids)
+            named = {name: getattr(self.config, name, None) for name in SPECIAL_TOKENS}
+            check_input_ids(input_ids, self.embed_tokens.weight.shape[0], named)
+            return self.embed_tokens(input_ids)
+        check_inputs_embeds(inputs_embeds, self.config.d_model)
         return inputs_embeds
 
     def add_positions(self, inputs_embeds: Tensor, position_ids: Tensor) -> Tensor:
@@ -503,6 +528,7 @@ class VanillaTransformerEncoderModel(TransformerStack):
             return inputs_embeds
         if token_type_ids is None:
             token_type_ids = torch.zeros(inputs_embeds.shape[:2], dtype=torch.long, device=inputs_embeds.device)
+        check_aligned_ids("token_type_ids", token_type_ids, *inputs_embeds.shape[:2])
         check_ids("token_type_ids", token_type_ids, self.embed_types.weight.shape[0], "type_vocab_size")
         return inputs_embeds + self.embed_types(token_type_ids)
 
@@ -530,6 +556,7 @@ class VanillaTransformerEncoderModel(TransformerStack):
         """
         inputs_embeds = self.add_types(self.token_embeddings(input_ids, inputs_embeds), token_type_ids)
         batch, length = inputs_embeds.shape[:2]
+        check_aligned_ids("position_ids", position_ids, batch, length)
         check_mask("attention_mask", attention_mask, batch, self.config.num_heads, length, length)
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask)
@@ -560,6 +587,7 @@ class CausalStack(TransformerStack):
         """What precedes the layers of any decoder: hidden states (batch, length, d_model) and the causal mask."""
         inputs_embeds = self.token_embeddings(input_ids, inputs_embeds)
         batch, length = inputs_embeds.shape[:2]
+        check_aligned_ids("position_ids", position_ids, batch, length)
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         if isinstance(past_length, int):
             lengths = (length, past_length + length)
@@ -842,7 +870,9 @@ class VocabularyModel(VanillaTransformerPreTrainedModel):
         Labels are smoothed while training.
         """
         label_smoothing = self.config.label_smoothing if self.training else 0.0
-        logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))
+        if isinstance(logits_to_keep, int):
+            logits_to_keep = slice(-logits_to_keep, None)
+        logits = self.lm_head(states[:, logits_to_keep])
         loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch, label_smoothing)
         return logits, loss
 
@@ -867,9 +897,16 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift (batch, length) labels right by one behind the start token, with padding in the place of -100."""
+        check_rows("labels", labels)
+        vocab_size = self.config.target_vocab_size or self.config.vocab_size
+        check_ids("labels", labels, vocab_size, "the vocabulary", ignored=IGNORED_LABEL)
         for name in ("decoder_start_token_id", "pad_token_id"):
-            if getattr(self.config, name) is None:
-                raise ValueError(f"config.{name} is None; set it to make decoder inputs from labels.")
+            token = getattr(self.config, name)
+            if token is None or not 0 <= token < vocab_size:
+                raise ValueError(
+                    f"config.{name} is {token}; to make decoder inputs from labels, set it to one of the vocabulary's "
+                    f"ids, 0 to {vocab_size - 1}."
+                )
         start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
@@ -954,7 +991,8 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
         """
         Args:
             labels: (batch, length) target tokens, -100 where none. Without decoder inputs, these are made from them.
-            logits_to_keep: compute the logits of so many last positions only; 0 is all.
+                Where `decoder_attention_mask` is 0, they are left out.
+            logits_to_keep: compute the logits of so many last positions only; 0 is all. Or their indices (count,).
         All others: see `VanillaTransformerModel.forward`.
 
         Returns:
@@ -978,6 +1016,7 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
             use_cache=use_cache,
             **kwargs,
         )
+        labels = without_padding(labels, decoder_attention_mask)
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep)
         return Seq2SeqLMOutput(
             loss=loss,
@@ -1020,9 +1059,10 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         """
         Args:
             labels: (batch, length), the input tokens themselves, -100 where none; position t is compared with t + 1.
+                What padding would predict, the first token behind it, is left out.
             shift_labels: (batch, length), already shifted, in the place of `labels`. Only a keyword argument, since a
                 Trainer takes each named parameter with "label" in it for a column that all data have.
-            logits_to_keep: compute the logits of so many last positions only; 0 is all.
+            logits_to_keep: compute the logits of so many last positions only; 0 is all. Or their indices (count,).
         All others: see `VanillaTransformerDecoderModel.forward`.
 
         Returns:
@@ -1030,6 +1070,7 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         """
         shift_labels = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
+            check_rows("labels", labels)
             shift_labels = F.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
         outputs = self.model(
             input_ids=input_ids,
@@ -1040,6 +1081,7 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
             use_cache=use_cache if shift_labels is None else False,
             **kwargs,
         )
+        shift_labels = without_padding(shift_labels, attention_mask)
         logits, loss = self.logits_and_loss(
             outputs.last_hidden_state, shift_labels, num_items_in_batch, logits_to_keep
         )
@@ -1090,13 +1132,14 @@ class VanillaTransformerForMaskedLM(VocabularyModel):
     ) -> MaskedLMOutput:
         """
         Args:
-            labels: (batch, length), the token where one is to be predicted, -100 elsewhere.
+            labels: (batch, length), the token where one is to be predicted, -100 elsewhere. Padding has none.
         All others: see `VanillaTransformerEncoderModel.forward`.
 
         Returns:
             `logits` (batch, length, vocab) and `loss` where labels were given.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        labels = without_padding(labels, attention_mask)
         logits, loss = self.logits_and_loss(self.transform(outputs.last_hidden_state), labels, num_items_in_batch)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -1132,6 +1175,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
         self.post_init()
 
     def problem_type(self, labels: Tensor) -> str:
+        check_tensor("labels", labels)
         if self.config.problem_type is not None:
             return self.config.problem_type
         if self.config.num_labels == 1:
@@ -1193,7 +1237,7 @@ class VanillaTransformerForTokenClassification(VanillaTransformerPreTrainedModel
     ) -> TokenClassifierOutput:
         """
         Args:
-            labels: (batch, length) class ids, -100 for tokens that have none.
+            labels: (batch, length) class ids, -100 for tokens that have none, as padding has none.
         All others: see `VanillaTransformerEncoderModel.forward`.
 
         Returns:
@@ -1201,6 +1245,7 @@ class VanillaTransformerForTokenClassification(VanillaTransformerPreTrainedModel
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        labels = without_padding(labels, attention_mask)
         loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -1255,11 +1300,10 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
 
 
 # What is overridden, set or called above of the library's private interfaces. Were one renamed, the library would not
-# call ours any more, and say nothing.
+# call ours any more, and say nothing. Not among them: `_fsdp_plan`, which older releases do not know and do not miss.
 require_private_names(
     PreTrainedModel,
     "_can_compile_fullgraph",
-    "_fsdp_plan",
     "_get_resized_embeddings",
     "_init_weights",
     "_no_split_modules",
@@ -1273,6 +1317,7 @@ require_private_names(
     "_tp_plan",
     "get_correct_attn_implementation",
     "get_expanded_tied_weights_keys",
+    "mark_tied_weights_as_initialized",
 )
 require_private_names(
     GenerationMixin,

@@ -195,7 +195,6 @@ require_private_names(
     "_load_image_processor",
     "_load_processor",
     "_load_tokenizer",
-    "_load_video_processor",
     "_sanitize_parameters",
 )
 

@@ -1,11 +1,17 @@
 """Bad input gets an error that names the value and says what would be right."""
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForSequenceClassification
+from vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerForQuestionAnswering,
+    VanillaTransformerForSequenceClassification,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,12 +26,26 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForS
         ({"sliding_window": 1}, "sliding_window=1 must be at least 2"),
         ({"activation_function": "rectify"}, "activation_function='rectify' must be one of: .*relu"),
         ({"norm_position": "both"}, "norm_position.*post.*pre.*both"),
+        ({"d_model": 2**63}, "d_model=9223372036854775808 must be at most 2147483647"),
+        ({"encoder_layers": 10**9}, "encoder_layers=1000000000 must be at most 10000"),
+        ({"layer_norm_eps": float("inf")}, "layer_norm_eps=inf must be finite"),
+        ({"decoder_d_ff": -4}, "decoder_d_ff=-4 must be from 1 to"),
         ({"vocab_size": "many"}, "vocab_size.*expected int, got str"),
     ],
 )
 def test_a_config_that_cannot_work_is_refused_when_it_is_made(fields, message):
     with pytest.raises(StrictDataclassError, match=f"(?s){message}"):
         VanillaTransformerConfig(**fields)
+
+
+def test_more_labels_than_can_have_names_are_refused_when_the_config_is_made():
+    with pytest.raises(ValueError, match=f"num_labels={10**30} must be an integer from 0 to 10000000"):
+        VanillaTransformerEncoderConfig(num_labels=10**30)
+
+
+def test_kinds_of_tokens_below_zero():
+    with pytest.raises(StrictDataclassError, match="type_vocab_size=-1 must be from 0 to"):
+        VanillaTransformerEncoderConfig(type_vocab_size=-1)
 
 
 def test_an_unknown_preset_lists_the_known_ones():
@@ -47,11 +67,47 @@ def test_token_ids_outside_the_vocabulary(make):
     [
         (torch.tensor([3, 4]), r"input_ids has shape \(2,\); it must be \(batch, length\)"),
         (torch.tensor([[3.0, 4.0]]), "input_ids has dtype torch.float32; it must be torch.int64"),
+        (torch.tensor([[True, False]]), "input_ids has dtype torch.bool; it must be torch.int64"),
+        (torch.empty(0, 4, dtype=torch.long), r"input_ids has shape \(0, 4\): there is nothing to compute"),
+        (torch.empty(2, 0, dtype=torch.long), r"input_ids has shape \(2, 0\): there is nothing to compute"),
+        ([[3, 4]], "input_ids is of type list; it must be a tensor"),
+        (np.array([[3, 4]]), "input_ids is of type ndarray; it must be a tensor"),
+        ("a text", "input_ids is of type str; it must be a tensor"),
     ],
 )
 def test_ids_of_another_shape_or_kind(make, ids, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         make()(ids)
+
+
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+@pytest.mark.parametrize("shape", [(2, 32), (2, 7, 31), (2, 7, 32, 1), (0, 7, 32)])
+def test_embeddings_of_another_shape(make, shape):
+    with pytest.raises(ValueError, match=r"inputs_embeds has shape \("):
+        make()(inputs_embeds=torch.zeros(shape))
+
+
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+@pytest.mark.parametrize("shape", [(7,), (2, 6), (3, 7), (2, 7, 1)])
+def test_positions_that_are_not_one_for_each_token(make, shape):
+    with pytest.raises(ValueError, match=r"position_ids has shape .*; it must be \(batch, length\) = \(2, 7\)"):
+        make()(tokens(2, 7), position_ids=torch.zeros(shape, dtype=torch.long))
+
+
+def test_a_mask_that_is_no_tensor():
+    with pytest.raises(TypeError, match="attention_mask is of type list; it must be a tensor"):
+        encoder_only()(tokens(1, 2), attention_mask=[[1, 1]])
+
+
+def test_a_special_token_outside_the_vocabulary_is_named_where_it_is_used(tmp_path):
+    translator = encoder_decoder(decoder_start_token_id=10**6, pad_token_id=99)
+    translator.save_pretrained(tmp_path)
+    loaded = type(translator).from_pretrained(tmp_path)  # what does not use it works
+    assert loaded(tokens(), decoder_input_ids=tokens()).logits.shape == (2, 7, 50)
+    with pytest.raises(ValueError, match="config.decoder_start_token_id is 1000000; .* ids, 0 to 49"):
+        loaded(tokens(), labels=tokens())
+    with pytest.raises(ValueError, match="input_ids holds 1000000, .* The config's decoder_start_token_id is 1000000"):
+        loaded.generate(tokens(), max_new_tokens=2)
 
 
 @pytest.mark.parametrize("value", [2, -1, 0.5, float("nan"), -1e9])
@@ -122,6 +178,28 @@ def test_labels_that_are_no_class():
         model(tokens(), labels=torch.tensor([0, 3]))
     with pytest.raises(ValueError, match=r"labels has shape \(2, 2\); .* num_labels=3 needs \(2, 3\)"):
         model(tokens(), labels=torch.rand(2, 2))
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 6), (7, 2), (2, 7, 1)])
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
+def test_labels_of_the_wrong_shape(make, shape):
+    model = make()
+    extra = {"decoder_input_ids": tokens()} if model.config.is_encoder_decoder else {}
+    with pytest.raises(ValueError, match=r"labels has shape .*; it must be \((2, 7|batch, length)\)"):
+        model(tokens(), labels=torch.ones(shape, dtype=torch.long), **extra)
+
+
+def test_labels_of_another_kind():
+    with pytest.raises(ValueError, match="labels has dtype torch.float32; it must be torch.int64"):
+        decoder_only()(tokens(), labels=tokens().float())
+    with pytest.raises(TypeError, match="labels is of type list; it must be a tensor"):
+        encoder_only()(tokens(1, 2), labels=[[3, 4]])
+    model = encoder_only(VanillaTransformerForSequenceClassification, num_labels=3)
+    with pytest.raises(ValueError, match="labels holds 2.0; multi_label_classification needs numbers from 0 to 1"):
+        model(tokens(), labels=torch.full((2, 3), 2.0))
+    model = encoder_only(VanillaTransformerForQuestionAnswering)
+    with pytest.raises(ValueError, match=r"end_positions has shape \(3,\); it must be \(batch,\) = \(2,\)"):
+        model(tokens(), start_positions=torch.tensor([1, 2]), end_positions=torch.tensor([1, 2, 3]))
 
 
 def test_a_cache_of_the_wrong_kind():

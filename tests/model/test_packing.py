@@ -8,7 +8,11 @@ from torch.nn import functional as F
 import attention_vanilla_transformer
 from attention_vanilla_transformer import LONGEST_PLAIN, Packing, plain_attention, plain_is_faster
 from family import decoder_only, encoder_decoder, encoder_only
-from vanilla_transformer import VanillaTransformerForMaskedLM, VanillaTransformerForSequenceClassification
+from vanilla_transformer import (
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForQuestionAnswering,
+    VanillaTransformerForSequenceClassification,
+)
 from vanilla_transformer.training.fast import make_fast
 
 
@@ -36,14 +40,20 @@ def translator_batch(side: str) -> dict[str, Tensor]:
 
 
 def sequence_batch(side: str) -> dict[str, Tensor]:
+    """Labels stand on padding too, as some collators leave them: they take no part."""
     mask = real(LENGTHS, side)
-    labels = labelled(mask)
-    labels[torch.arange(len(mask)), mask.argmax(1)] = -100  # nothing real stands before a first token to predict it
-    return {"input_ids": ids_of(mask), "attention_mask": mask, "labels": labels}
+    return {"input_ids": ids_of(mask), "attention_mask": mask, "labels": ids_of(torch.ones_like(mask))}
 
 
 def classifier_batch(side: str) -> dict[str, Tensor]:
     return sequence_batch(side) | {"labels": torch.tensor([0, 1, 1, 0])}
+
+
+def answer_batch(side: str) -> dict[str, Tensor]:
+    batch = sequence_batch(side)
+    del batch["labels"]
+    first = batch["attention_mask"].argmax(dim=1)
+    return batch | {"start_positions": first, "end_positions": first + torch.tensor(LENGTHS) - 1}
 
 
 CASES = {
@@ -53,6 +63,10 @@ CASES = {
     "classifier": (
         lambda **fields: encoder_only(VanillaTransformerForSequenceClassification, **fields),
         classifier_batch,
+    ),
+    "question answering": (
+        lambda **fields: encoder_only(VanillaTransformerForQuestionAnswering, **fields),
+        answer_batch,
     ),
 }
 

@@ -8,13 +8,18 @@ import sys
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import configuration_vanilla_transformer
 from family import decoder_only, encoder_decoder, encoder_only, tokens
 from fresh_process import run_fresh
 from modeling_vanilla_transformer import MODELS
-from vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForQuestionAnswering
+from vanilla_transformer import (
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerForQuestionAnswering,
+)
 from vanilla_transformer.data.tokenizer import train_tokenizer
 
 
@@ -204,6 +209,34 @@ def test_the_layers_that_are_placed_whole_exist(model_class):
     model = model_class(model_class.config_class.from_preset("tiny", vocab_size=10))
     assert model._no_split_modules
     assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
+
+
+TOO_OLD = """
+import transformers
+transformers.__version__ = "5.3.1"
+from transformers import AutoConfig
+AutoConfig.from_pretrained(arguments[0], trust_remote_code=True)
+"""
+
+
+def test_an_older_library_than_the_files_take_is_told_which_they_need(tmp_path):
+    decoder_only().save_pretrained(tmp_path)
+    with pytest.raises(AssertionError, match=r"needs transformers 5\.4 or newer; this is 5\.3\.1: pip install"):
+        run_fresh(TOO_OLD, tmp_path, str(tmp_path))
+
+
+@pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": False}])
+def test_a_shared_embedding_that_no_file_has_is_missing_and_initialised(fields, tmp_path):
+    encoder_decoder(**fields).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.encoder.embed_tokens.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    loaded, info = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    assert {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"} <= info["missing_keys"]
+    embedding = loaded.model.encoder.embed_tokens.weight
+    assert embedding is loaded.model.decoder.embed_tokens.weight
+    assert embedding.std().item() == pytest.approx(32**-0.5, rel=0.1)
+    assert loaded(tokens(), labels=tokens()).loss.isfinite()
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])

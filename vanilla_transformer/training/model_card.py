@@ -13,6 +13,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
+from configuration_vanilla_transformer import OLDEST
+
 
 # pipeline tag -> how a reader uses the model
 USAGE = {
@@ -68,6 +70,8 @@ from transformers import {{ imports }}
 folder = "{{ name }}"  # or wherever this folder lies
 {{ usage }}
 ```
+
+The code in this folder needs transformers {{ oldest }} or newer.
 
 ## Results
 
@@ -151,6 +155,7 @@ def write_model_card(
         parameters=f"{model.num_parameters():,}",
         imports=IMPORTS.get(facts.pipeline_tag, "pipeline"),
         usage=USAGE[facts.pipeline_tag],
+        oldest=OLDEST,
         results=markdown_table(("split", "metric", "value"), rows)
         + "".join(f"\n\n{name}: `{text}`" for name, text in facts.notes.items()),
         data=f"`{facts.dataset}`",
