@@ -1,6 +1,5 @@
 """How translators decode that a script has trained: as section 6.1 says, wherever they are loaded."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 import train_translation
 from family import encoder_decoder
 from fresh_process import run_fresh
+from small_data import train_and_validate_on, write_json_lines
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.decoding import decode_like_the_paper, paper_decoding
 
@@ -25,8 +25,7 @@ def trained(tmp_path_factory) -> Path:
     """A translator after four steps. Its held-out rows are few, since it is scored as well."""
     folder = tmp_path_factory.mktemp("trained")
     rows = [{"source": f"{i} miles", "target": f"{i} millas"} for i in range(2)]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files = ["--train_file", str(folder / "rows.jsonl"), "--validation_file", str(folder / "rows.jsonl")]
+    files = train_and_validate_on(write_json_lines(folder / "rows.jsonl", rows))
     run = ["--output_dir", str(folder / "run"), "--max_steps", "4", "--save_steps", "2"]
     train_translation.main([*OPTIONS, *files, *run])
     return folder / "run"

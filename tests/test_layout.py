@@ -40,6 +40,13 @@ def test_imports_run_one_way(folder, above):
     assert {path.name: imported(path) & forbidden for path in python_files(folder) if imported(path) & forbidden} == {}
 
 
+def test_no_test_file_imports_another():
+    """What two of them need lies in a module of helpers, which imports no test either."""
+    tests = {path.stem for path in python_files("tests") if path.stem.startswith("test_")}
+    assert len(tests) > 30
+    assert {path.name: imported(path) & tests for path in python_files("tests") if imported(path) & tests} == {}
+
+
 def test_the_files_that_travel_import_nothing_else_of_the_project():
     paths = sorted(ROOT.glob("*.py"))
     assert paths and all(path.stem.endswith("_vanilla_transformer") for path in paths)

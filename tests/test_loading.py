@@ -14,23 +14,19 @@ from transformers import BertConfig, BertForMaskedLM
 
 from family import decoder_only, encoder_decoder
 from fresh_process import ROOT
+from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.commands import evaluate, export, generate, translate, walk
-from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.loading import check_source, load_model, model_class
 
 
 FC1 = "model.encoder.layers.0.feed_forward.fc1.weight"
-TEXTS = ["three miles", "tres millas"] * 3
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("saved") / "translator"
-    tokenizer = train_tokenizer(TEXTS, vocab_size=280)
-    torch.manual_seed(0)
-    encoder_decoder(vocab_size=len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    write(folder, *with_tokenizer(texts=["three miles", "tres millas"] * 3, vocab_size=280))
     return folder
 
 

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoTokenizer
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded
+from saved_models import with_tokenizer, write
 from vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForMaskedLM,
@@ -17,7 +18,6 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.commands.export import main
 from vanilla_transformer.conversion.to_onnx import export_onnx
-from vanilla_transformer.data.tokenizer import train_tokenizer
 
 
 TEXTS = ["three miles", "12 kilometers and 3 miles", "may 5"]
@@ -39,11 +39,10 @@ def random_weights(model):
 
 def save(folder, family: str, **fields):
     """A tiny model with random weights and its tokenizer, saved; both come back."""
-    tokenizer = train_tokenizer(TEXTS * 3, family, vocab_size=290)
-    model = random_weights(FAMILIES[family](vocab_size=len(tokenizer), max_position_embeddings=64, **fields))
-    model.save_pretrained(folder / "ours")
-    tokenizer.save_pretrained(folder / "ours")
-    return model.eval(), tokenizer
+    options = {"texts": TEXTS * 3, "vocab_size": 290, "max_position_embeddings": 64}
+    model, tokenizer = with_tokenizer(FAMILIES[family], family, **options, **fields)
+    write(folder / "ours", random_weights(model), tokenizer)
+    return model, tokenizer
 
 
 def export(folder, *options: str) -> str:

@@ -40,12 +40,12 @@ from transformers import (
 )
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
+from saved_models import with_tokenizer, write
 from vanilla_transformer.commands import import_checkpoint
 from vanilla_transformer.conversion.from_others import convert
 from vanilla_transformer.conversion.mapping import CannotRepresent
 from vanilla_transformer.conversion.to_others import to_gpt2, to_marian
 from vanilla_transformer.data.phrasebook import phrasebook
-from vanilla_transformer.data.tokenizer import train_tokenizer
 
 
 SEQ2SEQ = {
@@ -315,10 +315,8 @@ def test_a_whole_opus_mt_folder_is_imported_with_a_fast_tokenizer(opus_mt, tmp_p
 
 
 def test_a_folder_of_ours_becomes_a_marian_folder(tmp_path):
-    tokenizer = train_tokenizer(["three miles", "tres millas"] * 3, vocab_size=280)
-    ours = encoder_decoder(vocab_size=len(tokenizer), layer_norm_eps=1e-5)
-    ours.save_pretrained(tmp_path / "ours")
-    tokenizer.save_pretrained(tmp_path / "ours")
+    ours, tokenizer = with_tokenizer(texts=["three miles", "tres millas"] * 3, vocab_size=280, layer_norm_eps=1e-5)
+    write(tmp_path / "ours", ours, tokenizer)
     folders = ["--source", str(tmp_path / "ours"), "--output", str(tmp_path / "marian")]
     import_checkpoint.main([*folders, "--to", "marian"])
     theirs = MarianMTModel.from_pretrained(tmp_path / "marian").eval()

@@ -1,20 +1,17 @@
 """The demo answers over its API as the models do, and says in plain words what is wrong with an input."""
 
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
-from gradio_client import Client
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
-from app import build, serve
+from demo_server import served
 from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import ROOT
 from loading import LONGEST_INPUT, load
+from saved_models import TEXT, save
 from understand import saliency
 from vanilla_transformer import (
     VanillaTransformerForMaskedLM,
@@ -22,23 +19,10 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.data.tokenizer import train_tokenizer
-from vanilla_transformer.decoding import decode_like_the_paper, translate
+from vanilla_transformer.decoding import translate
 
 
-TEXT = "one two three"
 README = (ROOT / "demo/README.md").read_text(encoding="utf-8")
-
-
-def save(folder: Path, make, template: str, **fields) -> str:
-    tokenizer = train_tokenizer([TEXT, "uno dos tres"] * 3, template, vocab_size=300)
-    torch.manual_seed(0)
-    model = make(vocab_size=len(tokenizer), **fields)
-    if template == "seq2seq":
-        decode_like_the_paper(model)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -61,20 +45,6 @@ def folders(tmp_path_factory) -> dict[str, str]:
     saved["translator"] = save(folder / "translator", encoder_decoder, "seq2seq")
     saved["language model"] = save(folder / "lm", decoder_only, "causal")
     return saved
-
-
-@contextmanager
-def address_of(*models: str) -> Iterator[str]:
-    """The demo on a real HTTP server, as its visitors get it."""
-    app = build(*models)
-    yield serve(app, server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
-    app.close()
-
-
-@contextmanager
-def served(*models: str) -> Iterator[Client]:
-    with address_of(*models) as address:
-        yield Client(address, verbose=False)
 
 
 @pytest.fixture(scope="module")

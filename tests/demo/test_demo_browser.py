@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from test_demo import address_of, save
 
+from demo_server import address_of
 from family import decoder_only, encoder_decoder, encoder_only
+from saved_models import save
 from vanilla_transformer import VanillaTransformerForSequenceClassification, VanillaTransformerForTokenClassification
 
 

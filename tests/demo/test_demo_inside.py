@@ -4,13 +4,14 @@ import re
 
 import pytest
 import torch
-from test_demo import TEXT, save, served
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from demo_server import served
 from family import decoder_only, encoder_decoder, encoder_only
 from inside import MASKS, MOST_WORDS, UNTRAINED, allowed, draw_positions, draw_schedule, learned_positions, likeness
 from loading import load
 from modeling_vanilla_transformer import sinusoids
+from saved_models import TEXT, save
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,

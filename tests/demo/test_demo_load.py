@@ -12,10 +12,10 @@ from statistics import median
 
 import pytest
 from gradio_client import Client
-from test_demo import save
 
 from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import ROOT
+from saved_models import save
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_demo import save, served
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -18,8 +17,10 @@ from transformers import (
 )
 
 import app
+from demo_server import served
 from family import decoder_only, encoder_decoder, encoder_only
 from loading import load
+from saved_models import save
 from vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForSequenceClassification
 
 

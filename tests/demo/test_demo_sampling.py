@@ -6,12 +6,13 @@ from threading import Event
 import gradio as gr
 import pytest
 import torch
-from test_demo import save, served
 
 from continue_text import Writer, sampling
+from demo_server import served
 from family import decoder_only
 from inside import MASKS, allowed
 from loading import load
+from saved_models import save
 
 
 @pytest.fixture(scope="module")

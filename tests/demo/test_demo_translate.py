@@ -9,14 +9,15 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from test_demo import TEXT, save, served
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import app
+from demo_server import served
 from family import decoder_only, encoder_decoder
 from first_models import RECIPES, missing, whole
 from fresh_process import ROOT
 from loading import load, warn_of_unknown_letters
+from saved_models import TEXT, save
 from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, Translator, draw
 from vanilla_transformer.decoding import EXTRA_TOKENS
 

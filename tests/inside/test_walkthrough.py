@@ -3,21 +3,15 @@
 import re
 
 import pytest
-import torch
 
-from family import encoder_decoder
+from saved_models import with_tokenizer, write
 from vanilla_transformer.commands import walk
-from vanilla_transformer.data.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("translator")
-    tokenizer = train_tokenizer(["three miles", "tres millas"] * 3, vocab_size=280)
-    torch.manual_seed(0)
-    encoder_decoder(vocab_size=len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    return write(folder, *with_tokenizer(texts=["three miles", "tres millas"] * 3, vocab_size=280))
 
 
 def shown(capsys, *arguments: str) -> str:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_training_scripts import ONE_STACK, SMALL, write_rows
 from transformers import AutoTokenizer
 from transformers.utils import logging as library_logging
 
@@ -18,6 +17,7 @@ import train_language_model
 import train_masked_language_model
 import train_question_answering
 import train_tagger
+from small_data import ONE_STACK, SMALL, write_json_lines, write_rows
 from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
     VanillaTransformerForMaskedLM,
@@ -109,8 +109,8 @@ def test_early_stopping_keeps_the_best_model_and_tensorboard_has_the_losses(tmp_
     rows = phrasebook("classification", size=1000)["train"]
     names = {"train": range(0, 40), "validation": range(40, 80)}
     for split, numbers in names.items():
-        lines = [json.dumps({**rows[i], "label": i % 2}) + "\n" for i in numbers]  # labels that nothing can tell
-        (tmp_path / f"{split}.jsonl").write_text("".join(lines))
+        unlearnable = [{**rows[i], "label": i % 2} for i in numbers]
+        write_json_lines(tmp_path / f"{split}.jsonl", unlearnable)
     run = tmp_path / "run"
     train_classifier.main([
         "--train_file", str(tmp_path / "train.jsonl"), "--validation_file", str(tmp_path / "validation.jsonl"),

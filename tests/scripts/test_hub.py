@@ -17,8 +17,8 @@ from transformers.trainer_callback import TrainerState
 from family import encoder_decoder
 from fresh_process import MODULES, ROOT, run_fresh
 from hub_server import TOKEN, HubServer
+from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
 
@@ -55,10 +55,8 @@ def hub():
 def trained(tmp_path_factory) -> Path:
     """What a training leaves: a whole model, and beside it much that is nobody else's business."""
     folder = tmp_path_factory.mktemp("hub") / "run"
-    tokenizer = train_tokenizer(["one two three, one two three"], "seq2seq", vocab_size=270)
-    model = encoder_decoder(vocab_size=len(tokenizer))
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    model, tokenizer = with_tokenizer(texts=["one two three, one two three"], vocab_size=270)
+    write(folder, model, tokenizer)
     arguments = TrainingArguments(output_dir=str(folder), report_to="none")
     state = TrainerState(log_history=[{"step": 1, "loss": 5.0}])
     facts = CardFacts("translation", "phrasebook", {"test": {"bleu": 12.5}}, languages=["en", "es"])

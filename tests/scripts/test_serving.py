@@ -24,8 +24,8 @@ from transformers.utils.import_utils import is_serve_available
 import serve
 from family import decoder_only, encoder_decoder, encoder_only, tokens
 from fresh_process import ROOT
+from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerEncoderModel
-from vanilla_transformer.data.tokenizer import train_tokenizer
 
 
 # vLLM: https://docs.vllm.ai/en/latest/models/supported_models/#writing-custom-models (encoder-only and decoder-only)
@@ -135,8 +135,7 @@ def is_healthy(url: str) -> bool:
 @contextmanager
 def serving(folder: Path, model, tokenizer) -> Iterator[tuple[str, subprocess.Popen]]:
     """A server in a process of its own, by its address."""
-    for part in (model, tokenizer):
-        part.save_pretrained(folder / "model")
+    write(folder / "model", model, tokenizer)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, ROOT / "scripts/serve.py", "model", "--port", str(port), "--device", "cpu"]
@@ -160,16 +159,14 @@ def serving(folder: Path, model, tokenizer) -> Iterator[tuple[str, subprocess.Po
         server.wait(timeout=20)
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_tokenizer(["To be, or not to be, that is the question"], "causal", vocab_size=300)
+def language_model(**fields):
+    return with_tokenizer(decoder_only, "causal", texts=["To be, or not to be, that is the question"], **fields)
 
 
 @pytest.fixture
-def served(tokenizer, tmp_path):
+def served(tmp_path):
     """Address of a server, the model and the tokenizer that it serves."""
-    torch.manual_seed(0)
-    model = decoder_only(vocab_size=len(tokenizer), max_position_embeddings=40)
+    model, tokenizer = language_model(max_position_embeddings=40)
     with serving(tmp_path, model, tokenizer) as (url, _):
         yield url, model, tokenizer
 
@@ -202,8 +199,8 @@ def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
 
 
 @needs_server
-def test_sigterm_ends_the_server_within_seconds_though_it_is_answering(tokenizer, tmp_path):
-    model = decoder_only(vocab_size=len(tokenizer), max_position_embeddings=100_000, eos_token_id=None)
+def test_sigterm_ends_the_server_within_seconds_though_it_is_answering(tmp_path):
+    model, tokenizer = language_model(max_position_embeddings=100_000, eos_token_id=None)
     model.generation_config.eos_token_id = None  # an answer takes minutes
     with serving(tmp_path, model, tokenizer) as (url, server), ThreadPoolExecutor(1) as pool:
         body = {"model": "model", "prompt": "To be", "max_tokens": 10**9}
@@ -216,7 +213,7 @@ def test_sigterm_ends_the_server_within_seconds_though_it_is_answering(tokenizer
 
 
 @needs_server
-def test_what_is_no_language_model_is_told_plainly(tokenizer, tmp_path):
+def test_what_is_no_language_model_is_told_plainly(tmp_path):
     encoder_decoder().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="is a translator .*; needed is a language model"):
         serve.main([str(tmp_path)])

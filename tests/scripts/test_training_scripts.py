@@ -17,16 +17,9 @@ import train_question_answering
 import train_tagger
 import train_translation
 import translate
-from vanilla_transformer.data.phrasebook import phrasebook
+from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
 
 
-SMALL = [
-    "--d_model", "64", "--d_ff", "128", "--num_heads", "4", "--dropout", "0", "--label_smoothing", "0",
-    "--vocab_size", "400", "--learning_rate", "3e-3", "--lr_scheduler_type", "constant_with_warmup",
-    "--warmup_steps", "20", "--per_device_train_batch_size", "8", "--disable_tqdm", "true", "--use_cpu", "true",
-    "--save_strategy", "no", "--logging_steps", "20",
-]  # fmt: skip
-ONE_STACK = ["--num_layers", "2"]
 TASKS = {
     "translation": (train_translation, "translation", [
         "--encoder_layers", "2", "--decoder_layers", "2", "--tokens_per_batch", "0", "--max_steps", "150",
@@ -44,14 +37,6 @@ TASKS = {
     "reader": (train_question_answering, "question_answering", [*ONE_STACK, "--max_steps", "150"],
                lambda scores: scores["exact_match"] == 100),
 }  # fmt: skip
-
-
-def write_rows(task: str, folder: Path) -> list[str]:
-    """Eight rows as a local file, which is training and validation data in one."""
-    rows = phrasebook(task, size=1000)["train"].select(range(100, 108))
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return ["--train_file", str(file), "--validation_file", str(file)]
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -88,12 +73,10 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    file = write_json_lines(tmp_path / "rows.jsonl", ROWS[name])
     options = [*SMALL, "--max_steps", "2", *(["--task", "multi_label"] if name == "classifier" else [])]
-    files = ["--train_file", str(file), "--validation_file", str(file)]
-    scores = TASKS[name][0].main([*files, *options, "--output_dir", str(tmp_path / "run")])
-    again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", str(file)])
+    scores = TASKS[name][0].main([*train_and_validate_on(file), *options, "--output_dir", str(tmp_path / "run")])
+    again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
 
 
@@ -112,7 +95,7 @@ def test_lines_are_translated_in_their_order(tmp_path, capsys):
         "source": "write </s> here",
         "target": "pon </s> aquí",
     }  # the name of a special token in a text is text
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_lines(tmp_path / "rows.jsonl", rows)
     script.main([*files, *SMALL, *options, "--output_dir", str(tmp_path / "run")])
     # As editors on Windows write it.
     source = "".join(f"{row['source']}\r\n" for row in rows)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
-from test_recipe import SCRIPTS
+
+from fresh_process import ROOT
 
 
-LAUNCH = SCRIPTS.parent / "launch"
+LAUNCH = ROOT / "launch"
 # What accelerate makes of the environment that it starts a process in.
 PROBE = """
 import json, os
