@@ -41,6 +41,7 @@ class TranslationPipeline(Pipeline):
     _load_processor = _load_feature_extractor = _load_image_processor = _load_video_processor = False
 
     def __call__(self, inputs: Any, **options) -> Any:
+        """The translation of a text, or of each of a list, as the class says."""
         results = super().__call__(inputs, **options)
         if isinstance(inputs, list) and all(len(records) == 1 for records in results):
             return [record for records in results for record in records]
@@ -50,6 +51,11 @@ class TranslationPipeline(Pipeline):
         return {}, generate_options, {}
 
     def preprocess(self, text: str) -> dict[str, Tensor]:
+        """The text as `input_ids` and `attention_mask`, each (1, length).
+
+        Raises:
+            TypeError: it is not a text.
+        """
         if not isinstance(text, str):
             raise TypeError(f"A translation needs a text; got {text!r}.")
         return dict(self.tokenizer(text, return_tensors="pt"))
@@ -61,6 +67,7 @@ class TranslationPipeline(Pipeline):
         return {"output_ids": output_ids.unflatten(0, (len(inputs["input_ids"]), -1))}
 
     def postprocess(self, outputs: dict[str, Tensor]) -> list[dict[str, str]]:
+        """A record for each of the generated sequences, `output_ids` (1, num_return_sequences, length)."""
         texts = self.tokenizer.batch_decode(outputs["output_ids"][0], skip_special_tokens=True)
         return [{TEXT_KEYS.get(self.task, "translation_text"): text} for text in texts]
 
@@ -85,6 +92,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     _load_processor = _load_feature_extractor = _load_image_processor = _load_video_processor = False
 
     def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **options) -> Any:
+        """The answer to a question, or to each of a list, as the class says."""
         if inputs is None:
             inputs = self.pair(question, context)
         return super().__call__(inputs, **options)
@@ -171,6 +179,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         max_answer_len: int = 30,
         handle_impossible_answer: bool = False,
     ) -> dict[str, Any] | list[dict[str, Any]]:
+        """The best answers over all windows of one context, as the class says."""
         scores: dict[tuple[int, int], float] = {}  # characters -> the best score in any window
         no_answer = 1.0
         for window in windows:

@@ -152,7 +152,7 @@ class Writer:
 
     def before(self, text: str, event: gr.SelectData) -> tuple[list[tuple[str, str | None]], str, dict[str, float]]:
         """What the model could have said in the place of the piece that was clicked, and how probable that was."""
-        piece, (first, *_) = cut(self.loaded, text)[event.index]
+        _, (first, *_) = cut(self.loaded, text)[event.index]
         if first == 0:
             raise refusal("Nothing stands before the first token. Please click a later one.")
         ids = self.ids(text)

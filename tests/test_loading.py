@@ -113,14 +113,14 @@ def test_a_model_of_another_task_is_told_in_words(translator, tmp_path):
     with pytest.raises(ValueError, match=r"is a translator \(Van\w+\); needed is a language model\.$"):
         generate.main(["--model", str(translator)])
     decoder_only().save_pretrained(tmp_path / "lm")
-    with pytest.raises(ValueError, match="is a language model .*; needed is a translator"):
+    with pytest.raises(ValueError, match=r"is a language model .*; needed is a translator"):
         translate.main(["--model", str(tmp_path / "lm")])
 
 
 def test_who_brings_a_library_model_is_told_how_to_convert_it(tmp_path):
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertForMaskedLM(BertConfig(**sizes, intermediate_size=8)).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="BertForMaskedLM.*import_checkpoint.py makes one of it"):
+    with pytest.raises(ValueError, match=r"BertForMaskedLM.*import_checkpoint.py makes one of it"):
         load_model(tmp_path)
 
 

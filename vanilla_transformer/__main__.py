@@ -20,10 +20,12 @@ COMMANDS = {
 
 
 def first_line(module: str) -> str:
+    """What a command's help says first."""
     return (import_module(f"vanilla_transformer.commands.{module}").__doc__ or "").partition("\n")[0]
 
 
 def usage() -> str:
+    """The text of `vanilla-transformer --help`: each command with its first line."""
     lines = [f"  {name:<10} {first_line(module)}" for name, module in COMMANDS.items()]
     return "\n".join(
         ["usage: vanilla-transformer COMMAND [options]", "", *lines, "", "COMMAND --help shows its options."]

@@ -39,6 +39,7 @@ class CommandParser(HfArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
+        """End the process with status 2 and one line on stderr."""
         self.exit(2, f"{self.prog}: error: {message}; see --help\n")
 
     def parse_args_into_dataclasses(self, args: list[str] | None = None, **options) -> tuple[Any, ...]:

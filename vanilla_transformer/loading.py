@@ -60,7 +60,7 @@ def check_source(source: str | Path, short_names: bool = False) -> None:
         if not (path / "config.json").is_file():
             raise FileNotFoundError(f"{source} holds no model: it has no config.json.")
         return
-    may_be_a_name = len(path.parts) == 2 and not path.parent.is_dir() or short_names and len(path.parts) == 1
+    may_be_a_name = (len(path.parts) == 2 and not path.parent.is_dir()) or (short_names and len(path.parts) == 1)
     if not may_be_a_name or path.is_file():
         raise FileNotFoundError(f"{source}: there is no such folder. Train a model first with: make quickstart")
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def seconds_to(loss: float, points: list[Point]) -> float:
     """When a run first had this validation loss, on straight lines between its points; infinity if it never had."""
     if points[0].loss <= loss:
         return points[0].seconds
-    for before, after in zip(points, points[1:], strict=False):
+    for before, after in pairwise(points):
         if after.loss <= loss:
             share = (before.loss - loss) / (before.loss - after.loss)
             return before.seconds + share * (after.seconds - before.seconds)
@@ -89,7 +90,7 @@ def seconds_to(loss: float, points: list[Point]) -> float:
 
 def rates(points: list[Point]) -> list[float]:
     """Real tokens per second between the points."""
-    return [(b.tokens - a.tokens) / (b.seconds - a.seconds) for a, b in zip(points, points[1:], strict=False)]
+    return [(b.tokens - a.tokens) / (b.seconds - a.seconds) for a, b in pairwise(points)]
 
 
 def our_model(size: Size, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

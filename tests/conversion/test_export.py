@@ -175,7 +175,7 @@ def test_other_projects_models_are_refused(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path / "ours")
-    with pytest.raises(ValueError, match="class GPT2LMHeadModel, which is not .*; scripts/import_checkpoint"):
+    with pytest.raises(ValueError, match=r"class GPT2LMHeadModel, which is not .*; scripts/import_checkpoint"):
         export(tmp_path)
 
 
@@ -271,5 +271,5 @@ def test_a_window_is_refused_for_onnx(tmp_path):
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
 def test_a_model_without_its_output_layer_is_refused(make, tmp_path):
     make().base_model.save_pretrained(tmp_path / "ours")
-    with pytest.raises(ValueError, match="without output layer .*; needed is a translator or "):
+    with pytest.raises(ValueError, match=r"without output layer .*; needed is a translator or "):
         export(tmp_path)

@@ -246,11 +246,11 @@ def test_weights_without_a_counterpart_are_refused_by_name():
     """Not by an assertion, which -O leaves out."""
     theirs = GPT2LMHeadModel(GPT2Config(**GPT))
     theirs.transformer.adapter = torch.nn.Linear(2, 2)
-    with pytest.raises(CannotRepresent, match="no counterpart of: .*adapter.weight"):
+    with pytest.raises(CannotRepresent, match=r"no counterpart of: .*adapter.weight"):
         convert(theirs)
     ours = decoder_only(norm_position="pre")
     ours.model.adapter = torch.nn.Linear(2, 2)
-    with pytest.raises(CannotRepresent, match="no counterpart of: .*adapter.weight"):
+    with pytest.raises(CannotRepresent, match=r"no counterpart of: .*adapter.weight"):
         to_gpt2(ours)
 
 
@@ -322,7 +322,7 @@ def test_a_folder_of_ours_becomes_a_marian_folder(tmp_path):
     theirs = MarianMTModel.from_pretrained(tmp_path / "marian").eval()
     batch = AutoTokenizer.from_pretrained(tmp_path / "marian")(["three miles"], return_tensors="pt")
     assert torch.equal(theirs.generate(**batch, max_new_tokens=9), ours.generate(**batch, max_new_tokens=9))
-    with pytest.raises(ValueError, match="is a translator .*; needed is a language model"):
+    with pytest.raises(ValueError, match=r"is a translator .*; needed is a language model"):
         import_checkpoint.main(["--source", str(tmp_path / "ours"), "--output", str(tmp_path / "x"), "--to", "gpt2"])
 
 

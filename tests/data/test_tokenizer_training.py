@@ -195,9 +195,8 @@ def test_byte_bpe_learns_words_with_their_vowel_signs_but_no_numbers(tokenizers)
     tokenizer = tokenizers["seq2seq", "byte_bpe"]
     assert len(tokenizer(" संग्रहालय", add_special_tokens=False)["input_ids"]) == 1
     assert len(tokenizer(" Museum", add_special_tokens=False)["input_ids"]) == 1
-    assert [tokenizer.decode(i) for i in tokenizer(" 2031", add_special_tokens=False)["input_ids"]] == list(
-        (" 2", "0", "3", "1")
-    )
+    digits = tokenizer(" 2031", add_special_tokens=False)["input_ids"]
+    assert [tokenizer.decode(i) for i in digits] == [" 2", "0", "3", "1"]
 
 
 def test_characters_are_one_token_each_and_unseen_ones_are_their_bytes(tokenizers):
@@ -284,5 +283,5 @@ def test_what_cannot_be_trained_is_refused_with_the_reason(texts, options, error
 
 
 def test_an_unknown_kind_is_refused_with_those_that_exist():
-    with pytest.raises(ValueError, match="kind='word' .* byte_bpe, character"):
+    with pytest.raises(ValueError, match=r"kind='word' .* byte_bpe, character"):
         train_tokenizer(["a"], kind="word")

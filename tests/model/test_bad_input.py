@@ -49,7 +49,7 @@ def test_kinds_of_tokens_below_zero():
 
 
 def test_an_unknown_preset_lists_the_known_ones():
-    with pytest.raises(ValueError, match="preset='huge' is not known.*base, big"):
+    with pytest.raises(ValueError, match=r"preset='huge' is not known.*base, big"):
         VanillaTransformerConfig.from_preset("huge")
 
 
@@ -113,7 +113,7 @@ def test_a_special_token_outside_the_vocabulary_is_named_where_it_is_used(tmp_pa
 @pytest.mark.parametrize("value", [2, -1, 0.5, float("nan"), -1e9])
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
 def test_a_mask_that_is_neither_one_nor_zero(make, value):
-    with pytest.raises(ValueError, match="attention_mask holds .*; a mask .* is 1 for real tokens and 0 for padding"):
+    with pytest.raises(ValueError, match=r"attention_mask holds .*; a mask .* is 1 for real tokens and 0 for padding"):
         make()(tokens(1, 3), attention_mask=torch.tensor([[1, 1, value]]))
 
 
@@ -156,7 +156,7 @@ def test_a_source_mask_of_the_wrong_shape():
 
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
 def test_both_or_neither_of_ids_and_embeddings(make):
-    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds.*got neither"):
+    with pytest.raises(ValueError, match=r"exactly one of input_ids and inputs_embeds.*got neither"):
         make()()
     with pytest.raises(ValueError, match="got both"):
         make()(tokens(), inputs_embeds=torch.zeros(2, 7, 32))

@@ -56,7 +56,7 @@ def test_encoder_equals_torch_transformer_encoder(norm_position, implementation)
     for mine, other in zip(ours.layers, theirs.layers, strict=True):
         copy_layer(mine, other)
 
-    ids, mask = right_padded([9, 5])
+    _, mask = right_padded([9, 5])
     embeddings = torch.randn(2, 9, 32, dtype=torch.double, requires_grad=True)
     given = ours(inputs_embeds=embeddings, attention_mask=mask).last_hidden_state
     positions = sinusoids(torch.arange(9)[None], 32)

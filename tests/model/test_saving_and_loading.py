@@ -78,7 +78,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(fields, stored, tmp_path):
     model = encoder_decoder(**fields)
     model.save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as weights:
-        assert {key for key in weights.keys() if "embed_tokens" in key or "lm_head" in key} == stored
+        assert {key for key in weights.keys() if "embed_tokens" in key or "lm_head" in key} == stored  # noqa: SIM118
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     ids = tokens()
     torch.testing.assert_close(loaded(ids, decoder_input_ids=ids).logits, model(ids, decoder_input_ids=ids).logits)

@@ -134,7 +134,7 @@ def test_runs_of_the_recipe_have_the_same_data_and_differ_in_their_batches():
     last = {name: points[-1] for name, points in curves.items()}
     assert last[OURS].tokens == last[PEER].tokens  # the same batches
     assert last[PEER_AT_RANDOM].tokens / last[PEER_AT_RANDOM].positions < last[PEER].tokens / last[PEER].positions
-    assert all([point.tokens for point in points][0] == 0 and len(points) == 4 for points in curves.values())
+    assert all(points[0].tokens == 0 and len(points) == 4 for points in curves.values())
 
 
 def test_all_runtimes_write_outputs_of_the_length_that_is_asked_for(tmp_path):

@@ -162,4 +162,4 @@ def test_memory_is_that_of_the_tensors_which_live_at_one_time():
     mib = 2**20
     assert measure_bytes(lambda: torch.ones(mib // 4)) == mib
     assert measure_bytes(lambda: torch.ones(mib // 4) + torch.ones(mib // 4)) == 3 * mib
-    assert measure_bytes(lambda: [torch.ones(mib // 4) for _ in range(4)][0]) == 4 * mib
+    assert measure_bytes(lambda: [torch.ones(mib // 4) for _ in range(4)][0]) == 4 * mib  # noqa: RUF015 (all four)

@@ -78,7 +78,7 @@ def test_a_pretrained_encoder_goes_on_into_each_head_and_new_weights_are_reporte
 
 def test_a_size_that_the_checkpoint_does_not_have_is_refused(pretrained, tmp_path):
     given = [*write_rows("classification", tmp_path), *SMALL, "--model_name_or_path", str(pretrained)]
-    with pytest.raises((ValueError, RuntimeError), match="d_model|size"):
+    with pytest.raises((ValueError, RuntimeError), match=r"d_model|size"):
         train_classifier.main([*given, "--d_model", "96", "--output_dir", str(tmp_path / "run")])
 
 
@@ -107,7 +107,7 @@ def test_masks_differ_from_batch_to_batch_and_cover_the_share_that_was_asked_for
 def test_early_stopping_keeps_the_best_model_and_tensorboard_has_the_losses(tmp_path):
     # One row for training and others for validation: the model soon knows the one by heart and gets worse on others.
     rows = phrasebook("classification", size=1000)["train"]
-    names = {"train": range(0, 40), "validation": range(40, 80)}
+    names = {"train": range(40), "validation": range(40, 80)}
     for split, numbers in names.items():
         unlearnable = [{**rows[i], "label": i % 2} for i in numbers]
         write_json_lines(tmp_path / f"{split}.jsonl", unlearnable)

@@ -215,7 +215,7 @@ def test_sigterm_ends_the_server_within_seconds_though_it_is_answering(tmp_path)
 @needs_server
 def test_what_is_no_language_model_is_told_plainly(tmp_path):
     encoder_decoder().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="is a translator .*; needed is a language model"):
+    with pytest.raises(ValueError, match=r"is a translator .*; needed is a language model"):
         serve.main([str(tmp_path)])
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
         serve.main([str(tmp_path / "nothing"), "--port", "1"])
@@ -224,5 +224,5 @@ def test_what_is_no_language_model_is_told_plainly(tmp_path):
 @needs_server
 def test_a_library_that_loads_models_in_another_way_is_told_plainly(monkeypatch):
     monkeypatch.delattr(serve.model_manager, "transformers")
-    with pytest.raises(ImportError, match="loads models otherwise; this is known to work with 5.23"):
+    with pytest.raises(ImportError, match=r"loads models otherwise; this is known to work with 5.23"):
         serve.put_in_place()

@@ -82,7 +82,7 @@ def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
 
 def test_a_text_for_a_list_of_classes_is_refused_before_anything_is_written(tmp_path):
     files = write_rows("classification", tmp_path)
-    with pytest.raises(ValueError, match="rows.jsonl, row 1: label: '..' is not a list of classes"):
+    with pytest.raises(ValueError, match=r"rows.jsonl, row 1: label: '..' is not a list of classes"):
         train_classifier.main([*files, *SMALL, "--task", "multi_label", "--output_dir", str(tmp_path / "run")])
     assert not (tmp_path / "run").exists()
 
@@ -106,7 +106,7 @@ def test_lines_are_translated_in_their_order(tmp_path, capsys):
 
     # What fails leaves no half of a file, and does not touch what is there.
     (tmp_path / "source.txt").write_bytes(b"fine\n\xff\xfe\n")
-    with pytest.raises(ValueError, match="source.txt, line 2: not UTF-8"):
+    with pytest.raises(ValueError, match=r"source.txt, line 2: not UTF-8"):
         translate.main(["--model", str(tmp_path / "run"), *files])
     assert (tmp_path / "target.txt").read_text().splitlines() == [row["target"] for row in rows]
 

@@ -68,7 +68,7 @@ def test_a_row_longer_than_the_budget_is_named():
 
 
 def test_rows_that_cannot_be_shared_out_are_refused():
-    with pytest.raises(ValueError, match="3 rows, each a batch of its own, .* 2 processes: raise tokens_per_batch=8"):
+    with pytest.raises(ValueError, match=r"3 rows, each a batch of its own, .* 2 processes: raise tokens_per_batch=8"):
         TokenBudgetSampler(np.array([8, 8, 8]), 8, num_processes=2)
 
 

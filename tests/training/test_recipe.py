@@ -63,12 +63,12 @@ def test_a_library_schedule_without_its_learning_rate_is_refused(kind):
 
 
 def test_a_learning_rate_beside_the_papers_schedule_is_refused():
-    with pytest.raises(ValueError, match="learning_rate=0.5 belongs to --schedule library.*here 2.0"):
+    with pytest.raises(ValueError, match=r"learning_rate=0.5 belongs to --schedule library.*here 2.0"):
         RecipeArguments(schedule="paper", learning_rate=0.5, learning_rate_scale=2.0)
 
 
 def test_labels_are_not_smoothed_twice():
-    with pytest.raises(ValueError, match="label_smoothing_factor=0.1: labels are smoothed in the model"):
+    with pytest.raises(ValueError, match=r"label_smoothing_factor=0.1: labels are smoothed in the model"):
         RecipeArguments(label_smoothing_factor=0.1)
 
 
@@ -100,7 +100,7 @@ def test_bfloat16_is_the_default_where_the_processor_multiplies_it(capable, monk
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # what `accelerate launch` was told counts
     assert precision() == (False, False)
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: False for name in BFLOAT16} | {"avx2": True})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(BFLOAT16, False) | {"avx2": True})
     assert precision() == (False, False) and precision(bf16=True) == (True, False)
 
 

@@ -14,6 +14,8 @@ from vanilla_transformer.training.checkpoints import complete_checkpoints
 
 @dataclass
 class AverageArguments:
+    """Options of the command: which checkpoints, and where their mean goes."""
+
     output: str = field(metadata={"help": "New folder for the averaged model."})
     run: str | None = field(default=None, metadata={"help": "Folder of a training run, which holds its checkpoints."})
     last: int = field(default=5, metadata={"help": "Number of the run's checkpoints, counted from the last one."})
@@ -21,6 +23,11 @@ class AverageArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: neither a run nor checkpoints, or both; a run with too few; an output folder that exists.
+    """
     (args,) = CommandParser(AverageArguments, __doc__).parse_args_into_dataclasses(arguments)
     if bool(args.run) == bool(args.checkpoints):
         raise ValueError("Give either --run or --checkpoints.")

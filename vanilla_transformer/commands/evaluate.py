@@ -28,6 +28,8 @@ from vanilla_transformer.training.task import HELD_OUT, Scores
 
 @dataclass
 class EvaluationArguments:
+    """Options of the command beside those of its data and of the model's task."""
+
     model: str = field(metadata={"help": "Folder of the model, or its name on the Hub."})
     scores: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)

@@ -21,6 +21,12 @@ QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16", "float32")
 
 @dataclass
 class ExportArguments:
+    """Options of the command.
+
+    Raises:
+        ValueError: a quantization for ONNX; an output folder that exists.
+    """
+
     source: str = field(metadata={"help": "The model: a folder, or a name on the Hub."})
     output: str = field(metadata={"help": "New folder for the exported model."})
     to: str = field(default="ctranslate2", metadata={"help": "Format.", "choices": ["ctranslate2", "onnx"]})
@@ -37,6 +43,11 @@ class ExportArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: the model is of another class, or has something that the format cannot hold.
+    """
     (args,) = CommandParser(ExportArguments, __doc__).parse_args_into_dataclasses(arguments)
     model = load_model(args.source, EXPORTED, args.trust_remote_code).float()
     tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=args.trust_remote_code)

@@ -18,6 +18,8 @@ from vanilla_transformer.training.fast import fast_products
 
 @dataclass
 class GenerateArguments:
+    """Options of the command: model, files, and how the next token is chosen."""
+
     model: str = field(metadata={"help": "Folder of the model, or its name on the Hub."})
     input: str = field(default="-", metadata={"help": "File with one prompt a line; - is standard input."})
     output: str = field(default="-", metadata={"help": "File for the texts; - is standard output."})
@@ -35,6 +37,11 @@ class GenerateArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: the model is no language model, or the input is not UTF-8.
+    """
     (args,) = CommandParser(GenerateArguments, __doc__).parse_args_into_dataclasses(arguments)
     loaded = load_model(args.model, ("VanillaTransformerForCausalLM",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)

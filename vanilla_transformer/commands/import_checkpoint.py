@@ -21,6 +21,8 @@ from vanilla_transformer.loading import check_source, load_model
 
 @dataclass
 class ImportArguments:
+    """Options of the command: what is converted, which way, and where it goes."""
+
     source: str = field(metadata={"help": "The model: a folder, or a name on the Hub."})
     output: str = field(metadata={"help": "New folder for the converted model."})
     to: str | None = field(
@@ -41,6 +43,11 @@ def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: the model has something that the other side does not; the output folder exists.
+    """
     (args,) = CommandParser(ImportArguments, __doc__).parse_args_into_dataclasses(arguments)
     with new_folder(args.output) as part:
         model = load(args.source, args.revision, args.to)

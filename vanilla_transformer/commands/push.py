@@ -88,6 +88,7 @@ def check_model(folder: Path, files: list[Path]) -> None:
 
 
 def check_space(folder: Path, files: list[Path]) -> None:
+    """Raise a FileNotFoundError for a part without which a Space does not start."""
     names = {path.relative_to(folder).as_posix() for path in files}
     for name in ("README.md", "app.py"):
         if name not in names:
@@ -173,6 +174,12 @@ def push(args: argparse.Namespace, files: list[Path], card: RepoCard) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or a part is missing from it.
+        ValueError: an option of Spaces for a model; a card that the Hub does not take; no token of the Hub.
+    """
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="Folder of the saved model, or of the demo.")
     parser.add_argument("repo_id", help="Name on the Hub, as user/name.")

@@ -18,6 +18,8 @@ from vanilla_transformer.training.fast import fast_products
 
 @dataclass
 class TranslateArguments:
+    """Options of the command: model, files, and how it decodes."""
+
     model: str = field(metadata={"help": "Folder of the model, or its name on the Hub."})
     input: str = field(default="-", metadata={"help": "File with one text a line; - is standard input."})
     output: str = field(default="-", metadata={"help": "File for the translations; - is standard output."})
@@ -30,6 +32,11 @@ class TranslateArguments:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: the model is no translator, or the input is not UTF-8.
+    """
     (args,) = CommandParser(TranslateArguments, __doc__).parse_args_into_dataclasses(arguments)
     loaded = load_model(args.model, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)

@@ -20,6 +20,12 @@ from vanilla_transformer.loading import load_model
 
 @dataclass
 class WalkthroughArguments:
+    """Options of the command: an example, or a model with its sentence, and what of it is shown.
+
+    Raises:
+        ValueError: a model without a sentence; both a model and an example; a sentence without a model.
+    """
+
     example: str | None = field(
         default=None,
         metadata={"help": "Worked example to show; without a model it is today.", "choices": list(EXAMPLES)},
@@ -48,11 +54,17 @@ class WalkthroughArguments:
 
 
 def check_number(name: str, number: int, most: int) -> None:
+    """Raise a ValueError unless `number` is one of 1 to `most`."""
     if not 1 <= number <= most:
         raise ValueError(f"There is no {name} {number}: the model has {name}s 1 to {most}.")
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: there is no such layer, head or stack.
+    """
     (args,) = CommandParser(WalkthroughArguments, __doc__).parse_args_into_dataclasses(arguments)
     example = EXAMPLES[args.example or "today"]
     model = example.model() if args.model is None else load_model(args.model, trust_remote_code=args.trust_remote_code)

@@ -27,6 +27,7 @@ from vanilla_transformer.conversion.marian_tokenizer import fast_marian_tokenize
 
 
 def config_class_for(auto_class: str) -> type:
+    """The config of ours whose models an Auto class stands for."""
     if auto_class == "AutoModelForSeq2SeqLM":
         return VanillaTransformerConfig
     return VanillaTransformerDecoderConfig if auto_class == "AutoModelForCausalLM" else VanillaTransformerEncoderConfig

@@ -143,6 +143,7 @@ class CannotRepresent(ValueError):
 
 
 def require(condition: bool, reason: str) -> None:
+    """Raise `CannotRepresent` with the reason unless the condition holds."""
     if not condition:
         raise CannotRepresent(reason)
 
@@ -173,28 +174,33 @@ def translator_fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def marian_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """Marian: sinusoids in halves, and a bias on the logits."""
     target = config.decoder_vocab_size
     own = {} if config.share_encoder_decoder_embeddings or target is None else {"target_vocab_size": target}
     return translator_fields(config) | own | {"output_bias": True}
 
 
 def bart_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """BART: learned positions, of which the first two are not used, and a norm on the embeddings."""
     learned = {"position_embedding": "learned", "position_offset": 2, "sinusoid_layout": "interleaved"}
     return translator_fields(config) | learned | {"output_bias": True, "normalize_embedding": True}
 
 
 def m2m_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """M2M100 and NLLB: pre-norm, and positions that are counted from behind the padding's id."""
     positions = {"sinusoid_frequencies": "tensor2tensor", "position_offset": config.pad_token_id + 1}
     return translator_fields(config) | positions | {"norm_position": "pre"}
 
 
 def fsmt_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """FSMT: two vocabularies, and positions that are counted from behind the padding's id."""
     positions = {"sinusoid_frequencies": "tensor2tensor", "position_offset": config.pad_token_id + 1}
     sizes = {"vocab_size": config.src_vocab_size, "target_vocab_size": config.tgt_vocab_size}
     return translator_fields(config) | positions | sizes
 
 
 def gpt_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
+    """What GPT-1 and GPT-2 share."""
     return our_fields(config, fields) | {
         "d_ff": getattr(config, "n_inner", None) or 4 * config.n_embd,
         "position_embedding": "learned",
@@ -204,12 +210,22 @@ def gpt_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
 
 
 def gpt1_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """GPT-1: post-norm, and its own names of activation functions.
+
+    Raises:
+        CannotRepresent: an activation function that GPT-1 does not know.
+    """
     functions = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}  # what GPT-1 means by them
     require(config.afn in functions, f"afn={config.afn!r} is not one of: {', '.join(functions)}.")
     return gpt_fields(config, GPT_FIELDS) | {"activation_function": functions[config.afn]}
 
 
 def gpt2_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """GPT-2: pre-norm.
+
+    Raises:
+        CannotRepresent: cross-attention, or another scale of the scores.
+    """
     require(not config.add_cross_attention, "add_cross_attention=True: ours has a decoder-only model without it.")
     require(config.scale_attn_weights, "scale_attn_weights=False: ours divides scores by sqrt(d_k).")
     require(
@@ -232,6 +248,11 @@ def encoder_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
 
 
 def bert_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """BERT.
+
+    Raises:
+        CannotRepresent: relative positions, or a decoder.
+    """
     kind = getattr(config, "position_embedding_type", "absolute")
     require(kind == "absolute", f"position_embedding_type={kind!r}: ours adds absolute positions to the embeddings.")
     require(not config.is_decoder, "is_decoder=True: ours is an encoder.")
@@ -239,6 +260,7 @@ def bert_fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def distilbert_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """DistilBERT, which has no token types."""
     return encoder_fields(config, DISTILBERT_FIELDS)
 
 
@@ -314,6 +336,7 @@ MAPPINGS = {
 
 
 def rename(name: str, names: list[tuple[str, str]]) -> str:
+    """A name with its fragments replaced, one pair after the other."""
     for old, new in names:
         name = name.replace(old, new)
     return name

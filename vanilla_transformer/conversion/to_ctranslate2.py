@@ -70,6 +70,7 @@ class OurConverter(Converter):
         return [known.get(i, f"<unused{i}>") for i in range(size)]
 
     def make_spec(self) -> model_spec.ModelSpec:
+        """The specification that fits the model's family, filled with its weights."""
         config, body = self.config, self.model.base_model
         options = {
             "num_heads": config.num_heads,
@@ -94,6 +95,7 @@ class OurConverter(Converter):
         return spec
 
     def set_stack(self, spec: model_spec.LayerSpec, stack: nn.Module) -> None:
+        """Fill an encoder or decoder: embeddings, positions, layers and the last norm."""
         embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
         embeddings.weight = self.array(stack.embed_tokens.weight)
         spec.scale_embeddings = stack.embed_scale
@@ -128,15 +130,18 @@ class OurConverter(Converter):
         self.set_norm(spec.layer_norm, add_norm.norm)
 
     def set_linear(self, spec: common_spec.LinearSpec, linear: nn.Linear) -> None:
+        """Copy the weight (outputs, inputs), and the bias if there is one."""
         spec.weight = self.array(linear.weight)
         if linear.bias is not None:
             spec.bias = self.array(linear.bias)
 
     def set_norm(self, spec: common_spec.LayerNormSpec, norm: nn.LayerNorm) -> None:
+        """Copy scale and shift of a layer normalisation."""
         spec.gamma, spec.beta = self.array(norm.weight), self.array(norm.bias)
 
     @staticmethod
     def array(tensor: torch.Tensor) -> np.ndarray:
+        """The tensor as CTranslate2 takes it: float32, on the CPU."""
         return tensor.detach().float().cpu().numpy()
 
 

@@ -21,39 +21,50 @@ Caches = list[Tensor]  # key and value of each layer in turn, each (batch, heads
 
 
 def pairs(tensors: Caches) -> list[tuple[Tensor, Tensor]]:
+    """Key and value of each layer, from the flat list of a graph's inputs."""
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
 def flat(cache: DynamicCache) -> Caches:
+    """Keys and values of a cache as the flat list of a graph's outputs."""
     return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
 
 
 def cache_names(kind: str, layers: int) -> list[str]:
+    """Names of keys and values in the order of `flat`, such as past.0.key."""
     return [f"{kind}.{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
 
 
 class LanguageModel(nn.Module):
+    """A language model as a graph sees it: caches go in and come out as lists of tensors."""
+
     def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, past: Caches) -> tuple[Tensor, ...]:
+        """Ids (batch, new), mask (batch, past + new), caches -> logits (batch, new, vocab), caches with the new."""
         cache = DynamicCache(pairs(past))
         output = self.model(input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
         return (output.logits, *flat(cache))
 
 
 class TranslatorEncoder(nn.Module):
+    """An encoder with the projections of its output that cross-attention needs: they are made once a sentence."""
+
     def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.encoder, self.layers = model.model.encoder, model.model.decoder.layers
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Ids and mask (batch, source) -> key and value (batch, heads, source, width) of each decoder layer."""
         states = self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
         return tuple(tensor for layer in self.layers for tensor in layer.cross_attn.keys_and_values(states))
 
 
 class TranslatorDecoder(nn.Module):
+    """A decoder that is given the keys and values of the source, in the place of the encoder's output."""
+
     def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.decoder, self.lm_head, self.d_model = model.model.decoder, model.lm_head, model.config.d_model
@@ -61,6 +72,7 @@ class TranslatorDecoder(nn.Module):
     def forward(
         self, input_ids: Tensor, past: Caches, encoder_attention_mask: Tensor, cross: Caches
     ) -> tuple[Tensor, ...]:
+        """Ids (batch, new), own and cross caches -> logits (batch, new, vocab), own caches with the new."""
         cache = EncoderDecoderCache(DynamicCache(pairs(past)), DynamicCache(pairs(cross)))
         cache.is_updated = dict.fromkeys(range(len(self.decoder.layers)), True)  # the cross keys are all there
         batch, source_length = encoder_attention_mask.shape
@@ -82,6 +94,7 @@ class HeadOutputs(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Ids and mask (batch, length) -> what the model gives, in its order; `names` are their names."""
         output = self.model(input_ids, attention_mask=attention_mask)
         self.names = list(output)
         return tuple(output.values())
@@ -97,6 +110,7 @@ def dynamic(value: Tensor | list, *axes: int):
 def write_graph(
     module: nn.Module, file: Path, inputs: dict, free: dict, input_names: Iterable[str], output_names: Iterable[str]
 ) -> None:
+    """Trace the module with `inputs` by name, whose `free` axes may have any size, into an ONNX file."""
     program = torch.onnx.export(
         module.eval(),
         kwargs=inputs,
@@ -110,6 +124,7 @@ def write_graph(
 
 
 def empty_caches(model: PreTrainedModel, layers: int, length: int, batch: int = 2) -> Caches:
+    """Zeros as keys and values for tracing: (batch, num_heads, length, d_k) and (..., d_v) of each layer."""
     config = model.config
     widths = (config.d_k, config.d_v) * layers
     return [torch.zeros(batch, config.num_heads, length, width) for width in widths]
@@ -145,6 +160,7 @@ def export_onnx(model: PreTrainedModel, folder: Path) -> None:
 
 
 def export_translator(model: PreTrainedModel, folder: Path) -> None:
+    """Write encoder.onnx and decoder.onnx."""
     layers = model.config.decoder_layers
     source = {"input_ids": torch.full((2, 7), 3), "attention_mask": torch.ones(2, 7, dtype=torch.long)}
     free = {name: dynamic(tensor, 0, 1) for name, tensor in source.items()}

@@ -102,6 +102,7 @@ def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
 
 
 def require_usual_heads(config: PreTrainedConfig) -> None:
+    """Raise `CannotRepresent` unless d_k and d_v are d_model / num_heads."""
     usual = config.d_model // config.num_heads
     require(
         config.d_model % config.num_heads == 0 and (config.d_k, config.d_v) == (usual, usual),
@@ -110,6 +111,11 @@ def require_usual_heads(config: PreTrainedConfig) -> None:
 
 
 def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
+    """Load the weights, with 0 for biases of theirs that ours has not.
+
+    Raises:
+        CannotRepresent: other weights are missing or left over.
+    """
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
     parameters = dict(theirs.named_parameters())
     computed = ("bias", "embed_positions.weight")  # by theirs, or 0
@@ -122,6 +128,7 @@ def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tens
 
 
 def finish(theirs: PreTrainedModel, ours: PreTrainedModel) -> PreTrainedModel:
+    """Theirs in evaluation mode, with the generation settings of ours that theirs knows."""
     settings = copy.deepcopy(ours.generation_config)
     if getattr(settings, "gnmt_length_penalty", False):
         print(

@@ -20,18 +20,22 @@ CHECKED_ROWS_OF_STREAM = 100
 
 
 def as_list(value: Any) -> list:
+    """The value, in a list unless it is one."""
     return value if isinstance(value, list) else [value]
 
 
 def is_empty(value: Any) -> bool:
+    """Whether there is nothing to learn from: None, no items, or a text of white space."""
     return value is None or value == [] or (isinstance(value, str) and not value.strip())
 
 
 def check_text(value: Any, row: Row) -> str | None:
+    """A text, empty or not."""
     return None if isinstance(value, str) else f"{short(value)} is not a text"
 
 
 def check_class(value: Any, row: Row) -> str | None:
+    """The class of a text: a text or a whole number."""
     if isinstance(value, list):
         return f"{short(value)} is a list, where each text has one class; for lists of classes there is multi_label"
     if is_empty(value) or not isinstance(value, str | int):
@@ -40,12 +44,14 @@ def check_class(value: Any, row: Row) -> str | None:
 
 
 def check_classes(value: Any, row: Row) -> str | None:
+    """The classes of a text: a list, which may be empty."""
     if not isinstance(value, list):
         return f"{short(value)} is not a list of classes; for one class to a text there is classification"
     return next(filter(None, (check_class(label, row) for label in value)), None)
 
 
 def check_numbers(value: Any, row: Row) -> str | None:
+    """A finite number, or a list of them."""
     if value == []:
         return "[] holds no number"
     for number in as_list(value):
@@ -57,6 +63,7 @@ def check_numbers(value: Any, row: Row) -> str | None:
 
 
 def check_tokens(value: Any, row: Row) -> str | None:
+    """The words of a sentence: texts, none of them empty."""
     if not isinstance(value, list):
         return f"{short(value)} is not a list of tokens"
     wrong = [token for token in value if is_empty(token) or not isinstance(token, str)]
@@ -64,12 +71,14 @@ def check_tokens(value: Any, row: Row) -> str | None:
 
 
 def check_tags(value: Any, row: Row) -> str | None:
+    """A class for each of the row's tokens."""
     if not isinstance(value, list) or len(value) != len(row["tokens"]):
         return f"{short(value)} is not a list of {len(row['tokens'])} tags, one for each token"
     return check_classes(value, row)
 
 
 def check_answers(value: Any, row: Row) -> str | None:
+    """Answers as in SQuAD, each of which stands in the row's context where it says."""
     texts, starts = (value.get(name) if isinstance(value, dict) else None for name in ("text", "answer_start"))
     if not isinstance(texts, list) or not isinstance(starts, list):
         return f'{short(value)} is not {{"text": [...], "answer_start": [...]}}'
@@ -103,6 +112,7 @@ TEXT_COLUMNS = {
 
 
 def has_text(row: Row, task: str) -> bool:
+    """Whether no text of the row is empty."""
     return not any(is_empty(row[name]) for name in TEXT_COLUMNS[task])
 
 
@@ -117,6 +127,7 @@ def faults(row: Row, task: str) -> Iterator[tuple[str, str]]:
 
 
 def each_row(rows: Rows) -> Iterator[Row]:
+    """The rows one by one, read in batches."""
     for batch in rows.iter(BATCH_SIZE):
         for values in zip(*batch.values(), strict=True):
             yield dict(zip(batch, values, strict=True))

@@ -17,6 +17,7 @@ def member_names(feature: Any) -> Iterable[str]:
 
 
 def take_members(batch: dict[str, list], paths: dict[str, tuple[str, str]]) -> dict[str, list]:
+    """For each path such as `translation.de`, the column of that member of the records."""
     return {path: [record and record[member] for record in batch[name]] for path, (name, member) in paths.items()}
 
 

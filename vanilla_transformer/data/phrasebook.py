@@ -73,21 +73,25 @@ def random_moment(rng: Random) -> datetime.datetime:
 
 
 def date(rng: Random, locale: Locale) -> list[str]:
+    """A day, with and without its year."""
     drawn = random_moment(rng)
     forms = [format_date(drawn, length, locale) for length in ("long", "full", "medium", "short")]
     return [*forms, format_skeleton("MMMMd", drawn, locale=locale)]
 
 
 def month(rng: Random, locale: Locale) -> list[str]:
+    """A month of a year."""
     return [format_skeleton("yMMMM", random_moment(rng), locale=locale)]
 
 
 def time(rng: Random, locale: Locale) -> list[str]:
+    """A time of day, to the minute or the second."""
     drawn = random_moment(rng)
     return [format_time(drawn, length, locale=locale) for length in ("short", "medium")]
 
 
 def moment(rng: Random, locale: Locale) -> list[str]:
+    """A day and a time of day."""
     drawn = random_moment(rng)
     return [format_datetime(drawn, length, locale=locale) for length in ("medium", "short")]
 
@@ -101,12 +105,14 @@ def relative(direction: int, rng: Random, locale: Locale) -> list[str]:
 
 
 def quantity(value: float, unit: str, length: str, locale: Locale) -> str:
+    """A number of a unit, by its name in CLDR such as "length-meter"; `length` is "long" or "short"."""
     text = format_unit(value, unit, length, locale=locale)
     # Where CLDR inherits a "long" pattern from the "short" one, Babel writes the identifier of the unit.
     return format_unit(value, unit, "short", locale=locale) if unit in text else text
 
 
 def measure(units: tuple[str, ...], rng: Random, locale: Locale) -> list[str]:
+    """A quantity of one of the units, below 1000, written out and abbreviated."""
     value = rng.randrange(1, 10 ** rng.randint(1, 3)) + rng.choice((0, 0, rng.randint(1, 9) / 10))
     unit = rng.choice(units)
     return [quantity(value, unit, length, locale) for length in ("long", "short")]
@@ -122,6 +128,7 @@ def random_duration(rng: Random) -> dict[str, int]:
 
 
 def duration(rng: Random, locale: Locale) -> list[str]:
+    """A length of time in up to three units, written out and abbreviated."""
     drawn = random_duration(rng)
     return [
         format_list([quantity(n, f"duration-{unit}", length, locale) for unit, n in drawn.items()], locale=locale)
@@ -130,25 +137,30 @@ def duration(rng: Random, locale: Locale) -> list[str]:
 
 
 def money(rng: Random, locale: Locale) -> list[str]:
+    """An amount of a currency, from a cent to a million, by its name and by its symbol."""
     cents = rng.choice((1, 100)) * rng.randrange(1, 10 ** rng.randint(2, 6))
     amount = partial(format_currency, Decimal(cents) / 100, rng.choice(NAMES["currency"]), locale=locale)
     return [amount(format_type="name"), amount(format_type="standard")]
 
 
 def number(rng: Random, locale: Locale) -> list[str]:
+    """A whole number below ten million, with the locale's separators."""
     return [format_decimal(rng.randrange(1, 10 ** rng.randint(2, 7)), locale=locale)]
 
 
 def percentage(rng: Random, locale: Locale) -> list[str]:
+    """A whole number of percent, 1 to 100."""
     return [format_percent(Decimal(rng.randint(1, 100)) / 100, locale=locale)]
 
 
 def name_of(kind: str, code: str, locale: Locale) -> str | None:
+    """What a locale calls a country, language or currency; None where it has no name for it."""
     names = {"country": locale.territories, "language": locale.languages, "currency": locale.currencies}
     return names[kind].get(code)
 
 
 def named(kind: str, rng: Random, locale: Locale) -> list[str | None]:
+    """The name of a country, language or currency."""
     return [name_of(kind, rng.choice(NAMES[kind]), locale)]
 
 
@@ -265,6 +277,8 @@ def sentence(template: str, rng: Random) -> tuple[str, dict[str, tuple[int, str]
 
 
 class Example(NamedTuple):
+    """What a task drew: a row of data, and by what rows are compared and kept together."""
+
     given: str  # what a model is given: one text has one answer
     group: str  # what no two splits may share
     row: dict[str, Any]
@@ -278,6 +292,8 @@ def draw_fact(rng: Random, locales: list[Locale]) -> list[list[str]]:
 
 
 def translation(rng: Random, source: Locale, target: Locale) -> Iterator[Example]:
+    """First the names of countries, languages and currencies, each once; then phrases, in one form each."""
+
     def pair(one: str, other: str, is_name: bool = False) -> Example:
         return Example(one, other, {"source": one, "target": other}, is_name)
 
@@ -296,6 +312,7 @@ def translation(rng: Random, source: Locale, target: Locale) -> Iterator[Example
 
 
 def classification(rng: Random) -> Iterator[Example]:
+    """Phrases that only one of the `CLASSIFIED_LOCALES` says so, with the name of that locale."""
     locales = [Locale.parse(name) for name in CLASSIFIED_LOCALES]
     while True:
         fact = draw_fact(rng, locales)
@@ -307,6 +324,7 @@ def classification(rng: Random) -> Iterator[Example]:
 
 
 def regression(rng: Random) -> Iterator[Example]:
+    """Durations in English, with log10 of their seconds."""
     while True:
         state = rng.getrandbits(64)
         text = rng.choice(say("duration", Random(state), ENGLISH))
@@ -315,6 +333,7 @@ def regression(rng: Random) -> Iterator[Example]:
 
 
 def tagging(rng: Random) -> Iterator[Example]:
+    """Sentences in words, with the phrases in them as BIO tags."""
     while True:
         text, spans = sentence(rng.choice(list(TEMPLATES)), rng)
         tokens = list(TOKEN.finditer(text))
@@ -327,6 +346,7 @@ def tagging(rng: Random) -> Iterator[Example]:
 
 
 def question_answering(rng: Random) -> Iterator[Example]:
+    """Texts of three sentences, with each question about them. Every answer stands there once."""
     ids = count()
     while True:
         context, answered = "", []
@@ -343,6 +363,7 @@ def question_answering(rng: Random) -> Iterator[Example]:
 
 
 def language_modeling(rng: Random) -> Iterator[Example]:
+    """Documents of three to six sentences and a list."""
     while True:
         templates = [*rng.sample(list(TEMPLATES), rng.randint(3, 6)), "Also on the list: {listing}."]
         text = " ".join(sentence(template, rng)[0] for template in templates)
@@ -369,6 +390,7 @@ def unambiguous(examples: Iterator[Example], size: int) -> list[Example]:
 
 
 def words(example: Example) -> set[str]:
+    """The words of an example, which a held-out one shares with training."""
     return set(WORD.findall(f"{example.given} {example.group}"))
 
 

@@ -27,6 +27,12 @@ Rows = Dataset | IterableDataset
 
 @dataclass
 class DataArguments:
+    """Options of the data: where they come from, what their columns are called, and how many are used.
+
+    Raises:
+        ValueError: options that exclude each other, or a number out of its range.
+    """
+
     dataset: str = field(
         default="phrasebook",
         metadata={"help": "The embedded phrasebook, or a data set on the Hub by its name, or in a folder."},
@@ -176,6 +182,7 @@ def check_file(file: str, kind: str, streaming: bool) -> None:
 
 
 def without_mark(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Texts without the byte order mark that a file may begin with."""
     return {"text": [text.removeprefix(BYTE_ORDER_MARK) for text in batch["text"]]}
 
 
@@ -200,6 +207,12 @@ def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
 
 
 def read_files(files: list[str], args: DataArguments, task: str, columns: dict[str, str]) -> list[Source]:
+    """The local files of one split; two files of parallel lines are one source.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a name that tells no format, or a file that cannot be read.
+    """
     for file in files:
         if not Path(file).is_file():
             raise FileNotFoundError(f"{file}: there is no such file.")
@@ -219,6 +232,11 @@ def read_files(files: list[str], args: DataArguments, task: str, columns: dict[s
 
 
 def read_hub(args: DataArguments) -> dict[str, list[Source]]:
+    """The splits of a data set on the Hub, under our names.
+
+    Raises:
+        ValueError: it has no split of a name that was given.
+    """
     available = load_dataset(
         args.dataset, args.dataset_config, revision=args.dataset_revision, streaming=args.streaming
     )
@@ -234,6 +252,11 @@ def read_hub(args: DataArguments) -> dict[str, list[Source]]:
 
 
 def read_sources(args: DataArguments, task: str, columns: dict[str, str]) -> dict[str, list[Source]]:
+    """Where each split comes from, with the columns that it has there.
+
+    Raises:
+        FileNotFoundError, ValueError: see `read_files` and `read_hub`; or the phrasebook has no data for the task.
+    """
     if args.files:
         return {split: read_files(files, args, task, columns) for split, files in args.files.items()}
     if args.dataset != "phrasebook":

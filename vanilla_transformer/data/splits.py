@@ -26,10 +26,12 @@ from vanilla_transformer.data.sources import DataArguments, Row, Rows, Source, p
 
 
 def is_held_out(row: Row, fraction: float, seed: int) -> bool:
+    """Whether a row of a stream belongs to validation, by the hash of its text."""
     return zlib.crc32(f"{seed} {row['text']}".encode()) < fraction * 2**32
 
 
 def is_kept(row: Row, fraction: float, seed: int) -> bool:
+    """Whether a row of a stream belongs to training."""
     return not is_held_out(row, fraction, seed)
 
 
@@ -74,6 +76,7 @@ def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[st
 
 
 def first_rows(rows: Rows, limit: int | None) -> Rows:
+    """The first `limit` rows; all of them where that is None."""
     if limit is None or (isinstance(rows, Dataset) and limit >= len(rows)):
         return rows
     return rows.take(limit)

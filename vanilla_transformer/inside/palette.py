@@ -22,6 +22,7 @@ class Theme(NamedTuple):
 
     @property
     def curves(self) -> list[str]:
+        """The colours for curves, in the order in which a figure takes them."""
         return list(self[3:])
 
 

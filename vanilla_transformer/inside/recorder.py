@@ -54,6 +54,7 @@ class Step:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The size of each of `axes`."""
         return tuple(self.tensor.shape)
 
 
@@ -136,6 +137,7 @@ class Recorder(TorchFunctionMode):
             )
 
     def watch_all(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
+        """Watch every part of the layer; the handles take the hooks off again."""
         # The encoder may share modules with the decoder and come first.
         yield self.stack.register_forward_pre_hook(lambda *_: self.steps.clear())
         yield from self.watch_embedding()
@@ -148,6 +150,7 @@ class Recorder(TorchFunctionMode):
         yield from self.watch_output(model)
 
     def watch_embedding(self) -> Iterator[RemovableHandle]:
+        """Section 3.4 and 3.5: tokens, their vectors, positions, and the sum."""
         tokens = Result("tokens", "t", STATES[:2])
         yield from self.watch(self.stack.embed_tokens, EMBEDDING, tokens, Result("embeddings", "E = W_E[t]"))
         angle = "pos / 10000^(2i/d_model)"
@@ -170,6 +173,7 @@ class Recorder(TorchFunctionMode):
         yield from self.watch(attention.o_proj, part, heads, Result("output projection", "C W_O"))
 
     def watch_add_norm(self, part: str, add_norm: nn.Module) -> Iterator[RemovableHandle]:
+        """The residual connection and layer norm around a sub-layer (section 3.1), in the model's order of them."""
         residual = Result("residual", f"X + Sublayer({self.x})")
         if self.pre_norm:
             yield from self.watch(add_norm.norm, part, after=Result("layer norm", self.x))
@@ -180,6 +184,7 @@ class Recorder(TorchFunctionMode):
             yield from self.watch(add_norm.norm, part, residual, None if no_norm else normed)
 
     def watch_feed_forward(self, network: nn.Module) -> Iterator[RemovableHandle]:
+        """Equation 2."""
         inner = ("batch", "length", "d_ff")
         name = self.config.activation_function
         function = "max(0, H)" if name == "relu" else f"{name}(H)"
@@ -188,6 +193,7 @@ class Recorder(TorchFunctionMode):
         yield from self.watch(network.fc2, FEED_FORWARD, Result("activation", function, inner), output)
 
     def watch_output(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
+        """What comes from the layer before, leaves this one and the stack, and the logits if the model has any."""
         if self.previous is not None:
             arrived = Result("layer input", "X, the output of the layer before")
             yield from self.watch(self.previous, EMBEDDING, after=arrived)
@@ -221,6 +227,7 @@ class Recorder(TorchFunctionMode):
         self.add(part, Result("heads", "head = A V", (*queries, "d_v")), heads.result, heads.source)
 
     def calls(self, name: str) -> list[Operation]:
+        """The operations of this name since the last attention began, in their order."""
         return [operation for operation in self.operations if operation.name == name]
 
 
@@ -252,6 +259,7 @@ ALL_MASK_ATTENTION_FUNCTIONS.register("recorded", whole_mask)
 
 @contextmanager
 def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """A `with` block in which the model's attention is another one."""
     usual = model.config._attn_implementation
     model.set_attn_implementation(name)
     try:
@@ -269,6 +277,7 @@ def find_stacks(model: PreTrainedModel) -> dict[str, nn.Module]:
 
 
 def check_index(name: str, index: int, size: int) -> None:
+    """Raise a ValueError unless `index` is one of 0 to `size` - 1."""
     if not 0 <= index < size:
         raise ValueError(f"{name}={index} does not exist: the model has {name}s 0 to {size - 1}.")
 

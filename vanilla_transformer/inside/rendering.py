@@ -55,6 +55,8 @@ class Walk:
 
 @dataclass
 class Cell:
+    """What one entry of a matrix shows."""
+
     text: str
     strength: float = 0.0  # the value divided by the matrix' largest magnitude: -1 to 1
 
@@ -84,6 +86,7 @@ def matrix_cells(step: Step, matrix: Tensor, precision: int, max_columns: int) -
 
 
 def shortened_labels(names: list[str] | None, size: int, limit: int) -> list[str]:
+    """The labels of the rows or columns that `kept` leaves; numbers where there are no names."""
     names = [str(i) for i in range(size)] if names is None else names
     return ["…" if i is None else names[i] for i in kept(size, limit)]
 
@@ -104,10 +107,12 @@ def tables(
 
 
 def described_shape(step: Step) -> str:
+    """Such as "batch 1 × length 5 × d_model 8"."""
     return " × ".join(f"{axis} {size}" for axis, size in zip(step.axes, step.shape, strict=True))
 
 
 def agreement(walk: Walk, step: Step) -> str:
+    """How far a step is from the published values; "" where there are none."""
     difference = walk.difference(step)
     return "" if difference is None else f"as printed, within {difference:.1g}"
 
@@ -136,6 +141,7 @@ def print_walk(walk: Walk, precision: int, console: Console | None = None) -> No
 
 
 def colored(cell: Cell) -> str:
+    """The cell in rich's markup: blue for positive, red for negative, bold for large, dim for small values."""
     if abs(cell.strength) < 0.05:
         return f"[dim]{cell.text}[/]"
     color = "blue" if cell.strength > 0 else "red"
@@ -161,6 +167,7 @@ STYLE += """
 
 
 def matrix_html(row_labels: list[str], column_labels: list[str], rows: list[list[Cell]]) -> str:
+    """A matrix as an HTML table, each cell shaded by its strength."""
     header = "".join(f"<th>{escape(label)}</th>" for label in column_labels)
     lines = [f"<table><tr><th></th>{header}</tr>"]
     for label, row in zip(row_labels, rows, strict=True):
@@ -176,6 +183,7 @@ def background(strength: float) -> str:
 
 
 def step_html(walk: Walk, step: Step, precision: int) -> str:
+    """A step as an HTML section: name, equation, shape, source and matrices."""
     matrices = "\n".join(matrix_html(*table) for table in tables(walk, step, precision))
     return (
         f'<section><span class="name">{escape(step.name)}</span><span class="equation">{escape(step.equation)}</span>'

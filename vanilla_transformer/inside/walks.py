@@ -18,6 +18,7 @@ def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
 
 
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
+    """The text of each token of ids (batch, length), with marks for spaces and line breaks."""
     visible = str.maketrans({" ": "␣", "\n": "⏎"})
     return [[tokenizer.decode([token]).translate(visible) for token in row] for row in ids.tolist()]
 

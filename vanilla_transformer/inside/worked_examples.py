@@ -82,7 +82,7 @@ def bare_encoder(vectors: Tensor, num_heads: int, d_k: int, d_ff: int) -> Vanill
             position_embedding="learned",
             max_position_embeddings=tokens,
             scale_embedding=False,
-        )  # fmt: skip
+        )
     ).eval()
     encoder.embed_tokens.weight.copy_(vectors)
     encoder.embed_positions.weight.zero_()
@@ -132,10 +132,12 @@ SMALL = {"vocab_size": 20, "d_model": 16, "num_heads": 2, "d_ff": 32, "num_layer
 
 
 def causal_model() -> VanillaTransformerDecoderModel:
+    """A small decoder that was not trained."""
     return VanillaTransformerDecoderModel(VanillaTransformerDecoderConfig(**SMALL)).eval()
 
 
 def padding_model() -> VanillaTransformerEncoderModel:
+    """A small encoder that was not trained."""
     return VanillaTransformerEncoderModel(VanillaTransformerEncoderConfig(**SMALL)).eval()
 
 

@@ -30,6 +30,12 @@ PROBLEMS = {
 
 @dataclass
 class ClassifierArguments(RecipeArguments):
+    """Options of training: the recipe's, which kind of labels, and the longest text.
+
+    Raises:
+        ValueError: an unknown kind of labels.
+    """
+
     task: str = field(
         default="classification",
         metadata={
@@ -81,6 +87,7 @@ def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrained
 
 
 def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
+    """The scores of a model's outputs (rows, classes), by what its config says of the problem."""
     if config.problem_type == "regression":
         return regression_scores(prediction.predictions, prediction.label_ids)
     if config.problem_type == "multi_label_classification":
@@ -89,6 +96,7 @@ def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str,
 
 
 def evaluate(trainer: Trainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
+    """Loss and scores on rows of text and label."""
     encoded = encode(rows, trainer.processing_class, trainer.model.config, trainer.args.max_length)
     return measure(trainer, encoded), {}
 
@@ -97,6 +105,7 @@ class ClassificationTask(Task):
     """One class, several, and numbers are data of three kinds, under the same head."""
 
     def data_for(self, arguments: ClassifierArguments) -> str:
+        """The kind of labels that the arguments name."""
         return arguments.task
 
 

@@ -15,6 +15,8 @@ from vanilla_transformer.training.task import Notes, Rows, Task, measure
 
 @dataclass
 class LanguageModelArguments(RecipeArguments):
+    """Options of training: the recipe's, and the length of a row."""
+
     block_size: int = field(default=256, metadata={"help": "Tokens of one training row, filled with documents."})
 
 
@@ -36,6 +38,7 @@ def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, block_size: int) -> R
 
 
 def evaluate(trainer: Trainer, rows: Rows) -> tuple[dict[str, float], Notes]:
+    """Loss in nats per token, perplexity, and bits per byte of the text."""
     tokenizer = trainer.processing_class
     loss = measure(trainer, encode(rows, tokenizer, trainer.args.block_size))["loss"]
     texts = [row["text"] for row in rows]

@@ -16,6 +16,8 @@ from vanilla_transformer.training.task import Notes, Rows, Task, measure
 
 @dataclass
 class MaskedLanguageModelArguments(RecipeArguments):
+    """Options of training: the recipe's, the longest text, and how much of it is masked."""
+
     max_length: int = field(default=256, metadata={"help": "Cut texts into pieces of so many tokens."})
     mask_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are to be predicted."})
 
@@ -26,6 +28,7 @@ class ReproducibleMasking(DataCollatorForLanguageModeling):
     """
 
     def torch_mask_tokens(self, inputs: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+        """Masked inputs and their labels, as the library's, from the batch's own seed."""
         self.generator = torch.Generator().manual_seed(zlib.crc32(inputs.numpy().tobytes()))
         return super().torch_mask_tokens(inputs, *arguments, **options)
 
@@ -41,6 +44,7 @@ def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int) -> R
 
 
 def evaluate(trainer: Trainer, rows: Rows) -> tuple[dict[str, float], Notes]:
+    """Loss on masked tokens in nats, and its perplexity."""
     loss = measure(trainer, encode(rows, trainer.processing_class, trainer.args.max_length))["loss"]
     return {"loss": loss, "perplexity": math.exp(loss)}, {}
 

@@ -21,6 +21,8 @@ from vanilla_transformer.training.task import Notes, Task, measure
 
 @dataclass
 class TaggerArguments(RecipeArguments):
+    """Options of training: the recipe's, and the longest sentence."""
+
     max_length: int = field(default=512, metadata={"help": "Cut longer sentences to so many tokens."})
 
 
@@ -53,6 +55,7 @@ def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, label2id: dict[str
 
 
 def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
+    """The scores of a model's outputs (sentences, tokens, classes) at the tokens that have a label."""
     tags = config.id2label
     pairs = [
         [(tags[p], tags[t]) for p, t in zip(predicted, true, strict=True) if t != IGNORED_LABEL]
@@ -62,6 +65,7 @@ def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str,
 
 
 def evaluate(trainer: Trainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
+    """Loss and scores on rows of tokens and tags."""
     label2id = trainer.model.config.label2id
     return measure(trainer, encode(rows, trainer.processing_class, label2id, trainer.args.max_length)), {}
 

@@ -17,6 +17,8 @@ from vanilla_transformer.training.task import Notes, Task
 
 @dataclass
 class TranslationArguments(RecipeArguments):
+    """Options of training: the recipe's with the paper's batches and average, how it decodes, and how it is scored."""
+
     tokens_per_batch: int = with_default(RecipeArguments, "tokens_per_batch", 25_000)
     average_checkpoints: int = with_default(RecipeArguments, "average_checkpoints", 5)
     # None, where a saved model is scored, is what it was saved with.

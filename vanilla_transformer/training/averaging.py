@@ -28,6 +28,7 @@ TRAINING_FILES = (
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All weights of a checkpoint by name, from one file or several."""
     weights: dict[str, torch.Tensor] = {}
     for file in weight_files(Path(folder)):
         weights |= load_file(file)

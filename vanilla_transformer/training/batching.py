@@ -68,6 +68,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return ends
 
     def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, counted from 0, whose order the next pass gives."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -85,6 +86,7 @@ class TokenBudgetLoader(DataLoader):
     """A DataLoader over a `TokenBudgetSampler` that hands the Trainer's epoch on to it."""
 
     def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose batches the next pass gives."""
         self.batch_sampler.set_epoch(epoch)
 
 

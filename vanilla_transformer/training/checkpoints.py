@@ -169,6 +169,7 @@ NOT_COMPARED = {
 
 
 def config_differences(folder: Path, config: PreTrainedConfig) -> list[str]:
+    """What a checkpoint's config says otherwise, but for fields without a say in what is computed."""
     saved = json.loads((folder / CONFIG_NAME).read_text())
     if saved.get("model_type") != config.model_type:
         return [f"model_type is {config.model_type}, and was {saved.get('model_type')}"]
@@ -179,6 +180,7 @@ def config_differences(folder: Path, config: PreTrainedConfig) -> list[str]:
 
 
 def tokenizer_differences(folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
+    """Whether a checkpoint's tokenizer gives other ids, and for how many tokens; nothing where it has none."""
     file = folder / "tokenizer.json"
     if not file.is_file() or getattr(tokenizer, "backend_tokenizer", None) is None:
         return []

@@ -48,6 +48,11 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients that `forward` has computed, times that of the loss.
+
+        Raises:
+            RuntimeError: second derivatives are asked for.
+        """
         if torch.is_grad_enabled():  # as it is here under create_graph=True alone
             raise RuntimeError(
                 "A loss in chunks has no second derivatives: its gradients are computed along with it. Call "

@@ -81,6 +81,7 @@ def make_plain(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def forward(self: nn.Linear, x: Tensor) -> Tensor:
+    """x W^T + b, in the place of `nn.Linear.forward`."""
     return linear(x, self.weight, self.bias)
 
 

@@ -54,6 +54,7 @@ def translation_scores(
 
 
 def moses_tokenized(texts: list[str], options: BleuOptions) -> list[str]:
+    """The texts as Moses' tokenizer cuts them, with spaces between."""
     tokenizer = MosesTokenizer(options.moses_language)
     cut = [tokenizer.tokenize(text, return_str=True, escape=False) for text in texts]
     return [re.sub(r"(?<=\S)-(?=\S)", " ##AT##-##AT## ", text) for text in cut] if options.split_compounds else cut

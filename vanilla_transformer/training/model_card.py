@@ -113,6 +113,7 @@ def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
 
 
 def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    """A table with a header, in Markdown."""
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 

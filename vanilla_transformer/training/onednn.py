@@ -70,16 +70,19 @@ class OneDNNLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x W^T + b, as `linear` says."""
         return onednn_product(x, weight, bias)
 
     @staticmethod
     def setup_context(ctx, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        """Keep what the derivatives need: x and W."""
         x, weight, _ = inputs
         ctx.save_for_backward(x, weight)
         ctx.save_for_forward(x, weight)
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The gradients of x, W and b, as far as each is wanted."""
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         rows = gradient.flatten(0, -2)
@@ -91,6 +94,7 @@ class OneDNNLinear(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, x_tangent: Tensor | None, weight_tangent: Tensor | None, bias_tangent: Tensor | None) -> Tensor:
+        """The derivative in the direction of the tangents (forward mode)."""
         x, weight = ctx.saved_tensors
         tangents = [] if bias_tangent is None else [bias_tangent.expand(*x.shape[:-1], -1)]
         tangents += [] if x_tangent is None else [linear(x_tangent, weight)]

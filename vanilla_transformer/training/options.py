@@ -17,6 +17,8 @@ from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, make_fast
 
 @dataclass
 class ModelSource:
+    """Options of the model beside its config: a checkpoint or a size, and how it computes."""
+
     model_name_or_path: str | None = field(
         default=None,
         metadata={"help": "Continue from this checkpoint (a folder or a Hub name) instead of a new model."},

@@ -345,6 +345,11 @@ class PaperRecipe:
             shutil.rmtree(other, ignore_errors=True)
 
     def save_model(self, *arguments: Any, **options: Any) -> None:
+        """As the library's; also of a sharded model, the config names the model's own class.
+
+        Raises:
+            FloatingPointError: a weight is not finite.
+        """
         check_finite(self.model)
         name_as_unsharded(self.model)
         super().save_model(*arguments, **options)
@@ -378,6 +383,7 @@ class PaperRecipe:
         self.is_fsdp_enabled = False
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        """The paper's schedule (section 5.3), or the library's where the arguments ask for it."""
         if self.args.schedule == "library":
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
@@ -388,6 +394,7 @@ class PaperRecipe:
         return self.lr_scheduler
 
     def get_train_dataloader(self) -> DataLoader:
+        """Batches filled up to `tokens_per_batch` (section 5.1), or the library's where that is 0."""
         if not self.args.tokens_per_batch:
             return super().get_train_dataloader()
         # Each process draws its own batches, so the loader is not prepared (which would share them out once more).
@@ -415,8 +422,8 @@ class PaperRecipe:
 
 
 class RecipeTrainer(PaperRecipe, Trainer):
-    pass
+    """The library's Trainer with the paper's recipe."""
 
 
 class RecipeSeq2SeqTrainer(PaperRecipe, Seq2SeqTrainer):
-    pass
+    """The same for models that are evaluated by what they generate."""

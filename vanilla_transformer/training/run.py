@@ -24,6 +24,8 @@ MODEL_CARD = "README.md"  # written last: the sign of a finished run
 
 @dataclass
 class NewTokenizerArguments:
+    """Options of a tokenizer that is trained."""
+
     vocab_size: int = field(default=8000, metadata={"help": "Tokens of a tokenizer that is trained, at most."})
     tokenizer_kind: str = field(
         default="byte_bpe", metadata={"help": f"How a tokenizer that is trained cuts text: {' or '.join(KINDS)}."}
@@ -31,11 +33,14 @@ class NewTokenizerArguments:
     lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
 
     def train(self, texts: Iterable[str], template: str) -> PreTrainedTokenizerBase:
+        """A tokenizer trained on the texts; see `train_tokenizer`, of its errors too."""
         return train_tokenizer(texts, template, self.tokenizer_kind, self.vocab_size, self.lowercase)
 
 
 @dataclass
 class TokenizerArguments(NewTokenizerArguments):
+    """Options of the tokenizer: one that is there, or a new one."""
+
     tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "Use this tokenizer (a folder or a Hub name) instead of training one."}
     )

@@ -8,5 +8,6 @@ class PaperSchedule:
         self.d_model, self.warmup_steps = d_model, warmup_steps
 
     def __call__(self, steps_done: int) -> float:
+        """The learning rate of the step after `steps_done` others."""
         step = steps_done + 1
         return self.d_model**-0.5 * min(step**-0.5, step * self.warmup_steps**-1.5)

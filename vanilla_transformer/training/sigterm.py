@@ -21,15 +21,18 @@ class SaveOnSigterm(TrainerCallback):
     interrupting = False  # what is saved now would not be saved otherwise
 
     def ask(self, *_: Any) -> None:
+        """The handler of the signal: remember it until the step ends."""
         self.asked = True
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        """Listen to the signal."""
         self.asked = self.stopping = self.interrupting = False
         self.installed = threading.current_thread() is threading.main_thread()  # no other thread may handle signals
         if self.installed:
             self.previous = signal.signal(signal.SIGTERM, self.ask)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        """If any process was asked to: save after this step, and stop."""
         asked = self.asked
         if args.world_size > 1:
             # All stop after the same step: one that went on would wait for the others' gradients.
@@ -39,6 +42,7 @@ class SaveOnSigterm(TrainerCallback):
             self.asked = self.stopping = control.should_save = control.should_training_stop = True
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        """Leave out what the library does at the end of an epoch, if this one is broken off."""
         if self.stopping and state.epoch % 1 and state.global_step < state.max_steps:
             # The epoch has not ended: what is due at its end is due in the run that goes on.
             control.should_log = control.should_evaluate = control.should_save = False
@@ -46,6 +50,7 @@ class SaveOnSigterm(TrainerCallback):
             self.interrupting = False
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        """Hand the signal back, and exit if it has come."""
         if self.installed:
             signal.signal(signal.SIGTERM, self.previous)
         if self.stopping:
