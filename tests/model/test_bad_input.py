@@ -104,9 +104,9 @@ def test_a_special_token_outside_the_vocabulary_is_named_where_it_is_used(tmp_pa
     translator.save_pretrained(tmp_path)
     loaded = type(translator).from_pretrained(tmp_path)  # what does not use it works
     assert loaded(tokens(), decoder_input_ids=tokens()).logits.shape == (2, 7, 50)
-    with pytest.raises(ValueError, match="config.decoder_start_token_id is 1000000; .* ids, 0 to 49"):
+    with pytest.raises(ValueError, match=r"config.decoder_start_token_id is 1000000; .* ids, 0 to 49"):
         loaded(tokens(), labels=tokens())
-    with pytest.raises(ValueError, match="input_ids holds 1000000, .* The config's decoder_start_token_id is 1000000"):
+    with pytest.raises(ValueError, match=r"input_ids holds 1000000, .* The config's decoder_start_token_id is 1000000"):
         loaded.generate(tokens(), max_new_tokens=2)
 
 
@@ -190,12 +190,12 @@ def test_labels_of_the_wrong_shape(make, shape):
 
 
 def test_labels_of_another_kind():
-    with pytest.raises(ValueError, match="labels has dtype torch.float32; it must be torch.int64"):
+    with pytest.raises(ValueError, match=r"labels has dtype torch.float32; it must be torch.int64"):
         decoder_only()(tokens(), labels=tokens().float())
     with pytest.raises(TypeError, match="labels is of type list; it must be a tensor"):
         encoder_only()(tokens(1, 2), labels=[[3, 4]])
     model = encoder_only(VanillaTransformerForSequenceClassification, num_labels=3)
-    with pytest.raises(ValueError, match="labels holds 2.0; multi_label_classification needs numbers from 0 to 1"):
+    with pytest.raises(ValueError, match=r"labels holds 2.0; multi_label_classification needs numbers from 0 to 1"):
         model(tokens(), labels=torch.full((2, 3), 2.0))
     model = encoder_only(VanillaTransformerForQuestionAnswering)
     with pytest.raises(ValueError, match=r"end_positions has shape \(3,\); it must be \(batch,\) = \(2,\)"):
