@@ -106,7 +106,7 @@ def test_a_special_token_outside_the_vocabulary_is_named_where_it_is_used(tmp_pa
     assert loaded(tokens(), decoder_input_ids=tokens()).logits.shape == (2, 7, 50)
     with pytest.raises(ValueError, match=r"config.decoder_start_token_id is 1000000; .* ids, 0 to 49"):
         loaded(tokens(), labels=tokens())
-    with pytest.raises(ValueError, match=r"input_ids holds 1000000, .* The config's decoder_start_token_id is 1000000"):
+    with pytest.raises(ValueError, match=r"input_ids holds 1000000, .*config's decoder_start_token_id is 1000000"):
         loaded.generate(tokens(), max_new_tokens=2)
 
 
