@@ -1,4 +1,4 @@
-"""Random configs, inputs and files: a right result, or an error that says what was wrong with what.
+"""Random configs, inputs, files and command lines: a right result, or an error that says what was wrong with what.
 
 Right is what an independent way gives: a sequence by itself for one in a padded batch, no cache for a cache, Equation
 1 as it stands for every faster form of it. An error is one that the project, or the library's check of a config,
@@ -7,11 +7,12 @@ RuntimeError, fails. `make test` draws 100 examples, always the same; the slow s
 """
 
 import gzip
+import io
 import json
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,10 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
+from vanilla_transformer.__main__ import COMMANDS, command
+from vanilla_transformer.command_line import run_command
 from vanilla_transformer.data import DataArguments, load_splits
+from vanilla_transformer.loading import load_model
 
 
 Draw = Callable[[st.SearchStrategy], Any]
@@ -56,7 +60,9 @@ def only_clear_errors(names: tuple[str, ...]) -> Iterator[None]:
     except (ValueError, TypeError, OSError, StrictDataclassError) as error:
         raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
         ours = ROOT in Path(raised_in).parents and ".venv" not in raised_in
-        if not (ours or isinstance(error, StrictDataclassError)) or not any(name in str(error) for name in names):
+        if not (ours or isinstance(error, StrictDataclassError | OSError)) or not any(
+            name in str(error) for name in names
+        ):
             raise AssertionError(f"This error does not tell what to do about {names}.") from error
 
 
@@ -304,14 +310,77 @@ def data_files(draw: Draw) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Saved folders and command lines
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def damaged_model(draw: Draw) -> Iterator[Path]:
+    """A saved language model, of which one file is damaged: cut, changed in one field, replaced or gone."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "model"
+        decoder_only().save_pretrained(folder)
+        path = folder / draw(st.sampled_from(["config.json", "model.safetensors", "generation_config.json"]))
+        content = path.read_bytes()
+        if path.name == "config.json" and draw(st.booleans()):
+            fields = json.loads(content)
+            fields[draw(st.sampled_from(sorted(GOOD_FIELDS)))] = draw(ODD_VALUES)
+            content = json.dumps(fields).encode()
+        elif draw(st.booleans()):
+            content = content[: draw(st.integers(0, len(content)))]
+        else:
+            content = b"{" + draw(st.binary(max_size=20))
+        path.write_bytes(content)
+        yield folder
+
+
+def saved_folders(draw: Draw) -> None:
+    with damaged_model(draw) as folder, only_clear_errors((str(folder), "must be", *GOOD_FIELDS)):
+        model = load_model(folder)
+        assert model(torch.tensor([[3, 4]])).logits.isfinite().all()
+
+
+WORDS = (
+    "--model",
+    "--num_beams",
+    "--batch_size",
+    "--max_new_tokens",
+    "--output",
+    "--to",
+    "--layer",
+    "--example",
+    "--hlep",
+)
+
+
+def command_lines(draw: Draw) -> None:
+    name = draw(st.sampled_from([*(name for name in COMMANDS if name != "push"), "trainslate", "--help"]))
+    with damaged_model(draw) as folder, chdir(folder.parent), pytest.MonkeyPatch.context() as patch:
+        (folder / "config.json").write_text("{")  # so that no command has anything to do
+        values = st.sampled_from([str(folder), "./nowhere", "-1", "0", "many", "", "--help"])
+        words = draw(st.lists(st.sampled_from(WORDS) | values, max_size=5))
+        patch.setattr("sys.argv", ["vanilla-transformer", name, *words])
+        output, errors, code = io.StringIO(), io.StringIO(), None
+        try:
+            with redirect_stdout(output), redirect_stderr(errors):
+                run_command(command)
+        except SystemExit as end:
+            code = end.code
+    assert code in (None, 0, 2)
+    assert code != 2 or "error: " in errors.getvalue().splitlines()[-1], errors.getvalue()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # All of it
 # ---------------------------------------------------------------------------------------------------------------------
 
 EXAMPLES = {
-    configs: 25,
+    configs: 20,
     every_form_of_attention_with_and_without_padding_and_cache: 20,
-    odd_inputs: 35,
-    data_files: 20,
+    odd_inputs: 25,
+    data_files: 15,
+    saved_folders: 10,
+    command_lines: 10,
 }
 
 
