@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gradio as gr
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import cached_file
@@ -14,7 +13,7 @@ from transformers.utils import cached_file
 import modeling_vanilla_transformer
 import vanilla_transformer
 from vanilla_transformer.conversion.mapping import MAPPINGS
-from vanilla_transformer.loading import load_whole
+from vanilla_transformer.loading import check_source, load_whole
 
 
 LONGEST_INPUT = 300  # characters
@@ -60,23 +59,14 @@ def load(source: str, trust_remote_code: bool = False) -> Loaded:
         FileNotFoundError: there is no such folder. A name on the Hub is one of an owner and one of a model.
         ValueError: it is no model of this project, has no head that the demo can show, or is not whole.
     """
-    path = Path(source)
-    if not path.is_dir() and (len(path.parts) != 2 or path.parent.is_dir()):
-        raise FileNotFoundError(f"{source}: there is no such folder. Train a model first with: make quickstart")
+    check_source(source)
     settings, _ = PreTrainedConfig.get_config_dict(source)
     head = check_settings(source, settings)
     revision = settings.get("_commit_hash")  # all files of the Hub are of one commit, also if another comes meanwhile
-    try:
-        model = load_whole(
-            class_for(source, settings, AUTO_CLASSES[head], revision, trust_remote_code),
-            source,
-            revision=revision or "main",
-            attn_implementation="eager",
-        )
-    except StrictDataclassError as error:
-        raise ValueError(f"{source} has a config.json that cannot be: {' '.join(str(error).split())}") from error
+    loaded_class = class_for(source, settings, AUTO_CLASSES[head], revision, trust_remote_code)
+    model = load_whole(loaded_class, source, revision=revision or "main", attn_implementation="eager")
     tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main", trust_remote_code=trust_remote_code)
-    return Loaded(path.name, head, model, tokenizer)
+    return Loaded(Path(source).name, head, model, tokenizer)
 
 
 def check_settings(source: str, settings: dict) -> str:

@@ -1,5 +1,6 @@
 """Saved models of this project: under their own heads, by the installed classes, and none with damaged weights."""
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,11 +55,19 @@ def check_source(source: str | Path, short_names: bool = False) -> None:
 
     Raises:
         FileNotFoundError: there is no such folder, or it holds no model.
+        ValueError: its config.json is no JSON, or no object.
     """
     path = Path(source)
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        file = path / "config.json"
+        if not file.is_file():
             raise FileNotFoundError(f"{source} holds no model: it has no config.json.")
+        try:
+            settings = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{file} is not a valid JSON file: {error}.") from error
+        if not isinstance(settings, dict):
+            raise ValueError(f"{file} holds {settings!r}; it must be an object with a model's settings.")
         return
     may_be_a_name = (len(path.parts) == 2 and not path.parent.is_dir()) or (short_names and len(path.parts) == 1)
     if not may_be_a_name or path.is_file():
@@ -153,8 +162,10 @@ def load_whole(loaded_class: type[PreTrainedModel], source: str | Path, **option
                 ignore_mismatched_sizes=True,  # so that they are in the report
                 **options,
             )
-    except (RuntimeError, SafetensorError, StrictDataclassError) as error:
-        raise ValueError(f"{source} cannot be loaded: {error}") from error
+    except SafetensorError as error:
+        raise ValueError(f"{source}: the file of its weights is damaged or cut short ({error}).") from error
+    except (RuntimeError, StrictDataclassError) as error:
+        raise ValueError(f"{source} cannot be loaded: {' '.join(str(error).split())}") from error
     check_weights(source, model, report)
     return model.eval()
 

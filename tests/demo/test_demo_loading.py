@@ -106,17 +106,17 @@ BROKEN = {
     ),
     "a weight missing": (
         lambda folder: change_weights(folder, lambda w: w.pop("model.decoder.layers.1.feed_forward.fc1.weight")),
-        "1 of its weights are missing, such as model.decoder.layers.1.feed_forward.fc1.weight",
+        "lacks weights that its config asks for: model.decoder.layers.1.feed_forward.fc1.weight",
     ),
     "a weight not a number": (
         lambda folder: change_weights(
             folder, lambda w: w["model.decoder.layers.0.feed_forward.fc2.bias"].fill_(float("nan"))
         ),
-        "1 of its weights are not finite, such as model.decoder.layers.0.feed_forward.fc2.bias",
+        "has weights that are not finite numbers: model.decoder.layers.0.feed_forward.fc2.bias",
     ),
     "another width": (
         lambda folder: change_json(folder / "config.json", d_model=64),
-        "of a shape that its config.json does not say",
+        "has weights of other shapes than its config says",
     ),
     "a negative number of heads": (lambda folder: change_json(folder / "config.json", num_heads=-3), "num_heads"),
     "a width in words": (lambda folder: change_json(folder / "config.json", d_model="big"), "d_model"),

@@ -244,6 +244,7 @@ def sole_run(folder: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
+    empty = not any(folder.iterdir())
     descriptor = os.open(folder, os.O_RDONLY)
     LOCKS.add(descriptor)
     try:
@@ -259,3 +260,5 @@ def sole_run(folder: Path) -> Iterator[None]:
     finally:
         LOCKS.discard(descriptor)
         os.close(descriptor)
+        if empty and not any(folder.iterdir()):
+            folder.rmdir()  # a run that was refused leaves nothing
