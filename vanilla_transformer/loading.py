@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -147,7 +148,7 @@ def load_whole(loaded_class: type[PreTrainedModel], source: str | Path, **option
     """
     try:
         with errors_only():
-            model, report = loaded_class.from_pretrained(
+            loaded: Any = loaded_class.from_pretrained(
                 source,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # so that they are in the report
@@ -155,6 +156,7 @@ def load_whole(loaded_class: type[PreTrainedModel], source: str | Path, **option
             )
     except (RuntimeError, SafetensorError, StrictDataclassError) as error:
         raise ValueError(f"{source} cannot be loaded: {error}") from error
+    model, report = loaded  # as it gives with output_loading_info
     check_weights(source, model, report)
     return model.eval()
 
