@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart demo benchmark install test test-slow test-gpu lint
+.PHONY: quickstart demo benchmark install test pytest test-slow test-gpu lint
 
 quickstart: install
 	$(BIN)/python scripts/quickstart.py
@@ -25,7 +25,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
 	touch $@
 
-test: lint
+test: lint pytest
+
+# By itself for other versions than the pinned ones: their types may differ, and nobody is helped if that ends the run.
+pytest: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=15
 
 test-slow: install
@@ -38,3 +41,4 @@ test-gpu: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy vanilla_transformer

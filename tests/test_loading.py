@@ -65,7 +65,7 @@ DAMAGES = {
     "shape": (lambda folder: change_weights(folder, **{FC1: torch.ones(3, 3)}), rf"{FC1} is \(3, 3\), not \(64, 32\)"),
     "nan": (lambda folder: change_weights(folder, **{FC1: torch.full((64, 32), torch.nan)}), f"not finite.*{FC1}"),
     "inf": (lambda folder: change_weights(folder, **{FC1: torch.full((64, 32), torch.inf)}), f"not finite.*{FC1}"),
-    "cut short": (cut, "cannot be loaded"),
+    "cut short": (cut, "the file of its weights is damaged or cut short"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no file named model.safetensors"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "holds no model: it has no config.json"),
     "config cut short": (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON file"),

@@ -42,7 +42,9 @@ class CommandParser(HfArgumentParser):
         """End the process with status 2 and one line on stderr."""
         self.exit(2, f"{self.prog}: error: {message}; see --help\n")
 
-    def parse_args_into_dataclasses(self, args: list[str] | None = None, **options) -> tuple[Any, ...]:
+    def parse_args_into_dataclasses(  # type: ignore[override]  # the library's other options as keywords
+        self, args: list[str] | None = None, **options: Any
+    ) -> tuple[Any, ...]:
         """An instance of each dataclass.
 
         Raises:

@@ -1,5 +1,7 @@
 """Translate or continue texts with a saved model, in batches."""
 
+from typing import Any, cast
+
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -43,7 +45,7 @@ def translate(
     """
     batch = tokenizer(texts, return_tensors="pt", padding=True, split_special_tokens=True).to(model.device)
     max_length = batch["input_ids"].shape[1] + extra_tokens
-    output = model.generate(**batch, **({"max_length": max_length} | generate_options))
+    output = cast(Any, model).generate(**batch, **({"max_length": max_length} | generate_options))
     return tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
@@ -55,5 +57,5 @@ def continue_text(
     batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", split_special_tokens=True).to(
         model.device
     )
-    output = model.generate(**batch, **generate_options)
+    output = cast(Any, model).generate(**batch, **generate_options)
     return tokenizer.batch_decode(output, skip_special_tokens=True)

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 
 @contextmanager
-def open_bytes(path: str) -> Iterator[BinaryIO]:
+def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
     """A file, also a gzipped one; standard input for "-".
 
     Raises:

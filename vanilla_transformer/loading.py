@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -156,7 +157,7 @@ def load_whole(loaded_class: type[PreTrainedModel], source: str | Path, **option
     """
     try:
         with errors_only():
-            model, report = loaded_class.from_pretrained(
+            loaded: Any = loaded_class.from_pretrained(
                 source,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # so that they are in the report
@@ -166,6 +167,7 @@ def load_whole(loaded_class: type[PreTrainedModel], source: str | Path, **option
         raise ValueError(f"{source}: the file of its weights is damaged or cut short ({error}).") from error
     except (RuntimeError, StrictDataclassError) as error:
         raise ValueError(f"{source} cannot be loaded: {' '.join(str(error).split())}") from error
+    model, report = loaded  # as it gives with output_loading_info
     check_weights(source, model, report)
     return model.eval()
 

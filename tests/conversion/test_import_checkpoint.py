@@ -329,7 +329,7 @@ def test_a_folder_of_ours_becomes_a_marian_folder(tmp_path):
 def test_knobs_that_cannot_work_are_refused():
     for make, reason in (
         (lambda: encoder_decoder(target_vocab_size=60), "target_vocab_size=60 differs from vocab_size=50"),
-        (lambda: encoder_decoder(decoder_d_ff=0), "decoder_d_ff=0 must be greater than 0"),
+        (lambda: encoder_decoder(decoder_d_ff=0), "decoder_d_ff=0 must be from 1 to"),
         (lambda: encoder_only(position_offset=-1), "position_offset=-1 must not be negative"),
     ):
         with pytest.raises(Exception, match=reason):

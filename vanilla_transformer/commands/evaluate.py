@@ -37,7 +37,8 @@ class EvaluationArguments:
 
 def known_classes(config: PreTrainedConfig) -> set:
     """The model's classes, as text and, where they are numbers, as numbers."""
-    return {*config.label2id, *(int(name) for name in config.label2id if name.lstrip("-").isdigit())}
+    names = config.label2id or {}
+    return {*names, *(int(name) for name in names if name.lstrip("-").isdigit())}
 
 
 def main(arguments: list[str] | None = None) -> Scores:

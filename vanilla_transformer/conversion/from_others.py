@@ -12,6 +12,7 @@ from transformers import (
 )
 
 import vanilla_transformer
+from configuration_vanilla_transformer import TransformerConfig
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
@@ -26,7 +27,7 @@ from vanilla_transformer.conversion.mapping import (
 from vanilla_transformer.conversion.marian_tokenizer import fast_marian_tokenizer
 
 
-def config_class_for(auto_class: str) -> type:
+def config_class_for(auto_class: str) -> type[TransformerConfig]:
     """The config of ours whose models an Auto class stands for."""
     if auto_class == "AutoModelForSeq2SeqLM":
         return VanillaTransformerConfig

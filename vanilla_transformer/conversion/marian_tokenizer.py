@@ -1,6 +1,6 @@
 """Marian's tokenizer, two SentencePiece models over one vocabulary, as one fast tokenizer in a single file."""
 
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import MarianTokenizer, PreTrainedTokenizerBase
@@ -33,7 +33,8 @@ def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
         raise ValueError("separate_vocabs=True: one tokenizer cannot number source and target tokens differently.")
     source = slow.spm_source
     scores = {source.id_to_piece(i): source.get_score(i) for i in range(source.get_piece_size())}
-    by_id = sorted(slow.encoder, key=slow.encoder.get)
+    encoder = cast(dict[str, int], slow.encoder)
+    by_id = sorted(encoder, key=encoder.__getitem__)
     pieces = [(piece, scores.get(piece, FOREIGN)) for piece in by_id]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=slow.unk_token_id))
     spaces = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]

@@ -4,7 +4,9 @@ Translators become a `ctranslate2.Translator`, language models a `ctranslate2.Ge
 `ctranslate2.Encoder` that gives the last hidden states.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,6 +14,8 @@ from ctranslate2.converters import Converter, utils
 from ctranslate2.specs import attention_spec, common_spec, model_spec, transformer_spec
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from modeling_vanilla_transformer import AddAndNorm, DecoderLayer, MultiHeadAttention, TransformerStack
 
 
 ACTIVATIONS = {
@@ -71,7 +75,8 @@ class OurConverter(Converter):
 
     def make_spec(self) -> model_spec.ModelSpec:
         """The specification that fits the model's family, filled with its weights."""
-        config, body = self.config, self.model.base_model
+        config, model = self.config, cast(Any, self.model)
+        body = model.base_model
         options = {
             "num_heads": config.num_heads,
             "pre_norm": config.norm_position == "pre",
@@ -83,32 +88,33 @@ class OurConverter(Converter):
             spec = transformer_spec.TransformerSpec.from_config(depths, **options)
             self.set_stack(spec.encoder, body.encoder)
             self.set_stack(spec.decoder, body.decoder)
-            self.set_linear(spec.decoder.projection, self.model.lm_head)
+            self.set_linear(spec.decoder.projection, model.lm_head)
         elif self.model.can_generate():
             spec = transformer_spec.TransformerDecoderModelSpec.from_config(config.num_layers, **options)
             self.set_stack(spec.decoder, body)
-            self.set_linear(spec.decoder.projection, self.model.lm_head)
+            self.set_linear(spec.decoder.projection, model.lm_head)
         else:
             encoder = transformer_spec.TransformerEncoderSpec(config.num_layers, **options)
             spec = transformer_spec.TransformerEncoderModelSpec(encoder)
             self.set_stack(spec.encoder, body)
         return spec
 
-    def set_stack(self, spec: model_spec.LayerSpec, stack: nn.Module) -> None:
+    def set_stack(self, spec: model_spec.LayerSpec, stack: TransformerStack) -> None:
         """Fill an encoder or decoder: embeddings, positions, layers and the last norm."""
         embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
         embeddings.weight = self.array(stack.embed_tokens.weight)
         spec.scale_embeddings = stack.embed_scale
         with torch.no_grad():
             positions = stack.embed_positions(torch.arange(self.config.max_position_embeddings)[None])[0]
-            if getattr(stack, "embed_types", None) is not None:  # all tokens are of kind 0
-                positions = positions + stack.embed_types.weight[0] * stack.embed_scale
+            if (types := getattr(stack, "embed_types", None)) is not None:  # all tokens are of kind 0
+                positions = positions + types.weight[0] * stack.embed_scale
         spec.position_encodings.encodings = self.array(positions)
         if self.config.normalize_embedding:
-            self.set_norm(spec.layernorm_embedding, stack.embed_norm)
+            self.set_norm(spec.layernorm_embedding, cast(nn.LayerNorm, stack.embed_norm))
         if self.config.norm_position == "pre":
-            self.set_norm(spec.layer_norm, stack.norm)
-        for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
+            self.set_norm(spec.layer_norm, cast(nn.LayerNorm, stack.norm))
+        layers = cast(Iterable[DecoderLayer], stack.layers)  # those of one stack alone have no cross_attn
+        for layer_spec, layer in zip(spec.layer, layers, strict=True):
             self.set_attention(layer_spec.self_attention, layer.self_attn, layer.self_attn_add_norm)
             if hasattr(layer, "cross_attn"):
                 self.set_attention(layer_spec.attention, layer.cross_attn, layer.cross_attn_add_norm)
@@ -117,7 +123,7 @@ class OurConverter(Converter):
             self.set_norm(layer_spec.ffn.layer_norm, layer.feed_forward_add_norm.norm)
 
     def set_attention(
-        self, spec: attention_spec.MultiHeadAttentionSpec, attention: nn.Module, add_norm: nn.Module
+        self, spec: attention_spec.MultiHeadAttentionSpec, attention: MultiHeadAttention, add_norm: AddAndNorm
     ) -> None:
         """CTranslate2 has projections of one input as one: Q, K, V of self-attention, and K, V of cross-attention."""
         projections = [common_spec.LinearSpec() for _ in range(3)]

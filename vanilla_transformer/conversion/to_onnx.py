@@ -10,6 +10,7 @@ The first step gets past keys and values of length 0.
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ def pairs(tensors: Caches) -> list[tuple[Tensor, Tensor]]:
 
 def flat(cache: DynamicCache) -> Caches:
     """Keys and values of a cache as the flat list of a graph's outputs."""
-    return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+    return [tensor for layer in cast(Any, cache.layers) for tensor in (layer.keys, layer.values)]
 
 
 def cache_names(kind: str, layers: int) -> list[str]:
@@ -120,6 +121,7 @@ def write_graph(
         dynamo=True,
         verbose=False,
     )
+    assert program is not None  # as it is without dynamo
     program.save(file)
 
 
@@ -167,7 +169,7 @@ def export_translator(model: PreTrainedModel, folder: Path) -> None:
     cross_names = cache_names("cross", layers)
     write_graph(TranslatorEncoder(model), folder / "encoder.onnx", source, free, source, cross_names)
 
-    inputs = {
+    inputs: dict[str, Any] = {
         "input_ids": torch.full((2, 5), 3),
         "past": empty_caches(model, layers, length=2),
         "encoder_attention_mask": source["attention_mask"],

@@ -1,6 +1,7 @@
 """One of our models as a Marian or GPT-2 model, for the tools that are built for those."""
 
 import copy
+from typing import Any, TypeVar
 
 import torch
 from transformers import (
@@ -24,6 +25,9 @@ from vanilla_transformer.conversion.mapping import (
     their_fields,
     to_theirs,
 )
+
+
+Theirs = TypeVar("Theirs", bound=PreTrainedModel)
 
 
 def to_marian(ours: PreTrainedModel) -> MarianMTModel:
@@ -127,9 +131,9 @@ def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tens
                 parameters[name].zero_()
 
 
-def finish(theirs: PreTrainedModel, ours: PreTrainedModel) -> PreTrainedModel:
+def finish(theirs: Theirs, ours: PreTrainedModel) -> Theirs:
     """Theirs in evaluation mode, with the generation settings of ours that theirs knows."""
-    settings = copy.deepcopy(ours.generation_config)
+    settings: Any = copy.deepcopy(ours.generation_config)
     if getattr(settings, "gnmt_length_penalty", False):
         print(
             "The length penalty of Wu et al. is left out: theirs divides by the length to the power of "

@@ -1,6 +1,6 @@
 """The user's columns under our names: what follows knows `COLUMNS[task]` of checks.py alone."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ def rename_columns(source: Source, columns: dict[str, str]) -> Source:
     """
     rows = source.rows
     # A stream may know its columns only by its first row.
-    features = rows.features or next(iter(rows), {})
+    features: Mapping[str, Any] = rows.features or next(iter(rows), {})
     nested = {f"{name}.{member}": (name, member) for name in features for member in member_names(features[name])}
     for yours in columns.values():
         if yours not in features and yours not in nested:

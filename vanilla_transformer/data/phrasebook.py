@@ -19,7 +19,7 @@ from functools import partial
 from itertools import count, islice, pairwise
 from random import Random
 from string import Formatter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from babel import Locale, UnknownLocaleError, localedata
 from babel.dates import format_date, format_datetime, format_skeleton, format_time, format_timedelta
@@ -47,12 +47,23 @@ CLASSIFIED_LOCALES = ("ar", "de", "en", "es", "fa", "fr", "hi", "mr", "nl", "pt"
 ENGLISH = Locale("en")
 NOT_COUNTRIES = {"EU", "EZ", "QO", "UN", "XA", "XB", "ZZ"}  # unions, pseudo-locales and the unknown region
 NAMES: dict[str, list[str]] = {
-    "country": sorted({code for code in ENGLISH.territories if len(code) == 2} - NOT_COUNTRIES),
-    "language": sorted(code for code in ENGLISH.languages if len(code) == 2),
+    "country": sorted({code for code in map(str, ENGLISH.territories) if len(code) == 2} - NOT_COUNTRIES),
+    "language": sorted(code for code in map(str, ENGLISH.languages) if len(code) == 2),
     "currency": "ARS AUD BRL CAD CHF CNY CZK DKK EGP EUR GBP INR JPY KRW MXN NOK NZD PLN SEK TRY UAH USD ZAR".split(),
 }
+Unit = Literal["year", "month", "week", "day", "hour", "minute", "second"]
 # A year is 365 days, and a month is a twelfth of it.
-SECONDS = {"year": 31536000, "month": 2628000, "week": 604800, "day": 86400, "hour": 3600, "minute": 60, "second": 1}
+SECONDS: dict[Unit, int] = {
+    "year": 31536000,
+    "month": 2628000,
+    "week": 604800,
+    "day": 86400,
+    "hour": 3600,
+    "minute": 60,
+    "second": 1,
+}
+Length = Literal["long", "short"]  # of a unit's name
+LENGTHS: tuple[Length, ...] = get_args(Length)
 UNITS = {
     "distance": ("length-kilometer", "length-meter", "length-centimeter", "length-mile", "length-foot", "length-inch"),
     "weight": ("mass-kilogram", "mass-gram", "mass-pound", "mass-ounce"),
@@ -104,7 +115,7 @@ def relative(direction: int, rng: Random, locale: Locale) -> list[str]:
     return [format_timedelta(delta, unit, threshold=math.inf, add_direction=True, locale=locale)]
 
 
-def quantity(value: float, unit: str, length: str, locale: Locale) -> str:
+def quantity(value: float, unit: str, length: Length, locale: Locale) -> str:
     """A number of a unit, by its name in CLDR such as "length-meter"; `length` is "long" or "short"."""
     text = format_unit(value, unit, length, locale=locale)
     # Where CLDR inherits a "long" pattern from the "short" one, Babel writes the identifier of the unit.
@@ -115,10 +126,10 @@ def measure(units: tuple[str, ...], rng: Random, locale: Locale) -> list[str]:
     """A quantity of one of the units, below 1000, written out and abbreviated."""
     value = rng.randrange(1, 10 ** rng.randint(1, 3)) + rng.choice((0, 0, rng.randint(1, 9) / 10))
     unit = rng.choice(units)
-    return [quantity(value, unit, length, locale) for length in ("long", "short")]
+    return [quantity(value, unit, length, locale) for length in LENGTHS]
 
 
-def random_duration(rng: Random) -> dict[str, int]:
+def random_duration(rng: Random) -> dict[Unit, int]:
     """How many of each of one to three neighbouring units, the largest first: {"day": 40, "hour": 23}."""
     number = rng.choice((1, 2, 2, 3))
     first = rng.randrange(len(SECONDS) - number + 1)
@@ -132,7 +143,7 @@ def duration(rng: Random, locale: Locale) -> list[str]:
     drawn = random_duration(rng)
     return [
         format_list([quantity(n, f"duration-{unit}", length, locale) for unit, n in drawn.items()], locale=locale)
-        for length in ("long", "short")
+        for length in LENGTHS
     ]
 
 
@@ -167,12 +178,13 @@ def named(kind: str, rng: Random, locale: Locale) -> list[str | None]:
 def listing(rng: Random, locale: Locale) -> list[str | None]:
     """Two or three things of a kind; what was drawn twice is said once."""
     kind = KINDS[rng.choice(("country", "country", "language", "language", "currency", "distance", "weight", "month"))]
-    style = rng.choice(("standard", "or"))
+    style: Literal["standard", "or"] = rng.choice(("standard", "or"))
     states = [rng.getrandbits(64) for _ in range(rng.randint(2, 3))]
     # Compared in English, so that the same ones stay in every locale.
     different = {kind(Random(state), ENGLISH)[0]: state for state in states}.values()
     items = [kind(Random(state), locale)[0] for state in different]
-    return [None if None in items else format_list(items, style, locale)]
+    known = [item for item in items if item is not None]
+    return [format_list(known, style, locale) if len(known) == len(items) else None]
 
 
 KINDS: dict[str, Callable[[Random, Locale], Sequence[str | None]]] = {
@@ -258,8 +270,8 @@ WORD = re.compile(rf"[{UNSPACED}]|[^{UNSPACED}\s\d.,:;/()،]+")
 
 def say(kind: str, rng: Random, locale: Locale) -> list[str]:
     """The forms of one drawn fact, in plain spaces, without direction marks; none where the locale lacks a name."""
-    forms = KINDS[kind](rng, locale)
-    return [] if None in forms else [" ".join(re.sub("[\u200e\u200f\u061c]", "", form).split()) for form in forms]
+    forms = [form for form in KINDS[kind](rng, locale) if form is not None]
+    return [" ".join(re.sub("[\u200e\u200f\u061c]", "", form).split()) for form in forms]
 
 
 def sentence(template: str, rng: Random) -> tuple[str, dict[str, tuple[int, str]]]:
@@ -299,9 +311,9 @@ def translation(rng: Random, source: Locale, target: Locale) -> Iterator[Example
 
     for kind, codes in NAMES.items():
         for code in codes:
-            names = [name_of(kind, code, locale) for locale in (source, target)]
-            if None not in names:
-                yield pair(*names, is_name=True)
+            one, other = (name_of(kind, code, locale) for locale in (source, target))
+            if one is not None and other is not None:
+                yield pair(one, other, is_name=True)
     while True:
         pairs: dict[str, str] = {}
         for one, other in zip(*draw_fact(rng, [source, target]), strict=False):

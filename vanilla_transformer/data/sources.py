@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, cast
 
 from datasets import Dataset, IterableDataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
@@ -22,7 +22,7 @@ FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parque
 BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows put before a text
 
 Row = dict[str, Any]
-Rows = Dataset | IterableDataset
+Rows: TypeAlias = Dataset | IterableDataset
 
 
 @dataclass
@@ -198,7 +198,7 @@ def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
     reader = getattr(IterableDataset if streaming else Dataset, f"from_{kind}")
     try:
         rows = reader(file, **options)
-        first = next(iter(rows), {})
+        first: Row = next(iter(rows), {})
         if kind == "text" and first.get("text", "").startswith(BYTE_ORDER_MARK):
             rows = rows.map(without_mark, batched=True)
     except (DatasetGenerationError, ValueError) as error:
@@ -227,7 +227,7 @@ def read_files(files: list[str], args: DataArguments, task: str, columns: dict[s
         options["text"] = {"sample_by": args.sample_by}
     return [
         read_table(file, kind, args.streaming, **options.get(kind, {}))
-        for file, kind in zip(files, kinds, strict=True)
+        for file, kind in zip(files, cast(list[str], kinds), strict=True)
     ]
 
 
@@ -263,6 +263,7 @@ def read_sources(args: DataArguments, task: str, columns: dict[str, str]) -> dic
         return read_hub(args)
     if task not in TASKS:
         raise ValueError(f"The phrasebook has no data for {task}: give --train_file or --dataset.")
-    locales = (args.source_locale, args.target_locale) if task == "translation" else ()
-    phrases = phrasebook(task, *locales, size=args.phrases, seed=args.data_split_seed)
+    is_translation = task == "translation"
+    locales: dict[str, Any] = {"source": args.source_locale, "target": args.target_locale} if is_translation else {}
+    phrases = phrasebook(task, **locales, size=args.phrases, seed=args.data_split_seed)
     return {split: [Source(f"phrasebook {split}", rows)] for split, rows in phrases.items()}

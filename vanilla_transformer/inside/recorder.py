@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_stack
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,15 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from modeling_vanilla_transformer import (
+    AddAndNorm,
+    DecoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+    TransformerLayer,
+    TransformerStack,
+)
 
 
 EMBEDDING, SELF_ATTENTION, CROSS_ATTENTION = "embedding", "self-attention", "cross-attention"
@@ -77,11 +86,12 @@ class Operation(NamedTuple):
 class Recorder(TorchFunctionMode):
     """The steps of one layer of one stack, in the order in which they happen."""
 
-    def __init__(self, stack: nn.Module, layer: int, head: int | None):
+    def __init__(self, stack: TransformerStack, layer: int, head: int | None):
         super().__init__()
         self.steps: list[Step] = []
         self.operations: list[Operation] = []  # since the last attention began
-        self.stack, self.layer, self.head = stack, stack.layers[layer], head
+        self.stack, self.head = stack, head
+        self.layer = cast(TransformerLayer | DecoderLayer, stack.layers[layer])
         self.previous = stack.layers[layer - 1] if layer else None
         self.attentions = {getattr(self.layer, a): part for a, part in ATTENTIONS.items() if hasattr(self.layer, a)}
         self.projected_at: dict[nn.Module, str] = {}  # projection of queries, keys or values -> line of its call
@@ -161,7 +171,7 @@ class Recorder(TorchFunctionMode):
         total = Result("embedding + position", f"X = {'√d_model · ' if self.config.scale_embedding else ''}E + PE")
         yield from self.watch(self.stack.layers[0], EMBEDDING, before=total)
 
-    def watch_attention(self, part: str, attention: nn.Module) -> Iterator[RemovableHandle]:
+    def watch_attention(self, part: str, attention: MultiHeadAttention) -> Iterator[RemovableHandle]:
         """What surrounds Equation 1, which is `add_attention`'s part."""
         if part == CROSS_ATTENTION:
             yield from self.watch(attention.k_proj, part, Result("encoder output", "Z", ("batch", "keys", "d_model")))
@@ -172,7 +182,7 @@ class Recorder(TorchFunctionMode):
         heads = Result("concatenation", "C = Concat(head_1, ..., head_h)", ("batch", "length", "h · d_v"))
         yield from self.watch(attention.o_proj, part, heads, Result("output projection", "C W_O"))
 
-    def watch_add_norm(self, part: str, add_norm: nn.Module) -> Iterator[RemovableHandle]:
+    def watch_add_norm(self, part: str, add_norm: AddAndNorm) -> Iterator[RemovableHandle]:
         """The residual connection and layer norm around a sub-layer (section 3.1), in the model's order of them."""
         residual = Result("residual", f"X + Sublayer({self.x})")
         if self.pre_norm:
@@ -183,7 +193,7 @@ class Recorder(TorchFunctionMode):
             no_norm = isinstance(add_norm.norm, nn.Identity)  # as in some worked examples
             yield from self.watch(add_norm.norm, part, residual, None if no_norm else normed)
 
-    def watch_feed_forward(self, network: nn.Module) -> Iterator[RemovableHandle]:
+    def watch_feed_forward(self, network: FeedForward) -> Iterator[RemovableHandle]:
         """Equation 2."""
         inner = ("batch", "length", "d_ff")
         name = self.config.activation_function
@@ -200,13 +210,14 @@ class Recorder(TorchFunctionMode):
         yield from self.watch(self.layer, OUTPUT, after=Result("layer output", "X of the next layer"))
         equation = "LayerNorm(X) after the last layer" if self.pre_norm else "X after the last layer"
         yield from self.watch(self.stack.norm, OUTPUT, after=Result("stack output", equation))
-        if hasattr(model, "lm_head"):
+        if (lm_head := getattr(model, "lm_head", None)) is not None:
             equation = "logits = X W_Eᵀ" if self.config.tie_word_embeddings else "logits = X W"
-            yield from self.watch(
-                model.lm_head, OUTPUT, after=Result("logits", equation, ("batch", "length", "vocab"))
-            )
+            logits = Result("logits", equation, ("batch", "length", "vocab"))
+            yield from self.watch(lm_head, OUTPUT, after=logits)
 
-    def add_attention(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> None:
+    def add_attention(
+        self, module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
+    ) -> None:
         """Record what is inside the attention that has just run: `operations` are its own."""
         scores, heads = self.calls("matmul")
         (scaled,), (masked,), (weights,) = self.calls("mul"), self.calls("add"), self.calls("softmax")
@@ -235,7 +246,7 @@ RECORDING: ContextVar[Recorder | None] = ContextVar("RECORDING", default=None)
 
 
 def recorded_attention_forward(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs
+    module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs
 ) -> tuple[Tensor, Tensor]:
     """The model's own `eager_attention_forward`; in the layer that is being recorded, step by step."""
     attention = sys.modules[type(module).__module__].eager_attention_forward
@@ -268,9 +279,9 @@ def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None
         model.set_attn_implementation(usual)
 
 
-def find_stacks(model: PreTrainedModel) -> dict[str, nn.Module]:
+def find_stacks(model: PreTrainedModel) -> dict[str, TransformerStack]:
     """The stacks of any model of the project: "encoder", "decoder", or both."""
-    base = model.base_model
+    base: Any = model.base_model
     if hasattr(base, "encoder"):
         return {"encoder": base.encoder, "decoder": base.decoder}
     return {"decoder" if base.layers[0].self_attn.is_causal else "encoder": base}
@@ -310,7 +321,7 @@ def record(
     if head is not None:
         check_index("head", head, model.config.num_heads)
 
-    runner = model
+    runner: nn.Module = model
     if stack == "encoder" and len(stacks) == 2:
         runner = stacks["encoder"]
         inputs = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}

@@ -1,5 +1,7 @@
 """Walks: the steps that a worked example explains, or those of one layer of a model on a sentence."""
 
+from typing import Any
+
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -20,7 +22,7 @@ def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
     """The text of each token of ids (batch, length), with marks for spaces and line breaks."""
     visible = str.maketrans({" ": "␣", "\n": "⏎"})
-    return [[tokenizer.decode([token]).translate(visible) for token in row] for row in ids.tolist()]
+    return [[str(tokenizer.decode([token])).translate(visible) for token in row] for row in ids.tolist()]
 
 
 def walk_sentence(
@@ -47,12 +49,13 @@ def walk_sentence(
     stack = stack or next(iter(find_stacks(model)))
     source_words = words = words_of(inputs["input_ids"], tokenizer)
     if model.config.is_encoder_decoder and stack == "decoder":
+        translator: Any = model
         if target is None:
-            output = model.generate(**inputs, max_length=inputs["input_ids"].shape[1] + EXTRA_TOKENS)
+            output = translator.generate(**inputs, max_length=inputs["input_ids"].shape[1] + EXTRA_TOKENS)
             inputs["decoder_input_ids"] = output[:, :-1]  # the last token is not read
         else:
             labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"]
-            inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+            inputs["decoder_input_ids"] = translator.prepare_decoder_input_ids_from_labels(labels)
         words = words_of(inputs["decoder_input_ids"], tokenizer)
     steps = record(model, inputs, layer, head, stack)
     return Walk(f"{text!r} in the {stack}", f"Layer {layer + 1}, head {head + 1}.", steps, words, source_words, {})

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,11 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from configuration_vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerEncoderConfig
-from modeling_vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerEncoderModel
+from modeling_vanilla_transformer import (
+    TransformerLayer,
+    VanillaTransformerDecoderModel,
+    VanillaTransformerEncoderModel,
+)
 
 
 PADDING = "<pad>"
@@ -96,7 +101,7 @@ def today_model() -> VanillaTransformerEncoderModel:
     the value is the printed row.
     """
     encoder = bare_encoder(torch.eye(4), num_heads=2, d_k=4, d_ff=1)
-    layer = encoder.layers[0]
+    layer = cast(TransformerLayer, encoder.layers[0])
     itself = 100 * torch.eye(4)
     values = F.pad(torch.tensor(TODAY_HEAD_2), (0, 0, 0, 1))  # the vocabulary's fourth word does not occur
     fill(layer.self_attn.q_proj, torch.cat((torch.tensor(TODAY_W_Q), itself), dim=1))
@@ -104,8 +109,8 @@ def today_model() -> VanillaTransformerEncoderModel:
     fill(layer.self_attn.v_proj, torch.cat((torch.tensor(TODAY_W_V), values), dim=1))
     fill(layer.self_attn.o_proj, torch.tensor(TODAY_W_O))
     layer.feed_forward.fc2.weight.zero_()
-    layer.self_attn_add_norm.norm = nn.Identity()
-    layer.feed_forward_add_norm.norm = nn.Identity()
+    layer.self_attn_add_norm.add_module("norm", nn.Identity())
+    layer.feed_forward_add_norm.add_module("norm", nn.Identity())
     return encoder
 
 
@@ -119,7 +124,7 @@ def midwinter_model() -> VanillaTransformerEncoderModel:
     d_model = 300
     vectors = torch.randn(4, d_model)
     encoder = bare_encoder(vectors, num_heads=1, d_k=d_model, d_ff=4 * d_model)
-    attention = encoder.layers[0].self_attn
+    attention = cast(TransformerLayer, encoder.layers[0]).self_attn
     inverse = torch.linalg.pinv(vectors)  # X inverse = I
     scores = torch.tensor(MIDWINTER_PRINTED["scaled scores"]) * math.sqrt(d_model)
     fill(attention.q_proj, inverse @ F.pad(scores, (0, d_model - 4)))
@@ -128,7 +133,7 @@ def midwinter_model() -> VanillaTransformerEncoderModel:
     return encoder
 
 
-SMALL = {"vocab_size": 20, "d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1}
+SMALL: dict[str, Any] = {"vocab_size": 20, "d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1}
 
 
 def causal_model() -> VanillaTransformerDecoderModel:

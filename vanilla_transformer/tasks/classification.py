@@ -1,7 +1,7 @@
 """Classification of texts: one class of several, several classes at once, or a number."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from datasets import Dataset
@@ -10,13 +10,12 @@ from transformers import (
     EvalPrediction,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
-    Trainer,
 )
 
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.data.checks import as_list
 from vanilla_transformer.training.metrics import classification_scores, regression_scores
-from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 from vanilla_transformer.training.task import Notes, Task, measure
 
 
@@ -63,17 +62,18 @@ def class_names(train: Dataset, task: str) -> dict[str, Any]:
 def saved_task(config: PreTrainedConfig) -> str:
     """What the command line calls the task of a model; one whose config says nothing has one class for each text."""
     tasks = {problem: task for task, problem in PROBLEMS.items()}
-    return tasks.get(config.problem_type, "classification")
+    return tasks.get(config.problem_type or "", "classification")
 
 
 def encode_label(label: Any, config: PreTrainedConfig) -> Any:
     """A class id, a row of 0 and 1 for several classes, or a list of numbers."""
     if config.problem_type == "regression":
         return np.atleast_1d(label).astype(np.float32).tolist()
+    label2id = cast(dict[str, int], config.label2id)
     if config.problem_type == "multi_label_classification":
         present = {str(name) for name in label}
-        return [float(name in present) for name in config.label2id]
-    return config.label2id[str(label)]
+        return [float(name in present) for name in label2id]
+    return label2id[str(label)]
 
 
 def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, max_length: int) -> Dataset:
@@ -88,16 +88,18 @@ def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrained
 
 def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
     """The scores of a model's outputs (rows, classes), by what its config says of the problem."""
+    outputs, labels = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
     if config.problem_type == "regression":
-        return regression_scores(prediction.predictions, prediction.label_ids)
+        return regression_scores(outputs, labels)
     if config.problem_type == "multi_label_classification":
-        return classification_scores((prediction.predictions > 0).astype(int), prediction.label_ids.astype(int))
-    return classification_scores(prediction.predictions.argmax(axis=-1), prediction.label_ids)
+        return classification_scores((outputs > 0).astype(int), labels.astype(int))
+    return classification_scores(outputs.argmax(axis=-1), labels)
 
 
-def evaluate(trainer: Trainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
+def evaluate(trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
     """Loss and scores on rows of text and label."""
-    encoded = encode(rows, trainer.processing_class, trainer.model.config, trainer.args.max_length)
+    args = cast(ClassifierArguments, trainer.args)
+    encoded = encode(rows, trainer.processing_class, trainer.model.config, args.max_length)
     return measure(trainer, encoded), {}
 
 

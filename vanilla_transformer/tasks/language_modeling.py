@@ -1,15 +1,15 @@
 """Causal language modelling: the next token of running text."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase, Trainer, default_data_collator
+from transformers import PreTrainedTokenizerBase, default_data_collator
 
 from vanilla_transformer import VanillaTransformerForCausalLM
 from vanilla_transformer.training.batching import pack_documents
 from vanilla_transformer.training.metrics import language_model_scores
-from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 from vanilla_transformer.training.task import Notes, Rows, Task, measure
 
 
@@ -37,10 +37,10 @@ def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, block_size: int) -> R
     return blocks
 
 
-def evaluate(trainer: Trainer, rows: Rows) -> tuple[dict[str, float], Notes]:
+def evaluate(trainer: PaperRecipe, rows: Rows) -> tuple[dict[str, float], Notes]:
     """Loss in nats per token, perplexity, and bits per byte of the text."""
-    tokenizer = trainer.processing_class
-    loss = measure(trainer, encode(rows, tokenizer, trainer.args.block_size))["loss"]
+    args, tokenizer = cast(LanguageModelArguments, trainer.args), trainer.processing_class
+    loss = measure(trainer, encode(rows, tokenizer, args.block_size))["loss"]
     texts = [row["text"] for row in rows]
     tokens = sum(map(len, tokenizer(texts, verbose=False, split_special_tokens=True)["input_ids"]))
     text_bytes = sum(len(text.encode()) for text in texts)

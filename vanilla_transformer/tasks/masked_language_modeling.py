@@ -3,14 +3,14 @@
 import math
 import zlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase, Trainer
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForMaskedLM
-from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 from vanilla_transformer.training.task import Notes, Rows, Task, measure
 
 
@@ -27,7 +27,7 @@ class ReproducibleMasking(DataCollatorForLanguageModeling):
     same ones in a run that resumes, in which the random numbers have taken another course, and in each evaluation.
     """
 
-    def torch_mask_tokens(self, inputs: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+    def torch_mask_tokens(self, inputs: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
         """Masked inputs and their labels, as the library's, from the batch's own seed."""
         self.generator = torch.Generator().manual_seed(zlib.crc32(inputs.numpy().tobytes()))
         return super().torch_mask_tokens(inputs, *arguments, **options)
@@ -43,9 +43,10 @@ def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int) -> R
     return rows.map(encode_rows, batched=True, remove_columns=["text"])
 
 
-def evaluate(trainer: Trainer, rows: Rows) -> tuple[dict[str, float], Notes]:
+def evaluate(trainer: PaperRecipe, rows: Rows) -> tuple[dict[str, float], Notes]:
     """Loss on masked tokens in nats, and its perplexity."""
-    loss = measure(trainer, encode(rows, trainer.processing_class, trainer.args.max_length))["loss"]
+    args = cast(MaskedLanguageModelArguments, trainer.args)
+    loss = measure(trainer, encode(rows, trainer.processing_class, args.max_length))["loss"]
     return {"loss": loss, "perplexity": math.exp(loss)}, {}
 
 

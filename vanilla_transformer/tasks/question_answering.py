@@ -1,13 +1,14 @@
 """Extractive question answering: a span of a text that answers a question."""
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from datasets import Dataset
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, Trainer
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerForQuestionAnswering
 from vanilla_transformer.training.metrics import question_answering_scores
-from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 from vanilla_transformer.training.task import Notes, Task
 
 
@@ -71,9 +72,9 @@ def answer_all(rows: Dataset, reader: QuestionAnsweringPipeline) -> list[str]:
     return [found["answer"] for found in reader(questions, batch_size=64)]
 
 
-def evaluate(trainer: Trainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
+def evaluate(trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
     """Read the texts for an answer to each question."""
-    args: QuestionAnsweringArguments = trainer.args
+    args = cast(QuestionAnsweringArguments, trainer.args)
     reader = QuestionAnsweringPipeline(
         model=trainer.model.eval(),
         tokenizer=trainer.processing_class,

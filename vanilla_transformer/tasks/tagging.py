@@ -1,21 +1,21 @@
 """Tagging: a class for each word, such as named entities in the BIO scheme."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 from datasets import Dataset
 from transformers import (
     DataCollatorForTokenClassification,
     EvalPrediction,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
-    Trainer,
 )
 
 from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer import VanillaTransformerForTokenClassification
 from vanilla_transformer.training.metrics import tagging_scores
-from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 from vanilla_transformer.training.task import Notes, Task, measure
 
 
@@ -56,18 +56,20 @@ def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, label2id: dict[str
 
 def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
     """The scores of a model's outputs (sentences, tokens, classes) at the tokens that have a label."""
-    tags = config.id2label
+    tags = cast(dict[int, str], config.id2label)
+    best = np.asarray(prediction.predictions).argmax(axis=-1)
     pairs = [
         [(tags[p], tags[t]) for p, t in zip(predicted, true, strict=True) if t != IGNORED_LABEL]
-        for predicted, true in zip(prediction.predictions.argmax(axis=-1), prediction.label_ids, strict=True)
+        for predicted, true in zip(best, prediction.label_ids, strict=True)
     ]
     return tagging_scores([[p for p, _ in row] for row in pairs], [[t for _, t in row] for row in pairs])
 
 
-def evaluate(trainer: Trainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
+def evaluate(trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
     """Loss and scores on rows of tokens and tags."""
-    label2id = trainer.model.config.label2id
-    return measure(trainer, encode(rows, trainer.processing_class, label2id, trainer.args.max_length)), {}
+    args = cast(TaggerArguments, trainer.args)
+    label2id = cast(dict[str, int], trainer.model.config.label2id)
+    return measure(trainer, encode(rows, trainer.processing_class, label2id, args.max_length)), {}
 
 
 TAGGING = Task(
@@ -76,7 +78,9 @@ TAGGING = Task(
     template="encoder",
     pipeline_tag="token-classification",
     arguments_class=TaggerArguments,
-    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, config.label2id, args.max_length),
+    encode=lambda rows, tokenizer, config, args: encode(
+        rows, tokenizer, cast(dict[str, int], config.label2id), args.max_length
+    ),
     collator=lambda tokenizer, model, args: DataCollatorForTokenClassification(tokenizer),
     evaluate=evaluate,
     metrics=scores_of,

@@ -1,6 +1,7 @@
 """Translation, or any task from text to text."""
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
@@ -63,7 +64,7 @@ def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -
 def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
     """Translate the sources and compare with the targets."""
     model, tokenizer = trainer.model.eval(), trainer.processing_class
-    args: TranslationArguments = trainer.args
+    args = cast(TranslationArguments, trainer.args)
 
     def translate_batch(batch: list[str]) -> list[str]:
         return translate(batch, model, tokenizer, args.extra_tokens, **args.decoding)

@@ -85,6 +85,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
 class TokenBudgetLoader(DataLoader):
     """A DataLoader over a `TokenBudgetSampler` that hands the Trainer's epoch on to it."""
 
+    batch_sampler: TokenBudgetSampler
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose batches the next pass gives."""
         self.batch_sampler.set_epoch(epoch)
@@ -120,13 +122,14 @@ def pack_documents(
     Returns:
         `input_ids`, `position_ids` and `labels`, each (blocks, block_size).
     """
-    tokens, starts = [], []
+    tokens: list[int] = []
+    firsts = []
     for document in documents:
         if len(document):
-            starts.append(len(tokens))
+            firsts.append(len(tokens))
             tokens += [*document, eos_token_id]
     input_ids = np.array(tokens[: len(tokens) // block_size * block_size], dtype=np.int64)
-    starts = np.union1d(starts, np.arange(0, len(input_ids), block_size)).astype(np.int64)
+    starts = np.union1d(firsts, np.arange(0, len(input_ids), block_size)).astype(np.int64)
     starts = starts[starts < len(input_ids)]
     position_ids = np.arange(len(input_ids)) - np.repeat(starts, np.diff(starts, append=len(input_ids)))
     labels = np.where(position_ids == 0, -100, input_ids)

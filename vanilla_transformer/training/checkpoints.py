@@ -24,7 +24,7 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 
 TRAINER_STATE = "trainer_state.json"
@@ -182,7 +182,7 @@ def config_differences(folder: Path, config: PreTrainedConfig) -> list[str]:
 def tokenizer_differences(folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
     """Whether a checkpoint's tokenizer gives other ids, and for how many tokens; nothing where it has none."""
     file = folder / "tokenizer.json"
-    if not file.is_file() or getattr(tokenizer, "backend_tokenizer", None) is None:
+    if tokenizer is None or not file.is_file() or getattr(tokenizer, "backend_tokenizer", None) is None:
         return []
     then, now = json.loads(file.read_text()), json.loads(tokenizer.backend_tokenizer.to_str())
     for state in (then, now):  # how texts are cut and filled up is set anew at each call

@@ -11,9 +11,9 @@ for a module that is no longer a plain `nn.Linear` with plain weights: replaced,
 or hooked.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from transformers.utils import is_tracing
 
 from losses_vanilla_transformer import IGNORED_LABEL, check_ids
+from modeling_vanilla_transformer import VocabularyModel
 from vanilla_transformer.training.chunked_loss import ChunkedCrossEntropy
 from vanilla_transformer.training.onednn import PLAIN, linear, onednn_is_faster
 
@@ -47,7 +48,7 @@ def make_fast(
     make_plain(model)
     if packing:
         model.set_attn_implementation("packed_sdpa")
-    for module in model.modules():
+    for module in cast(Iterator[Any], model.modules()):
         if packing and hasattr(module, "prepare_decoder_input_ids_from_labels"):
             module.packing_hook = module.register_forward_pre_hook(leave_out_padding_of_labels, with_kwargs=True)
         if loss_chunk_size and hasattr(module, "logits_and_loss"):
@@ -66,7 +67,7 @@ def make_plain(model: PreTrainedModel) -> PreTrainedModel:
     """Switch off what `make_fast` switched on; attention is then the library's default, sdpa. Returns the model."""
     if model.config._attn_implementation == "packed_sdpa":
         model.set_attn_implementation("sdpa")
-    for module in model.modules():
+    for module in cast(Iterator[Any], model.modules()):
         vars(module).pop("logits_and_loss", None)
         if getattr(vars(module).get("forward"), "__func__", None) is forward:
             del module.forward
@@ -101,7 +102,7 @@ def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
     """The method `logits_and_loss` of a model, for `size` positions at a time."""
 
     def logits_and_loss(
-        self: PreTrainedModel,
+        self: VocabularyModel,
         states: Tensor,
         labels: Tensor | None,
         num_items_in_batch: Tensor | int | None = None,

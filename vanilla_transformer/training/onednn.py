@@ -58,7 +58,7 @@ def belongs_to_onednn(x: Tensor, weight: Tensor) -> bool:
         and x.numel() * weight.shape[0] >= SMALLEST_PRODUCT
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
     )
 

@@ -6,11 +6,11 @@ import sys
 import types
 import typing
 from dataclasses import dataclass, field, make_dataclass
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from configuration_vanilla_transformer import PRESETS
+from configuration_vanilla_transformer import PRESETS, TransformerConfig
 from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, make_fast
 
@@ -52,7 +52,7 @@ def documented_fields(config_class: type) -> dict[str, str]:
     Raises:
         TypeError: a docstring leaves a field out, or has it in another form.
     """
-    explanations = {}
+    explanations: dict[str, str] = {}
     for cls in reversed(config_class.__mro__):
         for names, text in re.findall(
             r"^        ([a-z_, ]+): (.+(?:\n            .+)*)", cls.__doc__ or "", re.MULTILINE
@@ -100,7 +100,7 @@ def make_model(
     given = {name: value for name, value in vars(options).items() if name not in source and value is not None}
     if options.model_name_or_path is None:
         token_ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-        config_class = model_class.config_class
+        config_class = cast(type[TransformerConfig], model_class.config_class)
         fields = given | token_ids | task_fields
         config = config_class.from_preset(options.preset, vocab_size=len(tokenizer), **fields)
         return fast(model_class(config), options)
@@ -124,7 +124,7 @@ def fast(model: PreTrainedModel, options: ModelSource) -> PreTrainedModel:
 
 def with_default(arguments_class: type, name: str, default: Any) -> Any:
     """A field of `arguments_class` for a subclass that has another default: of the same help."""
-    return field(default=default, metadata=arguments_class.__dataclass_fields__[name].metadata)
+    return field(default=default, metadata={f.name: f.metadata for f in dataclasses.fields(arguments_class)}[name])
 
 
 def parse_options(dataclasses: list[type], arguments: list[str] | None = None) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow.compute as pc
 import torch
@@ -83,10 +83,11 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "--learning_rate is given, else paper."
         },
     )
-    learning_rate: float | None = field(
+    # The library's type has no None: these are settled when an instance is made.
+    learning_rate: float | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "Peak learning rate of a schedule of the library."}
     )
-    lr_scheduler_type: SchedulerType | None = field(
+    lr_scheduler_type: SchedulerType | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "Which schedule of the library; by default linear."}
     )
     learning_rate_scale: float = field(default=1.0, metadata={"help": "Factor on the paper's schedule."})
@@ -111,7 +112,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "--load_best_model_at_end true."
         },
     )
-    bf16: bool | None = field(
+    bf16: bool | None = field(  # type: ignore[assignment]  # settled likewise
         default=None,
         metadata={
             "help": "Multiply matrices in bfloat16, with weights and sums in float32. By default where the processor "
@@ -189,7 +190,8 @@ def load_into_shards(model: PreTrainedModel, folder: Path) -> None:
     weights = load_weights(folder)
     for name, parameter in model.named_parameters():
         weight = weights[name].to(parameter.device, parameter.dtype)
-        parameter.copy_(distribute_tensor(weight, parameter.device_mesh, parameter.placements))
+        shard = cast(DTensor, parameter)
+        shard.copy_(distribute_tensor(weight, shard.device_mesh, shard.placements))
 
 
 def name_as_unsharded(model: PreTrainedModel) -> None:
@@ -233,10 +235,18 @@ DIVERGED = (
 )
 
 
-class PaperRecipe:
+if TYPE_CHECKING:
+    Mixin = Trainer  # whose names it uses
+else:
+    Mixin = object
+
+
+class PaperRecipe(Mixin):
     """Mixin for a Trainer whose arguments are `RecipeArguments`."""
 
     args: RecipeArguments
+    model: PreTrainedModel
+    processing_class: Any  # a tokenizer, if there is one
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -307,7 +317,7 @@ class PaperRecipe:
         ended = self.state.global_step >= max_steps
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback):
-                saved = self.state.stateful_callbacks.get(type(callback).__name__, {})
+                saved = cast(dict[str, Any], self.state.stateful_callbacks).get(type(callback).__name__, {})
                 counter = saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
                 callback.early_stopping_patience_counter = counter
                 ended |= counter >= callback.early_stopping_patience
@@ -363,7 +373,7 @@ class PaperRecipe:
                 (folder / TRAINING_ARGS_NAME).unlink()  # a pickle, which only a checkpoint has a use for
 
     # PyTorch cannot load into shards a module that two stacks share, as the embedding of an encoder-decoder is.
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: PreTrainedModel | None = None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
         if self.is_fsdp_enabled:
             load_into_shards(self.model, Path(resume_from_checkpoint))
         else:
@@ -371,7 +381,7 @@ class PaperRecipe:
 
     def _load_best_model(self) -> None:
         if self.is_fsdp_enabled:
-            load_into_shards(self.model, Path(self.state.best_model_checkpoint))
+            load_into_shards(self.model, Path(cast(str, self.state.best_model_checkpoint)))
         else:
             super()._load_best_model()
 
@@ -379,7 +389,7 @@ class PaperRecipe:
         """After training with FSDP: put the whole model in the place of its shards, in every process."""
         self.save_model()
         self.accelerator.wait_for_everyone()
-        self.model = model_class.from_pretrained(self.args.output_dir).to(self.args.device)
+        self.model = model_class.from_pretrained(self.args.output_dir).to(self.args.device)  # type: ignore[arg-type]
         self.is_fsdp_enabled = False
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
@@ -389,7 +399,7 @@ class PaperRecipe:
         if self.lr_scheduler is None:
             warmup_steps = max(1, self.args.get_warmup_steps(num_training_steps))
             schedule = PaperSchedule(self.model.config.d_model, warmup_steps)
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, schedule)
+            self.lr_scheduler = LambdaLR(cast(Optimizer, optimizer or self.optimizer), schedule)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 

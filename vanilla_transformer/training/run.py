@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, set_seed
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
@@ -15,7 +15,7 @@ from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import complete_checkpoints, last_checkpoint, sole_run, was_interrupted
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
 from vanilla_transformer.training.options import make_model, model_options, parse_options
-from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.recipe import PaperRecipe
 from vanilla_transformer.training.task import Notes, Scores, Task
 
 
@@ -52,7 +52,7 @@ def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArgu
     Raises:
         ValueError: the output folder holds an earlier run that is not to be resumed.
     """
-    model = model_options(task.model_class.config_class)
+    model = model_options(cast(type, task.model_class.config_class))
     parsed = parse_options([model, DataArguments, TokenizerArguments, task.arguments_class], arguments)
     training = parsed[-1]
     folder = Path(training.output_dir)
@@ -74,13 +74,13 @@ def make_tokenizer(
     return args.train(texts, template)
 
 
-def train(trainer: Trainer) -> None:
+def train(trainer: PaperRecipe) -> None:
     """Train, or go on from the last complete checkpoint, and leave the final weights in `trainer.model`.
 
     Raises:
         ValueError: a folder to resume that holds a finished model and no checkpoints.
     """
-    arguments: RecipeArguments = trainer.args
+    arguments = trainer.args
     model_class = type(trainer.model)
     folder = Path(arguments.output_dir)
     resume = arguments.resume_from_checkpoint

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
-from vanilla_transformer.training.recipe import RecipeArguments, RecipeTrainer
+from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments, RecipeTrainer
 
 
 HELD_OUT = ("validation", "test")
 
-Rows = Dataset | IterableDataset
+Rows: TypeAlias = Dataset | IterableDataset
 Scores = dict[str, dict[str, float]]  # by split and name
 Notes = dict[str, str]  # on how scores were computed, such as a signature
 
@@ -46,21 +46,21 @@ class Task:
     arguments_class: type[RecipeArguments]
     encode: Callable[[Rows, PreTrainedTokenizerBase, PreTrainedConfig, Any], Rows]
     collator: Callable[[PreTrainedTokenizerBase, PreTrainedModel, Any], Callable[[list], dict[str, Any]]]
-    evaluate: Callable[[Trainer, Rows], tuple[dict[str, float], Notes]]
+    evaluate: Callable[[Any, Rows], tuple[dict[str, float], Notes]]
     in_one_process: bool = False
     metrics: Callable[[PreTrainedConfig, EvalPrediction], dict[str, float]] | None = None
     config_fields: Callable[[Any, Any, Rows], dict[str, Any]] = lambda options, arguments, rows: {}
     prepare: Callable[[PreTrainedModel, Any], None] = lambda model, arguments: None
     saved_options: Callable[[PreTrainedConfig], dict[str, Any]] = lambda config: {}
-    trainer_class: type[Trainer] = RecipeTrainer
+    trainer_class: type[PaperRecipe] = RecipeTrainer
 
-    def data_for(self, arguments: RecipeArguments) -> str:
+    def data_for(self, arguments: Any) -> str:
         """What the data are for: `data`, unless a task has several kinds, of which its arguments name one."""
         return self.data
 
     def make_trainer(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: RecipeArguments, splits: Any
-    ) -> Trainer:
+    ) -> PaperRecipe:
         """The trainer of a model, on the training and the validation split, as far as there are any."""
 
         def encode(rows: Rows) -> Rows:
@@ -75,9 +75,10 @@ class Task:
             **encoded_splits(splits, encode),
         )
 
-    def score(self, trainer: Trainer, splits: Any) -> tuple[Scores, Notes]:
+    def score(self, trainer: PaperRecipe, splits: Any) -> tuple[Scores, Notes]:
         """The scores of each held-out split; in a process that does not evaluate, none."""
-        scores, notes = {}, {}
+        scores: Scores = {}
+        notes: Notes = {}
         for split in HELD_OUT:
             if split in splits and (trainer.is_world_process_zero() or not self.in_one_process):
                 scores[split], notes = self.evaluate(trainer, splits[split])
