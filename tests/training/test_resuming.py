@@ -22,7 +22,8 @@ from tiny_training import tiny_trainer
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.tasks import TAGGING
 from vanilla_transformer.training.averaging import average_checkpoints, load_average
-from vanilla_transformer.training.checkpoints import complete_checkpoints, sole_run, was_interrupted
+from vanilla_transformer.training.checkpoints import complete_checkpoints, was_interrupted
+from vanilla_transformer.training.folder_lock import sole_run
 from vanilla_transformer.training.recipe import RecipeArguments
 from vanilla_transformer.training.run import run, train
 
@@ -313,7 +314,7 @@ def test_a_script_that_diverges_fails(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from vanilla_transformer.training.checkpoints import sole_run
+from vanilla_transformer.training.folder_lock import sole_run
 with sole_run(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(100)

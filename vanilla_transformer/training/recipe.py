@@ -33,16 +33,15 @@ from vanilla_transformer.training.batching import TokenBudgetLoader, TokenBudget
 from vanilla_transformer.training.checkpoints import (
     RUN_FILE,
     TRAINER_STATE,
-    check_same_run,
     checkpoint_folders,
     clear,
-    digest,
     is_complete,
     last_checkpoint,
     missing_state,
     share,
     was_interrupted,
 )
+from vanilla_transformer.training.same_run import check_same_run, digest
 from vanilla_transformer.training.schedule import PaperSchedule
 from vanilla_transformer.training.sigterm import SaveOnSigterm
 

@@ -12,7 +12,8 @@ from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import KINDS, train_tokenizer
 from vanilla_transformer.training.averaging import load_average
-from vanilla_transformer.training.checkpoints import complete_checkpoints, last_checkpoint, sole_run, was_interrupted
+from vanilla_transformer.training.checkpoints import complete_checkpoints, last_checkpoint, was_interrupted
+from vanilla_transformer.training.folder_lock import sole_run
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
 from vanilla_transformer.training.options import make_model, model_options, parse_options
 from vanilla_transformer.training.recipe import PaperRecipe
