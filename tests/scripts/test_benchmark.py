@@ -203,8 +203,8 @@ def test_an_unknown_choice_is_refused(field, value, message):
 
 
 def test_memory_is_that_of_the_step_however_much_this_process_holds():
-    held = torch.ones(2**27)  # 512 MiB, more than the step needs
-    vocabulary, rows, length = 16_000, 32, 24
+    held = torch.ones(2**28)  # 1 GiB, more than the step needs
+    vocabulary, rows, length = 32_000, 64, 24
     size = [256, 1024, 4, 3, vocabulary]
     grown = {chunk: call_fresh(step_memory, OURS, size, chunk, rows, length, "cpu", 1) for chunk in (0, 128)}
     logits = rows * length * vocabulary * 4

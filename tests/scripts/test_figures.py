@@ -71,9 +71,9 @@ def test_colours_stand_out_from_their_paper(theme):
         dark, light = sorted((luminance(color), luminance(paper)))
         return (light + 0.05) / (dark + 0.05)
 
-    paper, ink, lines = THEMES[theme]
-    assert contrast(ink) > 4.5
-    assert min(map(contrast, lines)) > 3
+    paper = THEMES[theme].paper
+    assert contrast(THEMES[theme].ink) > 4.5
+    assert min(map(contrast, THEMES[theme].curves)) > 3
 
 
 def test_the_norm_is_that_of_the_softmaxs_derivative():

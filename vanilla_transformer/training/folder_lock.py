@@ -33,11 +33,11 @@ def sole_run(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: another process has the lock.
     """
+    made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
         return
-    empty = not any(folder.iterdir())
     descriptor = os.open(folder, os.O_RDONLY)
     LOCKS.add(descriptor)
     try:
@@ -53,5 +53,5 @@ def sole_run(folder: Path) -> Iterator[None]:
     finally:
         LOCKS.discard(descriptor)
         os.close(descriptor)
-        if empty and not any(folder.iterdir()):
+        if made and not any(folder.iterdir()):
             folder.rmdir()  # a run that was refused leaves nothing
