@@ -22,6 +22,7 @@ from benchmarking.sections import BenchmarkArguments, measure
 from benchmarking.timing import Machine
 from vanilla_transformer.command_line import CommandParser, run_command
 from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.loading import errors_only
 from vanilla_transformer.training.model_card import markdown_table
 
 
@@ -37,13 +38,13 @@ def describe(machine: Machine) -> str:
 def main(arguments: list[str] | None = None) -> list[Result]:
     """Run the script; returns the results."""
     args, data = CommandParser([BenchmarkArguments, DataArguments], __doc__).parse_args_into_dataclasses(arguments)
-    transformers.logging.set_verbosity_error()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     results: list[Result] = []
-    for measured in measure(args, data):
-        results += measured
-        write(results, describe(args.machine), Path(args.output))
+    with errors_only():
+        for measured in measure(args, data):
+            results += measured
+            write(results, describe(args.machine), Path(args.output))
     print(f"{markdown_table(HEADER, rows_of(results))}\n\n{describe(args.machine)}")
     return results
 
