@@ -31,10 +31,7 @@ def cross_entropy(
     Raises:
         ValueError: a label is neither a class nor -100, or their shape or type is another.
     """
-    check_integers("labels", labels)
-    if labels.shape != logits.shape[:-1]:
-        raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(logits.shape[:-1])}.")
-    check_ids("labels", labels, logits.shape[-1], "the output layer", ignored=IGNORED_LABEL)
+    check_labels(labels, logits.shape[:-1], logits.shape[-1])
     total = F.cross_entropy(
         logits.flatten(0, -2).float(),
         labels.flatten().to(logits.device).long(),
@@ -200,6 +197,14 @@ def check_ids(
             f"{name} holds {value}, but {what} has {limit}: give ids from 0 to {limit - 1}."
             + (f" The config's {names} is {value}." if names else "")
         )
+
+
+def check_labels(labels: Tensor, shape: torch.Size, classes: int) -> None:
+    """Raise an error unless `labels` are integers of this shape, each of them -100 or in [0, classes)."""
+    check_integers("labels", labels)
+    if labels.shape != shape:
+        raise ValueError(f"labels has shape {tuple(labels.shape)}; it must be {tuple(shape)}.")
+    check_ids("labels", labels, classes, "the output layer", ignored=IGNORED_LABEL)
 
 
 def check_mask(

@@ -12,6 +12,7 @@ from vanilla_transformer import (
     VanillaTransformerForQuestionAnswering,
     VanillaTransformerForSequenceClassification,
 )
+from vanilla_transformer.training.fast import make_fast, make_plain
 
 
 @pytest.mark.parametrize(
@@ -182,18 +183,26 @@ def test_labels_that_are_no_class():
 
 @pytest.mark.parametrize("shape", [(2,), (2, 6), (7, 2), (2, 7, 1)])
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
-def test_labels_of_the_wrong_shape(make, shape):
-    model = make()
+@pytest.mark.parametrize("form", [make_plain, make_fast])
+def test_labels_of_the_wrong_shape(make, shape, form):
+    model = form(make()).train()
     extra = {"decoder_input_ids": tokens()} if model.config.is_encoder_decoder else {}
     with pytest.raises(ValueError, match=r"labels has shape .*; it must be \((2, 7|batch, length)\)"):
         model(tokens(), labels=torch.ones(shape, dtype=torch.long), **extra)
 
 
-def test_labels_of_another_kind():
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
+@pytest.mark.parametrize("form", [make_plain, make_fast])
+def test_labels_of_the_wrong_type(make, form):
+    model = form(make()).train()
+    extra = {"decoder_input_ids": tokens()} if model.config.is_encoder_decoder else {}
     with pytest.raises(ValueError, match=r"labels has dtype torch.float32; it must be torch.int64"):
-        decoder_only()(tokens(), labels=tokens().float())
+        model(tokens(), labels=tokens().float(), **extra)
     with pytest.raises(TypeError, match="labels is of type list; it must be a tensor"):
-        encoder_only()(tokens(1, 2), labels=[[3, 4]])
+        model(tokens(), labels=tokens().tolist(), **extra)
+
+
+def test_labels_of_another_kind():
     model = encoder_only(VanillaTransformerForSequenceClassification, num_labels=3)
     with pytest.raises(ValueError, match=r"labels holds 2.0; multi_label_classification needs numbers from 0 to 1"):
         model(tokens(), labels=torch.full((2, 3), 2.0))

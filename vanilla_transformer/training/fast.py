@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import is_tracing
 
-from losses_vanilla_transformer import IGNORED_LABEL, check_ids
+from losses_vanilla_transformer import IGNORED_LABEL, check_labels, check_rows
 from modeling_vanilla_transformer import VocabularyModel
 from vanilla_transformer.training.chunked_loss import ChunkedCrossEntropy
 from vanilla_transformer.training.onednn import PLAIN, linear, onednn_is_faster
@@ -111,7 +111,7 @@ def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
         head = self.lm_head
         if labels is None or not self.training or not is_plain_linear(head):
             return type(self).logits_and_loss(self, states, labels, num_items_in_batch, logits_to_keep)
-        check_ids("labels", labels, head.out_features, "the output layer", ignored=IGNORED_LABEL)
+        check_labels(labels, states.shape[:-1], head.out_features)
         labels = labels.to(states.device)
         real = labels != IGNORED_LABEL
         label_smoothing = self.config.label_smoothing
@@ -131,5 +131,9 @@ def leave_out_padding_of_labels(
     given = args[4:] or any(options.get(name) is not None for name in ("decoder_attention_mask", "past_key_values"))
     if labels is None or given or model.config._attn_implementation != "packed_sdpa" or is_tracing(labels):
         return args, options
+    check_rows("labels", labels)
+    inputs = [*args[3:4], options.get("decoder_input_ids"), options.get("decoder_inputs_embeds")]
+    if any(given is not None and given.shape[:2] != labels.shape for given in inputs):
+        return args, options  # the loss says so
     real = (labels != IGNORED_LABEL).flip(-1).cumsum(-1).flip(-1) > 0
     return args, options | {"decoder_attention_mask": real}
