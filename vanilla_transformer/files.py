@@ -15,6 +15,15 @@ from tqdm.auto import tqdm
 
 
 @contextmanager
+def named_if_damaged(path: str) -> Iterator[None]:
+    """Where the gzip file that is read within proves to be damaged, raise a ValueError that names it."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a whole gzip file ({error}): fetch or compress it again.") from error
+
+
+@contextmanager
 def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
     """A file, also a gzipped one; standard input for "-".
 
@@ -25,11 +34,8 @@ def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
     if path == "-":
         yield sys.stdin.buffer
         return
-    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
-        try:
-            yield stream
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path} is not a whole gzip file ({error}): fetch or compress it again.") from error
+    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream, named_if_damaged(path):
+        yield stream
 
 
 def utf8_lines(path: str) -> Iterator[str]:

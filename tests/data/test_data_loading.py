@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import os
+from itertools import islice
 from pathlib import Path
 
 import datasets
@@ -577,6 +578,29 @@ def test_a_gzip_file_that_is_not_whole_is_refused_by_its_name(task, damage):
     refused(task, f"{whole.name} {message}", train_file=files)
 
 
+@pytest.mark.parametrize("damage", ["cut short", "damaged", "another checksum", "not gzipped"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
+def test_a_stream_names_the_gzip_file_that_proves_damaged_after_rows_that_could_be_read(name, damage):
+    """Its second member is damaged, as of files that were put one behind the other; the first fills several reads."""
+    text = " ".join(str(i) for i in range(250))
+    line = f'{{"text": "{text}"}}\n' if name == "a.jsonl" else f"{text}\n"
+    first, lines = ("text\n" if name == "a.csv" else "") + line * 12_000, line * 200
+    second = gzip.compress(lines.encode())
+    middle = len(second) // 2
+    broken = {
+        "cut short": second[:middle],
+        "damaged": second[:middle] + bytes(20) + second[middle + 20 :],
+        "another checksum": second[:-8] + bytes(4) + second[-4:],
+        "not gzipped": lines.encode(),
+    }[damage]
+    Path(f"{name}.gz").write_bytes(gzip.compress(first.encode(), compresslevel=1) + broken)
+    options = {"train_file": [f"{name}.gz"], "streaming": True, "sample_by": "line", "validation_fraction": 0.0}
+    rows = iter(load("language_modeling", **options)["train"])
+    assert {row["text"] for row in islice(rows, 1000)} == {text}
+    with pytest.raises(ValueError, match=rf"^{name}.gz is not a whole gzip file \(.*\): fetch or compress it again"):
+        list(rows)
+
+
 # As editors on Windows write it: a byte order mark, and lines that end with \r\n.
 
 
@@ -638,8 +662,8 @@ from vanilla_transformer.data import DataArguments, load_splits
 for file in ("a.jsonl", "a.csv", "a.parquet"):
     load_splits(DataArguments(train_file=[file]), "translation")
 load_splits(DataArguments(train_file=["a.en", "a.es"]), "translation")
-for streaming in (False, True):
-    options = {"train_file": ["a.txt"], "sample_by": "line", "streaming": streaming}
+for file, streaming in (("a.txt", False), ("a.txt", True), ("a.txt.gz", True)):
+    options = {"train_file": [file], "sample_by": "line", "streaming": streaming}
     load_splits(DataArguments(**options), "language_modeling")
 load_splits(DataArguments(dataset="data_set"), "translation")
 print(json.dumps(asked))
@@ -651,6 +675,7 @@ def test_local_data_are_read_without_a_request_to_anybody(tmp_path):
         write(name, PAIRS)
     for name in ("a.en", "a.es", "a.txt"):
         write(name, "one\ntwo\nthree\n")
+    compressed("a.txt")
     save_data_set(train=Dataset.from_list(PAIRS))
     assert run_fresh(LOADING_UNDER_WATCH, tmp_path, installed=True) == []
 

@@ -12,7 +12,7 @@ from datasets import Dataset, IterableDataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from vanilla_transformer.data.phrasebook import MAX_SIZE, MIN_SIZE, TASKS, phrasebook
-from vanilla_transformer.files import utf8_lines
+from vanilla_transformer.files import named_if_damaged, utf8_lines
 
 
 SPLITS = ("train", "validation", "test")
@@ -186,6 +186,12 @@ def without_mark(batch: dict[str, list[str]]) -> dict[str, list[str]]:
     return {"text": [text.removeprefix(BYTE_ORDER_MARK) for text in batch["text"]]}
 
 
+def rows_of_gzip(file: str, rows: IterableDataset) -> Iterator[Row]:
+    """The rows of a gzipped file; the error names it where damage shows only after rows that could be read."""
+    with named_if_damaged(file):
+        yield from rows
+
+
 def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
     """A file of rows.
 
@@ -196,13 +202,16 @@ def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
         check_file(file, kind, streaming)
     # These readers stay on this machine: `load_dataset` tells a server that a file is read.
     reader = getattr(IterableDataset if streaming else Dataset, f"from_{kind}")
-    try:
-        rows = reader(file, **options)
-        first: Row = next(iter(rows), {})
-        if kind == "text" and first.get("text", "").startswith(BYTE_ORDER_MARK):
-            rows = rows.map(without_mark, batched=True)
-    except (DatasetGenerationError, ValueError) as error:
-        raise ValueError(f"{file} has no rows that can be read as {kind}: {error.__cause__ or error}") from error
+    with named_if_damaged(file):
+        try:
+            rows = reader(file, **options)
+            first: Row = next(iter(rows), {})
+            if kind == "text" and first.get("text", "").startswith(BYTE_ORDER_MARK):
+                rows = rows.map(without_mark, batched=True)
+        except (DatasetGenerationError, ValueError) as error:
+            raise ValueError(f"{file} has no rows that can be read as {kind}: {error.__cause__ or error}") from error
+    if streaming and file.endswith(".gz"):
+        rows = IterableDataset.from_generator(rows_of_gzip, rows.features, gen_kwargs={"file": file, "rows": rows})
     return Source(file, rows)
 
 
