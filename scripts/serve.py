@@ -7,9 +7,9 @@ For your own machine: it listens on 127.0.0.1 only, unless `--host` says otherwi
 encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat template. An
 answer ends at the model's `max_position_embeddings`, whatever a request asks for. SIGTERM ends it within seconds.
 
-Other options, such as --device, are those of `transformers serve`. By itself (in 5.23) it finds no class that is saved
-beside the weights, not even with --trust-remote-code: it looks for the name of the class among the library's own. So
-this puts the installed class there.
+Other options, such as --device, are those of `transformers serve`, without --continuous-batching, which knows no such
+end. By itself (in 5.23) it finds no class that is saved beside the weights, not even with --trust-remote-code: it
+looks for the name of the class among the library's own. So this puts the installed class there.
 """
 
 from pathlib import Path
@@ -79,6 +79,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 is open to your network.")
     parser.add_argument("--port", type=int, default=8000, help="Port to listen on.")
     args, others = parser.parse_known_args(arguments)
+    if "--continuous-batching" in others:
+        raise ValueError(
+            "--continuous-batching would answer past the model's max_position_embeddings, at whatever length a "
+            "request asks for: leave it out."
+        )
     model_class(args.model, ("VanillaTransformerForCausalLM",))
     put_in_place()
     app(["serve", args.model, "--host", args.host, "--port", str(args.port), *others])

@@ -222,6 +222,15 @@ def test_what_is_no_language_model_is_told_plainly(tmp_path):
 
 
 @needs_server
+def test_the_option_under_which_answers_would_not_end_is_refused(tmp_path):
+    language_model()[0].save_pretrained(tmp_path / "model")
+    command = [sys.executable, ROOT / "scripts/serve.py", "model", "--port", "1", "--continuous-batching"]
+    done = subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    message = "--continuous-batching would answer past the model's max_position_embeddings"
+    assert (done.returncode, message in done.stderr, len(done.stderr.splitlines())) == (2, True, 1)
+
+
+@needs_server
 def test_a_library_that_loads_models_in_another_way_is_told_plainly(monkeypatch):
     monkeypatch.delattr(serve.model_manager, "transformers")
     with pytest.raises(ImportError, match=r"loads models otherwise; this is known to work with 5.23"):
