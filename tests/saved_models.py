@@ -1,5 +1,6 @@
 """Tiny models, each with a tokenizer of its own, in folders as a training leaves them."""
 
+from math import log
 from pathlib import Path
 
 import torch
@@ -18,6 +19,22 @@ def with_tokenizer(make=encoder_decoder, template="seq2seq", *, texts=TEXTS, voc
     tokenizer = train_tokenizer(texts, template, vocab_size=vocab_size)
     torch.manual_seed(0)
     return make(vocab_size=len(tokenizer), **fields), tokenizer
+
+
+def save_repeating(folder: Path, p_end: float) -> tuple[str, str]:
+    """A translator that knows one word: whatever is before, it ends with probability `p_end`, or writes it once more.
+
+    So the length penalty alone decides how long its translations are. Returns the folder, and the word.
+    """
+    model, tokenizer = with_tokenizer(output_bias=True)
+    word = tokenizer(" two")["input_ids"][0]
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.fill_(-30)
+        model.lm_head.bias[word] = log(1 - p_end)
+        model.lm_head.bias[tokenizer.eos_token_id] = log(p_end)
+    decode_like_the_paper(model)
+    return write(folder, model, tokenizer), tokenizer.decode([word])
 
 
 def write(folder: Path, *parts) -> str:

@@ -1,5 +1,7 @@
 """How translators decode that a script has trained: as section 6.1 says, wherever they are loaded."""
 
+from collections.abc import Callable
+from math import log
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from transformers import GenerationConfig, MarianConfig, MarianMTModel
 import train_translation
 from family import encoder_decoder
 from fresh_process import run_fresh
+from saved_models import save_repeating
 from small_data import train_and_validate_on, write_json_lines
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.decoding import decode_like_the_paper, paper_decoding
@@ -62,6 +65,29 @@ def test_a_trained_folder_scores_hypotheses_by_the_papers_formula_in_any_process
         assert score == pytest.approx(log_probability / ((5 + length) / 6) ** alpha, rel=1e-4)
         lengths.add(length)
     assert max(lengths) > 1  # of a single token both formulas divide by 1
+
+
+# Only a folder and a text, as whoever has read a model card has them.
+TRANSLATE = """
+from transformers import pipeline
+folder, text = arguments
+translator = pipeline("translation", model=folder, trust_remote_code=True, device="cpu")
+of_the_library = translator(text, gnmt_length_penalty=False)
+print(json.dumps([records[0]["translation_text"] for records in (translator(text), of_the_library)]))
+"""
+
+
+def test_a_pipeline_of_a_saved_folder_chooses_by_the_papers_formula(tmp_path):
+    """Of n tokens at 0.84 each but for the last, the end, at 0.16: they are all that it can write."""
+    folder, word = save_repeating(tmp_path / "model", p_end=0.16)
+
+    def best(penalty: Callable[[int], float]) -> str:
+        return word * (max(range(1, 50), key=lambda n: ((n - 1) * log(0.84) + log(0.16)) / penalty(n)) - 1)
+
+    paper, library = best(lambda n: ((5 + n) / 6) ** 0.6), best(lambda n: n**0.6)
+    assert (len(paper), len(library)) == (len(word), 13 * len(word))
+    found = run_fresh(TRANSLATE, tmp_path, folder, "one two three", HF_HUB_OFFLINE="1")
+    assert found == [paper, library]
 
 
 def test_a_trained_folder_says_how_it_decodes(trained):

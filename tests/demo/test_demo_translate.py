@@ -4,6 +4,7 @@ import io
 import re
 import sys
 import warnings
+from math import log
 from pathlib import Path
 
 import httpx
@@ -17,7 +18,7 @@ from family import decoder_only, encoder_decoder
 from first_models import RECIPES, missing, whole
 from fresh_process import ROOT
 from loading import load, warn_of_unknown_letters
-from saved_models import TEXT, save
+from saved_models import TEXT, save, save_repeating
 from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, Translator, draw
 from vanilla_transformer.decoding import EXTRA_TOKENS
 
@@ -195,6 +196,18 @@ def test_what_is_shown_of_a_hypothesis_is_shown_of_the_tokens_that_were_decoded(
         found = client.predict(text, best, step, api_name="/decoding_step")
         expected = probabilities[step - 1].topk(MOST_LIKELY).values
         assert list(found.values()) == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_the_scores_are_log_probabilities_divided_by_the_papers_length_penalty(tmp_path):
+    """log P / ((5 + n) / 6)^0.6 of n tokens: a word n - 1 times, at 0.84 each, and the end, at 0.16."""
+    folder, word = save_repeating(tmp_path / "model", p_end=0.16)
+    scores = {word * (n - 1): ((n - 1) * log(0.84) + log(0.16)) / ((5 + n) / 6) ** 0.6 for n in range(1, 50)}
+    expected = sorted(scores.items(), key=lambda item: -item[1])[:3]
+    with served(folder) as client:
+        best, table, _ = client.predict(TEXT, "2", "mean", "cross", api_name="/translate")
+    assert best == expected[0][0]
+    for (text, score), row in zip(expected, table["data"], strict=True):
+        assert row == [text, pytest.approx(score, abs=6e-4)]
 
 
 def test_words_that_look_like_formulas_are_drawn_as_they_are():
