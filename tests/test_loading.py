@@ -151,7 +151,9 @@ def plant(folder: Path) -> None:
         path.write_text(code + path.read_text(encoding="utf-8"), encoding="utf-8")
     (folder / "custom_generate").mkdir()
     (folder / "custom_generate/generate.py").write_text(code + "def generate(model, **options): return [[5, 6]]\n")
-    (folder / "tok.py").write_text(code + "from transformers import PreTrainedTokenizerFast as Tok\n")
+    (folder / "tok.py").write_text(
+        code + "import transformers\nclass Tok(transformers.PreTrainedTokenizerFast):\n    pass\n"
+    )
     settings = folder / "tokenizer_config.json"
     told = json.loads(settings.read_text(encoding="utf-8")) | {"auto_map": {"AutoTokenizer": [None, "tok.Tok"]}}
     settings.write_text(json.dumps(told), encoding="utf-8")

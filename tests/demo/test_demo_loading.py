@@ -70,7 +70,8 @@ def test_code_of_another_name_does_not_run(reference, folder, tmp_path):
 
 
 def test_a_tokenizers_code_does_not_run_unless_it_is_trusted(folder, tmp_path):
-    code = f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom transformers import PreTrainedTokenizerFast as Mine\n"
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')\nimport transformers\n"
+    code += "class Mine(transformers.PreTrainedTokenizerFast):\n    pass\n"  # the library marks it as its folder's own
     (folder / "tok.py").write_text(code)
     change_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "tok.Mine"]})
     loaded_module(folder)
