@@ -13,6 +13,7 @@ from transformers import CompileConfig, PreTrainedModel, PreTrainedTokenizerBase
 from benchmarking.peers import Size, translators
 from benchmarking.results import OURS, Result
 from benchmarking.timing import Machine, in_turns
+from configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.conversion.to_ctranslate2 import OurConverter
 from vanilla_transformer.data.tokenizer import BOS, EOS, PAD, PreTrainedTokenizerFast
 
@@ -49,6 +50,9 @@ def generating(model: PreTrainedModel, **options) -> Decoder:
         return output[:, 1:].numel()
 
     return decode
+
+
+require_private_names(CompileConfig, "_compile_all_devices")
 
 
 def compiled() -> dict:

@@ -84,6 +84,10 @@ Data: {{ data }}
 ![Loss by training step](training_curve.png)
 
 {{ hyper_parameters }}
+{% if label_smoothing %}
+The config keeps `label_smoothing={{ label_smoothing }}` (section 5.4 of the paper): whoever trains this model further
+has a smoothed loss too, unless they set `model.config.label_smoothing = 0`.
+{% endif %}
 """
 
 
@@ -160,6 +164,8 @@ def write_model_card(
         results=markdown_table(("split", "metric", "value"), rows)
         + "".join(f"\n\n{name}: `{text}`" for name, text in facts.notes.items()),
         data=f"`{facts.dataset}`",
+        # Only the losses over a vocabulary are smoothed.
+        label_smoothing=getattr(model.config, "label_smoothing", 0) if hasattr(model, "lm_head") else 0,
         hyper_parameters=markdown_table(
             ("option", "value"), [(f"`{name}`", value) for name, value in values.items() if value not in (None, False)]
         ),
