@@ -29,16 +29,25 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         total = states.new_zeros((), dtype=torch.float32)
         states_grad, weight_grad = torch.empty_like(states), torch.zeros_like(weight)
         bias_grad = None if bias is None else torch.zeros_like(bias)
+        if torch.is_autocast_enabled(states.device.type):  # once, not for each chunk
+            dtype = torch.get_autocast_dtype(states.device.type)
+            states, weight = states.to(dtype), weight.to(dtype)
+        # Memory for a chunk's logits, probabilities and gradients: large blocks are expensive to ask for.
+        size = (min(chunk, len(states)), weight.shape[0])
+        memory = states.new_empty(2, *size, dtype=torch.float32), states.new_empty(size)
         for start in range(0, len(states), chunk):
             part, targets = states[start : start + chunk], labels[start : start + chunk, None]
-            logits = linear(part, weight, bias)
-            log_probabilities = logits.float().log_softmax(dim=-1)
-            target_losses = -log_probabilities.gather(1, targets).sum()
-            uniform_losses = -log_probabilities.mean(dim=-1).sum() if label_smoothing else 0.0
+            logits, probabilities = memory[0][:, : len(part)]
+            logits.copy_(linear(part, weight, bias))
+            torch.softmax(logits, dim=-1, out=probabilities)
+            # log(sum(exp(logits))), by the largest, whose probability is never too small for its logarithm
+            normalizer = logits.amax(dim=-1) - probabilities.amax(dim=-1).log()
+            target_losses = (normalizer - logits.gather(1, targets)[:, 0]).sum()
+            uniform_losses = (normalizer - logits.mean(dim=-1)).sum() if label_smoothing else 0.0
             total += (1 - label_smoothing) * target_losses + label_smoothing * uniform_losses
-            gradient = log_probabilities.exp_().sub_(label_smoothing / weight.shape[0])
+            gradient = probabilities.sub_(label_smoothing / weight.shape[0])
             gradient.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1, dtype=gradient.dtype))
-            gradient = gradient.to(logits.dtype)
+            gradient = memory[1][: len(part)].copy_(gradient)
             states_grad[start : start + chunk] = linear(gradient, weight.T)
             weight_grad += transposed_product(gradient, part)
             if bias_grad is not None:

@@ -41,6 +41,7 @@ from vanilla_transformer.training.checkpoints import (
     share,
     was_interrupted,
 )
+from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
 from vanilla_transformer.training.same_run import check_same_run, digest
 from vanilla_transformer.training.schedule import PaperSchedule
 from vanilla_transformer.training.sigterm import SaveOnSigterm
@@ -93,6 +94,13 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     warmup_steps: float = field(default=4000, metadata={"help": "Steps of rising learning rate; below 1 a ratio."})
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
+    muon: bool = field(
+        default=False,
+        metadata={
+            "help": "Train the matrices of the layers with Muon, and Adam the rest: about a sixth fewer steps to the "
+            "same loss. Not for weights in shards (FSDP)."
+        },
+    )
     max_grad_norm: float = field(default=0.0, metadata={"help": "Largest gradient norm; 0: no clipping."})
     tokens_per_batch: int = field(
         default=0,
@@ -135,6 +143,8 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                 f"early_stopping_patience={self.early_stopping_patience} needs --load_best_model_at_end true, "
                 "with the same --eval_strategy and --save_strategy."
             )
+        if self.muon and self.fsdp:
+            raise ValueError("muon=True needs whole matrices, and --fsdp has them in shards: leave out one of them.")
         if self.load_best_model_at_end and self.average_checkpoints > 1:
             if self.average_checkpoints != type(self).average_checkpoints:
                 raise ValueError(
@@ -390,6 +400,20 @@ class PaperRecipe(Mixin):
         self.accelerator.wait_for_everyone()
         self.model = model_class.from_pretrained(self.args.output_dir).to(self.args.device)  # type: ignore[arg-type]
         self.is_fsdp_enabled = False
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> Optimizer:
+        """The library's, or Muon with Adam."""
+        if self.optimizer is None and self.args.muon:
+            whole = cast(PreTrainedModel, self.model if model is None else model)
+            matrices = matrices_of_layers(whole)
+            chosen = {id(matrix) for matrix in matrices}
+            others = [p for p in whole.parameters() if p.requires_grad and id(p) not in chosen]
+            betas = self.args.adam_beta1, self.args.adam_beta2
+            peak = cast(float, self.args.learning_rate)
+            self.optimizer = MuonWithAdam(
+                matrices, others, peak, betas, self.args.adam_epsilon, self.args.weight_decay
+            )
+        return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         """The paper's schedule (section 5.3), or the library's where the arguments ask for it."""

@@ -1,0 +1,65 @@
+"""Muon with Adam: each takes the steps of PyTorch's own on its parameters (test_recipe.py: a run resumes)."""
+
+import pytest
+import torch
+from torch.optim import AdamW, Muon
+
+from family import decoder_only, encoder_decoder, encoder_only, right_padded
+from tiny_training import tiny_trainer
+from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
+
+
+def loss(model) -> torch.Tensor:
+    torch.manual_seed(0)
+    ids, mask = right_padded([5, 3])
+    return model(input_ids=ids, attention_mask=mask, labels=ids).loss
+
+
+def made(model, **options) -> MuonWithAdam:
+    matrices = matrices_of_layers(model)
+    chosen = set(map(id, matrices))
+    return MuonWithAdam(matrices, [p for p in model.parameters() if id(p) not in chosen], 0.01, **options)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
+def test_the_matrices_are_those_of_the_layers(make, tied):
+    model = make(tie_word_embeddings=tied)
+    names = {name for name, p in model.named_parameters() if any(p is matrix for matrix in matrices_of_layers(model))}
+    assert names == {name for name, p in model.named_parameters() if ".layers." in name and p.dim() == 2}
+
+
+def test_each_takes_the_steps_of_pytorchs_own():
+    ours, theirs = (encoder_decoder(dropout=0.0).train() for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    optimizer = made(ours, weight_decay=0.1)
+    matrices = matrices_of_layers(theirs)
+    others = [p for p in theirs.parameters() if not any(p is matrix for matrix in matrices)]
+    parts = [
+        Muon(matrices, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        AdamW(others, lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0),
+    ]
+    for _ in range(3):
+        for model, steps in ((ours, [optimizer]), (theirs, parts)):
+            loss(model).backward()
+            for part in steps:
+                part.step()
+                part.zero_grad()
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+def test_one_learning_rate_moves_both_and_both_remember():
+    model = encoder_decoder()
+    optimizer = made(model)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    loss(model).backward()
+    optimizer.step()
+    torch.testing.assert_close(model.state_dict(), before, atol=0, rtol=0)
+    assert len(optimizer.state_dict()["state"]) == len([p for p in model.parameters() if p.grad is not None])
+
+
+def test_shards_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="muon=True needs whole matrices"):
+        tiny_trainer(tmp_path, muon=True, fsdp=True)
