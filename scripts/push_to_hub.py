@@ -1,7 +1,8 @@
-"""Upload a saved model folder to the Hugging Face Hub, or the demo as a Space.
+"""Upload to the Hugging Face Hub: a saved model folder, this repository with its checkpoints, or the demo as a Space.
 
 python scripts/push_to_hub.py runs/quickstart-en-es user/quickstart-en-es --dry_run
-python scripts/push_to_hub.py demo user/vanilla-transformer-demo --space --models user/quickstart-en-es
+python scripts/push_to_hub.py . user/vanilla-transformer --repo
+python scripts/push_to_hub.py demo user/vanilla-transformer-demo --space
 """
 
 from vanilla_transformer.command_line import run_command

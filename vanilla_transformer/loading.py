@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
-from transformers.utils import logging
+from transformers.utils import cached_file, logging
 
 import vanilla_transformer
 from vanilla_transformer.conversion.mapping import MAPPINGS
@@ -34,6 +35,33 @@ KINDS = {
     "VanillaTransformerDecoderModel": "a decoder without output layer",
 }
 MODELS = tuple(KINDS)
+
+# The trained models that ship with this project: in a clone, and in a Space. For an installed copy the Hub has them.
+CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+HUB_NAME = "vanilla-transformer/vanilla-transformer"
+
+
+def shipped_models() -> list[str]:
+    """The folders of the models that ship with this project, as far as they are here."""
+    return sorted(str(config.parent) for config in CHECKPOINTS.glob("*/config.json"))
+
+
+def shipped_model(name: str) -> str:
+    """The folder of a model that ships with this project, such as "en-es": that of the clone, else from the Hub.
+
+    Raises:
+        FileNotFoundError: it is neither here nor on the Hub, or the Hub does not answer.
+    """
+    if (CHECKPOINTS / name).is_dir():
+        return str(CHECKPOINTS / name)
+    try:
+        copy = snapshot_download(HUB_NAME, allow_patterns=f"checkpoints/{name}/*")
+    except OSError as error:
+        raise FileNotFoundError(
+            f"There is no {CHECKPOINTS / name}, and {HUB_NAME} could not be had from the Hub ({error}): "
+            "give a model with --model."
+        ) from error
+    return f"{copy}/checkpoints/{name}"
 
 
 @contextmanager
@@ -86,6 +114,18 @@ def wrong_class(source: str | Path, config: PreTrainedConfig, architecture: str,
     return ValueError(f"{what}; needed is {' or '.join(KINDS[head] for head in heads)}.")
 
 
+def has_code(source: str | Path, reference: str, revision: str | None) -> bool:
+    """Whether the file of a class lies beside the weights, as it does not where several models share it (checkpoints).
+
+    Args:
+        reference: what a config names as its class, as "file.Class", or "other/repository--file.Class".
+    """
+    file = f"{reference.split('.')[0]}.py"
+    return "--" in reference or bool(
+        cached_file(source, file, revision=revision, _raise_exceptions_for_missing_entries=False)
+    )
+
+
 def class_beside_the_weights(
     source: str | Path, config: PreTrainedConfig, heads: Iterable[str], revision: str | None
 ) -> type[PreTrainedModel] | None:
@@ -93,7 +133,7 @@ def class_beside_the_weights(
     code, architectures = getattr(config, "auto_map", None) or {}, config.architectures or []
     wanted = {auto for family in FAMILIES for auto, name in family.auto_classes.items() if name in heads}
     for reference in (code[auto] for auto in wanted & code.keys()):
-        if reference.split(".")[-1] in architectures:
+        if reference.split(".")[-1] in architectures and has_code(source, reference, revision):
             return get_class_from_dynamic_module(reference, str(source), revision=revision)
     return None
 

@@ -14,12 +14,19 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
-from family import encoder_decoder
+from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import MODULES, ROOT, run_fresh
 from hub_server import TOKEN, HubServer
-from saved_models import with_tokenizer, write
-from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from saved_models import save, with_tokenizer, write
+from vanilla_transformer import (
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForQuestionAnswering,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
 from vanilla_transformer.decoding import translate
+from vanilla_transformer.loading import HUB_NAME, load_model
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
 
 
@@ -80,7 +87,7 @@ def push(hub: HubServer, *arguments, token: str | None = TOKEN) -> subprocess.Co
         env={"PATH": os.environ["PATH"]} | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -213,7 +220,151 @@ def test_a_link_out_of_the_folder_is_refused(hub, folder, tmp_path):
     assert f"is a link to {secret}, outside" in result.stderr
 
 
+# This repository as one of the Hub: the code at its top serves all models in checkpoints/
+
+
 ROOT_MODULES = {path.name for path in ROOT.glob("*.py")}
+# name -> what makes it, template of its tokenizer, task, options of the pipeline and what it is asked
+SHIPPED = {
+    "en-es": (encoder_decoder, "seq2seq", "translation", {"max_new_tokens": 4}, "one two"),
+    "language-model": (decoder_only, "causal", "text-generation", {"max_new_tokens": 4, "do_sample": False}, "one"),
+    "masked-lm": (VanillaTransformerForMaskedLM, "encoder", "fill-mask", {}, "one <mask> three"),
+    "language-id": (VanillaTransformerForSequenceClassification, "encoder", "text-classification", {}, "one two"),
+    "tagger": (VanillaTransformerForTokenClassification, "encoder", "token-classification", {}, "one two"),
+    "reader": (VanillaTransformerForQuestionAnswering, "encoder", "question-answering", {},
+               {"question": "one?", "context": "two three"}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole_clone(tmp_path_factory) -> Path:
+    """What somebody has who has cloned this project and worked in it, with tiny models for checkpoints."""
+    clone = tmp_path_factory.mktemp("work") / "clone"
+    for name, (make, template, *_) in SHIPPED.items():
+        folder = clone / "checkpoints" / name
+        if isinstance(make, type):
+            save(folder, lambda make=make, **fields: encoder_only(make, **fields), template)
+        else:
+            save(folder, make, template)
+        for code in folder.glob("*.py"):
+            code.unlink()
+    for name in ROOT_MODULES:
+        shutil.copy(ROOT / name, clone)
+    shutil.copytree(ROOT / "vanilla_transformer", clone / "vanilla_transformer")
+    (clone / "README.md").write_text("---\nlicense: apache-2.0\n---\n# All\n")
+    for private in PRIVATE:
+        (clone / private).parent.mkdir(parents=True, exist_ok=True)
+        (clone / private).write_bytes(b"private")
+    return clone
+
+
+PRIVATE = (
+    ".env", ".git/config", "checkpoints/en-es/notes.py", "checkpoints/en-es/checkpoint-5/model.safetensors",
+    "checkpoints/en-es/training_args.bin", "docs/secret.txt", "notes.md", "runs/mine/model.safetensors",
+    "vanilla_transformer/__pycache__/x.cpython-311.pyc", "tests/test_mine.py",
+)  # fmt: skip
+
+
+@pytest.fixture
+def clone(whole_clone, tmp_path) -> Path:
+    return shutil.copytree(whole_clone, tmp_path / "clone")
+
+
+LOAD_FROM_ONE_REPOSITORY = """
+import torch, transformers
+from transformers import AutoTokenizer, pipeline
+shipped, ids = arguments
+found = {}
+for name, (auto_class, task, options, question) in shipped.items():
+    where = {"subfolder": f"checkpoints/{name}", "trust_remote_code": True}
+    model = getattr(transformers, auto_class).from_pretrained("user/all", **where).eval()
+    tokens = AutoTokenizer.from_pretrained("user/all", **where)("one two")["input_ids"]
+    decoder = {"decoder_input_ids": torch.tensor([ids])} if model.config.is_encoder_decoder else {}
+    with torch.inference_mode():
+        output = model(torch.tensor([ids]), **decoder)[0].tolist()
+    module = type(model).__module__.split(".")[0]
+    ask = pipeline(task, model="user/all", model_kwargs={"subfolder": where["subfolder"]}, trust_remote_code=True)
+    answer = ask(question, **options)
+    model.save_pretrained(f"again/{name}")  # by itself, a model takes its code along
+    again = getattr(transformers, auto_class).from_pretrained(f"again/{name}", trust_remote_code=True).eval()
+    same = all(torch.equal(again.state_dict()[key], weight) for key, weight in model.state_dict().items())
+    found[name] = [module, tokens, output, str(answer), same]
+print(json.dumps(found))
+"""
+
+
+def test_a_process_elsewhere_loads_every_checkpoint_of_one_repository_by_its_subfolder(hub, clone, tmp_path):
+    result = push(hub, clone, "user/all", "--repo")
+    assert result.returncode == 0, result.stderr
+    names = set(hub.repos["models", "user/all"].files("main"))
+    assert names >= ROOT_MODULES | {"README.md", "vanilla_transformer/py.typed", "vanilla_transformer/loading.py"}
+    assert not names & set(PRIVATE)
+    assert {Path(name).suffix for name in names if name.startswith("checkpoints/")} == {
+        ".json",
+        ".jinja",
+        ".safetensors",
+    }
+
+    models = {name: load_model(clone / "checkpoints" / name) for name in SHIPPED}
+    asked = {}
+    for name, (_, _, task, options, question) in SHIPPED.items():
+        classes = {model_class: auto for auto, model_class in models[name].config.auto_classes.items()}
+        asked[name] = [classes[type(models[name]).__name__], task, options, question]
+    everybody = hub.environment(tmp_path / "cache", token=None)
+    found = run_fresh(LOAD_FROM_ONE_REPOSITORY, tmp_path, asked, IDS, **everybody)
+    for name, (module, tokens, output, answer, same) in found.items():
+        assert module == "transformers_modules" and same
+        assert tokens == AutoTokenizer.from_pretrained(clone / "checkpoints" / name)("one two")["input_ids"]
+        ids = torch.tensor([IDS])
+        decoder = {"decoder_input_ids": ids} if models[name].config.is_encoder_decoder else {}
+        with torch.inference_mode():
+            torch.testing.assert_close(torch.tensor(output), models[name](ids, **decoder)[0], msg=name)
+        key = {"translation": "translation_text", "text-generation": "generated_text", "fill-mask": "token_str",
+               "question-answering": "answer"}.get(SHIPPED[name][2], "score")  # fmt: skip
+        assert key in answer
+
+
+def test_an_installed_copy_translates_with_the_model_that_the_hub_has(hub, clone, tmp_path):
+    assert push(hub, clone, HUB_NAME, "--repo").returncode == 0
+    installed = tmp_path / "installed"
+    shutil.copytree(clone, installed, ignore=shutil.ignore_patterns("checkpoints"))
+    command = [sys.executable, "-m", "vanilla_transformer", "translate", "one two", "three"]
+    environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"} | hub.environment(tmp_path / "cache", None)
+    run = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    folder = clone / "checkpoints/en-es"
+    expected = translate(["one two", "three"], load_model(folder), AutoTokenizer.from_pretrained(folder))
+    assert run.stdout.splitlines() == expected
+
+    empty = HubServer()
+    with empty:
+        environment |= empty.environment(tmp_path / "empty", None)
+        run = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 2 and run.stderr.count("\n") == 1
+    assert f"There is no {installed}/checkpoints/en-es, and {HUB_NAME} could not be had" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        ("checkpoints", "has no README.md or no checkpoints: give a clone"),
+        ("checkpoints/tagger/model.safetensors", "has no weights"),
+        ("checkpoints/tagger/config.json", "has no config.json"),
+        ("losses_vanilla_transformer.py", "No such file"),
+        ("modeling_vanilla_transformer.py", "has no modeling_vanilla_transformer.py, which"),
+    ],
+)
+def test_a_clone_of_which_a_model_would_not_load_is_not_uploaded(gone, message, hub, clone):
+    path = clone / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    result = push(hub, clone, "user/all", "--repo")
+    assert result.returncode == 2 and not hub.repos
+    assert message in result.stderr and "Traceback" not in result.stderr
+
+
+# The demo as a Space
+
+
 SPACE_CARD = """\
 ---
 title: Vanilla Transformer

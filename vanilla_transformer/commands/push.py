@@ -1,7 +1,8 @@
-"""Upload a saved model folder to the Hugging Face Hub, or the demo as a Space.
+"""Upload to the Hugging Face Hub: a saved model folder, this repository with its checkpoints, or the demo as a Space.
 
 python scripts/push_to_hub.py runs/quickstart-en-es user/quickstart-en-es --dry_run
-python scripts/push_to_hub.py demo user/vanilla-transformer-demo --space --models user/quickstart-en-es
+python scripts/push_to_hub.py . user/vanilla-transformer --repo
+python scripts/push_to_hub.py demo user/vanilla-transformer-demo --space
 """
 
 import argparse
@@ -12,8 +13,8 @@ import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, RepoCard, SpaceCard, get_token
 from transformers.dynamic_module_utils import get_relative_import_files
 
-import vanilla_transformer
 from vanilla_transformer.command_line import CommandParser
+from vanilla_transformer.loading import CHECKPOINTS
 
 
 # What goes of a model, by name; and its code, by what its config names and that imports. Everything else stays here:
@@ -32,19 +33,36 @@ MODEL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-LIBRARY_FILES = ("*_vanilla_transformer.py", "vanilla_transformer/**/*.py")
+LIBRARY_FILES = (
+    "*_vanilla_transformer.py",
+    *(f"vanilla_transformer/**/{name}" for name in ("*.py", "*.css", "*.js", "py.typed")),
+)
 SPACE_FILES = ("README.md", "requirements.txt", "packages.txt", "*.py", "assets/*.css", "assets/*.js", "assets/*.png")
+CHECKPOINT_FILES = tuple(f"checkpoints/*/{name}" for name in MODEL_FILES)
+# Of this repository goes what somebody can use who has it from the Hub alone; the tests stay with its history.
+REPO_FILES = (
+    *("README.md", "LICENSE", "NOTICE", "CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *("pyproject.toml", "constraints.txt", "Makefile"),
+    *LIBRARY_FILES,
+    *CHECKPOINT_FILES,
+    *("scripts/**/*.py", "launch/*.yaml", "recipes/**/*.yaml", "recipes/data/**/*.jsonl.gz"),
+    *("docs/**/*.md", "docs/**/*.py", "docs/**/*.png", "docs/**/*.svg", *(f"demo/{name}" for name in SPACE_FILES)),
+)
 
 
-def select_files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    """The files of `folder` that match a pattern, hidden ones aside.
+def select_files(folder: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
+    """The files of `folder` that match a pattern, hidden ones aside, by their names in it.
 
     Raises:
         ValueError: one of them is a link to something outside the folder.
     """
-    files = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
-    files = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    for path in files:
+    found = {path.relative_to(folder): path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    files = {
+        name.as_posix(): path
+        for name, path in sorted(found.items())
+        if not any(part.startswith(".") for part in name.parts)
+    }
+    for path in files.values():
         if not path.resolve().is_relative_to(folder.resolve()):
             raise ValueError(
                 f"{path} is a link to {path.resolve()}, outside {folder}: only files inside it are uploaded."
@@ -52,47 +70,81 @@ def select_files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return files
 
 
-def left_out(folder: Path, files: list[Path]) -> list[str]:
-    """Files and folders directly in `folder` of which nothing goes."""
-    taken = {path.relative_to(folder).parts[0] for path in files}
-    return sorted(path.name for path in folder.iterdir() if path.name not in taken)
-
-
-def code_of(folder: Path) -> list[str]:
-    """The files of code that a model needs: those that its config names, and what these import beside them.
+def code_of(model: Path, folder: Path) -> set[str]:
+    """The files of code in `folder` that a model needs: those that its config names, and what these import there.
 
     Raises:
         FileNotFoundError: there is no config, or it names code that is not there.
     """
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} has no config.json: give the folder that a training script has saved.")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if not (model / "config.json").is_file():
+        raise FileNotFoundError(f"{model} has no config.json: give the folder that a training script has saved.")
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     named = [*config.get("auto_map", {}).values(), *(p["impl"] for p in config.get("custom_pipelines", {}).values())]
     files = {
         f"{reference.split('.')[0]}.py" for reference in named if "--" not in reference
     }  # those of no other model
     for name in sorted(files):
         if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} has no {name}, which its config.json names: save the model again.")
+            raise FileNotFoundError(
+                f"{folder} has no {name}, which {model / 'config.json'} names: save the model again."
+            )
     imported = {path for name in files for path in get_relative_import_files(folder / name)}
-    return sorted(files | {Path(path).relative_to(folder).as_posix() for path in imported})
+    return files | {Path(path).relative_to(folder).as_posix() for path in imported}
 
 
-def check_model(folder: Path, files: list[Path]) -> None:
-    """Raise a FileNotFoundError for a part without which nobody can load or understand the model."""
-    names = {path.name for path in files}
-    if "README.md" not in names:
+def check_weights(model: Path, files: dict[str, Path]) -> None:
+    """Raise a FileNotFoundError if a model's weights are not among the files."""
+    if not any(path.parent == model and path.suffix == ".safetensors" for path in files.values()):
+        raise FileNotFoundError(f"{model} has no weights: no file there is called model.safetensors.")
+
+
+def files_of_model(folder: Path) -> dict[str, Path]:
+    """What goes of a saved model, by its name on the Hub.
+
+    Raises:
+        FileNotFoundError: a part is missing without which nobody can load or understand it.
+    """
+    files = select_files(folder, (*MODEL_FILES, *sorted(code_of(folder, folder))))
+    if "README.md" not in files:
         raise FileNotFoundError(f"{folder} has no README.md: give the folder that a training script has saved.")
-    if not any(name.endswith(".safetensors") for name in names):
-        raise FileNotFoundError(f"{folder} has no weights: no file there is called model.safetensors.")
+    check_weights(folder, files)
+    return files
 
 
-def check_space(folder: Path, files: list[Path]) -> None:
-    """Raise a FileNotFoundError for a part without which a Space does not start."""
-    names = {path.relative_to(folder).as_posix() for path in files}
+def files_of_repo(folder: Path) -> dict[str, Path]:
+    """What goes of a clone of this project, by its name on the Hub.
+
+    The code at its top serves every model in `checkpoints`: `from_pretrained(..., subfolder="checkpoints/en-es")`.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint, or a part is missing without which nobody can load one.
+    """
+    files = select_files(folder, REPO_FILES)
+    if "README.md" not in files or not any(name.startswith("checkpoints/") for name in files):
+        raise FileNotFoundError(f"{folder} has no README.md or no checkpoints: give a clone of this project.")
+    for model in sorted({path.parent for name, path in files.items() if name.startswith("checkpoints/")}):
+        check_weights(model, files)
+        code_of(model, folder)
+    return files
+
+
+def files_of_space(folder: Path, checkpoints: bool) -> dict[str, Path]:
+    """What goes of the demo, by its name on the Hub; with it the library, which it imports, and the checkpoints.
+
+    Raises:
+        FileNotFoundError: a part is missing without which a Space does not start.
+    """
+    files = select_files(folder, SPACE_FILES)
     for name in ("README.md", "app.py"):
-        if name not in names:
+        if name not in files:
             raise FileNotFoundError(f"{folder} has no {name}: give the folder of the demo.")
+    return files | select_files(CHECKPOINTS.parent, (*LIBRARY_FILES, *(CHECKPOINT_FILES if checkpoints else ())))
+
+
+def left_out(folder: Path, files: dict[str, Path]) -> list[str]:
+    """Files and folders directly in `folder` of which nothing goes."""
+    taken = {path.relative_to(folder).parts[0] for path in files.values() if path.is_relative_to(folder)}
+    return sorted(path.name for path in folder.iterdir() if path.name not in taken)
 
 
 def load_card(folder: Path, space: bool, models: list[str]) -> RepoCard:
@@ -115,19 +167,9 @@ def load_card(folder: Path, space: bool, models: list[str]) -> RepoCard:
     return card
 
 
-def contents_of(folder: Path, files: list[Path], space: bool) -> dict[str, Path]:
-    """Where each file lies that goes, by its name on the Hub. With a Space goes the library, which it imports."""
-    contents = {path.relative_to(folder).as_posix(): path for path in files}
-    if space:
-        installed = Path(vanilla_transformer.__file__).resolve().parent.parent
-        library = (path for pattern in LIBRARY_FILES for path in installed.glob(pattern))
-        contents |= {path.relative_to(installed).as_posix(): path for path in library}
-    return contents
-
-
-def describe(folder: Path, files: list[Path], space: bool) -> str:
+def describe(folder: Path, files: dict[str, Path]) -> str:
     """What goes, with sizes in bytes, and what does not."""
-    sizes = {name: path.stat().st_size for name, path in contents_of(folder, files, space).items()}
+    sizes = {name: path.stat().st_size for name, path in files.items()}
     lines = [f"{size:>15,}  {name}" for name, size in sizes.items()]
     lines.append(f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files")
     if others := left_out(folder, files):
@@ -135,7 +177,7 @@ def describe(folder: Path, files: list[Path], space: bool) -> str:
     return "\n".join(lines)
 
 
-def push(args: argparse.Namespace, files: list[Path], card: RepoCard) -> str:
+def push(args: argparse.Namespace, files: dict[str, Path], card: RepoCard) -> str:
     """Make the repository if it is new, and commit the files to it; the address of the commit.
 
     Raises:
@@ -159,8 +201,7 @@ def push(args: argparse.Namespace, files: list[Path], card: RepoCard) -> str:
         api.create_branch(repo_id, branch=args.revision, repo_type=kind, exist_ok=True)
     if args.space and args.models:
         api.add_space_variable(repo_id, "MODEL_ID", " ".join(args.models))
-    paths = contents_of(args.folder, files, args.space)
-    contents: dict[str, str | bytes] = {name: str(path) for name, path in paths.items()}
+    contents: dict[str, str | bytes] = {name: str(path) for name, path in files.items()}
     if args.space:
         contents["README.md"] = str(card).encode()
     commit = api.create_commit(
@@ -181,26 +222,34 @@ def main(arguments: list[str] | None = None) -> None:
         ValueError: an option of Spaces for a model; a card that the Hub does not take; no token of the Hub.
     """
     parser = CommandParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="Folder of the saved model, or of the demo.")
+    parser.add_argument("folder", type=Path, help="Folder of the saved model, of the clone, or of the demo.")
     parser.add_argument("repo_id", help="Name on the Hub, as user/name.")
     parser.add_argument("--private", action="store_true", help="Make the repository private.")
     parser.add_argument("--revision", default="main", help="Branch to commit to; made if it is not there.")
     parser.add_argument("--commit_message", default="Upload with push_to_hub.py", help="What the history says.")
     parser.add_argument("--dry_run", action="store_true", help="List what would go, and send nothing.")
-    parser.add_argument("--space", action="store_true", help="The folder is the demo: upload it as a Gradio Space.")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--repo", action="store_true", help="The folder is a clone: upload its code and checkpoints as one repository."
+    )
+    what.add_argument("--space", action="store_true", help="The folder is the demo: upload it as a Gradio Space.")
     parser.add_argument(
-        "--models", nargs="+", default=[], help="Hub names of the models that the Space shows: its variable MODEL_ID."
+        "--models",
+        nargs="+",
+        default=[],
+        help="Hub names of models that the Space shows in the place of the checkpoints: its variable MODEL_ID.",
     )
     args = parser.parse_args(arguments)
     if not args.folder.is_dir():
         raise FileNotFoundError(f"{args.folder}: there is no such folder.")
     if args.models and not args.space:
         raise ValueError("--models is an option of --space.")
-    patterns = SPACE_FILES if args.space else (*MODEL_FILES, *code_of(args.folder))
-    files = select_files(args.folder, patterns)
-    (check_space if args.space else check_model)(args.folder, files)
+    if args.space:
+        files = files_of_space(args.folder, checkpoints=not args.models)
+    else:
+        files = (files_of_repo if args.repo else files_of_model)(args.folder)
     card = load_card(args.folder, args.space, args.models)
-    print(describe(args.folder, files, args.space))
+    print(describe(args.folder, files))
     if args.dry_run:
         print(f"A dry run: nothing was sent to {args.repo_id}.")
         return
