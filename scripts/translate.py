@@ -1,5 +1,6 @@
-"""Translate lines of text with a saved model: from a file or standard input to a file or standard output.
+"""Translate texts, or lines of a file or of standard input, with a saved model: to standard output or a file.
 
+python scripts/translate.py "I like to travel."
 python scripts/translate.py --model FOLDER_OR_HUB_NAME < source.txt > target.txt
 """
 

@@ -45,7 +45,7 @@ class CommandParser(HfArgumentParser):
     def parse_args_into_dataclasses(  # type: ignore[override]  # the library's other options as keywords
         self, args: list[str] | None = None, **options: Any
     ) -> tuple[Any, ...]:
-        """An instance of each dataclass.
+        """An instance of each dataclass; then a namespace of the options that were added one by one, if there are any.
 
         Raises:
             ValueError: an option that none of them has.
@@ -58,7 +58,7 @@ class CommandParser(HfArgumentParser):
             similar = difflib.get_close_matches(name, known, n=1) if name.startswith("-") else []
             hint = f"; did you mean {similar[0]}?" if similar else "; see --help"
             raise ValueError(f"There is no option {' '.join(unknown)}{hint}")
-        return tuple(part for part in parsed if not isinstance(part, argparse.Namespace))
+        return tuple(part for part in parsed if part != argparse.Namespace(traceback=True))
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

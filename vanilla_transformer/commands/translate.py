@@ -1,5 +1,6 @@
-"""Translate lines of text with a saved model: from a file or standard input to a file or standard output.
+"""Translate texts, or lines of a file or of standard input, with a saved model: to standard output or a file.
 
+python scripts/translate.py "I like to travel."
 python scripts/translate.py --model FOLDER_OR_HUB_NAME < source.txt > target.txt
 """
 
@@ -12,15 +13,21 @@ from transformers import AutoTokenizer
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
 from vanilla_transformer.files import map_by_length, open_output, utf8_lines
-from vanilla_transformer.loading import load_model
+from vanilla_transformer.loading import load_model, shipped_model
 from vanilla_transformer.training.fast import fast_products
+
+
+DEFAULT_MODEL = "en-es"
 
 
 @dataclass
 class TranslateArguments:
     """Options of the command: model, files, and how it decodes."""
 
-    model: str = field(metadata={"help": "Folder of the model, or its name on the Hub."})
+    model: str | None = field(
+        default=None,
+        metadata={"help": f"Folder of the model, or its name on the Hub; by default checkpoints/{DEFAULT_MODEL}."},
+    )
     input: str = field(default="-", metadata={"help": "File with one text a line; - is standard input."})
     output: str = field(default="-", metadata={"help": "File for the translations; - is standard output."})
     batch_size: int = field(default=64, metadata={"help": "Texts translated at once."})
@@ -35,13 +42,19 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model is no translator, or the input is not UTF-8.
+        ValueError: the model is no translator, the input is not UTF-8, or there are texts and a file.
+        FileNotFoundError: no model is named, and the one that ships with this project cannot be had.
     """
-    (args,) = CommandParser(TranslateArguments, __doc__).parse_args_into_dataclasses(arguments)
-    loaded = load_model(args.model, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
+    parser = CommandParser(TranslateArguments, __doc__)
+    parser.add_argument("text", nargs="*", help="Texts to translate, in the place of --input.")
+    args, given = parser.parse_args_into_dataclasses(arguments)
+    if given.text and args.input != "-":
+        raise ValueError(f"Give texts or --input {args.input}, not both.")
+    source = args.model or shipped_model(DEFAULT_MODEL)
+    loaded = load_model(source, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)
-    tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
-    lines = list(utf8_lines(args.input))
+    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=args.trust_remote_code)
+    lines = given.text or list(utf8_lines(args.input))
     options = {
         name: getattr(args, name) for name in ("num_beams", "length_penalty") if getattr(args, name) is not None
     }
