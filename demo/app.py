@@ -1,10 +1,11 @@
 """Saved models to try in the browser: each of those given gets the tab of its task.
 
+    python demo/app.py
     python demo/app.py --model runs/quickstart-en-es runs/phrasebook-classifier
 
 The models come from folders or the Hub. Code beside their weights runs only where it is this project's own, word for
-word, or with --trust_remote_code: it can do whatever you can. Where no model is given, those of the folder runs are
-shown; where the quickstart's is not there, three small ones are trained, while the page is open already.
+word, or with --trust_remote_code: it can do whatever you can. Where no model is given, those in checkpoints are shown,
+which come with this project.
 """
 
 import argparse
@@ -13,16 +14,15 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import gradio as gr
 
 from continue_text import generate_tab
-from first_models import RECIPES, Recipes, can_train, missing, train_missing, whole
 from inside import inside_tab
 from loading import Loaded, load
 from translation import translate_tab
 from understand import answer_tab, classify_tab, fill_tab, is_regression, tag_tab
+from vanilla_transformer.loading import shipped_models
 
 
 TABS: dict[str, tuple[str, Callable[[Loaded], None]]] = {
@@ -152,48 +152,9 @@ def serve(app: gr.Blocks, **options) -> str:
 
 
 NO_MODEL = (
-    "**No model is given**, and none can be trained here. This is what can be seen without one. In a Space, name "
+    "**No model is given**, and none is in `checkpoints`. This is what can be seen without one. In a Space, name "
     "models of the Hub in the variable `MODEL_ID`; elsewhere, give some with `--model`."
 )
-
-
-def serve_first_models(recipes: Recipes, folder: Path, train: bool = False, **options) -> None:
-    """Open the page at once, on the models of the recipes that `folder` has, and anew with each that is trained then.
-
-    Args:
-        train: train those that are missing also where the first of the recipes is there.
-        options: of `serve`.
-
-    Raises:
-        FileExistsError: the place of a model is taken by something else.
-    """
-    there, wanted = whole(recipes, folder), missing(recipes, folder)
-    if not can_train(recipes):
-        serve(build(*there, note="" if there else NO_MODEL), **options)
-        return
-    if not wanted or (not train and next(iter(recipes)) not in wanted):
-        note = f"More tabs, with {' and '.join(wanted)}: `python demo/app.py --train_missing`, a few minutes."
-        serve(build(*there, note=note if wanted else ""), **options)
-        return
-
-    def opened(wanted: list[str]) -> gr.Blocks:
-        note = ""
-        if wanted:
-            note = f"**{wanted[0]} is being trained**, a few minutes; see the terminal. Then this page opens anew."
-        app = build(*whole(recipes, folder), note=note)
-        serve(app, prevent_thread_lock=True, **options)
-        return app
-
-    app = opened(wanted)
-    options["server_port"] = app.server_port
-    try:
-        for name in train_missing(recipes, folder):
-            wanted.remove(name)
-            app.close()
-            app = opened(wanted)
-    except RuntimeError as error:
-        print(error, file=sys.stderr)  # the page stays open on what is there
-    app.block_thread()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -201,20 +162,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--model", nargs="+", help="Folders of models, or their names on the Hub.")
     parser.add_argument("--port", type=int, help="Of the address; else the first free one from 7860 on.")
     parser.add_argument(
-        "--train_missing", action="store_true", help="Train those of the three first models that are not there."
-    )
-    parser.add_argument(
         "--trust_remote_code",
         action="store_true",
         help="Run the code beside the weights, and the tokenizer's, whatever it is. Read it first.",
     )
     args = parser.parse_args(arguments)
-    models = args.model or os.environ.get("MODEL_ID", "").split()
+    models = args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
     try:
-        if models:
-            serve(build(*models, trust_remote_code=args.trust_remote_code), server_port=args.port)
-        else:
-            serve_first_models(RECIPES, Path("runs"), args.train_missing, server_port=args.port)
+        page = build(*models, trust_remote_code=args.trust_remote_code, note="" if models else NO_MODEL)
+        serve(page, server_port=args.port)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
 

@@ -13,7 +13,7 @@ from transformers.utils import cached_file
 import modeling_vanilla_transformer
 import vanilla_transformer
 from vanilla_transformer.conversion.mapping import MAPPINGS
-from vanilla_transformer.loading import check_source, load_whole
+from vanilla_transformer.loading import check_source, has_code, load_whole
 
 
 LONGEST_INPUT = 300  # characters
@@ -97,7 +97,7 @@ def class_for(
     """
     installed = getattr(vanilla_transformer, settings["architectures"][0])
     reference = settings.get("auto_map", {}).get(auto_class)
-    if reference is None:
+    if reference is None or not has_code(source, reference, revision):
         return installed
     foreign = [] if trust_remote_code else foreign_code(source, reference, revision)
     if foreign:

@@ -15,7 +15,6 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import app
 from demo_server import served
 from family import decoder_only, encoder_decoder
-from first_models import RECIPES, missing, whole
 from fresh_process import ROOT
 from loading import load, warn_of_unknown_letters
 from saved_models import TEXT, save, save_repeating
@@ -24,83 +23,6 @@ from vanilla_transformer.decoding import EXTRA_TOKENS
 
 
 TRANSLATION = "uno dos"
-
-
-# First models
-
-AT_TOY_SIZE = """
-    --d_model 16 --d_ff 16 --num_heads 2 --vocab_size 300 --phrases 1000 --max_train_samples 60 --max_eval_samples 4
-    --max_steps 2 --warmup_steps 1 --tokens_per_batch 200 --disable_tqdm true --use_cpu true
-""".split()
-
-
-@pytest.fixture(scope="module")
-def toys():
-    """The real recipes, of whose options the last count."""
-    return {name: [*recipe, *AT_TOY_SIZE] for name, recipe in RECIPES.items()}
-
-
-def pages(recipes: dict, folder: Path, monkeypatch, **options) -> list[list[str]]:
-    """The titles of the tabs of each page that is opened, one after the other; the real server, which ends at once."""
-    seen: list[list[str]] = []
-
-    def serve(built, **options) -> str:
-        address = open_page(built, **options | {"prevent_thread_lock": True, "quiet": True})
-        config = httpx.get(f"{address}config").json()
-        seen.append([part["props"]["label"] for part in config["components"] if part["type"] == "tabitem"])
-        if not options.get("prevent_thread_lock"):
-            built.close()
-        return address
-
-    open_page = app.serve
-    monkeypatch.setattr(app, "serve", serve)
-    monkeypatch.setattr(app.gr.Blocks, "block_thread", lambda built: built.close())
-    app.serve_first_models(recipes, folder, **options)
-    return seen
-
-
-def test_a_demo_that_has_no_model_opens_at_once_and_anew_with_each_that_is_trained(toys, tmp_path, monkeypatch, capfd):
-    assert pages(toys, tmp_path / "runs", monkeypatch) == [
-        ["Look inside"],
-        ["Translate", "Look inside"],
-        ["Translate", "Classify", "Look inside"],
-        ["Translate", "Classify", "Generate", "Look inside"],
-    ]
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(toys)
-    shown = capfd.readouterr().out
-    assert [f"Training model {i} of 3" in shown for i in (1, 2, 3, 4)] == [True, True, True, False]
-    assert missing(toys, tmp_path / "runs") == [] and len(whole(toys, tmp_path / "runs")) == 3
-
-
-def test_training_that_breaks_off_leaves_nothing_half_written_and_the_page_open(toys, tmp_path, monkeypatch, capfd):
-    """It trains to the end, writes the model, and then dies."""
-    translator, *_ = toys
-    dying = tmp_path / "dying.py"
-    dying.write_text(
-        "import subprocess, sys\n"
-        f"subprocess.run([sys.executable, {toys[translator][0]!r}, *sys.argv[1:]], check=True)\n"
-        "sys.exit(7)\n"
-    )
-    broken = {translator: [str(dying), *toys[translator][1:]]}
-    assert pages(broken, tmp_path / "runs", monkeypatch) == [["Look inside"]]
-    assert f"dying.py ended with status 7: no {translator} for the demo" in capfd.readouterr().err
-    assert not list((tmp_path / "runs").iterdir())
-
-
-def test_the_quickstarts_model_is_enough_and_the_page_says_how_to_get_more(tmp_path, monkeypatch):
-    save(tmp_path / "quickstart-en-es", encoder_decoder, "seq2seq")
-    assert pages(RECIPES, tmp_path, monkeypatch) == [["Translate", "Look inside"]]
-
-
-def test_where_nothing_can_be_trained_the_page_shows_what_needs_no_model(tmp_path, monkeypatch):
-    recipes = {"model": [str(tmp_path / "train_it.py")]}
-    assert pages(recipes, tmp_path / "runs", monkeypatch) == [["Look inside"]]
-
-
-def test_a_quickstart_that_was_broken_off_is_not_overwritten(tmp_path):
-    (tmp_path / "quickstart-en-es/checkpoint-100").mkdir(parents=True)
-    with pytest.raises(FileExistsError, match="quickstart-en-es holds training that is not finished: remove it first"):
-        app.serve_first_models(RECIPES, tmp_path)
 
 
 # Attention and decoding steps
