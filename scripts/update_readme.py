@@ -19,7 +19,8 @@ EXAMPLES = {"A wish": "I like to travel.", "A question": "Where is the station?"
 def metadata(checkpoints: Path) -> ModelCardData:
     """The Hub's metadata of a repository that holds these models, each in a folder with its card.
 
-    A score names its model as the `config` of the data and as the task's name: the Hub has one model to a repository.
+    A score on test data names its model as the `config` of the data and in the task's name: the Hub has one model to a
+    repository.
 
     Raises:
         ValueError: a card has metadata that the Hub does not take.
@@ -32,6 +33,7 @@ def metadata(checkpoints: Path) -> ModelCardData:
         replace(score, task_name=f"{score.task_type}: checkpoints/{name}", dataset_config=name)
         for name, card in cards.items()
         for score in card.eval_results or []
+        if score.dataset_split != "validation"
     ]
     return ModelCardData(
         language=union(card.language for card in cards.values()),
