@@ -39,7 +39,7 @@ def run_fresh(code: str, folder: Path, *arguments: Any, installed: bool = False,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert process.returncode == 0, process.stderr
     assert "Do you wish to run" not in process.stdout + process.stderr, process.stdout

@@ -1,0 +1,78 @@
+"""Record what a checkpoint that ships answers, and its score on rows of its test split, for tests/test_checkpoints.py.
+
+python tests/golden.py en-es --test_file recipes/data/tatoeba_en_es/test.jsonl.gz --columns source=en target=es
+
+The options are those of its data, as for scripts/evaluate_model.py. Only a checkpoint that was trained anew is
+recorded again: where code alone has changed, an answer that differs is a defect.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from transformers import AutoTokenizer, HfArgumentParser
+
+from answers import answer
+from vanilla_transformer.commands import evaluate
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.splits import load_splits
+from vanilla_transformer.loading import CHECKPOINTS, load_model
+from vanilla_transformer.tasks import TASKS
+
+
+GOLDEN = Path(__file__).parent / "golden"
+ROWS, ANSWERED = 32, 4  # so many rows are scored, and of so many the answers are recorded
+# What a reader of the README tries first.
+FIRST_TEXTS = {"en-es": [["I like to travel."], ["I really like to travel"], ["Hello!"]]}
+
+
+def texts_of(row: dict[str, Any], task: str, mask: str | None) -> list[str]:
+    """What a model of a task is asked, of a row of its data: a language model goes on after three words."""
+    if task == "question-answering":
+        return [row["question"], row["context"]]
+    text = next(row[name] for name in ("source", "text", "tokens") if name in row)
+    words = text if isinstance(text, list) else text.split(" ")
+    if task == "text-generation":
+        words = words[:3]
+    if task == "fill-mask":
+        words = [words[0], mask, *words[2:]]
+    return [" ".join(words)]
+
+
+def score(folder: Path, rows: list[dict]) -> dict[str, float]:
+    """The scores of a model on rows, as the command gives them."""
+    with TemporaryDirectory() as place:
+        file = Path(place, "rows.jsonl")
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return evaluate.main(["--model", str(folder), "--test_file", str(file), "--use_cpu", "true"])["test"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="Name of the checkpoint.")
+    args, options = parser.parse_known_args()
+    (data,) = HfArgumentParser(DataArguments).parse_args_into_dataclasses(options, look_for_args_file=False)
+    folder = CHECKPOINTS / args.name
+    model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
+    task = TASKS[type(model).__name__]
+    test = load_splits(data, task.data)["test"]
+    rows = list(test.select(range(0, len(test), len(test) // ROWS)))[:ROWS]  # from all of it
+    asked = [texts_of(row, task.pipeline_tag, tokenizer.mask_token) for row in rows[:ANSWERED]]
+    asked += FIRST_TEXTS.get(args.name, [])
+    golden = {
+        "command": f"python tests/golden.py {' '.join(sys.argv[1:])}",
+        "asked": asked,
+        "answers": [answer(model, tokenizer, texts) for texts in asked],
+        "scores": score(folder, rows),
+        "rows": rows,
+    }
+    GOLDEN.mkdir(exist_ok=True)
+    lines = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in golden.items()]
+    (GOLDEN / f"{args.name}.json").write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

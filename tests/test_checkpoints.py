@@ -1,0 +1,148 @@
+"""The checkpoints that ship: what they answer and score is what was recorded, in whatever way they are loaded.
+
+tests/golden.py records. Only a checkpoint that was trained anew is recorded anew.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from answers import answer
+from demo_server import served
+from fresh_process import ROOT, run_fresh
+from golden import GOLDEN, score
+from hub_server import HubServer
+from vanilla_transformer.loading import CHECKPOINTS, load_model, shipped_models
+from vanilla_transformer.tasks import TASKS
+
+
+NAMES = sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))
+MEGABYTE = 10**6
+
+pytestmark = pytest.mark.skipif(not NAMES, reason="there are no checkpoints here")
+
+
+@cache
+def golden(name: str) -> dict:
+    return json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_every_checkpoint_is_recorded_and_nothing_else():
+    assert [path.stem for path in sorted(GOLDEN.glob("*.json"))] == NAMES
+
+
+def test_the_checkpoints_are_small_and_hold_no_code_and_no_pickle():
+    sizes = {}
+    for name in NAMES:
+        files = [path for path in (CHECKPOINTS / name).rglob("*") if path.is_file()]
+        assert {path.suffix for path in files} <= {".json", ".jinja", ".md", ".png", ".safetensors"}
+        assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in files}
+        sizes[name] = sum(path.stat().st_size for path in files)
+    assert all(size < 10 * MEGABYTE for size in sizes.values()) and sum(sizes.values()) < 40 * MEGABYTE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_installed_classes_give_the_recorded_answers_and_scores(name):
+    recorded, folder = golden(name), CHECKPOINTS / name
+    model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
+    assert [answer(model, tokenizer, texts) for texts in recorded["asked"]] == recorded["answers"]
+    assert score(folder, recorded["rows"]) == pytest.approx(recorded["scores"], rel=1e-3, abs=1e-4)
+
+
+EVERYWHERE = f"""
+{(ROOT / "tests/answers.py").read_text(encoding="utf-8")}
+source, shipped = arguments
+print(json.dumps({{name: every_way(source, name, *asked) for name, asked in shipped.items()}}))
+"""
+
+
+def check_every_way(source: str, folder: Path, **environment: str) -> None:
+    """In a process that knows nothing of this project, all ways of loading give the recorded answers."""
+    shipped = {}
+    for name in NAMES:
+        model_class = json.loads((CHECKPOINTS / name / "config.json").read_text())["architectures"][0]
+        task = TASKS[model_class]
+        auto_class = {name: auto for auto, name in task.model_class.config_class.auto_classes.items()}[model_class]
+        shipped[name] = [auto_class, task.pipeline_tag, golden(name)["asked"]]
+    for name, ways in run_fresh(EVERYWHERE, folder, source, shipped, **environment).items():
+        for way, answers in ways.items():
+            assert answers == golden(name)["answers"], f"{name}, {way}"
+
+
+def test_a_clone_gives_the_recorded_answers_by_every_way(tmp_path):
+    check_every_way(str(ROOT), tmp_path, HF_HUB_OFFLINE="1")
+
+
+def test_the_hub_gives_the_recorded_answers_by_every_way(tmp_path):
+    with HubServer() as hub:
+        command = [sys.executable, ROOT / "scripts/push_to_hub.py", ROOT, "user/all", "--repo"]
+        environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        assert result.returncode == 0, result.stderr
+        check_every_way("user/all", tmp_path, **hub.environment(tmp_path / "cache", token=None))
+
+
+def test_translate_needs_nothing_but_a_text(tmp_path):
+    texts = [text for (text,) in golden("en-es")["asked"]]
+    command = [sys.executable, "-m", "vanilla_transformer", "translate", *texts]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINTS / "en-es")
+    assert result.stdout.splitlines() == tokenizer.batch_decode(golden("en-es")["answers"], skip_special_tokens=True)
+
+
+def test_the_demo_opens_on_the_checkpoints():
+    with served(*shipped_models()) as client:
+        tabs = [part["props"]["label"] for part in client.config["components"] if part["type"] == "tabitem"]
+    assert {
+        "Translate: en-es",
+        "Translate: hi-en",
+        "Classify",
+        "Tag",
+        "Answer",
+        "Generate",
+        "Fill in the blank",
+    } <= set(tabs)
+
+
+SPACE = """
+import json, sys
+import app
+from vanilla_transformer.loading import shipped_models
+page = app.build(*shipped_models())
+ours = [module.__file__ for name, module in sys.modules.items() if "vanilla_transformer" in name]
+outside = [file for file in ours if "/space/" not in file]
+print(json.dumps([[block.label for block in page.blocks.values() if block.get_block_name() == "tabitem"], outside]))
+"""
+
+
+def test_a_space_takes_the_checkpoints_along_and_opens_on_them(tmp_path):
+    with HubServer() as hub:
+        command = [sys.executable, ROOT / "scripts/push_to_hub.py", ROOT / "demo", "user/demo", "--space"]
+        environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        assert result.returncode == 0, result.stderr
+        files = hub.repos["spaces", "user/demo"].files("main")
+        assert not hub.repos["spaces", "user/demo"].variables
+    for name, content in files.items():
+        (tmp_path / "space" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "space" / name).write_bytes(content)
+    (tmp_path / "space/visit.py").write_text(SPACE)
+    environment |= {"HF_HUB_OFFLINE": "1"}
+    visit = subprocess.run(
+        [sys.executable, "visit.py"],
+        cwd=tmp_path / "space",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert visit.returncode == 0, visit.stderr
+    tabs, outside = json.loads(visit.stdout.splitlines()[-1])
+    assert {"Translate: en-es", "Classify", "Look inside"} <= set(tabs) and outside == []
