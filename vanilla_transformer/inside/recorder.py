@@ -14,8 +14,10 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock, RLock
 from traceback import walk_stack
 from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -268,15 +270,22 @@ ALL_ATTENTION_FUNCTIONS.register("recorded", recorded_attention_forward)
 ALL_MASK_ATTENTION_FUNCTIONS.register("recorded", whole_mask)
 
 
+LOCKS: WeakKeyDictionary[PreTrainedModel, RLock] = WeakKeyDictionary()
+MAKING_A_LOCK = Lock()
+
+
 @contextmanager
 def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """A `with` block in which the model's attention is another one."""
-    usual = model.config._attn_implementation
-    model.set_attn_implementation(name)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(usual)
+    """A `with` block in which the model's attention is another one; blocks of other threads wait for its end."""
+    with MAKING_A_LOCK:
+        lock = LOCKS.setdefault(model, RLock())
+    with lock:
+        usual = model.config._attn_implementation
+        model.set_attn_implementation(name)
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(usual)
 
 
 def find_stacks(model: PreTrainedModel) -> dict[str, TransformerStack]:
@@ -303,7 +312,7 @@ def record(
 ) -> list[Step]:
     """Run `model` once and return what happened in one layer, from the tokens to the output, in order.
 
-    While it runs, the model's attention is "recorded"; do not use the same model in another thread meanwhile.
+    While it runs, the model's attention is "recorded", which computes the same as "eager".
 
     Args:
         inputs: what the model's `forward` takes. For the encoder of an encoder-decoder, its inputs are enough.

@@ -1,0 +1,189 @@
+"""Switching parts of a model off is what the same change of its weights, its mask or its equations would be."""
+
+import copy
+
+import pytest
+import torch
+
+from family import decoder_only, encoder_decoder, encoder_only, tokens
+from vanilla_transformer import VanillaTransformerForSequenceClassification
+from vanilla_transformer.inside import Changes, changed
+from vanilla_transformer.inside.interventions import UNCHANGED, Weight, attentions_of
+
+
+MAKERS = {
+    "encoder-decoder": encoder_decoder,
+    "encoder-only": lambda **fields: encoder_only(VanillaTransformerForSequenceClassification, **fields),
+    "decoder-only": decoder_only,
+}
+FAMILIES = pytest.mark.parametrize("family", MAKERS)
+
+
+def made(family: str, **fields):
+    torch.manual_seed(0)
+    return MAKERS[family](**fields)
+
+
+def inputs_of(model, batch: int = 1):
+    torch.manual_seed(1)
+    inputs = {"input_ids": tokens(batch, 7)}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = tokens(batch, 5)
+    return inputs
+
+
+@torch.no_grad()
+def logits(model, changes=UNCHANGED, inputs=None):
+    with changed(model, changes):
+        return model(**(inputs_of(model) if inputs is None else inputs)).logits
+
+
+def assert_close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=2e-6)
+
+
+@FAMILIES
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_without_changes_nothing_changes_and_afterwards_nothing_is_left(family, implementation):
+    model = made(family, attn_implementation=implementation)
+    before = model(**inputs_of(model)).logits
+    assert_close(logits(model), before)
+    kind = "encoder" if family != "decoder-only" else "decoder"
+    logits(model, Changes(heads_off={(kind, 0, 0)}, layers_off={(kind, 1)}, positions_off={kind}))
+    assert torch.equal(model(**inputs_of(model)).logits, before)
+    assert model.config._attn_implementation == implementation
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@FAMILIES
+def test_a_head_that_is_off_has_no_columns_in_w_o(family):
+    model = made(family)
+    for (kind, layer), module in attentions_of(model).items():
+        without = copy.deepcopy(model)
+        with torch.no_grad():
+            attentions_of(without)[kind, layer].o_proj.weight[:, 2 * module.d_v : 3 * module.d_v] = 0
+        assert_close(logits(model, Changes(heads_off={(kind, layer, 2)})), without(**inputs_of(model)).logits)
+
+
+@FAMILIES
+def test_a_layer_that_is_off_is_taken_out(family):
+    model = made(family)
+    kind = "decoder" if family != "encoder-only" else "encoder"
+    without = copy.deepcopy(model)
+    base = without.base_model
+    stack = base.decoder if family == "encoder-decoder" else base
+    del stack.layers[0]
+    assert_close(logits(model, Changes(layers_off={(kind, 0)})), without(**inputs_of(model), use_cache=False).logits)
+
+
+def test_without_positions_an_encoder_sees_a_set():
+    model = made("encoder-only")
+    inputs = inputs_of(model)
+    backwards = {"input_ids": inputs["input_ids"].flip(1)}
+    off = Changes(positions_off={"encoder"})
+    assert_close(logits(model, off, inputs), logits(model, off, backwards))
+    assert not torch.allclose(logits(model, inputs=inputs), logits(model, inputs=backwards), atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["encoder-decoder", "decoder-only"])
+def test_without_the_causal_mask_all_is_seen_as_under_a_mask_that_hides_nothing(family):
+    model = made(family, attn_implementation="eager")
+    inputs = inputs_of(model)
+    name, ids = list(inputs.items())[-1]
+    name = name.replace("input_ids", "attention_mask")
+    everything = torch.zeros(1, 1, ids.shape[1], ids.shape[1])
+    whole = model(**inputs, **{name: everything}).logits
+    assert_close(logits(model, Changes(causal_off=True)), whole)
+    assert not torch.allclose(whole, logits(model), atol=1e-4)
+
+
+def test_without_the_causal_mask_padding_stays_hidden():
+    model = made("decoder-only")
+    ids = inputs_of(model)["input_ids"]
+    padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], dim=1)
+    mask = (torch.arange(10) >= 3).long()[None]
+    off = Changes(causal_off=True)
+    shown = logits(model, off, {"input_ids": padded, "attention_mask": mask})[:, 3:]
+    assert_close(shown, logits(model, off, {"input_ids": ids}))
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+@pytest.mark.parametrize("sublayer", ["self-attention", "cross-attention", "feed-forward"])
+def test_without_a_residual_connection_x_is_not_added(norm_position, sublayer):
+    model = made("encoder-decoder", norm_position=norm_position)
+    without = copy.deepcopy(model)
+    name = {"self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward"}[sublayer]
+    add_norm = getattr(without.base_model.decoder.layers[1], f"{name}_add_norm")
+
+    def forward(x, sublayer):
+        return sublayer(add_norm.norm(x)) if norm_position == "pre" else add_norm.norm(sublayer(x))
+
+    add_norm.forward = forward
+    off = Changes(residuals_off={("decoder", 1, sublayer)})
+    assert_close(logits(model, off), without(**inputs_of(model)).logits)
+
+
+@torch.no_grad()
+def test_a_weight_that_is_set_is_used_and_the_others_share_the_rest():
+    model = made("encoder-decoder")
+    inputs = inputs_of(model)
+    with changed(model) as seen:
+        model(**inputs)
+    usual = seen.attention["cross", 1][0, 3, 2]
+    with changed(model, Changes(weights=(Weight("cross", 1, 3, 2, 4, 0.75),))) as seen:
+        output = model(**inputs)
+    row = seen.attention["cross", 1][0, 3, 2]
+    assert row[4] == 0.75
+    others = torch.arange(7) != 4
+    assert_close(row[others], usual[others] / usual[others].sum() * 0.25)
+    untouched = seen.attention["cross", 1][0, 3, 1]
+    assert_close(untouched.sum(), torch.tensor(1.0))
+    assert not torch.allclose(output.logits, logits(model), atol=1e-5)
+
+
+@torch.no_grad()
+def test_all_weight_on_one_token_is_the_value_of_that_token():
+    model = made("decoder-only")
+    attention = attentions_of(model)["decoder", 1]
+    entered, left = [], []
+    attention.register_forward_pre_hook(lambda _, args: entered.append(args[0]))
+    attention.o_proj.register_forward_pre_hook(lambda _, args: left.append(args[0]))
+    logits(model, Changes(weights=(Weight("decoder", 1, 0, 6, 3, 1.0),)))
+    value = attention.v_proj(entered[0])[0, 3, : attention.d_v]
+    assert_close(left[0][0, 6, : attention.d_v], value)
+
+
+@FAMILIES
+def test_each_row_of_a_batch_may_have_changes_of_its_own(family):
+    model = made(family)
+    kind = "encoder" if family == "encoder-only" else "decoder"
+    variants = [
+        Changes(),
+        Changes(heads_off={(kind, 0, 1)}),
+        Changes(layers_off={(kind, 1)}),
+        Changes(positions_off={kind}),
+        Changes(residuals_off={(kind, 0, "feed-forward")}),
+        Changes(weights=(Weight(kind, 0, 0, 2, 1, 0.9),)),
+    ]
+    if family != "encoder-only":
+        variants.append(Changes(causal_off=True))
+    inputs = inputs_of(model)
+    together = logits(model, variants, {name: ids.expand(len(variants), -1) for name, ids in inputs.items()})
+    for row, changes in zip(together, variants, strict=True):
+        assert_close(row, logits(model, changes)[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (Changes(heads_off={("cross", 0, 0)}), "kind='cross' does not exist.*has decoder"),
+        (Changes(heads_off={("decoder", 2, 0)}), "layer=2 does not exist"),
+        (Changes(heads_off={("decoder", 0, 4)}), "head=4 does not exist"),
+        (Changes(layers_off={("encoder", 0)}), "stack='encoder' does not exist"),
+        (Changes(residuals_off={("decoder", 0, "cross-attention")}), "no sub-layer 'cross-attention'"),
+        (Changes(weights=(Weight("decoder", 0, 0, 0, 0, 1.5),)), "between 0 and 1"),
+    ],
+)
+def test_what_a_model_does_not_have_is_named(changes, message):
+    with pytest.raises(ValueError, match=message), changed(made("decoder-only"), changes):
+        pass

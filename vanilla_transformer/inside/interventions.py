@@ -1,0 +1,256 @@
+"""Break a model on purpose: switch parts of it off, or set an attention weight, in real forward passes.
+
+    without = Changes(heads_off={("cross", 1, 0)}, positions_off={"encoder"})
+    with changed(model, without) as seen:
+        output = model(**inputs)
+    seen.attention["cross", 1]  # the weights with which it ran: (batch, heads, queries, keys)
+
+Nothing of the model is written again. Layers, positions and residual connections are changed by forward hooks on the
+model's modules; heads, the causal mask and weights around and inside the model's own `eager_attention_forward`, which
+the library's attention interface calls under the name "changed".
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from modeling_vanilla_transformer import AddAndNorm, MultiHeadAttention
+from vanilla_transformer.inside.recorder import attention_implementation, check_index, find_stacks, whole_mask
+
+
+KINDS = ("encoder", "decoder", "cross")  # of attention: self-attention of a stack, and the decoder's to the encoder
+SUBLAYERS = {"self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward"}
+
+
+class Weight(NamedTuple):
+    """One attention weight, and what it is set to; the others of its query keep their proportions."""
+
+    kind: str
+    layer: int
+    head: int
+    query: int
+    key: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is different in a model. All indices count from 0.
+
+    Args:
+        heads_off: (kind, layer, head), whose output is 0, as if their columns of W_O were. The kinds of attention are
+            "encoder" and "decoder" (self-attention) and "cross".
+        layers_off: (stack, layer), which hand on what they get.
+        residuals_off: (stack, layer, sub-layer), around which X is not added: LayerNorm(Sublayer(X)). The sub-layers
+            are "self-attention", "cross-attention" and "feed-forward".
+        positions_off: stacks that are not told where a token stands: "encoder", "decoder".
+        causal_off: let every position of a decoder see those after it as well.
+        weights: attention weights that are set.
+    """
+
+    heads_off: frozenset[tuple[str, int, int]] | set[tuple[str, int, int]] = frozenset()
+    layers_off: frozenset[tuple[str, int]] | set[tuple[str, int]] = frozenset()
+    residuals_off: frozenset[tuple[str, int, str]] | set[tuple[str, int, str]] = frozenset()
+    positions_off: frozenset[str] | set[str] = frozenset()
+    causal_off: bool = False
+    weights: tuple[Weight, ...] = ()
+
+    def __bool__(self) -> bool:
+        return any((self.heads_off, self.layers_off, self.residuals_off, self.positions_off, self.causal_off)) or bool(
+            self.weights
+        )
+
+
+UNCHANGED = Changes()
+
+
+def attentions_of(model: PreTrainedModel) -> dict[tuple[str, int], MultiHeadAttention]:
+    """The attention modules of a model by kind and layer, in the order in which they run."""
+    found = {}
+    for name, stack in find_stacks(model).items():
+        for layer, module in enumerate(stack.layers):
+            found[name, layer] = module.self_attn
+        for layer, module in enumerate(stack.layers):
+            if hasattr(module, "cross_attn"):
+                found["cross", layer] = module.cross_attn
+    return cast(dict[tuple[str, int], MultiHeadAttention], found)
+
+
+def check_changes(model: PreTrainedModel, changes: Changes) -> None:
+    """Raise a ValueError that names what the model does not have."""
+    stacks, attentions = find_stacks(model), attentions_of(model)
+    sizes = {name: len(stack.layers) for name, stack in stacks.items()}
+    sizes["cross"] = sum(kind == "cross" for kind, _ in attentions)
+
+    def check_layer(what: str, name: str, layer: int, known: Sequence[str]) -> None:
+        if name not in known or not sizes[name]:
+            there = ", ".join(name for name in known if sizes.get(name))
+            raise ValueError(f"{what}={name!r} does not exist: {type(model).__name__} has {there}.")
+        check_index("layer", layer, sizes[name])
+
+    kinds = [kind for kind in KINDS if sizes.get(kind)]
+    for kind, layer, head in (*changes.heads_off, *(weight[:3] for weight in changes.weights)):
+        check_layer("kind", kind, layer, kinds)
+        check_index("head", head, model.config.num_heads)
+    for stack, layer, *sublayer in (*changes.layers_off, *changes.residuals_off):
+        check_layer("stack", stack, layer, list(stacks))
+        for name in sublayer:
+            if not hasattr(stacks[stack].layers[layer], SUBLAYERS.get(name, "none")):
+                raise ValueError(f"The {stack} has no sub-layer {name!r}; there are {', '.join(SUBLAYERS)}.")
+    for stack in changes.positions_off:
+        check_layer("stack", stack, 0, list(stacks))
+    for weight in changes.weights:
+        if not 0 <= weight.weight <= 1:
+            raise ValueError(f"An attention weight lies between 0 and 1, so it cannot be {weight.weight}.")
+
+
+class Rows(NamedTuple):
+    """The changes of each row of a batch; those of a single row are those of all."""
+
+    changes: Sequence[Changes]
+
+    def where(self, test, *shape: int) -> Tensor | None:
+        """True for the rows whose changes pass `test`: (rows, *shape); None if none does."""
+        passed = [test(changes) for changes in self.changes]
+        return torch.tensor(passed).view(-1, *shape) if any(passed) else None
+
+
+class Set(TorchFunctionMode):
+    """Sets attention weights as they come out of the softmax."""
+
+    def __init__(self, rows: Rows, kind: str, layer: int):
+        super().__init__()
+        self.wanted = [
+            (None if len(rows.changes) == 1 else row, weight)
+            for row, changes in enumerate(rows.changes)
+            for weight in changes.weights
+            if weight[:2] == (kind, layer)
+        ]
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.__name__ == "softmax":
+            for row, (_, _, head, query, key, weight) in self.wanted:
+                if query < result.shape[-2] and key < result.shape[-1]:
+                    looks = result[:, head, query] if row is None else result[row, head, query]
+                    others = 1 - looks[..., key : key + 1]
+                    looks *= (1 - weight) / others.clamp(min=1e-9)
+                    looks[..., key] = weight
+        return result
+
+
+@dataclass
+class Seen:
+    """What the forward passes of a `with` block attended to.
+
+    Args:
+        attention: (kind, layer) -> the weights of the last pass (batch, heads, queries, keys).
+    """
+
+    rows: Rows
+    names: dict[nn.Module, tuple[str, int]]
+    attention: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+
+
+SEEN: ContextVar[Seen | None] = ContextVar("SEEN", default=None)
+
+
+def changed_attention_forward(
+    module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs
+) -> tuple[Tensor, Tensor]:
+    """The model's own `eager_attention_forward` with the changes of the running `with` block; outside it, as it is."""
+    attention = sys.modules[type(module).__module__].eager_attention_forward
+    seen = SEEN.get()
+    if seen is None or module not in seen.names:
+        return attention(module, query, key, value, attention_mask, **kwargs)
+    kind, layer = seen.names[module]
+    free = seen.rows.where(lambda changes: changes.causal_off, 1, 1, 1)
+    if free is not None and module.is_causal:
+        # The last position sees all that is there but padding.
+        attention_mask = torch.where(free, attention_mask[..., -1:, :], attention_mask)
+    with Set(seen.rows, kind, layer):
+        heads, weights = attention(module, query, key, value, attention_mask, **kwargs)
+    seen.attention[kind, layer] = weights
+    for head in range(heads.shape[2]):
+        off = seen.rows.where(lambda changes, head=head: (kind, layer, head) in changes.heads_off, 1, 1)
+        if off is not None:
+            heads[:, :, head] = heads[:, :, head].masked_fill(off, 0)
+    return heads, weights
+
+
+ALL_ATTENTION_FUNCTIONS.register("changed", changed_attention_forward)
+ALL_MASK_ATTENTION_FUNCTIONS.register("changed", whole_mask)
+
+
+def hooks(model: PreTrainedModel, rows: Rows, seen: Seen) -> Iterator[RemovableHandle]:
+    """Change layers, positions and residual connections; the handles take the hooks off again.
+
+    Other threads may run the same model meanwhile: only the passes of the `with` block are changed.
+    """
+
+    def keep(off: Tensor, _, args: tuple, output: Tensor) -> Tensor:
+        return torch.where(off, args[0], output) if SEEN.get() is seen else output
+
+    def remove(off: Tensor, _, args: tuple, output: Tensor) -> Tensor:
+        return output.masked_fill(off, 0) if SEEN.get() is seen else output
+
+    for name, stack in find_stacks(model).items():
+        off = rows.where(lambda changes, name=name: name in changes.positions_off, 1, 1)
+        if off is not None:
+            yield stack.embed_positions.register_forward_hook(partial(remove, off))
+        for i, layer in enumerate(stack.layers):
+            off = rows.where(lambda changes, at=(name, i): at in changes.layers_off, 1, 1)
+            if off is not None:
+                yield layer.register_forward_hook(partial(keep, off))
+            for sublayer, attribute in SUBLAYERS.items():
+                off = rows.where(lambda changes, at=(name, i, sublayer): at in changes.residuals_off, 1, 1)
+                if off is not None:
+                    yield from without_residual(getattr(layer, f"{attribute}_add_norm"), off, seen)
+
+
+def without_residual(add_norm: AddAndNorm, off: Tensor, seen: Seen) -> Iterator[RemovableHandle]:
+    """Take X off the sub-layer's output, to which it is then added."""
+    entered: list[Tensor] = []
+
+    def enter(_, args: tuple) -> None:
+        if SEEN.get() is seen:
+            entered[:] = args[:1]
+
+    def leave(_, args: tuple, output: Tensor) -> Tensor:
+        return output - entered[0].masked_fill(~off, 0) if SEEN.get() is seen else output
+
+    yield add_norm.register_forward_pre_hook(enter)
+    yield add_norm.dropout.register_forward_hook(leave)
+
+
+@contextmanager
+def changed(model: PreTrainedModel, changes: Changes | Iterable[Changes] = UNCHANGED) -> Iterator[Seen]:
+    """A `with` block in which `model` runs with changes, and shows what it attends to.
+
+    Args:
+        changes: those of the whole batch; or of each of its rows, so that one pass tries many.
+
+    Raises:
+        ValueError: the model has no such part, or a weight is not between 0 and 1.
+    """
+    rows = Rows([changes] if isinstance(changes, Changes) else list(changes))
+    for each in rows.changes:
+        check_changes(model, each)
+    seen = Seen(rows, {module: name for name, module in attentions_of(model).items()})
+    with attention_implementation(model, "changed"), ExitStack() as hooked:
+        hooked.callback(SEEN.reset, SEEN.set(seen))
+        for handle in hooks(model, rows, seen):
+            hooked.enter_context(handle)
+        yield seen
