@@ -39,6 +39,12 @@ def theme_parameters(theme: str) -> dict:
     }
 
 
+def theme_color(name: str) -> str:
+    """A colour of the theme that is drawn, by its name in the palette."""
+    paper = plt.rcParams["figure.facecolor"]
+    return getattr(next(theme for theme in THEMES.values() if theme.paper == paper), name)
+
+
 def line_colors() -> list[str]:
     return plt.rcParams["axes.prop_cycle"].by_key()["color"]
 

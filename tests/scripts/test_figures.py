@@ -1,6 +1,8 @@
 """The figures show what is true of the code, and can be read on white and on dark pages."""
 
+import inspect
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from PIL import Image
 
 import figures
 from fresh_process import ROOT
+from modeling_vanilla_transformer import DecoderLayer, TransformerLayer
 from plots.attention import WIDTHS, jacobian_norm, jacobian_norms, mask_examples, masked_attention
 from plots.complexity import LAYERS, QUICK, WINDOW, growth, measure, measure_bytes
 from plots.positions import dot_products, permutation_outputs, shift_errors, shift_matrix
@@ -18,6 +21,7 @@ from plots.style import THEMES, theme_parameters
 from plots.training import loss_by_confidence, smoothed_targets
 
 
+MODEL_FILE = ROOT / "modeling_vanilla_transformer.py"
 PICTURES = ROOT / "docs" / "figures"
 SUFFIXES = [f"{theme}.{kind}" for theme in THEMES for kind in ("png", "svg")]
 
@@ -51,10 +55,69 @@ def test_the_walkthrough_shows_every_figure_on_light_and_dark_pages():
         assert all(f'"figures/{name}{theme}.png"' in page for theme in THEMES), name
 
 
+def linked_lines(name: str, theme: str) -> set[str]:
+    """The lines of the model file that the boxes of a committed diagram lead to."""
+    svg = (PICTURES / f"{name}{theme}.svg").read_text(encoding="utf-8")
+    found = re.findall(r'xlink:href="([^"#]+)#L(\d+)"', svg)
+    assert {(PICTURES / path).resolve() for path, _ in found} == {MODEL_FILE}
+    source = MODEL_FILE.read_text(encoding="utf-8").splitlines()
+    return {source[int(number) - 1].strip().partition("  #")[0] for _, number in found}
+
+
+SHARED_LINES = {
+    "return self.norm(x + self.dropout(sublayer(x)))",
+    "return self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions))",
+    "def sinusoids(position_ids: Tensor, d_model: int) -> Tensor:",
+    "x = self.self_attn_add_norm(x, lambda x: self.self_attn(x, x, mask, past_key_values, **kwargs)[0])",
+    "x = self.cross_attn_add_norm(x, lambda x: self.cross_attn(x, memory, memory_mask, past_key_values)[0])",
+    "return self.feed_forward_add_norm(x, lambda x: self.feed_forward(x))",
+    "self.lm_head = nn.Linear(self.config.d_model, vocab_size, bias=self.config.output_bias)",
+    "def logits_and_loss(",
+}
+LINKED_LINES = {
+    "encoder-decoder": SHARED_LINES,
+    "families": SHARED_LINES
+    | {
+        "class VanillaTransformerModel(VanillaTransformerPreTrainedModel):",
+        "class VanillaTransformerEncoderModel(TransformerStack):",
+        "class VanillaTransformerDecoderModel(CausalStack):",
+        "class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedModel):",
+    },
+    "attention": {
+        "scores = query @ key.transpose(-2, -1) * scaling",
+        "scores = scores + attention_mask",
+        "weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)",
+        "output = weights @ value",
+        "query = self.split_heads(self.q_proj(x), self.d_k)",
+        "return self.split_heads(self.k_proj(source), self.d_k), self.split_heads(self.v_proj(source), self.d_v)",
+        "heads, weights = attention(",
+        "return self.o_proj(heads.reshape(*x.shape[:-1], -1)), weights",
+    },
+}
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("name", LINKED_LINES)
+def test_each_box_of_a_diagram_leads_to_its_line_of_the_model_file(name, theme):
+    """Where it does not, the model file has changed: draw them anew with scripts/figures.py NAME."""
+    assert linked_lines(name, theme) == LINKED_LINES[name]
+
+
+def test_each_half_of_the_diagram_leads_to_the_layer_that_it_shows():
+    """The same words stand in both layers, so the lines are told apart by the class around them."""
+    encoder, decoder = (
+        range(first, first + len(lines))
+        for lines, first in map(inspect.getsourcelines, (TransformerLayer, DecoderLayer))
+    )
+    svg = (PICTURES / "encoder-decoder.svg").read_text(encoding="utf-8")
+    numbers = {int(number) for number in re.findall(r"#L(\d+)", svg)}
+    assert len(numbers & set(encoder)) == 2 and len(numbers & set(decoder)) == 3
+
+
 def test_an_unknown_figure_is_refused_with_those_that_exist(capsys):
     with pytest.raises(SystemExit):
         figures.main(["mask"])
-    assert "there is no figure 'mask'; choose from softmax-jacobian, " in capsys.readouterr().err
+    assert "there is no figure 'mask'; choose from encoder-decoder, " in capsys.readouterr().err
 
 
 def luminance(color: str) -> float:

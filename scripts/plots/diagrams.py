@@ -1,0 +1,311 @@
+"""Block diagrams: Figures 1 and 2 of the paper, and the three families. A box leads to its line of the model file."""
+
+import inspect
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pkgutil import resolve_name
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, FancyBboxPatch
+
+from plots.style import theme_color
+
+
+MODULE = "modeling_vanilla_transformer"
+HEIGHT, WIDTH = 0.62, 2.7  # of a box
+CENTERED = {"ha": "center", "va": "center"}
+ATTENTION, FEED_FORWARD, NORM, EMBEDDING, OUTPUT = "orange", "blue", "grey", "pink", "purple"
+
+
+@cache
+def line_of(place: str) -> int:
+    """The line of a place in the model file, given as "Class.function: some text of the line"."""
+    name, _, text = place.partition(": ")
+    lines, first = inspect.getsourcelines(resolve_name(f"{MODULE}:{name}"))
+    wanted = text or f"{name.split('.')[-1]}("  # the definition itself, below its decorators
+    return first + next(i for i, line in enumerate(lines) if wanted in line)
+
+
+def link(place: str) -> str:
+    """The address of a place in the model file, seen from docs/figures."""
+    return f"../../{MODULE}.py#L{line_of(place)}"
+
+
+@dataclass
+class Canvas:
+    """Boxes and arrows on axes without frame, whose unit is about the width of ten letters."""
+
+    ax: Axes
+    scale: float  # of letters
+    x: float = 0.0  # of the column that is drawn
+
+    @classmethod
+    def of_size(cls, width: float, height: float, inches: float = 0.62) -> "Canvas":
+        _, ax = plt.subplots(figsize=(width * inches, height * inches))
+        ax.set(xlim=(0, width), ylim=(0, height))
+        ax.axis("off")
+        return cls(ax, inches / 0.62)
+
+    def box(self, y: float, label: str, color: str, place: str, x: float = 0.0, width: float = WIDTH,
+            gone: bool = False) -> None:  # fmt: skip
+        """A box around (x, y); one that is `gone` is an outline that leads nowhere."""
+        x, edge = self.x + x, theme_color("rule" if gone else color)
+        corner = (x - width / 2, y - HEIGHT / 2)
+        patch = FancyBboxPatch(corner, width, HEIGHT, "round,pad=0,rounding_size=0.12", linewidth=1.3)
+        fill = theme_color("paper") if gone else (edge, 0.2)
+        patch.set(edgecolor=edge, facecolor=fill, linestyle=":" if gone else "-", zorder=3)
+        color = theme_color("rule" if gone else "ink")
+        text = self.ax.text(x, y, label, color=color, fontsize=9 * self.scale, **CENTERED, zorder=4, linespacing=1.05)
+        if not gone:
+            patch.set_url(link(place))
+            text.set_url(link(place))
+        self.ax.add_patch(patch)
+
+    def arrow(self, *points: tuple[float, float], head: bool = True, gone: bool = False) -> None:
+        """A line through the points, with a head at the last one."""
+        xs, ys = [self.x + x for x, _ in points], [y for _, y in points]
+        color = theme_color("rule" if gone else "ink")
+        self.ax.plot(xs, ys, color=color, linewidth=1.0, linestyle=":" if gone else "-", zorder=2)
+        if head and not gone:
+            style = {"arrowstyle": "-|>", "color": color, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
+            self.ax.annotate("", (xs[-1], ys[-1]), (xs[-2], ys[-2]), arrowprops=style, zorder=2)
+
+    def label(self, x: float, y: float, text: str, color: str = "ink", **options) -> None:
+        options = CENTERED | {"fontsize": 8.5} | options
+        options["fontsize"] *= self.scale
+        self.ax.text(self.x + x, y, text, color=theme_color(color), **options)
+
+    def frame(self, bottom: float, top: float, text: str, side: int, gone: bool = False) -> None:
+        """Around the layers of a stack, with how many there are."""
+        half = WIDTH / 2 + 0.55
+        patch = FancyBboxPatch((self.x - half, bottom), 2 * half, top - bottom, "round,pad=0,rounding_size=0.2")
+        patch.set(facecolor="none", edgecolor=theme_color("rule"), linestyle=":" if gone else "-", zorder=1)
+        self.ax.add_patch(patch)
+        if text:
+            place = (side * (half + 0.12), (bottom + top) / 2)
+            self.label(*place, text, ha="right" if side < 0 else "left", fontsize=11)
+
+
+@dataclass(frozen=True)
+class Sublayer:
+    """A box of Figure 1 with its Add & Norm: what it is called, its colour, and the line that calls it."""
+
+    label: str
+    color: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One half of Figure 1, or a family that is one half alone.
+
+    Args:
+        side: on which side of the column residual connections run, -1 or 1.
+        top: what stands above the layers, from below: labels with their places in the code.
+        gone: labels of sub-layers that this family does not have, or all of them.
+    """
+
+    inputs: str
+    layers: str
+    sublayers: tuple[Sublayer, ...]
+    top: tuple[tuple[str, str], ...] = ()
+    result: str = ""
+    side: int = -1
+    gone: tuple[str, ...] = ()
+
+
+SELF, FORWARD = ": self.self_attn(x, x", ": self.feed_forward(x)"
+FEED = Sublayer("Feed-forward", FEED_FORWARD, f"TransformerLayer.forward{FORWARD}")
+MASKED, CROSS = "Masked multi-head\nself-attention", "Multi-head\ncross-attention"
+ENCODER = Stack(
+    inputs="source tokens",
+    layers="N ×",
+    sublayers=(Sublayer("Multi-head\nself-attention", ATTENTION, f"TransformerLayer.forward{SELF}"), FEED),
+)
+DECODER = Stack(
+    inputs="target tokens, shifted right",
+    layers="× N",
+    sublayers=(
+        Sublayer(MASKED, ATTENTION, f"DecoderLayer.forward{SELF}"),
+        Sublayer(CROSS, ATTENTION, "DecoderLayer.forward: self.cross_attn(x, memory"),
+        Sublayer("Feed-forward", FEED_FORWARD, f"DecoderLayer.forward{FORWARD}"),
+    ),
+    top=(
+        ("Linear, tied to the embedding", "VocabularyModel.add_lm_head: self.lm_head ="),
+        ("Softmax, in the loss", "VocabularyModel.logits_and_loss"),
+    ),
+    result="probabilities of the next token",
+    side=1,
+)
+ADD_NORM = "AddAndNorm.forward: return self.norm("
+EMBED, POSITIONS, SUM = 1.05, 2.1, 2.1
+FIRST, STEP = 3.75, 2.0  # the first sub-layer, and from one to the next
+
+
+def stack_top(stack: Stack) -> float:
+    """The height of the last Add & Norm."""
+    return FIRST + STEP * (len(stack.sublayers) - 1) + 0.8
+
+
+def draw_stack(canvas: Canvas, stack: Stack) -> None:
+    """One half of Figure 1, from its tokens to what comes out."""
+    side, whole = stack.side, set(stack.gone) >= {sublayer.label for sublayer in stack.sublayers}
+    shift = "TransformerStack"
+    canvas.label(0, 0.3, stack.inputs, color="rule" if whole else "ink")
+    canvas.arrow((0, 0.5), (0, EMBED - HEIGHT / 2), gone=whole)
+    canvas.box(EMBED, "Embedding · √d_model", EMBEDDING, f"{shift}.add_positions: self.embed_scale", gone=whole)
+    canvas.arrow((0, EMBED + HEIGHT / 2), (0, SUM - 0.17), gone=whole)
+    canvas.ax.add_patch(
+        Circle((canvas.x, SUM), 0.17, facecolor="none", edgecolor=theme_color("rule" if whole else "ink"))
+    )
+    canvas.label(0, SUM, "+", fontsize=11, color="rule" if whole else "ink")
+    canvas.box(POSITIONS, "Positions", EMBEDDING, "sinusoids", x=side * 1.55, width=1.7, gone=whole)
+    canvas.arrow((side * 0.7, SUM), (side * 0.17, SUM), gone=whole)
+    canvas.frame(SUM + 0.55, stack_top(stack) + 0.62, "" if whole else stack.layers, side, gone=whole)
+
+    below = SUM + 0.17
+    for number, sublayer in enumerate(stack.sublayers):
+        y, gone = FIRST + STEP * number, sublayer.label in stack.gone
+        bottom, norm = y - HEIGHT / 2, y + 0.8
+        fork = bottom - 0.42
+        canvas.arrow((0, below), (0, bottom), head=not gone, gone=whole)
+        if "self-attention" in sublayer.label:  # queries, keys and values are all made of the same vectors
+            for x in (-0.7, 0.7):
+                canvas.arrow((0, fork), (x, fork), (x, bottom), gone=gone)
+        around = side * (WIDTH / 2 + 0.28)
+        canvas.arrow(
+            (0, fork - 0.12), (around, fork - 0.12), (around, norm), (side * WIDTH / 2, norm), gone=whole or gone
+        )
+        canvas.arrow((0, y + HEIGHT / 2), (0, norm - HEIGHT / 2), head=not gone, gone=whole)
+        canvas.box(y, sublayer.label, sublayer.color, sublayer.place, gone=gone)
+        canvas.box(norm, "Add & norm", NORM, ADD_NORM, gone=whole or gone)
+        below = norm + HEIGHT / 2
+    for number, (label, place) in enumerate(stack.top):
+        y = stack_top(stack) + 1.45 + number
+        canvas.arrow((0, below), (0, y - HEIGHT / 2), gone=whole)
+        canvas.box(y, label, OUTPUT, place, gone=whole, width=WIDTH + 0.5)
+        below = y + HEIGHT / 2
+    if stack.result and not whole:
+        canvas.arrow((0, below), (0, below + 0.5))
+        canvas.label(0, below + 0.68, stack.result)
+
+
+def memory_arrow(canvas: Canvas, encoder_x: float, decoder_x: float) -> None:
+    """From the encoder's output to the decoder's second sub-layer."""
+    canvas.x, top, cross = 0, stack_top(ENCODER) + HEIGHT / 2, FIRST + STEP
+    between = (encoder_x + decoder_x) / 2
+    canvas.arrow(
+        (encoder_x, top), (encoder_x, top + 0.75), (between, top + 0.75), (between, cross),
+        (decoder_x - WIDTH / 2, cross),
+    )  # fmt: skip
+    canvas.label((encoder_x + between) / 2, top + 0.95, "keys and values", fontsize=8)
+
+
+def encoder_decoder() -> Figure:
+    canvas = Canvas.of_size(10.4, 12.3)
+    for x, stack in ((2.95, ENCODER), (7.45, DECODER)):
+        canvas.x = x
+        draw_stack(canvas, stack)
+    memory_arrow(canvas, 2.95, 7.45)
+    return canvas.ax.figure
+
+
+def attention() -> Figure:
+    """Figure 2: on the left Equation 1, on the right the heads around it."""
+    canvas = Canvas.of_size(11.7, 8.0)
+    canvas.x = 2.6
+    canvas.label(0, 7.6, "Scaled dot-product attention", fontsize=11)
+    equation = "eager_attention_forward"
+    rows = [
+        (1.7, "Matrix product Q Kᵀ", OUTPUT, "scores = query @ key"),
+        (2.7, "Scale by 1 / √d_k", NORM, "* scaling"),
+        (3.7, "Mask: add −∞ where hidden", EMBEDDING, "scores = scores + attention_mask"),
+        (4.7, "Softmax", FEED_FORWARD, "weights = scores.softmax"),
+        (5.9, "Matrix product with V", OUTPUT, "output = weights @ value"),
+    ]
+    for y, label, color, text in rows:
+        canvas.box(y, label, color, f"{equation}: {text}", width=3.2)
+    for (y, *_), (above, *_) in pairwise(rows):
+        canvas.arrow((0, y + HEIGHT / 2), (0, above - HEIGHT / 2))
+    for x, name in ((-0.8, "Q"), (0.8, "K")):
+        canvas.label(x, 0.55, name, fontsize=10)
+        canvas.arrow((x, 0.8), (x, 1.7 - HEIGHT / 2))
+    canvas.label(2.0, 0.55, "V", fontsize=10)
+    canvas.arrow((2.0, 0.8), (2.0, 5.2), (1.1, 5.2), (1.1, 5.9 - HEIGHT / 2))
+    canvas.arrow((0, 5.9 + HEIGHT / 2), (0, 6.75))
+    canvas.label(0, 6.95, "head")
+    canvas.label(-0.12, 5.3, "weights", ha="right", fontsize=8)
+
+    canvas.x = 8.1
+    canvas.label(0, 7.6, "Multi-head attention", fontsize=11)
+    heads = "MultiHeadAttention"
+    linears = [
+        (-1.75, "Linear W_Q", "query = self.split_heads", f"{heads}.forward", "x"),
+        (0.0, "Linear W_K", "self.k_proj(source)", f"{heads}.keys_and_values", "source"),
+        (1.75, "Linear W_V", "self.v_proj(source)", f"{heads}.keys_and_values", "source"),
+    ]
+    for x, label, text, function, given in linears:
+        canvas.label(x, 0.55, given, fontsize=10)
+        canvas.arrow((x, 0.8), (x, 1.7 - HEIGHT / 2))
+        canvas.box(1.7, label, OUTPUT, f"{function}: {text}", x=x, width=1.55)
+        canvas.arrow((x, 1.7 + HEIGHT / 2), (x, 3.5 - HEIGHT / 2))
+        canvas.label(x + 0.1, 2.75, "QKV"[linears.index((x, label, text, function, given))], ha="left", fontsize=8)
+    for shift in (0.36, 0.24, 0.12):  # the other heads behind the first
+        corner = (canvas.x - 2.6 + shift, 3.5 - HEIGHT / 2 + shift)
+        behind = FancyBboxPatch(corner, 5.2, HEIGHT, "round,pad=0,rounding_size=0.12", linewidth=0.8)
+        behind.set(edgecolor=theme_color("orange"), facecolor=theme_color("paper"), zorder=2.5)
+        canvas.ax.add_patch(behind)
+    canvas.ax.add_patch(plt.Rectangle((canvas.x - 2.55, 3.22), 5.1, 0.56, color=theme_color("paper"), zorder=2.6))
+    canvas.box(3.5, "Scaled dot-product attention", ATTENTION, f"{heads}.forward: attention(", width=5.2)
+    canvas.label(3.1, 3.62, "h", ha="left", fontsize=11)
+    canvas.arrow((0, 3.5 + HEIGHT / 2 + 0.36), (0, 4.7 - HEIGHT / 2))
+    canvas.box(4.7, "Concatenate the heads", NORM, f"{heads}.forward: heads.reshape", width=3.2)
+    canvas.arrow((0, 4.7 + HEIGHT / 2), (0, 5.9 - HEIGHT / 2))
+    canvas.box(5.9, "Linear W_O", OUTPUT, f"{heads}.forward: self.o_proj", width=3.2)
+    canvas.arrow((0, 5.9 + HEIGHT / 2), (0, 6.75))
+    canvas.label(0, 6.95, "as wide as x")
+    return canvas.ax.figure
+
+
+def families() -> Figure:
+    """Figure 1 three times: what each family has of it, and dotted what it has not."""
+    head = ("Task head", "VanillaTransformerForSequenceClassification")
+    left, right = (tuple(sublayer.label for sublayer in stack.sublayers) for stack in (ENCODER, DECODER))
+    causal = tuple(
+        Sublayer(s.label, s.color, f"TransformerLayer.forward{FORWARD if s.color == FEED_FORWARD else SELF}")
+        for s in DECODER.sublayers
+    )
+    no_encoder = Stack("", "", ENCODER.sublayers, gone=left)
+    no_decoder = Stack("", "", DECODER.sublayers, side=1, gone=right)
+    drawn = [
+        ("Encoder-decoder", "translation", "VanillaTransformerModel", ENCODER, DECODER),
+        (
+            "Encoder-only",
+            "classes, tags, answers, masked words",
+            "VanillaTransformerEncoderModel",
+            Stack("tokens", "N ×", ENCODER.sublayers, (head,), "a class, a tag, a number"),
+            no_decoder,
+        ),
+        (
+            "Decoder-only",
+            "text, token by token",
+            "VanillaTransformerDecoderModel",
+            no_encoder,
+            Stack("tokens so far", "× N", causal, DECODER.top, DECODER.result, side=1, gone=(CROSS,)),
+        ),
+    ]
+    canvas = Canvas.of_size(30.6, 13.6, inches=0.45)
+    for number, (name, task, model, first, second) in enumerate(drawn):
+        start = 10.2 * number
+        for x, stack in ((start + 2.85, first), (start + 7.35, second)):
+            canvas.x = x
+            draw_stack(canvas, stack)
+        if number == 0:
+            memory_arrow(canvas, start + 2.85, start + 7.35)
+        canvas.x = start + 5.1
+        canvas.label(0, 13.2, name, fontsize=15, weight="bold", url=link(model))
+        canvas.label(0, 12.65, task, fontsize=11)
+    return canvas.ax.figure
