@@ -55,11 +55,46 @@ def test_batches_are_those_that_filling_them_row_by_row_gives(seed):
     assert sampler.cuts == ends_row_by_row(in_order, budget)
 
 
+def shares(processes: int, accumulation_steps: int = 1, **options) -> list[list[list[int]]]:
+    """The batches of each process."""
+    return [
+        list(TokenBudgetSampler(lengths(), 400, 0, rank, processes, accumulation_steps, **options))
+        for rank in range(processes)
+    ]
+
+
+@pytest.mark.parametrize(("processes", "accumulation_steps"), [(2, 1), (3, 1), (1, 2), (2, 2), (4, 2)])
+def test_a_step_has_the_same_rows_on_however_many_devices_and_passes(processes, accumulation_steps):
+    alone = [sorted(batch) for batch in TokenBudgetSampler(lengths(), 400)]
+    parts = shares(processes, accumulation_steps)
+    steps = [
+        [batch for share in parts for batch in share[start : start + accumulation_steps]]
+        for start in range(0, len(parts[0]), accumulation_steps)
+    ]
+    together = [sorted(row for batch in step for row in batch) for step in steps]
+    # But for the longest rows, where those that are left may be too few for a step.
+    assert len(together) == len(alone) and sum(a != b for a, b in zip(alone, together, strict=True)) < 6
+    assert sorted(sum(together, [])) == list(range(500))
+    for step in steps:  # within the budget, and in parts of about as many tokens
+        sizes = [len(batch) * lengths()[batch].max(axis=0) for batch in step]
+        assert np.max(np.sum(sizes, axis=0)) <= 400
+        assert np.ptp([len(batch) for batch in step]) <= 1
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused_with_one_that_can():
+    rows = np.full((30, 1), 9)
+    with pytest.raises(ValueError, match=r"may be 2 rows, .* 2 processes x 4 .* such as to 144"):
+        TokenBudgetSampler(rows, 64, 0, 0, 2, 4)
+    assert len(TokenBudgetSampler(rows, 144, 0, 0, 2, 4)) == 2 * 4
+    with pytest.raises(ValueError, match="give more rows"):
+        TokenBudgetSampler(rows[:3], 64, 0, 0, 2, 4)
+
+
 @pytest.mark.parametrize("processes", [2, 3, 4])
-def test_processes_share_out_the_rows_in_equally_many_batches(processes):
-    shares = [list(TokenBudgetSampler(lengths(), 200, 0, rank, processes)) for rank in range(processes)]
-    assert len({len(share) for share in shares}) == 1
-    assert sorted(row for share in shares for batch in share for row in batch) == list(range(500))
+def test_with_a_budget_per_device_processes_share_out_equally_many_whole_batches(processes):
+    parts = shares(processes, per_device=True)
+    assert len({len(share) for share in parts}) == 1
+    assert sorted(row for share in parts for batch in share for row in batch) == list(range(500))
 
 
 def test_a_row_longer_than_the_budget_is_named():
@@ -69,7 +104,7 @@ def test_a_row_longer_than_the_budget_is_named():
 
 def test_rows_that_cannot_be_shared_out_are_refused():
     with pytest.raises(ValueError, match=r"3 rows, each a batch of its own, .* 2 processes: raise tokens_per_batch=8"):
-        TokenBudgetSampler(np.array([8, 8, 8]), 8, num_processes=2)
+        TokenBudgetSampler(np.array([8, 8, 8]), 8, num_processes=2, per_device=True)
 
 
 def test_lengths_are_those_of_the_rows_in_the_order_of_the_dataset():

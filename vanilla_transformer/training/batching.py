@@ -13,18 +13,30 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
     Rows are drawn anew each epoch: shuffled by seed and epoch, sorted by length (so that rows of one length keep their
     shuffled order), cut into batches, and the batches shuffled. Where to cut is found once, over the sorted lengths,
-    which are the same in each epoch: so is the number of batches. Of several processes, each takes every n-th batch.
+    which are the same in each epoch: so is the number of batches.
+
+    A batch is that of a whole step: each process gets its share of every one, in `accumulation_steps` parts of about
+    as many tokens. So a step has the same rows on however many devices it runs. With `per_device`, the budget is that
+    of one device: each process takes every n-th batch, whole.
 
     Args:
         lengths: (rows, sides) tokens of each row on each side, such as source and target.
         tokens_per_batch: largest number of tokens on any one side of a batch, padding included.
+        accumulation_steps: passes of each process whose gradients make one step.
 
     Raises:
         ValueError: a row alone is longer than the budget, or the rows are too few to share out.
     """
 
     def __init__(
-        self, lengths: np.ndarray, tokens_per_batch: int, seed: int = 0, process_index: int = 0, num_processes: int = 1
+        self,
+        lengths: np.ndarray,
+        tokens_per_batch: int,
+        seed: int = 0,
+        process_index: int = 0,
+        num_processes: int = 1,
+        accumulation_steps: int = 1,
+        per_device: bool = False,
     ):
         self.lengths = np.asarray(lengths).reshape(len(lengths), -1)
         longest = self.lengths.max(axis=1)
@@ -37,16 +49,20 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.seed = seed
         self.epoch = 0
         self.process_index, self.num_processes = process_index, num_processes
-        self.cuts = self.cut(np.sort(longest), tokens_per_batch)
+        self.accumulation_steps, self.per_device = accumulation_steps, per_device
+        longest = np.sort(longest)
+        share_out = self.whole_batches if per_device else self.shared_batches
+        self.cuts = share_out(self.cut(longest, tokens_per_batch), longest, tokens_per_batch)
 
     def order(self, rows: np.ndarray) -> np.ndarray:
         """Sort rows by their lengths, stably: by the longest side first, then by each side."""
         lengths = self.lengths[rows]
         return rows[np.lexsort((*lengths.T, lengths.max(axis=1)))]
 
-    def cut(self, longest: np.ndarray, budget: int) -> list[int]:
+    @staticmethod
+    def cut(longest: np.ndarray, budget: int) -> list[int]:
         """Where batches end, over the longest side of each row, in order, so that the last row of a batch is as wide
-        as the batch; the number of batches is a multiple of the number of processes.
+        as the batch.
         """
         ends = [0]
         while (start := ends[-1]) < len(longest):
@@ -54,8 +70,29 @@ class TokenBudgetSampler(Sampler[list[int]]):
             widths = longest[start : start + (budget // longest[start] if longest[start] else len(longest))]
             tokens = widths * np.arange(1, len(widths) + 1)
             ends.append(start + int(np.searchsorted(tokens, budget, side="right")))
-        ends = ends[1:]
-        # Halve the largest batches until every process gets as many: no row is left out or given twice.
+        return ends[1:]
+
+    def shared_batches(self, ends: list[int], longest: np.ndarray, budget: int) -> list[int]:
+        """The same ends, but that each batch has a row for each part: where one has too few, as the last with the rows
+        that are left, it takes some of the one before.
+        """
+        ends = [0, *ends]
+        parts = self.num_processes * self.accumulation_steps
+        if parts * longest[-1] <= budget:
+            for i in reversed(range(1, len(ends) - 1)):
+                ends[i] = min(ends[i], max(ends[i + 1] - parts, 0))
+        if (fewest := int(np.diff(ends).min())) < parts:
+            remedy = f"raise it, such as to {2 * parts * int(longest[-1])}" if len(longest) >= parts else "give more rows"
+            raise ValueError(
+                f"tokens_per_batch={budget} is that of a whole step. Here that may be {fewest} rows, which cannot be "
+                f"shared out among {self.num_processes} processes x {self.accumulation_steps} accumulation steps: "
+                f"{remedy}, or accumulate fewer steps."
+            )
+        return ends[1:]
+
+    def whole_batches(self, ends: list[int], longest: np.ndarray, budget: int) -> list[int]:
+        """So many batches that every process gets as many: the largest are halved. No row is left out or twice."""
+        ends = list(ends)
         while len(ends) % self.num_processes:
             starts = [0, *ends[:-1]]
             largest = max(range(len(ends)), key=lambda i: ends[i] - starts[i])
@@ -72,14 +109,23 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.cuts) // self.num_processes
+        if self.per_device:
+            return len(self.cuts) // self.num_processes
+        return len(self.cuts) * self.accumulation_steps
 
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng((self.seed, self.epoch))
         rows = self.order(random.permutation(len(self.lengths)))
         batches = np.split(rows, self.cuts[:-1])
-        for number in random.permutation(len(batches))[self.process_index :: self.num_processes]:
-            yield batches[number].tolist()
+        numbers = random.permutation(len(batches))
+        if self.per_device:
+            for number in numbers[self.process_index :: self.num_processes]:
+                yield batches[number].tolist()
+            return
+        parts = self.num_processes * self.accumulation_steps
+        for number in numbers:
+            for part in range(self.process_index, parts, self.num_processes):
+                yield batches[number][part::parts].tolist()
 
 
 class TokenBudgetLoader(DataLoader):

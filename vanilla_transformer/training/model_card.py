@@ -48,7 +48,7 @@ IMPORTS = {
 # The arguments of a run that decide its result; what is not set is left out.
 HYPER_PARAMETERS = (
     "schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps max_steps num_train_epochs "
-    "tokens_per_batch per_device_train_batch_size gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon "
+    "tokens_per_batch tokens_per_batch_of per_device_train_batch_size gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon "
     "weight_decay max_grad_norm average_checkpoints seed bf16 fp16"
 ).split()
 
@@ -152,6 +152,10 @@ def write_model_card(
     values = {name: getattr(arguments, name, None) for name in HYPER_PARAMETERS}
     if values["schedule"] == "paper":
         values |= {"learning_rate": None, "lr_scheduler_type": None}  # those of the library's schedules
+    if values["tokens_per_batch"]:
+        values["per_device_train_batch_size"] = None
+    else:
+        values["tokens_per_batch_of"] = None
     card = ModelCard.from_template(
         data,
         template_str=TEMPLATE,

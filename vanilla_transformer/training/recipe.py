@@ -105,8 +105,15 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     tokens_per_batch: int = field(
         default=0,
         metadata={
-            "help": "Fill each device's batches up to so many source and so many target tokens, padding included, "
-            "with sequences of similar length (section 5.1: 25000). 0: --per_device_train_batch_size sequences."
+            "help": "Fill batches up to so many source and so many target tokens, padding included, with sequences of "
+            "similar length (section 5.1: 25000). 0: --per_device_train_batch_size sequences."
+        },
+    )
+    tokens_per_batch_of: Literal["step", "device"] = field(
+        default="step",
+        metadata={
+            "help": "Whose tokens --tokens_per_batch counts: those of a whole step, shared by all devices and "
+            "accumulation steps; or those that one device has at once."
         },
     )
     average_checkpoints: int = field(
@@ -268,15 +275,19 @@ class PaperRecipe(Mixin):
     @cached_property
     def run_facts(self) -> dict[str, Any]:
         """What has to be the same in a run that is resumed, beside model and tokenizer."""
-        batch = "tokens_per_batch" if self.args.tokens_per_batch else "per_device_train_batch_size"
-        batches = self.args.gradient_accumulation_steps * self.args.world_size
+        args = self.args
+        if args.tokens_per_batch:
+            batch = {"tokens_per_batch": args.tokens_per_batch, "tokens_per_batch_of": args.tokens_per_batch_of}
+        else:
+            batch = {"per_device_train_batch_size": args.per_device_train_batch_size}
+        if not args.tokens_per_batch or args.tokens_per_batch_of == "device":
+            batch["gradient_accumulation_steps x processes"] = args.gradient_accumulation_steps * args.world_size
         return {
             "training rows": len(self.train_dataset) if isinstance(self.train_dataset, Dataset) else None,
             "training data's hash": digest(self.train_dataset),
-            "seed": self.args.seed,
-            "data_seed": self.args.data_seed,
-            batch: getattr(self.args, batch),
-            "gradient_accumulation_steps x processes": batches,
+            "seed": args.seed,
+            "data_seed": args.data_seed,
+            **batch,
         }
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any):
@@ -437,6 +448,8 @@ class PaperRecipe(Mixin):
             seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
             process_index=self.args.process_index,
             num_processes=self.args.world_size,
+            accumulation_steps=self.args.gradient_accumulation_steps,
+            per_device=self.args.tokens_per_batch_of == "device",
         )
         return TokenBudgetLoader(
             self._remove_unused_columns(self.train_dataset, description="training"),
