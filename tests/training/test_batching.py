@@ -74,7 +74,7 @@ def test_a_step_has_the_same_rows_on_however_many_devices_and_passes(processes, 
     together = [sorted(row for batch in step for row in batch) for step in steps]
     # But for the longest rows, where those that are left may be too few for a step.
     assert len(together) == len(alone) and sum(a != b for a, b in zip(alone, together, strict=True)) < 6
-    assert sorted(sum(together, [])) == list(range(500))
+    assert sorted(row for rows in together for row in rows) == list(range(500))
     for step in steps:  # within the budget, and in parts of about as many tokens
         sizes = [len(batch) * lengths()[batch].max(axis=0) for batch in step]
         assert np.max(np.sum(sizes, axis=0)) <= 400

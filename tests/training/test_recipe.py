@@ -132,6 +132,14 @@ def test_a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted(options,
     assert_same_run(tmp_path / "whole", tmp_path / "resumed")
 
 
+def test_a_run_goes_on_with_the_same_batches_where_they_are_accumulated_otherwise(tmp_path):
+    options = {"tokens_per_batch": 64, "dropout": 0.0, "bf16": False}
+    train_and_save(tiny_trainer(tmp_path / "whole", **options))
+    shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
+    train_and_save(tiny_trainer(tmp_path / "resumed", **options, gradient_accumulation_steps=2), True)
+    assert_same_run(tmp_path / "whole", tmp_path / "resumed", atol=2e-4, rtol=1e-4)
+
+
 def test_resuming_passes_over_a_checkpoint_that_was_cut_off(tmp_path):
     tiny_trainer(tmp_path, max_steps=6).train()
     weights = tmp_path / "checkpoint-6" / "model.safetensors"

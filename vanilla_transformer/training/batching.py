@@ -82,7 +82,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
             for i in reversed(range(1, len(ends) - 1)):
                 ends[i] = min(ends[i], max(ends[i + 1] - parts, 0))
         if (fewest := int(np.diff(ends).min())) < parts:
-            remedy = f"raise it, such as to {2 * parts * int(longest[-1])}" if len(longest) >= parts else "give more rows"
+            enough = len(longest) >= parts
+            remedy = f"raise it, such as to {2 * parts * int(longest[-1])}" if enough else "give more rows"
             raise ValueError(
                 f"tokens_per_batch={budget} is that of a whole step. Here that may be {fewest} rows, which cannot be "
                 f"shared out among {self.num_processes} processes x {self.accumulation_steps} accumulation steps: "

@@ -48,8 +48,8 @@ IMPORTS = {
 # The arguments of a run that decide its result; what is not set is left out.
 HYPER_PARAMETERS = (
     "schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps max_steps num_train_epochs "
-    "tokens_per_batch tokens_per_batch_of per_device_train_batch_size gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon "
-    "weight_decay max_grad_norm average_checkpoints seed bf16 fp16"
+    "tokens_per_batch tokens_per_batch_of per_device_train_batch_size gradient_accumulation_steps adam_beta1 "
+    "adam_beta2 adam_epsilon weight_decay max_grad_norm average_checkpoints seed bf16 fp16"
 ).split()
 
 TEMPLATE = """\
