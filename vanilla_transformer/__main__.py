@@ -12,6 +12,7 @@ COMMANDS = {
     "generate": "generate",
     "evaluate": "evaluate",
     "average": "average",
+    "estimate": "estimate",
     "walk": "walk",
     "import": "import_checkpoint",
     "export": "export",

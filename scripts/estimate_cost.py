@@ -1,0 +1,12 @@
+"""What training will cost before it begins: parameters, memory of each GPU, operations of a step, hours.
+
+python scripts/estimate_cost.py --preset big --tokens_per_batch 25000 --gpus 8
+python scripts/estimate_cost.py --preset base --gpus 1 --gradient_accumulation_steps 4 --steps 100000
+"""
+
+from vanilla_transformer.command_line import run_command
+from vanilla_transformer.commands.estimate import main
+
+
+if __name__ == "__main__":
+    run_command(main)

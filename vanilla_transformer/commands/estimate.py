@@ -1,0 +1,102 @@
+"""What training will cost before it begins: parameters, memory of each GPU, operations of a step, hours.
+
+python scripts/estimate_cost.py --preset big --tokens_per_batch 25000 --gpus 8
+python scripts/estimate_cost.py --preset base --gpus 1 --gradient_accumulation_steps 4 --steps 100000
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
+from vanilla_transformer.command_line import CommandParser
+from vanilla_transformer.training.costs import StepCost, step_cost
+from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE
+from vanilla_transformer.training.model_card import markdown_table
+
+
+GIB = 2**30
+
+
+@dataclass
+class EstimateArguments:
+    """Options of the command: of the model, of a step, of the machines."""
+
+    preset: str = field(default="base", metadata={"help": f"A row of the paper's Table 3: {', '.join(PRESETS)}."})
+    vocab_size: int = field(default=37000, metadata={"help": "Tokens of the shared vocabulary (section 5.1: 37000)."})
+    norm_position: Literal["post", "pre"] = field(default="post", metadata={"help": "As in training."})
+    tokens_per_batch: int = field(
+        default=25_000, metadata={"help": "Source tokens, and target tokens, of a whole step (section 5.1: 25000)."}
+    )
+    sentence_length: int = field(
+        default=30, metadata={"help": "Tokens of a sentence in the mean: attention costs more in longer ones."}
+    )
+    gpus: int = field(default=1, metadata={"help": "GPUs that share a step, on all machines together."})
+    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Passes of each GPU in a step."})
+    sharding: Literal["ddp", "zero2", "fsdp2"] = field(
+        default="ddp", metadata={"help": "What the GPUs share out, as the launch file of that name does."}
+    )
+    bf16: bool = field(default=True, metadata={"help": "Products in bfloat16."})
+    loss_chunk_size: int = field(
+        default=LOSS_CHUNK_SIZE, metadata={"help": "As in training: positions whose logits are held at once; 0: all."}
+    )
+    gradient_checkpointing: bool = field(default=False, metadata={"help": "As in training: layers are run twice."})
+    steps: list[int] = field(
+        default_factory=lambda: [100_000, 300_000],
+        metadata={"help": "Steps of training (section 5.2: 100000 for base, 300000 for big)."},
+    )
+    tflops: float = field(
+        default=989.0,
+        metadata={"help": "Operations per second of a GPU, in 10^12: dense, in the precision of training. H100: 989."},
+    )
+    mfu: float = field(default=0.4, metadata={"help": "Share of these that training reaches."})
+
+    def __post_init__(self):
+        for name in ("tokens_per_batch", "sentence_length", "gpus", "gradient_accumulation_steps", "tflops"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"--{name} {getattr(self, name)} must be greater than 0.")
+        if not 0 < self.mfu <= 1:
+            raise ValueError(f"--mfu {self.mfu} is a share: it must be above 0 and at most 1.")
+        if self.loss_chunk_size < 0:
+            raise ValueError(f"--loss_chunk_size {self.loss_chunk_size} must not be negative; 0 is all at once.")
+
+
+def rows_of(args: EstimateArguments, cost: StepCost) -> list[tuple[str, str]]:
+    """Each quantity and its value."""
+    rows = [("parameters", f"{cost.parameters / 1e6:,.1f} million")]
+    rows += [(f"memory of a GPU: {part}", f"{size / GIB:.2f} GiB") for part, size in cost.memory.items()]
+    rows += [
+        ("memory of a GPU: all of these", f"{sum(cost.memory.values()) / GIB:.2f} GiB"),
+        ("operations of a step", f"{cost.operations / 1e12:,.1f} x 10^12"),
+    ]
+    for steps in args.steps:
+        hours = cost.hours(steps, args.gpus, args.tflops, args.mfu)
+        rows.append((f"{steps:,} steps", f"{hours:,.2f} hours"))
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: an unknown preset, or a number that cannot be.
+    """
+    (args,) = CommandParser(EstimateArguments, __doc__).parse_args_into_dataclasses(arguments)
+    config = VanillaTransformerConfig.from_preset(
+        args.preset, vocab_size=args.vocab_size, norm_position=args.norm_position
+    )
+    cost = step_cost(
+        config,
+        args.tokens_per_batch,
+        args.sentence_length,
+        devices=args.gpus,
+        accumulation_steps=args.gradient_accumulation_steps,
+        sharding=args.sharding,
+        bf16=args.bf16,
+        loss_chunk_size=args.loss_chunk_size,
+        checkpointing=args.gradient_checkpointing,
+    )
+    print(markdown_table((f"{args.preset}, {args.gpus} GPUs ({args.sharding})", ""), rows_of(args, cost)))
+    print(
+        f"\nHours at {args.mfu:.0%} of {args.tflops:g} x 10^12 operations per second (--mfu, --tflops). Beside this "
+        "memory, PyTorch needs 1 to 2 GiB for itself and for what it does not fill."
+    )

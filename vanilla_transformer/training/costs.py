@@ -1,0 +1,183 @@
+# Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
+"""What a training step will cost in memory and arithmetic, counted on a model without data: nothing is allocated.
+
+The model that would be trained runs forward on fake tensors, which have shapes and no content. What PyTorch would keep
+for the backward pass, and which products it would compute, is counted as it goes by: no formula of ours to go stale.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+
+
+ADAM_STATES = 2  # running means of the gradient and of its square
+FLOAT = 4  # bytes: weights, gradients and Adam's states are in float32, also where products are in bfloat16
+# Bytes for each logit of a chunk of the loss: in bfloat16, in float32, its logarithm, and the gradient in bfloat16.
+CHUNK_LOGIT = 2 + 4 + 4 + 2
+# The share of model states that one device holds, of n, by how they are cut into shards.
+SHARDED: dict[str, tuple[str, ...]] = {
+    "ddp": (),
+    "zero2": ("gradients", "optimizer"),
+    "fsdp2": ("weights", "gradients", "optimizer"),
+}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Bytes that one pass forward keeps for the pass backward."""
+
+    activations: int
+    logits: int
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The cost of a training step.
+
+    Args:
+        parameters: trained numbers of the model.
+        memory: bytes of each device at most, by part.
+        operations: multiplications and additions in the matrix products of a whole step, over all devices.
+    """
+
+    parameters: int
+    memory: dict[str, int]
+    operations: int
+
+    def hours(self, steps: int, devices: int, tera_operations: float, utilization: float) -> float:
+        """That so many steps take on devices of which each reaches a share of its operations per second."""
+        return steps * self.operations / (devices * tera_operations * 1e12 * utilization) / 3600
+
+
+class SavedBytes:
+    """Counts what is saved for the backward pass while it is entered, each storage once, but for the weights."""
+
+    def __init__(self, model: nn.Module):
+        self.storages = {weight.untyped_storage()._cdata: 0 for weight in model.parameters()}
+        self.hooks = saved_tensors_hooks(self.count, lambda tensor: tensor)
+
+    def count(self, tensor: Tensor) -> Tensor:
+        """Called by autograd for each tensor that it saves."""
+        storage = tensor.untyped_storage()
+        self.storages.setdefault(storage._cdata, storage.nbytes())
+        self.kept.append(tensor)  # whose storage's address would otherwise be used again
+        return tensor
+
+    def __enter__(self) -> Callable[[], int]:
+        self.kept: list[Tensor] = []
+        self.hooks.__enter__()
+        return lambda: sum(self.storages.values())
+
+    def __exit__(self, *error) -> None:
+        self.hooks.__exit__(*error)
+        self.kept.clear()
+
+
+def fused_dropout(probability: float, states: Tensor) -> Tensor:
+    """Dropout as an accelerator computes it, which keeps a byte for each number; a processor keeps a float."""
+    return torch.native_dropout(states, probability, True)[0]
+
+
+def fake_tensors() -> FakeTensorMode:
+    """Tensors without content. Their cache is off: what comes out of it may have a storage of another size."""
+    mode = FakeTensorMode()
+    mode.cache_enabled = False
+    return mode
+
+
+def count_pass(
+    config: VanillaTransformerConfig, rows: int, length: int, bf16: bool, checkpointing: bool, on_accelerator: bool
+) -> Pass:
+    """Run a batch of `rows` sentences of `length` tokens, source and target, forward on fake tensors."""
+    with fake_tensors():
+        model = VanillaTransformerForConditionalGeneration(config).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        for module in model.modules():
+            if on_accelerator and isinstance(module, nn.Dropout) and module.p:
+                module.forward = partial(fused_dropout, module.p)  # type: ignore[method-assign]
+        ids = torch.zeros(rows, length, dtype=torch.long)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16), SavedBytes(model) as saved:
+            states = model.model(input_ids=ids, decoder_input_ids=ids, use_cache=False).last_hidden_state
+            activations = saved()
+            model.logits_and_loss(states, ids)
+            return Pass(activations, saved() - activations)
+
+
+def count_operations(config: VanillaTransformerConfig, length: int) -> int:
+    """Multiplications and additions in the matrix products forward of a pair of sentences, attention whole squares."""
+    with fake_tensors():
+        model = VanillaTransformerForConditionalGeneration(config)
+        model.set_attn_implementation("eager")  # whose products are counted as such
+        ids = torch.zeros(1, length, dtype=torch.long)
+        with FlopCounterMode(display=False) as operations:
+            model(input_ids=ids, labels=ids)
+        return operations.get_total_flops()
+
+
+def count_parameters(config: VanillaTransformerConfig) -> int:
+    """The numbers that are trained, each of a tied matrix once."""
+    with torch.device("meta"):
+        return VanillaTransformerForConditionalGeneration(config).num_parameters(only_trainable=True)
+
+
+def step_cost(
+    config: VanillaTransformerConfig,
+    tokens: int,
+    length: int,
+    devices: int = 1,
+    accumulation_steps: int = 1,
+    sharding: str = "ddp",
+    bf16: bool = True,
+    loss_chunk_size: int = 0,
+    checkpointing: bool = False,
+    on_accelerator: bool = True,
+) -> StepCost:
+    """The cost of a step over `tokens` source and as many target tokens, in sentences of `length`.
+
+    Args:
+        devices, accumulation_steps: what a step is shared out to.
+        sharding: a key of `SHARDED`.
+        loss_chunk_size: positions whose logits are held at once; 0: all.
+
+    Raises:
+        ValueError: a device has no whole sentence of the step.
+    """
+    rows = tokens // (devices * accumulation_steps * length)
+    if rows < 1:
+        raise ValueError(
+            f"tokens_per_batch={tokens} are fewer than a sentence of {length} tokens for each of {devices} devices x "
+            f"{accumulation_steps} accumulation steps."
+        )
+    # All that is kept grows with the rows, but for the copies of weights in bfloat16.
+    two, three = (count_pass(config, n, length, bf16, checkpointing, on_accelerator) for n in (2, 3))
+    by_row, positions = three.activations - two.activations, rows * length
+    parameters = count_parameters(config)
+    vocab_size = config.target_vocab_size or config.vocab_size
+    if loss_chunk_size:
+        of_loss = 2 * FLOAT * positions * config.d_model + FLOAT * vocab_size * config.d_model
+        of_loss += CHUNK_LOGIT * min(loss_chunk_size, positions) * vocab_size
+    else:
+        of_loss = rows * (three.logits - two.logits) + FLOAT * positions * vocab_size  # and the gradient of the logits
+    memory = {
+        "weights": FLOAT * parameters,
+        "gradients": FLOAT * parameters,
+        "optimizer": ADAM_STATES * FLOAT * parameters,
+    }
+    for part in SHARDED[sharding]:
+        memory[part] = -(-memory[part] // devices)
+    memory["weights"] += two.activations - 2 * by_row
+    if devices > 1 and sharding == "ddp":
+        memory["exchange of gradients"] = FLOAT * parameters
+    memory |= {"activations": rows * by_row, "logits and loss": of_loss}
+    # Backward there are twice the products: with respect to the inputs, and to the weights.
+    passes = 4 if checkpointing else 3
+    return StepCost(parameters, memory, passes * count_operations(config, length) * tokens // length)
