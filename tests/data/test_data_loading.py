@@ -18,6 +18,8 @@ from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.phrasebook import TASKS
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
+from vanilla_transformer.data.tokenizer import train_tokenizer as new_tokenizer
+from vanilla_transformer.tasks.translation import encode
 
 
 PAIRS = [{"source": f"one {i}", "target": f"uno {i}"} for i in range(20)]
@@ -237,6 +239,40 @@ def test_a_stream_is_read_as_it_comes_and_its_halves_are_all_of_it():
     assert validation == [row["text"] for row in load("language_modeling", **options)["validation"]]
     other = load("language_modeling", **options, data_split_seed=1)["validation"]
     assert validation != [row["text"] for row in other]
+
+
+def test_parallel_files_stream_as_their_pairs():
+    files = [write("a.en", "".join(f"one {i}\n" for i in range(20))), write("a.es", "uno\n" * 20)]
+    splits = load("translation", train_file=files, streaming=True, validation_fraction=0.25)
+    assert isinstance(splits["train"], datasets.IterableDataset)
+    rows = [row for split in ("train", "validation") for row in splits[split]]
+    assert sorted(row["source"] for row in rows) == sorted(f"one {i}" for i in range(20))
+    assert {row["target"] for row in rows} == {"uno"}
+
+
+def test_parallel_files_are_read_once_and_anew_when_they_change():
+    files = [write("a.en", "a\nb\n"), write("a.es", "c\nd\n")]
+    first, again = (load("translation", train_file=files, **NO_SPLIT)["train"] for _ in range(2))
+    assert first.cache_files == again.cache_files != []  # on disk, and not in memory
+    write("a.es", "c\ne!\n")
+    assert load("translation", train_file=files, **NO_SPLIT)["train"]["target"][:] == ["c", "e!"]
+
+
+def test_pairs_on_disk_are_tokenized_once():
+    tokenizer = new_tokenizer(["one uno"] * 3, vocab_size=300)
+    files = [write("a.en", "one\ntwo\n"), write("a.es", "uno\ndos\n")]
+    rows = load("translation", train_file=files, **NO_SPLIT)["train"]
+    first, again, other = (encode(rows, tokenizer, length) for length in (8, 8, 2))
+    assert first.cache_files == again.cache_files != other.cache_files
+    assert first[:] == again[:] and {len(ids) for ids in other["labels"]} == {2}
+
+
+def test_a_column_of_records_gives_its_members_without_a_copy():
+    rows = [{"n": i, "translation": {"en": f"one {i}", "es": f"uno {i}"}} for i in range(3)]
+    write("a.parquet", rows)
+    options = {"columns": ["source=translation.en", "target=translation.es"], **NO_SPLIT}
+    train = load("translation", train_file=["a.parquet"], **options)["train"]
+    assert train.to_list() == [{"source": f"one {i}", "target": f"uno {i}"} for i in range(3)]
 
 
 def test_a_stream_is_checked_no_further_than_its_first_rows():
@@ -514,9 +550,9 @@ FAULTS = {
         {"train_file": [("a.txt", "a\nb\n")], "streaming": True},
     ),
     "stream for another task": (
-        "translation",
-        "--streaming is for language models",
-        {"train_file": [("a.jsonl", PAIRS)], "streaming": True},
+        "tagging",
+        "--streaming is for language models and translation",
+        {"train_file": [("a.jsonl", TAGGED)], "streaming": True},
     ),
 }
 

@@ -5,8 +5,15 @@ import pytest
 import torch
 from datasets import Dataset
 
-from family import decoder_only
-from vanilla_transformer.training.batching import TokenBudgetSampler, pack_documents, row_lengths
+from family import decoder_only, encoder_decoder
+from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.training.batching import (
+    TokenBudgetSampler,
+    TokenBudgetStream,
+    pack_documents,
+    row_lengths,
+)
+from vanilla_transformer.training.collating import ArrowRows, PairCollator
 
 
 def lengths() -> np.ndarray:
@@ -116,9 +123,41 @@ def test_lengths_are_those_of_the_rows_in_the_order_of_the_dataset():
     assert row_lengths(classes).tolist() == [[3], [1], [0], [4]]
 
 
-def test_a_token_budget_for_streamed_rows_is_refused():
-    with pytest.raises(ValueError, match="streaming gives a IterableDataset: set it to 0"):
-        row_lengths(Dataset.from_dict({"input_ids": [[1]]}).to_iterable_dataset())
+def test_a_stream_comes_in_batches_of_similar_length_within_the_budget_again_and_again():
+    rows = [{"input_ids": [i] * a, "labels": [i] * b} for i, (a, b) in enumerate(lengths())]
+    stream = TokenBudgetStream(Dataset.from_list(rows).to_iterable_dataset(), 200, seed=1, buffer_size=100)
+    batches = iter(stream)
+    first = []
+    while sum(map(len, first)) < 500:
+        first.append(next(batches))
+    assert sorted(row["input_ids"][0] for batch in first for row in batch) == list(range(500))
+    sizes = [len(batch) * max(len(row[side]) for row in batch for side in row) for batch in first]
+    assert max(sizes) <= 200 and np.mean(sizes) > 140
+    second = [next(batches) for _ in first]
+    assert {row["input_ids"][0] for batch in second for row in batch} == set(range(500))
+    assert first != second  # drawn anew
+    again = iter(TokenBudgetStream(stream.rows, 200, seed=1, buffer_size=100))
+    assert [next(again) for _ in first] == first
+
+
+def test_a_streamed_row_longer_than_the_budget_is_refused():
+    rows = Dataset.from_dict({"input_ids": [[1, 2, 3]], "labels": [[1]]}).to_iterable_dataset()
+    with pytest.raises(ValueError, match="A row has 3 tokens, more than the 2 of a batch"):
+        next(iter(TokenBudgetStream(rows, 2)))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_batch_made_of_a_table_is_that_made_of_its_rows(side):
+    tokenizer = train_tokenizer(["a b c"] * 3, vocab_size=300)
+    tokenizer.padding_side = side
+    collator = PairCollator(tokenizer, model=encoder_decoder())
+    rows = Dataset.from_dict({"input_ids": [[5, 6, 7], [8], [9, 10]], "labels": [[5], [6, 7, 8, 9], []]})
+    numbers = [2, 0, 1, 0]
+    by_table = collator.collate_table(ArrowRows(rows).__getitems__(numbers))
+    by_row = collator([rows[i] for i in numbers])
+    assert by_table.keys() == by_row.keys()
+    for name, values in by_row.items():
+        assert by_table[name].dtype == values.dtype and torch.equal(by_table[name], values), name
 
 
 def test_documents_are_packed_into_full_blocks():

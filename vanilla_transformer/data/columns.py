@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from datasets import ClassLabel, LargeList, List, Translation, Value
+from datasets import ClassLabel, Dataset, LargeList, List, Translation, Value, concatenate_datasets
 
 from vanilla_transformer.data.sources import Source
 
@@ -40,7 +40,10 @@ def rename_columns(source: Source, columns: dict[str, str]) -> Source:
     if len(set(columns.values())) < len(columns):
         raise ValueError(f"--columns {columns}: each of your columns can be one of ours only.")
     paths = {yours: nested[yours] for yours in columns.values() if yours not in features}
-    if paths:
+    if paths and isinstance(rows, Dataset):  # its columns of records need not be copied
+        members = rows.select_columns(sorted({name for name, _ in paths.values()})).flatten().select_columns([*paths])
+        rows = concatenate_datasets([rows, members], axis=1)
+    elif paths:
         rows = rows.map(partial(take_members, paths=paths), batched=True)
     renamed = {yours: ours for ours, yours in columns.items() if yours != ours}
     return Source(source.place, rows.select_columns(list(columns.values())).rename_columns(renamed))

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, cast
 from datasets import Dataset, IterableDataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
+from vanilla_transformer.data.parallel_text import read_pairs
 from vanilla_transformer.data.phrasebook import MAX_SIZE, MIN_SIZE, TASKS, phrasebook
 from vanilla_transformer.files import named_if_damaged, utf8_lines
 
@@ -75,7 +76,9 @@ class DataArguments:
     source_locale: str = field(default="en", metadata={"help": "Source language of the phrasebook's translations."})
     target_locale: str = field(default="es", metadata={"help": "Target language of the phrasebook's translations."})
     phrases: int | None = field(default=None, metadata={"help": "Training rows of the phrasebook."})
-    streaming: bool = field(default=False, metadata={"help": "Read the training text as it comes (language models)."})
+    streaming: bool = field(
+        default=False, metadata={"help": "Read the training text as it comes (language models and translation)."}
+    )
     data_split_seed: int = field(default=0, metadata={"help": "Seed of the phrasebook and of held-out rows."})
 
     def __post_init__(self):
@@ -126,7 +129,7 @@ def parse_renaming(options: list[str], ours: Iterable[str], flag: str) -> dict[s
     return given
 
 
-def read_parallel(files: list[str], columns: list[str]) -> Source:
+def read_parallel(files: list[str], columns: list[str], streaming: bool) -> Source:
     """Two files whose lines translate each other.
 
     Raises:
@@ -136,12 +139,7 @@ def read_parallel(files: list[str], columns: list[str]) -> Source:
         raise ValueError(
             f"{', '.join(files)}: text for translation is two files of parallel lines, source and target."
         )
-    source, target = (list(utf8_lines(file)) for file in files)
-    if len(source) != len(target):
-        raise ValueError(
-            f"{files[0]} has {len(source)} lines, but {files[1]} has {len(target)}: they must be parallel."
-        )
-    return Source(" and ".join(files), Dataset.from_dict(dict(zip(columns, (source, target), strict=True))))
+    return Source(" and ".join(files), read_pairs(files, columns, streaming))
 
 
 def check_header(file: str, lines: Iterator[str]) -> None:
@@ -227,7 +225,7 @@ def read_files(files: list[str], args: DataArguments, task: str, columns: dict[s
             raise FileNotFoundError(f"{file}: there is no such file.")
     kinds = [FORMATS.get(Path(file.removesuffix(".gz")).suffix) for file in files]
     if task == "translation" and all(kind in (None, "text") for kind in kinds):
-        return [read_parallel(files, list(columns.values()))]
+        return [read_parallel(files, list(columns.values()), args.streaming)]
     if None in kinds:
         file = files[kinds.index(None)]
         raise ValueError(f"{file}: its name must end in one of {', '.join(FORMATS)} (also with .gz).")

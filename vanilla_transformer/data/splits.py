@@ -25,14 +25,14 @@ from vanilla_transformer.data.columns import as_floats, name_classes, rename_col
 from vanilla_transformer.data.sources import DataArguments, Row, Rows, Source, parse_renaming, read_sources
 
 
-def is_held_out(row: Row, fraction: float, seed: int) -> bool:
+def is_held_out(row: Row, column: str, fraction: float, seed: int) -> bool:
     """Whether a row of a stream belongs to validation, by the hash of its text."""
-    return zlib.crc32(f"{seed} {row['text']}".encode()) < fraction * 2**32
+    return zlib.crc32(f"{seed} {row[column]}".encode()) < fraction * 2**32
 
 
-def is_kept(row: Row, fraction: float, seed: int) -> bool:
+def is_kept(row: Row, column: str, fraction: float, seed: int) -> bool:
     """Whether a row of a stream belongs to training."""
-    return not is_held_out(row, fraction, seed)
+    return not is_held_out(row, column, fraction, seed)
 
 
 def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[str, Rows]:
@@ -46,7 +46,8 @@ def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[st
     fraction, seed = args.validation_fraction, args.data_split_seed
     if isinstance(train, IterableDataset):
         sides = {"train": is_kept, "validation": is_held_out}
-        return {split: train.filter(partial(side, fraction=fraction, seed=seed)) for split, side in sides.items()}
+        options = {"column": TEXT_COLUMNS[task][0], "fraction": fraction, "seed": seed}
+        return {split: train.filter(partial(side, **options)) for split, side in sides.items()}
     if len(train) == 1 and task == "language_modeling":
         text = train[0]["text"]
         end = int(len(text) * (1 - fraction))
@@ -105,8 +106,11 @@ def load_splits(args: DataArguments, task: str, known_classes: set | None = None
         ValueError: whatever of the data the task cannot work with; the message names file and row.
         FileNotFoundError: a local file is missing.
     """
-    if args.streaming and (task != "language_modeling" or (args.dataset == "phrasebook" and not args.files)):
-        raise ValueError("--streaming is for language models, on files or a data set on the Hub: leave it out.")
+    streams = task in ("language_modeling", "translation")
+    if args.streaming and (not streams or (args.dataset == "phrasebook" and not args.files)):
+        raise ValueError(
+            "--streaming is for language models and translation, on files or a data set on the Hub: leave it out."
+        )
     columns = {name: name for name in COLUMNS[task]} | parse_renaming(args.columns, COLUMNS[task], "--columns")
     drop_empty = args.drop_empty or task == "language_modeling"
     splits = {}

@@ -3,17 +3,18 @@
 from dataclasses import dataclass, field
 from typing import cast
 
-from datasets import Dataset
-from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
+from datasets import Dataset, IterableDataset
+from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, decode_like_the_paper, translate
 from vanilla_transformer.files import map_by_length
+from vanilla_transformer.training.collating import PairCollator
 from vanilla_transformer.training.metrics import BleuOptions, translation_scores
 from vanilla_transformer.training.options import with_default
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
-from vanilla_transformer.training.task import Notes, Task
+from vanilla_transformer.training.task import Notes, Rows, Task
 
 
 @dataclass
@@ -31,6 +32,9 @@ class TranslationArguments(RecipeArguments):
     )
     extra_tokens: int = field(default=EXTRA_TOKENS, metadata={"help": "Output length beyond the input's, in tokens."})
     max_length: int = field(default=256, metadata={"help": "Cut longer training sequences to so many tokens."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Tokenize in so many processes; by default in one, with a thread per core."}
+    )
     moses_language: str | None = field(
         default=None,
         metadata={
@@ -49,16 +53,23 @@ class TranslationArguments(RecipeArguments):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    """Columns input_ids and labels in the place of source and target, where "</s>" is text."""
+def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, num_workers: int | None = None) -> Rows:
+    """Columns input_ids and labels in the place of source and target, where "</s>" is text.
+
+    Rows that lie on disk are encoded once for all processes and runs with the same tokenizer and length.
+    """
 
     def encode_texts(texts: list[str]) -> list[list[int]]:
-        return tokenizer(texts, truncation=True, max_length=max_length, split_special_tokens=True)["input_ids"]
+        cut = {"truncation": True, "max_length": max_length, "return_attention_mask": False}
+        return tokenizer(texts, split_special_tokens=True, **cut)["input_ids"]
 
     def encode_rows(rows: dict) -> dict:
         return {"input_ids": encode_texts(rows["source"]), "labels": encode_texts(rows["target"])}
 
-    return rows.map(encode_rows, batched=True, remove_columns=["source", "target"], desc="tokenizing")
+    # What is encoded is found again by the tokenizer's state, of which its first use with this length is a part.
+    encode_texts([""])
+    options = {} if isinstance(rows, IterableDataset) else {"num_proc": num_workers, "desc": "tokenizing"}
+    return rows.map(encode_rows, batched=True, remove_columns=["source", "target"], **options)
 
 
 def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
@@ -80,8 +91,10 @@ TRANSLATION = Task(
     template="seq2seq",
     pipeline_tag="translation",
     arguments_class=TranslationArguments,
-    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, args.max_length),
-    collator=lambda tokenizer, model, args: DataCollatorForSeq2Seq(tokenizer, model=model),
+    encode=lambda rows, tokenizer, config, args: encode(
+        rows, tokenizer, args.max_length, args.preprocessing_num_workers
+    ),
+    collator=lambda tokenizer, model, args: PairCollator(tokenizer, model=model),
     evaluate=evaluate,
     in_one_process=True,
     prepare=lambda model, args: decode_like_the_paper(model, args.num_beams, args.length_penalty),

@@ -1,11 +1,17 @@
 """Batches filled with tokens: of sequences of similar length, up to a budget (section 5.1), or of packed documents."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 import pyarrow.compute as pc
-from datasets import Dataset, LargeList, List
+from datasets import Dataset, IterableDataset, LargeList, List
 from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import IterableDataset as TorchIterableDataset
+
+
+SIDES = ("input_ids", "labels")
+BUFFER_SIZE = 50_000  # rows of a stream that are sorted by length together
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
@@ -139,18 +145,56 @@ class TokenBudgetLoader(DataLoader):
         self.batch_sampler.set_epoch(epoch)
 
 
-def row_lengths(dataset: Dataset) -> np.ndarray:
-    """Tokens of each row: (rows, 1) of input_ids, or (rows, 2) where labels are sequences as well.
+class TokenBudgetStream(TorchIterableDataset):
+    """Batches of rows that come as a stream, without an end: what `TokenBudgetSampler` does, in a buffer of rows.
+
+    Rows of the buffer are shuffled, sorted by length, cut into batches within the budget, and the batches shuffled.
+    What fills no batch stays for the next buffer. After its last row, the stream begins again.
+
+    Args:
+        rows: with sequences `input_ids`, and `labels` or not.
+        tokens_per_batch: largest number of tokens on any one side of a batch, padding included.
 
     Raises:
-        ValueError: rows that are not at hand to be measured and sorted.
+        ValueError: a row alone is longer than the budget.
     """
-    if not isinstance(dataset, Dataset):
-        raise ValueError(
-            f"tokens_per_batch needs a datasets.Dataset, and streaming gives a {type(dataset).__name__}: set it "
-            "to 0, for batches of per_device_train_batch_size rows."
-        )
-    names = [name for name in ("input_ids", "labels") if isinstance(dataset.features.get(name), (List, LargeList))]
+
+    def __init__(self, rows: IterableDataset, tokens_per_batch: int, seed: int = 0, buffer_size: int = BUFFER_SIZE):
+        self.rows, self.tokens_per_batch = rows, tokens_per_batch
+        self.seed, self.buffer_size = seed, buffer_size
+
+    def __iter__(self) -> Iterator[list[dict]]:
+        random = np.random.default_rng(self.seed)
+        left: list[dict] = []
+        while True:
+            rows = iter(self.rows)
+            while new := list(islice(rows, self.buffer_size)):
+                *batches, left = self.batches([*left, *new], random)
+                random.shuffle(batches)
+                yield from batches
+            if not left:
+                return  # no row at all, as in a worker without a share of the stream
+            yield left
+            left = []
+
+    def batches(self, rows: list[dict], random: np.random.Generator) -> list[list[dict]]:
+        """All rows in batches, from the shortest rows to the longest."""
+        lengths = np.array([[len(row[name]) for name in SIDES if isinstance(row.get(name), list)] for row in rows])
+        longest = lengths.max(axis=1)
+        if longest.max() > self.tokens_per_batch:
+            raise ValueError(
+                f"A row has {longest.max()} tokens, more than the {self.tokens_per_batch} of a batch: raise "
+                "--tokens_per_batch, or cut such rows."
+            )
+        order = random.permutation(len(rows))
+        order = order[np.lexsort((*lengths[order].T, longest[order]))]
+        ends = TokenBudgetSampler.cut(longest[order], self.tokens_per_batch)
+        return [[rows[i] for i in batch] for batch in np.split(order, ends[:-1])]
+
+
+def row_lengths(dataset: Dataset) -> np.ndarray:
+    """Tokens of each row: (rows, 1) of input_ids, or (rows, 2) where labels are sequences as well."""
+    names = [name for name in SIDES if isinstance(dataset.features.get(name), (List, LargeList))]
     tables = dataset.select_columns(names).with_format("arrow").iter(batch_size=10_000)
     return np.concatenate(
         [np.stack([pc.list_value_length(table[name]) for name in names], axis=1) for table in tables]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
+from datasets.distributed import split_dataset_by_node
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -29,7 +30,12 @@ from transformers.trainer_utils import SchedulerType, seed_worker
 
 from configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.training.averaging import load_weights
-from vanilla_transformer.training.batching import TokenBudgetLoader, TokenBudgetSampler, row_lengths
+from vanilla_transformer.training.batching import (
+    TokenBudgetLoader,
+    TokenBudgetSampler,
+    TokenBudgetStream,
+    row_lengths,
+)
 from vanilla_transformer.training.checkpoints import (
     RUN_FILE,
     TRAINER_STATE,
@@ -41,6 +47,7 @@ from vanilla_transformer.training.checkpoints import (
     share,
     was_interrupted,
 )
+from vanilla_transformer.training.collating import ArrowRows, PairCollator
 from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
 from vanilla_transformer.training.same_run import check_same_run, digest
 from vanilla_transformer.training.schedule import PaperSchedule
@@ -52,6 +59,7 @@ logger = logging.getLogger(__name__)
 # What is overridden or called below of the library's private interface (and `_tr_loss`, made in training). Were
 # one renamed, the library would not call ours any more, and say nothing.
 PRIVATE_NAMES = (
+    "_get_collator_with_removed_columns",
     "_get_grad_norm",
     "_init_training_state",
     "_load_best_model",
@@ -442,29 +450,37 @@ class PaperRecipe(Mixin):
         if not self.args.tokens_per_batch:
             return super().get_train_dataloader()
         # Each process draws its own batches, so the loader is not prepared (which would share them out once more).
+        args = self.args
+        options: dict[str, Any] = {
+            "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available(),
+            "num_workers": args.dataloader_num_workers,
+            "worker_init_fn": partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
+            "persistent_workers": args.dataloader_persistent_workers,
+            "prefetch_factor": args.dataloader_prefetch_factor,
+            "multiprocessing_context": args.dataloader_multiprocessing_context,
+            "in_order": args.dataloader_in_order,
+        }
+        seed = args.seed if args.data_seed is None else args.data_seed
+        if isinstance(self.train_dataset, IterableDataset):
+            share, parts = split_dataset_by_node(self.train_dataset, args.process_index, args.world_size), 1
+            if args.tokens_per_batch_of == "step":
+                parts = args.world_size * args.gradient_accumulation_steps
+            stream = TokenBudgetStream(share, args.tokens_per_batch // parts, seed)
+            collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
+            return DataLoader(stream, batch_size=None, collate_fn=collate, **options)
         sampler = TokenBudgetSampler(
             row_lengths(self.train_dataset),
-            self.args.tokens_per_batch,
-            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
-            process_index=self.args.process_index,
-            num_processes=self.args.world_size,
-            accumulation_steps=self.args.gradient_accumulation_steps,
-            per_device=self.args.tokens_per_batch_of == "device",
+            args.tokens_per_batch,
+            seed=seed,
+            process_index=args.process_index,
+            num_processes=args.world_size,
+            accumulation_steps=args.gradient_accumulation_steps,
+            per_device=args.tokens_per_batch_of == "device",
         )
-        return TokenBudgetLoader(
-            self._remove_unused_columns(self.train_dataset, description="training"),
-            batch_sampler=sampler,
-            collate_fn=self.data_collator,
-            pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
-            num_workers=self.args.dataloader_num_workers,
-            worker_init_fn=partial(
-                seed_worker, num_workers=self.args.dataloader_num_workers, rank=self.args.process_index
-            ),
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-            multiprocessing_context=self.args.dataloader_multiprocessing_context,
-            in_order=self.args.dataloader_in_order,
-        )
+        rows, collate = self._remove_unused_columns(self.train_dataset, description="training"), self.data_collator
+        if isinstance(collate, PairCollator):
+            rows, collate = ArrowRows(rows), collate.collate_table
+        return TokenBudgetLoader(rows, batch_sampler=sampler, collate_fn=collate, **options)
 
 
 class RecipeTrainer(PaperRecipe, Trainer):

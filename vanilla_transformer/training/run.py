@@ -1,11 +1,13 @@
 """A training script: from the command line to a model folder with weights, tokenizer, code and model card."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from vanilla_transformer.data.sources import DataArguments
@@ -76,6 +78,12 @@ def make_tokenizer(
     return args.train(texts, template)
 
 
+def made_once(make: Callable[[], Any]) -> Any:
+    """What the main process makes, in every process."""
+    made = [make() if PartialState().is_main_process else None]
+    return broadcast_object_list(made)[0]
+
+
 def train(trainer: PaperRecipe) -> None:
     """Train, or go on from the last complete checkpoint, and leave the final weights in `trainer.model`.
 
@@ -127,9 +135,10 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
     folder = Path(training.output_dir)
     with sole_run(folder) if training.process_index == 0 else nullcontext():
         kind = task.data_for(training)
-        splits = load_splits(data, kind)
+        with training.main_process_first(desc="reading the data"):  # the others find them read
+            splits = load_splits(data, kind)
         texts = texts_of(splits["train"], kind)
-        tokenizer = make_tokenizer(tokenizing, options.model_name_or_path, texts, task.template)
+        tokenizer = made_once(lambda: make_tokenizer(tokenizing, options.model_name_or_path, texts, task.template))
         fields = task.config_fields(options, training, splits["train"])
         model = make_model(task.model_class, options, tokenizer, **fields)
         task.prepare(model, training)

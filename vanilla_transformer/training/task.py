@@ -66,13 +66,15 @@ class Task:
         def encode(rows: Rows) -> Rows:
             return self.encode(rows, tokenizer, model.config, arguments)
 
+        with arguments.main_process_first(desc="encoding the data"):  # the others find them encoded
+            encoded = encoded_splits(splits, encode)
         return self.trainer_class(
             model=model,
             args=arguments,
             data_collator=self.collator(tokenizer, model, arguments),
             processing_class=tokenizer,
             compute_metrics=self.metrics and partial(self.metrics, model.config),
-            **encoded_splits(splits, encode),
+            **encoded,
         )
 
     def score(self, trainer: PaperRecipe, splits: Any) -> tuple[Scores, Notes]:
