@@ -36,7 +36,7 @@ test-slow: install
 	$(BIN)/python -m pytest -m slow --durations=15
 
 test-gpu: install
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest -m gpu -rs --durations=15
 
 lint: install
 	$(BIN)/ruff check .

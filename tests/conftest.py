@@ -15,3 +15,15 @@ def seed() -> None:
     from transformers import set_seed  # behind the settings above
 
     set_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without CUDA, tests of the GPU are skipped: `make test-gpu` says so and succeeds."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="PyTorch finds no CUDA on this machine"))

@@ -4,6 +4,7 @@
 import torch
 from torch import Tensor
 
+from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.training.onednn import linear, transposed_product
 
 
@@ -20,8 +21,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         """
         Args:
-            states: (positions, d_model); weight: (vocab, d_model); bias: (vocab,); labels: (positions,), all of them
-                classes.
+            states: (positions, d_model); weight: (vocab, d_model); bias: (vocab,); labels: (positions,) classes, or
+                -100 for "no target here".
 
         Returns:
             The sum of the losses, a scalar.
@@ -37,21 +38,24 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         memory = states.new_empty(2, *size, dtype=torch.float32), states.new_empty(size)
         for start in range(0, len(states), chunk):
             part, targets = states[start : start + chunk], labels[start : start + chunk, None]
+            real, targets = targets != IGNORED_LABEL, targets.clamp(min=0)
             logits, probabilities = memory[0][:, : len(part)]
             logits.copy_(linear(part, weight, bias))
             torch.softmax(logits, dim=-1, out=probabilities)
             # log(sum(exp(logits))), by the largest, whose probability is never too small for its logarithm
-            normalizer = logits.amax(dim=-1) - probabilities.amax(dim=-1).log()
-            target_losses = (normalizer - logits.gather(1, targets)[:, 0]).sum()
-            uniform_losses = (normalizer - logits.mean(dim=-1)).sum() if label_smoothing else 0.0
+            normalizer = logits.amax(dim=-1, keepdim=True) - probabilities.amax(dim=-1, keepdim=True).log()
+            target_losses = ((normalizer - logits.gather(1, targets)) * real).sum()
+            uniform_losses = 0.0
+            if label_smoothing:
+                uniform_losses = ((normalizer - logits.mean(dim=-1, keepdim=True)) * real).sum()
             total += (1 - label_smoothing) * target_losses + label_smoothing * uniform_losses
             gradient = probabilities.sub_(label_smoothing / weight.shape[0])
             gradient.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1, dtype=gradient.dtype))
             gradient = memory[1][: len(part)].copy_(gradient)
-            states_grad[start : start + chunk] = linear(gradient, weight.T)
-            weight_grad += transposed_product(gradient, part)
+            states_grad[start : start + chunk] = linear(gradient, weight.T) * real
+            weight_grad += transposed_product(gradient, part * real)
             if bias_grad is not None:
-                bias_grad += gradient.sum(dim=0)
+                bias_grad += (gradient * real).sum(dim=0)
         ctx.save_for_backward(states_grad, weight_grad, *([] if bias_grad is None else [bias_grad]))
         return total
 

@@ -125,7 +125,10 @@ def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
         labels = labels.to(states.device)
         real = labels != IGNORED_LABEL
         label_smoothing = self.config.label_smoothing
-        total = ChunkedCrossEntropy.apply(states[real], head.weight, head.bias, labels[real], label_smoothing, size)
+        # To take out what has no label is work saved, and elsewhere than on a CPU the host would wait for the device.
+        chosen = real if states.device.type == "cpu" else ...
+        states, targets = states[chosen].view(-1, states.shape[-1]), labels[chosen].view(-1)
+        total = ChunkedCrossEntropy.apply(states, head.weight, head.bias, targets, label_smoothing, size)
         if num_items_in_batch is None:
             num_items_in_batch = real.sum().clamp(min=1)
         return None, total / torch.as_tensor(num_items_in_batch, device=total.device)
