@@ -1,6 +1,7 @@
 """Measure this project beside its peers: the same work, the same process, in turns (A B A B ...).
 
 python scripts/benchmark.py                                              # all sections, about an hour on two cores
+python scripts/benchmark.py --device cuda                                # the paper's sizes on a GPU, within 8 minutes
 python scripts/benchmark.py --quick true                                 # all of them at toy sizes: whether they run
 python scripts/benchmark.py --sections train decode --train_file train.jsonl.gz --columns source=en target=de
 

@@ -20,7 +20,9 @@ from transformers import (
     MarianMTModel,
     PreTrainedModel,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from benchmarking.results import COMPILED, OURS
 from modeling_vanilla_transformer import sinusoids
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -45,9 +47,11 @@ class Size:
 SIZES = {
     "small": Size(256, 1024, 4, 3, 8000),
     "base": Size(512, 2048, 8, 6, 37000),
+    "big": Size(1024, 4096, 16, 6, 37000),
     "language model": Size(128, 512, 4, 4, 65),
     "classifier": Size(256, 1024, 4, 4, 8000),
     "length": Size(256, 1024, 4, 2, 1000),
+    "gpt": Size(768, 3072, 12, 12, 50304),  # nanoGPT's
 }
 TOY = Size(32, 64, 4, 2, 300)
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -220,7 +224,20 @@ def packed(model: PreTrainedModel) -> PreTrainedModel:
     return make_fast(model, loss_chunk_size=LOSS_CHUNK_SIZE if model.config.is_encoder_decoder else 0)
 
 
+def compiled(model: PreTrainedModel) -> PreTrainedModel:
+    """The same with its layers compiled, once for all lengths."""
+    for module in unpacked(model).modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.compile(fullgraph=True, dynamic=True)
+    return model
+
+
 Makers = dict[str, Callable[[], nn.Module]]  # what makes each model, by name
+
+
+def with_compiled(makers: Makers) -> Makers:
+    """Ours compiled beside the models that run as they are."""
+    return {OURS: makers[OURS], COMPILED: lambda: compiled(makers[OURS]())} | makers
 
 
 def translators(size: Size) -> Makers:

@@ -12,7 +12,7 @@ from vanilla_transformer.inside.palette import LIGHT
 from vanilla_transformer.training.model_card import markdown_table
 
 
-OURS, PACKED = "ours", "ours, packed"
+OURS, PACKED, COMPILED = "ours", "ours, packed", "ours, compiled"
 HEADER = ("what", "model", "median", "spread", "ours / theirs", "ours, packed / theirs", "")
 
 

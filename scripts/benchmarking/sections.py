@@ -9,7 +9,16 @@ from pathlib import Path
 import torch
 
 from benchmarking.decoding import measure_decoding
-from benchmarking.peers import SIZES, TOY, Makers, Size, classifiers, language_models, translators
+from benchmarking.peers import (
+    SIZES,
+    TOY,
+    Makers,
+    Size,
+    classifiers,
+    language_models,
+    translators,
+    with_compiled,
+)
 from benchmarking.processes import LENGTHS, MEMORY_VOCABULARY, measure_length, measure_memory, measure_startup
 from benchmarking.recipe import measure_recipe
 from benchmarking.results import Result
@@ -19,12 +28,20 @@ from vanilla_transformer.data.sources import DataArguments
 
 
 SECTIONS = ("train", "base", "language model", "classifier", "recipe", "decode", "memory", "length", "startup")
+# What a GPU is for, within 8 minutes: the paper's sizes with its batch of 25,000 tokens, and nanoGPT's size.
+GPU_SECTIONS = ("base", "big", "gpt", "decode")
+ALL_SECTIONS = (*SECTIONS, "big", "gpt")
+GPU_ROWS = 800  # sentences of about 30 tokens
 
 
 @dataclass
 class BenchmarkArguments:
     sections: list[str] = field(
-        default_factory=lambda: list(SECTIONS), metadata={"help": f"What to measure: {', '.join(SECTIONS)}."}
+        default_factory=list,
+        metadata={
+            "help": f"What to measure: {', '.join(ALL_SECTIONS)}. By default, on a CPU all but big and gpt; on a GPU "
+            f"{', '.join(GPU_SECTIONS)}."
+        },
     )
     rounds: int = field(default=12, metadata={"help": "Turns of each model."})
     quick: bool = field(default=False, metadata={"help": "Toy sizes and two turns: whether everything runs."})
@@ -41,11 +58,14 @@ class BenchmarkArguments:
     output: str = field(default="runs/benchmark", metadata={"help": "Folder for what is measured."})
 
     def __post_init__(self):
-        for name, known in (("sections", SECTIONS), ("precision", PRECISIONS)):
+        for name, known in (("sections", ALL_SECTIONS), ("precision", PRECISIONS)):
             for value in getattr(self, name):
                 if value not in known:
                     raise ValueError(f"{name}={value!r} must be among: {', '.join(known)}.")
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("--device cuda: PyTorch finds no CUDA on this machine.")
+        self.sections = self.sections or list(GPU_SECTIONS if self.device == "cuda" else SECTIONS)
 
     @property
     def machine(self) -> Machine:
@@ -53,6 +73,8 @@ class BenchmarkArguments:
 
     @property
     def precisions(self) -> list[str]:
+        if self.device == "cuda" and not self.precision and self.machine.multiplies_bf16():
+            return ["bf16"]
         return self.precision or list(PRECISIONS if self.machine.multiplies_bf16() else PRECISIONS[:1])
 
 
@@ -62,7 +84,12 @@ def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Cal
     rows, sizes, lengths, searches = 64, SIZES, LENGTHS, [(beams, batch) for beams in (1, 4) for batch in (1, 32, 64)]
     repeated, output_length, steps = 3, 32, args.recipe_steps
     memory = replace(SIZES["small"], vocab_size=MEMORY_VOCABULARY)
+    on_gpu = machine.device == "cuda"
+    gpt = (8, 1024)  # rows and length
+    if on_gpu:
+        rows, searches = GPU_ROWS, [(1, 1), (1, 64), (4, 64)]
     if args.quick:
+        gpt = (2, 16)
         rounds, rows, sizes, lengths, searches = 2, 8, dict.fromkeys(SIZES, TOY), LENGTHS[:2], [(1, 1), (4, 2)]
         repeated, output_length, steps, memory = 1, 8, 6, TOY
 
@@ -79,6 +106,8 @@ def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Cal
         return [batches.sentences(i) for i in range(6)]
 
     def train(title: str, makers: Makers, batches: list[Batch], rounds: int) -> list[Result]:
+        if on_gpu:
+            makers = with_compiled(makers)
         return [
             result
             for precision in args.precisions
@@ -89,6 +118,15 @@ def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Cal
     return {
         "train": lambda: train("256 wide", translators(small), pairs(small, 6), rounds),
         "base": lambda: train("the paper's base", translators(base), pairs(base, 2), max(2, rounds // 4)),
+        "big": lambda: train(
+            "the paper's big", translators(sizes["big"]), pairs(sizes["big"], 2), max(2, rounds // 4)
+        ),
+        "gpt": lambda: train(
+            "GPT of 124 M",
+            language_models(sizes["gpt"], gpt[1]),
+            [block(sizes["gpt"].vocab_size, *gpt)],
+            max(2, rounds // 2),
+        ),
         "language model": lambda: train(
             "language model", language_models(causal, 64), [block(causal.vocab_size, 12, 64)], rounds * 4
         ),
