@@ -16,6 +16,7 @@ from transformers import DataCollatorForSeq2Seq
 
 from family import encoder_decoder
 from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.training.checkpoints import last_checkpoint
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
 
 
@@ -49,7 +50,7 @@ def tiny_trainer(folder: Path, dropout: float = 0.1, **options) -> RecipeSeq2Seq
 
 def main(folder: str, options: str) -> None:
     given = json.loads(options)
-    resume = given.pop("resume", False)
+    resume = given.pop("resume", False) and last_checkpoint(Path(folder)) is not None
     trainer = tiny_trainer(Path(folder), **given)
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model()
