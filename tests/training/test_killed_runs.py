@@ -3,13 +3,14 @@
 KILLS=200 python -m pytest -m slow tests/training/test_killed_runs.py
 """
 
+import gc
 import importlib
 import json
 import math
 import multiprocessing
 import os
 import random
-import signal
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -18,9 +19,10 @@ import pytest
 
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.training.checkpoints import checkpoint_folders
+from vanilla_transformer.training.run import MODEL_CARD
 
 
-KILLS = int(os.environ.get("KILLS", "10"))
+KILLS = int(os.environ.get("KILLS", "22"))
 
 SMALL = [
     "--d_model", "32", "--d_ff", "64", "--num_heads", "2", "--vocab_size", "300", "--warmup_steps", "10",
@@ -51,6 +53,9 @@ KINDS = {
         *ONE_STACK, "--block_size", "32", "--learning_rate", "1e-3", "--lr_scheduler_type", "cosine",
         "--max_grad_norm", "1",
     ]),
+    "language model, streamed, by workers": ("train_language_model", "language_modeling", [
+        *ONE_STACK, "--block_size", "32", "--streaming", "true", "--dataloader_num_workers", "1",
+    ]),
     "masked language model, mean": ("train_masked_language_model", "language_modeling", [
         *ONE_STACK, "--max_length", "32", "--average_checkpoints", "3", "--gradient_accumulation_steps", "2",
     ]),
@@ -59,19 +64,28 @@ KINDS = {
     ]),
     "regression, stops early": ("train_classifier", "regression", [*ONE_STACK, *STOPS_EARLY, "--task", "regression"]),
     "tagger, epochs and mean": ("train_tagger", "tagging", [*ONE_STACK, *EPOCHS, "--average_checkpoints", "3"]),
-    "reader, mean": ("train_question_answering", "question_answering", [*ONE_STACK, "--average_checkpoints", "2"]),
+    "reader, mean, float32": ("train_question_answering", "question_answering", [
+        *ONE_STACK, "--average_checkpoints", "2", "--bf16", "false",
+    ]),
     "tagger, no checkpoints": ("train_tagger", "tagging", [
         *ONE_STACK, "--save_strategy", "no", "--average_checkpoints", "3",
     ]),
 }  # fmt: skip
-# Forked from a process that has the libraries: one does not wait for their import 400 times.
+# Forked from a process that has imported all that a run needs: then it takes about a second, and 200 of them minutes.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["vanilla_transformer.training.run", "vanilla_transformer.training.recipe", "vanilla_transformer.decoding"]
+    [
+        "vanilla_transformer.tasks",
+        "vanilla_transformer.training.run",
+        "matplotlib.backends.backend_agg",
+        "scipy.optimize",
+    ]
 )
 
 
 def train(script: str, arguments: list[str], log: Path) -> None:
+    gc.freeze()  # no collection need look through what was imported
+    multiprocessing.set_start_method("fork", force=True)  # of workers, as in a process that was started by itself
     with log.open("w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
@@ -87,17 +101,57 @@ class Run:
         files = ["--train_file", str(data / "train.jsonl"), "--validation_file", str(data / "validation.jsonl")]
         self.arguments = [*files, *options, "--output_dir", str(folder), "--resume_from_checkpoint", "true"]
 
+    @property
+    def checkpoints(self) -> list[str]:
+        return [folder.name for folder in checkpoint_folders(self.folder)]
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / MODEL_CARD).exists()
+
+    @property
+    def weights(self) -> bytes:
+        return (self.folder / "model.safetensors").read_bytes()
+
     def start(self) -> multiprocessing.process.BaseProcess:
         process = PROCESSES.Process(target=train, args=(self.script, self.arguments, self.log))
         process.start()
         return process
 
-    def finish(self) -> bytes:
-        """The file of the final weights."""
-        process = self.start()
+    def await_checkpoint(self, process: multiprocessing.process.BaseProcess) -> None:
+        while process.is_alive() and not self.checkpoints:
+            time.sleep(0.002)
+
+    def finish(self) -> None:
+        self.join(self.start())
+
+    def join(self, process: multiprocessing.process.BaseProcess) -> None:
         process.join(300)
         assert process.exitcode == 0, self.log.read_text()[-4000:]
-        return (self.folder / "model.safetensors").read_bytes()
+
+    def measure(self) -> tuple[float, float]:
+        """Run to the end; returns the seconds of the whole, and of the part with checkpoints."""
+        start = time.monotonic()
+        process = self.start()
+        self.await_checkpoint(process)
+        first = time.monotonic()
+        self.join(process)
+        return time.monotonic() - start, time.monotonic() - first
+
+    def stop(self, how: str, with_checkpoint: bool, delay: float) -> bool:
+        """Start the process and stop it; returns whether that was before its end.
+
+        Args:
+            how: "kill" (SIGKILL) or "terminate" (SIGTERM).
+            delay: seconds from the start, or from when there is a checkpoint.
+        """
+        process = self.start()
+        if with_checkpoint:
+            self.await_checkpoint(process)
+        process.join(delay)
+        getattr(process, how)()
+        process.join(60)
+        return process.exitcode != 0
 
 
 @pytest.fixture(params=KINDS)
@@ -114,32 +168,34 @@ def kind(request, tmp_path) -> str:
 @pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
 def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_same_weights(kind, tmp_path):
     whole = Run(kind, tmp_path / "whole", tmp_path)
-    weights = whole.finish()
-    checkpoints = [folder.name for folder in checkpoint_folders(whole.folder)]
-    (whole.folder / "README.md").unlink()  # as if it had been stopped at the very end
-    assert whole.finish() == weights
-    assert [folder.name for folder in checkpoint_folders(whole.folder)] == checkpoints
+    life, with_checkpoints = whole.measure()
+    weights, checkpoints = whole.weights, whole.checkpoints
+    (whole.folder / MODEL_CARD).unlink()  # as if it had been stopped at the very end
+    whole.finish()
+    assert whole.weights == weights
+    assert whole.checkpoints == checkpoints
 
-    start = time.monotonic()
-    Run(kind, tmp_path / "timed", tmp_path).finish()
-    duration = time.monotonic() - start
-    points = random.Random(f"{kind} {KILLS}")
-    kills = math.ceil(KILLS / len(KINDS))
-    stops = [signal.SIGTERM] * math.ceil(kills / 5) + [signal.SIGKILL] * kills
+    # One stop in five is anywhere in the run's life, the others where there is something to go on from.
+    spans = [(False, life)] + [(True, with_checkpoints)] * (4 if checkpoints else 0)
+    draw = random.Random(f"{kind} {KILLS}")
+    count = math.ceil(KILLS / len(KINDS))
+    stops = ["terminate" if i % 5 == 1 else "kill" for i in range(count)]
     for number in range(5 * len(stops)):
-        run, start = Run(kind, tmp_path / f"stopped-{number}", tmp_path), time.monotonic()
-        process = run.start()
-        process.join(points.uniform(0, duration))
-        if process.exitcode == 0:  # it was over sooner: one that is not counted
-            duration = min(duration, time.monotonic() - start)
-            continue
-        os.kill(process.pid, stops[-1])
-        process.join(60)
-        left = [folder.name for folder in checkpoint_folders(run.folder)]
-        print(f"{kind}: {stops.pop().name}, {left} left, status {process.exitcode}", file=sys.stderr, flush=True)
-        if not (run.folder / "README.md").exists():
-            assert run.finish() == weights, f"{run.folder} held {left} when it was resumed"
-            assert [f.name for f in checkpoint_folders(run.folder) if f.name in checkpoints] == checkpoints
+        run, how = Run(kind, tmp_path / f"stopped-{number}", tmp_path), stops[-1]
+        with_checkpoint, span = draw.choice(spans)
+        if not run.stop(how, with_checkpoint, draw.uniform(0, span)):
+            continue  # it was over sooner: one that is not counted
+        left = run.checkpoints
+        again = draw.random() < 0.25 and not run.is_finished  # what goes on can be stopped as well
+        if again:
+            run.stop(how, False, draw.uniform(0, span))
+        if not run.is_finished:
+            run.finish()
+        assert run.weights == weights, f"{run.folder} held {left} when it was resumed"
+        assert [name for name in run.checkpoints if name in checkpoints] == checkpoints
+        shutil.rmtree(run.folder)
+        print(f"{kind}: {how}{' twice' * again}, {left} left, then the same", file=sys.stderr, flush=True)
+        stops.pop()
         if not stops:
             break
     assert not stops

@@ -20,18 +20,22 @@ class LanguageModelArguments(RecipeArguments):
     block_size: int = field(default=256, metadata={"help": "Tokens of one training row, filled with documents."})
 
 
+def encode_rows(
+    rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, block_size: int
+) -> dict[str, list[list[int]]]:
+    """Documents in full blocks: input_ids, position_ids and labels in the place of text."""
+    documents = tokenizer(rows["text"], verbose=False, split_special_tokens=True)["input_ids"]  # "</s>" is text
+    return pack_documents(documents, block_size, tokenizer.eos_token_id)
+
+
 def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, block_size: int) -> Rows:
-    """Documents in full blocks: input_ids, position_ids and labels in the place of text.
+    """Documents in full blocks, as `encode_rows` gives them; of a stream, as it comes.
 
     Raises:
         ValueError: the text does not fill one block.
     """
-
-    def encode_rows(rows: dict[str, list[str]]) -> dict[str, list]:
-        documents = tokenizer(rows["text"], verbose=False, split_special_tokens=True)["input_ids"]  # "</s>" is text
-        return pack_documents(documents, block_size, tokenizer.eos_token_id)
-
-    blocks = rows.map(encode_rows, batched=True, batch_size=10_000, remove_columns=["text"])
+    options = {"tokenizer": tokenizer, "block_size": block_size}
+    blocks = rows.map(encode_rows, batched=True, batch_size=10_000, remove_columns=["text"], fn_kwargs=options)
     if isinstance(blocks, Dataset) and not len(blocks):
         raise ValueError(f"The text of {len(rows)} rows does not fill one block of --block_size {block_size} tokens.")
     return blocks

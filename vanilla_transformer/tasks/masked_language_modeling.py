@@ -33,14 +33,18 @@ class ReproducibleMasking(DataCollatorForLanguageModeling):
         return super().torch_mask_tokens(inputs, *arguments, **options)
 
 
+def encode_rows(
+    rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> dict[str, list[list[int]]]:
+    """A row for each piece of a text."""
+    encoded = tokenizer(rows["text"], truncation=True, max_length=max_length, return_overflowing_tokens=True)
+    return {"input_ids": encoded["input_ids"]}
+
+
 def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Rows:
-    """Column input_ids in the place of text, a row for each piece of a text."""
-
-    def encode_rows(rows: dict[str, list[str]]) -> dict[str, list]:
-        encoded = tokenizer(rows["text"], truncation=True, max_length=max_length, return_overflowing_tokens=True)
-        return {"input_ids": encoded["input_ids"]}
-
-    return rows.map(encode_rows, batched=True, remove_columns=["text"])
+    """Column input_ids in the place of text; of a stream, as it comes."""
+    options = {"tokenizer": tokenizer, "max_length": max_length}
+    return rows.map(encode_rows, batched=True, remove_columns=["text"], fn_kwargs=options)
 
 
 def evaluate(trainer: PaperRecipe, rows: Rows) -> tuple[dict[str, float], Notes]:
