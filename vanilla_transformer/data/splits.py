@@ -46,8 +46,11 @@ def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[st
     fraction, seed = args.validation_fraction, args.data_split_seed
     if isinstance(train, IterableDataset):
         sides = {"train": is_kept, "validation": is_held_out}
-        options = {"column": TEXT_COLUMNS[task][0], "fraction": fraction, "seed": seed}
-        return {split: train.filter(partial(side, **options)) for split, side in sides.items()}
+        column = TEXT_COLUMNS[task][0]
+        return {
+            split: train.filter(partial(side, column=column, fraction=fraction, seed=seed))
+            for split, side in sides.items()
+        }
     if len(train) == 1 and task == "language_modeling":
         text = train[0]["text"]
         end = int(len(text) * (1 - fraction))
