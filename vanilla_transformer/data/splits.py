@@ -46,9 +46,9 @@ def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[st
     fraction, seed = args.validation_fraction, args.data_split_seed
     if isinstance(train, IterableDataset):
         sides = {"train": is_kept, "validation": is_held_out}
-        column = TEXT_COLUMNS[task][0]
+        text_column = TEXT_COLUMNS[task][0]
         return {
-            split: train.filter(partial(side, column=column, fraction=fraction, seed=seed))
+            split: train.filter(partial(side, column=text_column, fraction=fraction, seed=seed))
             for split, side in sides.items()
         }
     if len(train) == 1 and task == "language_modeling":
