@@ -13,10 +13,10 @@ from vanilla_transformer.command_line import CommandParser, run_command
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks import TRANSLATION
-from vanilla_transformer.training.phrasebook_recipes import TRANSLATOR
 from vanilla_transformer.training.run import MODEL_CARD, run
 
 
+RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
 SAMPLES = 10
 
 
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         print(f"Training a translator from {locales[0]} to {locales[1]} on the CLDR phrasebook.", flush=True)
         options = ["--source_locale", locales[0], "--target_locale", locales[1], "--output_dir", str(folder)]
-        run(TRANSLATION, [*TRANSLATOR, *options, "--resume_from_checkpoint", "true"])  # if it was stopped before
+        run(TRANSLATION, [str(RECIPE), *options, "--resume_from_checkpoint", "true"])  # if it was stopped before
 
     # As anybody would load it, without a class of this project.
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -53,12 +53,18 @@ class CommandParser(HfArgumentParser):
         options = {"look_for_args_file": False} | options | {"return_remaining_strings": True}
         *parsed, unknown = super().parse_args_into_dataclasses(args, **options)
         if unknown:
-            name = unknown[0].split("=")[0]
-            known = [option for option in self._option_string_actions if option.startswith("--")]
-            similar = difflib.get_close_matches(name, known, n=1) if name.startswith("-") else []
-            hint = f"; did you mean {similar[0]}?" if similar else "; see --help"
-            raise ValueError(f"There is no option {' '.join(unknown)}{hint}")
+            raise ValueError(f"There is no option {' '.join(unknown)}{self.hint(unknown[0].split('=')[0])}")
         return tuple(part for part in parsed if part != argparse.Namespace(traceback=True))
+
+    def has_option(self, name: str) -> bool:
+        """Whether there is an option of this name, such as "--train_file"."""
+        return name in self._option_string_actions
+
+    def hint(self, name: str) -> str:
+        """How an error goes on that tells of an unknown option."""
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        similar = difflib.get_close_matches(name, known, n=1) if name.startswith("-") else []
+        return f"; did you mean {similar[0]}?" if similar else "; see --help"
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

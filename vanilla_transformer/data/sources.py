@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -107,6 +107,18 @@ class DataArguments:
         """What a model card calls the data."""
         files = next(iter(self.files.values()), [])
         return " ".join(Path(file).name for file in files) or self.dataset
+
+
+def replaced_options(given: Set[str]) -> Set[str]:
+    """The options of a recipe that say where its data lie, where those `given` beside it say otherwise.
+
+    Local files take the place of a data set, and another data set that of both; `columns` stay.
+    """
+    of_dataset = {"dataset", "dataset_config", "dataset_revision", "splits"}
+    of_files = {f"{split}_file" for split in SPLITS}
+    if "dataset" in given:
+        return of_dataset | of_files
+    return of_dataset if given & of_files else set()
 
 
 @dataclass

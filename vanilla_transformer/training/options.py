@@ -1,17 +1,21 @@
 """From command-line options to a model: a preset of Table 3, or a checkpoint, and any field of its config."""
 
 import dataclasses
+import json
 import re
 import sys
 import types
 import typing
 from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
 from typing import Any, cast
 
+import yaml
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from configuration_vanilla_transformer import PRESETS, TransformerConfig
 from vanilla_transformer.command_line import CommandParser
+from vanilla_transformer.data.sources import replaced_options
 from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, make_fast
 
 
@@ -127,16 +131,46 @@ def with_default(arguments_class: type, name: str, default: Any) -> Any:
     return field(default=default, metadata={f.name: f.metadata for f in dataclasses.fields(arguments_class)}[name])
 
 
-def parse_options(dataclasses: list[type], arguments: list[str] | None = None) -> tuple[Any, ...]:
-    """An instance of each dataclass. A single argument that ends in .yaml, .yml or .json is a file with the options.
+def read_recipe(file: str, parser: CommandParser, overriding: list[str]) -> list[str]:
+    """The options of a YAML or JSON file as a command line has them, without the data that `overriding` replaces.
 
     Raises:
-        ValueError: an option that none of them has.
+        FileNotFoundError: there is no such file.
+        ValueError: it is not YAML or JSON, not options with values, or names an option that there is not.
+    """
+    read = json.loads if file.endswith(".json") else yaml.safe_load
+    try:
+        options = read(Path(file).read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    if not isinstance(options, dict):
+        raise ValueError(f"{file} holds no options: give one a line, such as d_model: 128.")
+    for name in options:
+        if not parser.has_option(f"--{name}"):
+            raise ValueError(f"{file}: there is no option {name}{parser.hint(f'--{name}')}")
+    given = {argument.split("=")[0].removeprefix("--") for argument in overriding if argument.startswith("--")}
+    arguments = []
+    for name, value in options.items():
+        if value in (None, []) or name in replaced_options(given):
+            continue
+        if isinstance(value, list):
+            arguments += [f"--{name}", *map(str, value)]
+        else:
+            # YAML takes the "no" of `save_strategy: no` for false, which is as good a false.
+            text = "no" if value is False else value if isinstance(value, str) else json.dumps(value)
+            arguments.append(f"--{name}={text}")
+    return arguments
+
+
+def parse_options(dataclasses: list[type], arguments: list[str] | None = None) -> tuple[Any, ...]:
+    """An instance of each dataclass. Options may begin with a recipe, a .yaml, .yml or .json file that holds some of
+    them; those after it override it.
+
+    Raises:
+        FileNotFoundError, ValueError: see `read_recipe`; or an option that none of the dataclasses has.
     """
     parser = CommandParser(dataclasses, sys.modules["__main__"].__doc__)  # what the script says of itself
     given = sys.argv[1:] if arguments is None else arguments
-    if len(given) == 1 and given[0].endswith((".yaml", ".yml")):
-        return parser.parse_yaml_file(given[0])
-    if len(given) == 1 and given[0].endswith(".json"):
-        return parser.parse_json_file(given[0])
+    if given and given[0].endswith((".yaml", ".yml", ".json")) and not given[0].startswith("-"):
+        given = [*read_recipe(given[0], parser, given[1:]), *given[1:]]
     return parser.parse_args_into_dataclasses(given)

@@ -1,11 +1,7 @@
-"""Options by which small models learn the phrasebook in minutes: the quickstart's, and the demo's first three."""
+"""Options by which small models learn the phrasebook in minutes: two of the demo's first."""
 
 _SIZE = "--d_model 128 --d_ff 512 --num_heads 4 --dropout 0 --learning_rate_scale 0.4 --logging_steps 50".split()
 
-TRANSLATOR = [*_SIZE, *"""
-    --encoder_layers 3 --decoder_layers 3 --vocab_size 2000 --tokens_per_batch 700 --warmup_steps 400 --max_steps 2500
-    --save_steps 100 --save_total_limit 5
-""".split()]  # fmt: skip
 CLASSIFIER = [*_SIZE, *"""
     --num_layers 2 --vocab_size 4000 --tokens_per_batch 1000 --warmup_steps 200 --max_steps 1000 --save_strategy no
 """.split()]  # fmt: skip

@@ -1,0 +1,123 @@
+"""Recipes are whole commands: each trains as it stands, on other data too, and gives way to options after it."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from transformers import AutoConfig
+
+from small_data import train_and_validate_on, write_json_lines
+from vanilla_transformer.data.checks import COLUMNS
+from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.tasks.tagging import TaggerArguments
+from vanilla_transformer.training.options import parse_options
+
+
+ROOT = Path(__file__).parents[2]
+RECIPES = {path.stem: path for path in sorted((ROOT / "recipes").glob("*.yaml"))}
+TASKS = {
+    "train_translation": "translation",
+    "train_language_model": "language_modeling",
+    "train_classifier": "classification",
+    "train_tagger": "tagging",
+    "train_question_answering": "question_answering",
+}
+# Of any recipe a model of seconds.
+SMALL = (
+    "--d_model 32 --d_ff 64 --num_heads 2 --vocab_size 300 --max_steps 2 --use_cpu true --disable_tqdm true".split()
+)
+
+
+def header(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return "\n".join(lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))])
+
+
+def rows_of(task: str, columns: dict[str, str]) -> list[dict]:
+    """Rows of the phrasebook with the columns that a recipe names, `a.b` as a member of a record."""
+    rows = []
+    for row in phrasebook(task, size=1000)["train"].select(range(40)):
+        given = {}
+        for ours, yours in columns.items():
+            name, _, member = yours.partition(".")
+            given[name] = given.get(name, {}) | {member: row[ours]} if member else row[ours]
+        rows.append(given)
+    return rows
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_reaches_and_trains_on_files_of_the_same_columns(name, tmp_path):
+    said = header(RECIPES[name])
+    assert all(f"# {word}: " in said for word in ("Reaches", "Time", "Data"))
+    script, file = re.search(r"scripts/(\w+)\.py (?:\\\n# +)?(\S+)", said).groups()
+    assert ROOT / file == RECIPES[name]
+
+    options = yaml.safe_load(RECIPES[name].read_text(encoding="utf-8"))
+    task = options.get("task", TASKS[script])
+    columns = {column: column for column in COLUMNS[task]}
+    columns |= dict(column.split("=") for column in options.get("columns", []))
+    rows = write_json_lines(tmp_path / "rows.jsonl", rows_of(task, columns))
+    layers = ["--encoder_layers", "1", "--decoder_layers", "1"] if task == "translation" else ["--num_layers", "1"]
+    data = [*train_and_validate_on(rows), "--test_file", rows]
+    folder = tmp_path / "run"
+    scores = importlib.import_module(script).main(
+        [str(RECIPES[name]), *data, *SMALL, *layers, "--output_dir", str(folder)]
+    )
+    assert scores.keys() == {"validation", "test"}
+    config = AutoConfig.from_pretrained(folder)
+    assert config.d_model == 32
+    assert config.norm_position == options.get("norm_position", "post")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    rate = "learning_rate" if "learning_rate" in options else "learning_rate_scale"
+    assert "| `max_steps` | 2 |" in card and f"| `{rate}` | {float(options.get(rate, 1))} |" in card
+    assert "rows.jsonl" in card and str(options.get("dataset")) not in card
+
+
+@pytest.mark.parametrize(
+    ("given", "dataset", "train_file"),
+    [
+        ([], "user/name", []),
+        (["--train_file", "a.jsonl"], "phrasebook", ["a.jsonl"]),
+        (["--test_file=a.jsonl"], "phrasebook", []),
+        (["--max_train_samples", "3"], "user/name", []),
+    ],
+)
+def test_files_beside_a_recipe_take_the_place_of_its_data_set(given, dataset, train_file, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("dataset: user/name\ndataset_config: de-en\nsplits: [validation=dev]\ncolumns: [source=en]\n")
+    (data,) = parse_options([DataArguments], [str(recipe), *given])
+    assert (data.dataset, data.train_file, data.columns) == (dataset, train_file, ["source=en"])
+    assert bool(data.dataset_config and data.splits) == (dataset == "user/name")
+
+
+def test_a_data_set_beside_a_recipe_takes_the_place_of_its_files_and_of_its_data_set(tmp_path):
+    for name, text in {"files": "train_file: [a.jsonl]\n", "hub": "dataset: a/b\nsplits: [validation=dev]\n"}.items():
+        recipe = tmp_path / f"{name}.yml"
+        recipe.write_text(text)
+        (data,) = parse_options([DataArguments], [str(recipe), "--dataset", "user/name"])
+        assert (data.dataset, data.train_file, data.splits) == ("user/name", [], [])
+
+
+def test_a_file_beside_a_recipe_of_files_replaces_that_one_alone(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("train_file: [a.jsonl]\ntest_file: [b.jsonl]\n")
+    (data,) = parse_options([DataArguments], [str(recipe), "--train_file", "mine.jsonl"])
+    assert data.files == {"train": ["mine.jsonl"], "test": ["b.jsonl"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_lenght: 9\n", "recipe.yaml: there is no option max_lenght; did you mean --max_length?"),
+        ("- max_length\n", "recipe.yaml holds no options: give one a line"),
+        ("max_length: [\n", "recipe.yaml cannot be read: "),
+    ],
+)
+def test_a_recipe_that_is_wrong_is_named_in_one_line(text, message, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_options([DataArguments, TaggerArguments], [str(recipe), "--max_length", "9"])
