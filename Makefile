@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart demo benchmark install test pytest test-slow test-gpu lint
+.PHONY: quickstart demo benchmark checkpoints install test pytest test-slow test-gpu lint
 
 quickstart: install
 	$(BIN)/python scripts/quickstart.py
@@ -13,6 +13,9 @@ demo: install
 
 benchmark: install
 	$(BIN)/python scripts/benchmark.py
+
+checkpoints: install
+	$(BIN)/python scripts/make_checkpoints.py $(if $(NAMES),--names $(NAMES))
 
 install: $(VENV)/installed
 

@@ -1,4 +1,4 @@
-"""The model card says what a saved config keeps of its training."""
+"""The model card says what a saved config keeps of its training, and the options that were in force."""
 
 import pytest
 from huggingface_hub import ModelCard
@@ -25,3 +25,33 @@ def test_a_card_says_that_further_training_is_smoothed_where_it_is(make, tag, sa
     write_model_card(tmp_path, model, arguments, TrainerState(), CardFacts(tag, "phrasebook", {}))
     sentence = f"`label_smoothing={model.config.label_smoothing}`" if said else "label_smoothing"
     assert (sentence in ModelCard.load(tmp_path / "README.md").text) == said
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "left_out"),
+    [
+        (
+            {"learning_rate": 1e-3, "max_steps": 9, "tokens_per_batch": 700, "seed": 0},
+            (
+                "| `learning_rate` | 0.001 |",
+                "| `lr_scheduler_type` | linear |",
+                "| `max_steps` | 9 |",
+                "| `seed` | 0 |",
+            ),
+            ("learning_rate_scale", "num_train_epochs", "per_device_train_batch_size", "weight_decay"),
+        ),
+        (
+            {"learning_rate_scale": 0.4, "num_train_epochs": 2},
+            ("| `learning_rate_scale` | 0.4 |", "| `num_train_epochs` | 2 |", "| `per_device_train_batch_size` | 8 |"),
+            ("learning_rate`", "lr_scheduler_type", "max_steps", "tokens_per_batch"),
+        ),
+    ],
+)
+def test_a_card_names_the_options_that_were_in_force_and_no_others(options, said, left_out, tmp_path):
+    arguments = RecipeArguments(str(tmp_path), use_cpu=True, **options)
+    write_model_card(
+        tmp_path, decoder_only(), arguments, TrainerState(), CardFacts("text-generation", "phrasebook", {})
+    )
+    text = ModelCard.load(tmp_path / "README.md").text
+    assert [line for line in said if line not in text] == []
+    assert [name for name in left_out if f"`{name}" in text] == []

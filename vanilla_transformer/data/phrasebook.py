@@ -323,9 +323,9 @@ def translation(rng: Random, source: Locale, target: Locale) -> Iterator[Example
             yield pair(*rng.choice(list(pairs.items())))
 
 
-def classification(rng: Random) -> Iterator[Example]:
-    """Phrases that only one of the `CLASSIFIED_LOCALES` says so, with the name of that locale."""
-    locales = [Locale.parse(name) for name in CLASSIFIED_LOCALES]
+def classification(rng: Random, names: Sequence[str] = CLASSIFIED_LOCALES) -> Iterator[Example]:
+    """Phrases that only one of the named locales says so, with the name of that locale."""
+    locales = [Locale.parse(name) for name in names]
     while True:
         fact = draw_fact(rng, locales)
         speakers = Counter(form for forms in fact for form in set(forms))

@@ -45,9 +45,9 @@ IMPORTS = {
     "translation": "AutoModelForSeq2SeqLM, AutoTokenizer",
     "text-generation": "AutoModelForCausalLM, AutoTokenizer",
 }
-# The arguments of a run that decide its result; what is not set is left out.
+# The arguments of a run that decide its result.
 HYPER_PARAMETERS = (
-    "schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps max_steps num_train_epochs "
+    "muon schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps max_steps num_train_epochs "
     "tokens_per_batch tokens_per_batch_of per_device_train_batch_size gradient_accumulation_steps adam_beta1 "
     "adam_beta2 adam_epsilon weight_decay max_grad_norm average_checkpoints seed bf16 fp16"
 ).split()
@@ -122,6 +122,21 @@ def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
+def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
+    """What decided the result of a run, by name: without what is off, and what another option replaced."""
+    values = {name: getattr(arguments, name, None) for name in HYPER_PARAMETERS}
+    replaced = {
+        *(("learning_rate", "lr_scheduler_type") if values["schedule"] == "paper" else ("learning_rate_scale",)),
+        "per_device_train_batch_size" if values["tokens_per_batch"] else "tokens_per_batch_of",
+        "num_train_epochs" if arguments.max_steps > 0 else "max_steps",
+    }
+    return {
+        name: getattr(value, "value", value)  # of an enumeration
+        for name, value in values.items()
+        if name == "seed" or (value and name not in replaced)
+    }
+
+
 def write_model_card(
     folder: Path, model: PreTrainedModel, arguments: TrainingArguments, state: TrainerState, facts: CardFacts
 ) -> None:
@@ -149,13 +164,6 @@ def write_model_card(
         model_name=folder.name,
         eval_results=results or None,
     )
-    values = {name: getattr(arguments, name, None) for name in HYPER_PARAMETERS}
-    if values["schedule"] == "paper":
-        values |= {"learning_rate": None, "lr_scheduler_type": None}  # those of the library's schedules
-    if values["tokens_per_batch"]:
-        values["per_device_train_batch_size"] = None
-    else:
-        values["tokens_per_batch_of"] = None
     card = ModelCard.from_template(
         data,
         template_str=TEMPLATE,
@@ -171,7 +179,7 @@ def write_model_card(
         # Only the losses over a vocabulary are smoothed.
         label_smoothing=getattr(model.config, "label_smoothing", 0) if hasattr(model, "lm_head") else 0,
         hyper_parameters=markdown_table(
-            ("option", "value"), [(f"`{name}`", value) for name, value in values.items() if value not in (None, False)]
+            ("option", "value"), [(f"`{name}`", value) for name, value in options_in_force(arguments).items()]
         ),
     )
     card.save(folder / "README.md")

@@ -1,0 +1,73 @@
+"""Train the checkpoints that ship, each by its recipe, and put them into checkpoints/, with scores and cards.
+
+python scripts/make_checkpoints.py                       # all of them: make checkpoints
+python scripts/make_checkpoints.py --names tagger        # one; a training that has finished is not done again
+python scripts/make_checkpoints.py --data_only true      # only write what they learn from
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from shipping.data import prepare
+from shipping.package import package
+from vanilla_transformer.command_line import CommandParser, run_command
+from vanilla_transformer.tasks import (
+    CLASSIFICATION,
+    LANGUAGE_MODELING,
+    MASKED_LANGUAGE_MODELING,
+    QUESTION_ANSWERING,
+    TAGGING,
+    TRANSLATION,
+)
+from vanilla_transformer.training.run import MODEL_CARD, run
+
+
+# The cheapest first.
+CHECKPOINTS = {
+    "tagger": TAGGING,
+    "language-id": CLASSIFICATION,
+    "reader": QUESTION_ANSWERING,
+    "language-model": LANGUAGE_MODELING,
+    "masked-lm": MASKED_LANGUAGE_MODELING,
+    "hi-en": TRANSLATION,
+    "en-es": TRANSLATION,
+}
+
+
+@dataclass
+class CheckpointArguments:
+    names: list[str] = field(default_factory=list, metadata={"help": "Make these alone, such as tagger."})
+    recipes: str = field(default="recipes/checkpoints", metadata={"help": "Folder of the recipes, NAME.yaml."})
+    data: str = field(default="runs/data", metadata={"help": "Folder for the data, NAME/train.jsonl and so on."})
+    output: str = field(default="checkpoints", metadata={"help": "Folder for the checkpoints."})
+    data_only: bool = field(default=False, metadata={"help": "Write the data, and stop."})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: an unknown name; a training that had other options than its recipe says now.
+    """
+    (args,) = CommandParser(CheckpointArguments, __doc__).parse_args_into_dataclasses(arguments)
+    if unknown := set(args.names) - CHECKPOINTS.keys():
+        raise ValueError(f"--names {' '.join(sorted(unknown))}: choose from {', '.join(CHECKPOINTS)}.")
+    for name in args.names or CHECKPOINTS:
+        data, recipe = Path(args.data, name), Path(args.recipes, f"{name}.yaml")
+        if not (data / "train.jsonl").is_file():
+            print(f"Writing the data of {name} into {data}.", flush=True)
+            prepare(name, data)
+        if args.data_only:
+            continue
+        folder = Path(yaml.safe_load(recipe.read_text(encoding="utf-8"))["output_dir"])
+        if not (folder / MODEL_CARD).is_file():
+            print(f"Training {name} by {recipe} in {folder}.", flush=True)
+            run(CHECKPOINTS[name], [str(recipe), "--resume_from_checkpoint", "true"])  # if it was stopped before
+        package(name, folder, recipe, data, Path(args.output, name))
+        print(f"{Path(args.output, name)} is ready.", flush=True)
+
+
+if __name__ == "__main__":
+    run_command(main)

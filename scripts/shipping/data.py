@@ -1,0 +1,122 @@
+"""Data of the checkpoints that ship: sentences of Tatoeba and phrases of CLDR, mixed by a seed, as JSON Lines."""
+
+import json
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from vanilla_transformer.data.phrasebook import classification, phrasebook, split, unambiguous
+from vanilla_transformer.data.sources import SPLITS
+from vanilla_transformer.files import utf8_lines
+
+
+TATOEBA = Path(__file__).parents[2] / "recipes" / "data"
+FULL_STOPS = (".", "।")
+LONGEST_BARE = 40  # characters of what people also write without a full stop
+LANGUAGES = (
+    "ar cs da de el en es fa fi fr he hi hu id it ja ko mr nl pl pt ro ru sv tr uk vi zh".split()
+)  # that CLASSIFIED knows, by their names in CLDR
+
+Row = dict[str, Any]
+Splits = dict[str, list[Row]]  # what is scored beside the test split is called test_NAME
+
+
+def tatoeba(other: str) -> Splits:
+    """The splits of the English sentences that ship with those of another language, as rows of `en` and `other`."""
+    files = {name: TATOEBA / f"tatoeba_en_{other}" / f"{name}.jsonl.gz" for name in SPLITS}
+    return {name: [json.loads(line) for line in utf8_lines(str(file))] for name, file in files.items()}
+
+
+def without_full_stop(rows: Iterable[Row], number: int, rng: Random) -> list[Row]:
+    """`number` of the short rows, or as many as there are, that end in a full stop on both sides: without it."""
+    bare = [
+        {side: text[:-1] for side, text in row.items()}
+        for row in rows
+        if all(
+            text.endswith(FULL_STOPS) and not text.endswith("..") and len(text) <= LONGEST_BARE
+            for text in row.values()
+        )
+    ]
+    return rng.sample(bare, min(number, len(bare)))
+
+
+def translator(source: str, target: str, phrases: int, bare: int, times: int = 1, seed: int = 0) -> Splits:
+    """Rows of `source` and `target`: sentences, some of them once more without their full stop, and phrases.
+
+    Validation is of sentences alone. No text of a held-out sentence or phrase is in training, on either side.
+
+    Args:
+        source, target: two languages, of which one is "en".
+        phrases: so many training rows of the phrasebook.
+        bare: so many sentences without their full stop.
+        times: each sentence is there so many times, as where they are few.
+    """
+    rng = Random(seed)
+    sentences = {
+        name: [{"source": row[source], "target": row[target]} for row in rows]
+        for name, rows in tatoeba(target if source == "en" else source).items()
+    }
+    # Of the size that anybody has who scores a model on the phrasebook: a larger one holds out other rows.
+    scored = phrasebook("translation", source, target, seed=seed)
+    held_out = [*sentences["validation"], *sentences["test"], *scored["validation"], *scored["test"]]
+    unseen = {text.casefold() for row in held_out for text in row.values()}
+    train = sentences["train"] * times + without_full_stop(sentences["train"], bare, rng)
+    train += phrasebook("translation", source, target, phrases, seed)["train"]
+    train = [row for row in train if not unseen & {text.casefold() for text in row.values()}]
+    rng.shuffle(train)
+    return sentences | {"train": train, "test_phrasebook": list(scored["test"])}
+
+
+def language_id(phrases: int, sentences: int, seed: int = 0) -> Splits:
+    """Rows of `text` and `label`, one of `LANGUAGES`: phrases, and sentences of the languages that have some."""
+    rng = Random(seed)
+    held_out = phrases // 20
+    splits = split(unambiguous(classification(rng, LANGUAGES), phrases + 2 * held_out), held_out)
+    splits["test_sentences"] = []
+    for language, pairs in {"en": tatoeba("es"), "es": tatoeba("es"), "hi": tatoeba("hi")}.items():
+        different = {name: sorted({row[language] for row in rows}) for name, rows in pairs.items()}
+        chosen = rng.sample(different["train"], min(sentences, len(different["train"])))
+        splits["train"] += [{"text": text, "label": language} for text in chosen]
+        splits["test_sentences"] += [{"text": text, "label": language} for text in different["test"]]
+    rng.shuffle(splits["train"])
+    return splits
+
+
+def texts(*languages: str, seed: int = 0) -> Splits:
+    """Rows of `text`: the different sentences of the English-Spanish pairs, in the languages given."""
+    splits = {}
+    for name, rows in tatoeba("es").items():
+        different = sorted({row[language] for row in rows for language in languages})
+        Random(seed).shuffle(different)
+        splits[name] = [{"text": text} for text in different]
+    return splits
+
+
+def phrases(task: str, size: int) -> Splits:
+    """The phrasebook's rows of a task."""
+    return {name: list(rows) for name, rows in phrasebook(task, size=size).items()}
+
+
+# By the name of the checkpoint.
+PREPARED: dict[str, Callable[[], Splits]] = {
+    "en-es": partial(translator, "en", "es", phrases=36_000, bare=20_000),
+    "hi-en": partial(translator, "hi", "en", phrases=30_000, bare=2_000, times=4),
+    "language-id": partial(language_id, phrases=40_000, sentences=2_000),
+    "tagger": partial(phrases, "tagging", size=10_000),
+    "reader": partial(phrases, "question_answering", size=10_000),
+    "masked-lm": partial(texts, "en", "es"),
+    "language-model": partial(texts, "en"),
+}
+
+
+def prepare(name: str, folder: Path) -> None:
+    """Write the data of a checkpoint into `folder`, a file for each split; train.jsonl comes last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    splits = PREPARED[name]()
+    for split_name in sorted(splits, key="train".__eq__):
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in splits[split_name])
+        new = folder / f".{split_name}.jsonl"
+        new.write_text("".join(lines), encoding="utf-8")
+        new.rename(folder / f"{split_name}.jsonl")

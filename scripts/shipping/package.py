@@ -1,0 +1,242 @@
+"""From the folder of a training to a checkpoint that ships: small, without code, with scores and a card of its own."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, pipeline
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
+
+from configuration_vanilla_transformer import OLDEST
+from pipeline_vanilla_transformer import QuestionAnsweringPipeline
+from vanilla_transformer.commands import evaluate
+from vanilla_transformer.decoding import translate
+from vanilla_transformer.loading import load_model
+from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.training.model_card import markdown_table
+from vanilla_transformer.training.run import MODEL_CARD
+
+
+# What a checkpoint has beside its weights and its card, as far as its training has left it.
+COPIED = (CONFIG_NAME, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+NO_CHANGE = 0.1  # a score that differs by no more is the same: of 100 for most
+
+Scores = dict[str, dict[str, float]]  # by data set and name
+
+TEMPLATE = """\
+---
+{{ card_data }}
+---
+
+{{ description }}
+
+## Use
+
+The code lies at the root of the repository, not in this folder: `repository` is a clone of it, or its name on the Hub.
+
+```python
+{{ usage }}
+```
+
+With the project installed, `from_pretrained("checkpoints/{{ name }}")` does without remote code, after
+`import vanilla_transformer`. The code needs transformers {{ oldest }} or newer.
+
+## Examples
+
+{{ examples }}
+
+## Scores
+
+{{ scores }}
+
+One training, with seed {{ seed }}: there is no spread to give. {{ storage }}
+
+## Training
+
+{{ parameters }} parameters. `python scripts/make_checkpoints.py --names {{ name }}` trains it by this recipe, and
+makes the data that this names:
+
+```yaml
+{{ recipe }}
+```
+
+{{ licence }}
+"""
+USAGE = """\
+from transformers import {auto_class}, AutoTokenizer
+
+repository, folder = ".", "checkpoints/{name}"
+tokenizer = AutoTokenizer.from_pretrained(repository, subfolder=folder)
+model = {auto_class}.from_pretrained(repository, subfolder=folder, trust_remote_code=True)"""
+AUTO_CLASSES = {
+    "translation": "AutoModelForSeq2SeqLM",
+    "text-generation": "AutoModelForCausalLM",
+    "fill-mask": "AutoModelForMaskedLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+}
+
+
+def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: list[dict[str, str]]) -> Iterator[str]:
+    """What a model says to each of the inputs, which are as the Hub's widgets have them, in a line."""
+    parts = {"model": model, "tokenizer": tokenizer}
+    if tag == "translation":
+        yield from translate([given["text"] for given in inputs], model, tokenizer)
+    elif tag == "question-answering":
+        reader = QuestionAnsweringPipeline(**parts)
+        for given in inputs:
+            yield reader(question=given["text"], context=given["context"])["answer"]
+    elif tag == "text-generation":
+        generate = pipeline(tag, **parts)
+        for given in inputs:
+            yield generate(given["text"], do_sample=False, max_new_tokens=20)[0]["generated_text"].split("\n")[0]
+    elif tag == "token-classification":
+        tagger = pipeline(tag, **parts, aggregation_strategy="simple")
+        for given in inputs:
+            yield ", ".join(f"{found['word'].strip()}: {found['entity_group']}" for found in tagger(given["text"]))
+    else:
+        named = pipeline(tag, **parts, top_k=3)
+        key = "token_str" if tag == "fill-mask" else "label"
+        for given in inputs:
+            text = given["text"].replace("[MASK]", tokenizer.mask_token)
+            yield ", ".join(f"{found[key].strip()} ({found['score']:.0%})" for found in named(text))
+
+
+def score(folder: Path, data: Path) -> Scores:
+    """The scores of a model on each file of test data, computed in float32."""
+    options = ["--model", str(folder), "--bf16", "false", "--disable_tqdm", "true"]
+    return {
+        file.stem: evaluate.main([*options, "--test_file", str(file)])["test"]
+        for file in sorted(data.glob("test*.jsonl"))
+    }
+
+
+def is_same(scores: Scores, others: Scores) -> bool:
+    """Whether no score differs by more than `NO_CHANGE`."""
+    return all(abs(scores[test][name] - others[test][name]) <= NO_CHANGE for test in scores for name in scores[test])
+
+
+def copy_in_bfloat16(run: Path, folder: Path) -> None:
+    """Write the weights of `run` into `folder`, half as large; its config still has float32 to compute in."""
+    weights = load_file(run / SAFE_WEIGHTS_NAME)
+    halves = {name: weight.bfloat16() if weight.dtype == torch.float32 else weight for name, weight in weights.items()}
+    save_file(halves, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+    (folder / SAFE_WEIGHTS_NAME).chmod(0o644)
+
+
+def check_recipe(run: Path, recipe: dict[str, Any]) -> None:
+    """Raise a ValueError for a model whose training had other options than the recipe says now."""
+    config = AutoConfig.from_pretrained(run).to_dict()
+    for name, value in recipe.items():
+        # A tokenizer may have found fewer tokens than it was allowed.
+        if name in config and name != "vocab_size" and str(config[name]) != str(value):
+            raise ValueError(
+                f"{run} was trained with {name}={config[name]}, and its recipe says {value}: remove the folder, so "
+                "that it is trained anew, or mend the recipe."
+            )
+
+
+@contextmanager
+def replaced_as_a_whole(folder: Path) -> Iterator[Path]:
+    """A new folder, which takes the place of `folder` when all has gone well."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as place:
+        new, old = Path(place, "new"), Path(place, "old")
+        new.mkdir()
+        yield new
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+
+
+def package(name: str, run: Path, recipe: Path, data: Path, folder: Path) -> Scores:
+    """Make the checkpoint `folder` of a finished training, in the place of the one that may be there.
+
+    Args:
+        run: the folder of the training.
+        recipe: its YAML file; beside it, of the same name, lies what the card says of the model, in Markdown.
+        data: where the test data lie, test*.jsonl.
+
+    Returns:
+        The scores of what ships.
+
+    Raises:
+        FileNotFoundError: the training has not finished.
+        ValueError: the recipe is not that of the training.
+    """
+    if not (run / MODEL_CARD).is_file():
+        raise FileNotFoundError(f"{run} holds no finished training: it has no {MODEL_CARD}.")
+    options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    check_recipe(run, options)
+    with replaced_as_a_whole(folder) as new:
+        for file in COPIED:
+            if (run / file).is_file():
+                shutil.copy(run / file, new / file)
+        copy_in_bfloat16(run, new)
+        scores, trained = score(new, data), score(run, data)
+        if is_same(scores, trained):
+            storage = f"Its weights are stored in bfloat16, which changes none of the scores by more than {NO_CHANGE}."
+        else:
+            shutil.copy(run / SAFE_WEIGHTS_NAME, new / SAFE_WEIGHTS_NAME)
+            scores, storage = trained, "Its weights are in float32: in bfloat16, scores would change."
+        write_card(name, new, recipe, scores, storage)
+    return scores
+
+
+def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: str) -> None:
+    """Write the README.md of a checkpoint: what is said of it by hand, and what was measured."""
+    by_hand = ModelCard.load(recipe.with_suffix(".md"))
+    facts: dict[str, Any] = by_hand.data.to_dict()
+    tests: dict[str, str] = facts.pop("tests")  # what each file of test data is
+    description, _, licence = by_hand.text.partition("## Licence")
+    model, tokenizer = load_model(folder, tuple(TASKS)).eval(), AutoTokenizer.from_pretrained(folder)
+    tag = TASKS[type(model).__name__].pipeline_tag
+    shown = zip(facts["widget"], answers(tag, model, tokenizer, facts["widget"]), strict=True)
+    rows = [
+        (tests[test], metric, round(value, 3)) for test, values in scores.items() for metric, value in values.items()
+    ]
+    data = ModelCardData(
+        **facts,
+        library_name="transformers",
+        pipeline_tag=tag,
+        tags=["vanilla-transformer", "attention-is-all-you-need"],
+        model_name=name,
+        eval_results=[
+            EvalResult(
+                task_type=tag,
+                dataset_type=test,
+                dataset_name=tests[test],
+                dataset_split="test",
+                metric_type=metric,
+                metric_value=round(value, 3),
+            )
+            for test, values in scores.items()
+            for metric, value in values.items()
+        ],
+    )
+    card = ModelCard.from_template(
+        data,
+        template_str=TEMPLATE,
+        name=name,
+        description=description.strip(),
+        usage=USAGE.format(name=name, auto_class=AUTO_CLASSES[tag]),
+        oldest=OLDEST,
+        examples=markdown_table(
+            ("given", "answer"), [(" ".join(reversed(given.values())), answer) for given, answer in shown]
+        ),
+        scores=markdown_table(("data", "metric", "value"), rows),
+        seed=yaml.safe_load(recipe.read_text(encoding="utf-8")).get("seed", 42),
+        storage=storage,
+        parameters=f"{model.num_parameters():,}",
+        recipe=recipe.read_text(encoding="utf-8").strip(),
+        licence=f"## Licence\n{licence.rstrip()}",
+    )
+    card.save(folder / "README.md")

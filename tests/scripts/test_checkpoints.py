@@ -1,0 +1,246 @@
+"""The models that ship: what is in their folders, that each loads and answers, and how they are made."""
+
+import contextlib
+import json
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from safetensors import safe_open
+from transformers import AutoTokenizer, pipeline
+
+import make_checkpoints
+from pipeline_vanilla_transformer import QuestionAnsweringPipeline
+from shipping import data
+from shipping.package import replaced_as_a_whole
+from small_data import write_json_lines
+from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.decoding import translate
+from vanilla_transformer.loading import load_model
+from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.training.run import parse
+
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted(path.name for path in (ROOT / "checkpoints").glob("*") if path.is_dir())
+FILES = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+MEGABYTE = 10**6
+
+
+@cache
+def loaded(name: str) -> dict:
+    folder = ROOT / "checkpoints" / name
+    model = load_model(folder, tuple(TASKS)).eval()
+    return {"model": model, "tokenizer": AutoTokenizer.from_pretrained(folder)}
+
+
+def translation(name: str, text: str) -> str:
+    return translate([text], **loaded(name))[0]
+
+
+def language(text: str) -> str:
+    return pipeline("text-classification", **loaded("language-id"))(text)[0]["label"]
+
+
+ANSWERS = {
+    "en-es": [
+        (lambda: translation("en-es", "I like to travel."), "Me gusta viajar."),
+        (lambda: translation("en-es", "Wednesday, July 4, 2029"), "miércoles, 4 de julio de 2029"),
+    ],
+    "hi-en": [(lambda: translation("hi-en", "बुधवार, 4 जुलाई 2029"), "Wednesday, July 4, 2029")],
+    "language-id": [
+        (lambda: language("Mittwoch, 4. Juli 2029"), "de"),
+        (lambda: language("12 кілометрів і 3 милі"), "uk"),
+        (lambda: language("Me gusta viajar."), "es"),
+    ],
+    "tagger": [
+        (
+            lambda: {
+                found["word"].strip(): found["entity_group"]
+                for found in pipeline("token-classification", **loaded("tagger"), aggregation_strategy="simple")(
+                    "The letter in French was sent on June 5, 2019."
+                )
+            },
+            {"French": "LANGUAGE", "June 5, 2019": "DATE"},
+        )
+    ],
+    "reader": [
+        (
+            lambda: QuestionAnsweringPipeline(**loaded("reader"))(
+                question="When was the letter sent?",
+                context="The tank holds 40 liters at 12°C. The letter in French was sent on June 5, 2019.",
+            )["answer"],
+            "June 5, 2019",
+        )
+    ],
+    "masked-lm": [
+        (
+            lambda: "to" in {
+                found["token_str"].strip()
+                for found in pipeline("fill-mask", **loaded("masked-lm"))("I want<mask> go home.")
+            },
+            True,
+        )
+    ],
+    "language-model": [
+        (
+            lambda: bool(
+                re.fullmatch(
+                    r"What time is .+\?",
+                    pipeline("text-generation", **loaded("language-model"))(
+                        "What time is", do_sample=False, max_new_tokens=20
+                    )[0]["generated_text"],
+                )
+            ),
+            True,
+        )
+    ],
+}  # fmt: skip
+
+
+def test_there_is_no_checkpoint_without_a_recipe_and_a_description():
+    for ending in ("yaml", "md"):
+        assert {path.stem for path in (ROOT / "recipes" / "checkpoints").glob(f"*.{ending}")} == ANSWERS.keys()
+    assert make_checkpoints.CHECKPOINTS.keys() == data.PREPARED.keys() == ANSWERS.keys()
+    assert set(SHIPPED) <= ANSWERS.keys()
+
+
+def test_all_checkpoints_together_are_below_40_megabytes():
+    assert sum(path.stat().st_size for path in (ROOT / "checkpoints").rglob("*") if path.is_file()) < 40 * MEGABYTE
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_checkpoint_holds_no_code_and_no_pickle_and_is_below_10_megabytes(name):
+    folder = ROOT / "checkpoints" / name
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    optional = {"generation_config.json", "chat_template.jinja"}
+    assert FILES <= names <= FILES | optional
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 10 * MEGABYTE
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["dtype"] == "float32"  # in which it computes, whatever it is stored in
+    assert all((ROOT / f"{reference.split('.')[0]}.py").is_file() for reference in config["auto_map"].values())
+    with safe_open(folder / "model.safetensors", framework="pt") as weights:
+        assert {weights.get_tensor(key).dtype for key in weights.keys()} <= {torch.bfloat16, torch.float32}  # noqa: SIM118
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_checkpoint_loads_and_answers_rightly(name):
+    assert next(loaded(name)["model"].parameters()).dtype == torch.float32
+    for answer, right in ANSWERS[name]:
+        assert answer() == right
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_card_states_scores_data_licence_and_the_recipe(name):
+    card = ModelCard.load(ROOT / "checkpoints" / name / "README.md")
+    recipe = (ROOT / "recipes" / "checkpoints" / f"{name}.yaml").read_text(encoding="utf-8").strip()
+    assert recipe in card.text
+    facts = card.data.to_dict()
+    assert {"language", "license", "library_name", "pipeline_tag", "widget", "model-index"} <= facts.keys()
+    assert card.data.eval_results and "tests" not in facts
+    learned_from_tatoeba = name not in ("tagger", "reader")
+    assert ("www.manythings.org/anki and tatoeba.org" in card.text) == learned_from_tatoeba
+    assert (facts["license"] == "cc-by-2.0") == learned_from_tatoeba
+    assert all(f"## {part}" in card.text for part in ("Use", "Examples", "Scores", "Training", "Licence"))
+
+
+# How they are made.
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_recipe_has_options_that_there_are_and_the_data_that_are_made_for_it(name, tmp_path):
+    recipe = ROOT / "recipes" / "checkpoints" / f"{name}.yaml"
+    task = make_checkpoints.CHECKPOINTS[name]
+    _, given, _, training = parse(task, [str(recipe), "--output_dir", str(tmp_path), "--use_cpu", "true"])
+    assert given.files == {split: [f"runs/data/{name}/{split}.jsonl"] for split in ("train", "validation", "test")}
+    assert yaml.safe_load(recipe.read_text(encoding="utf-8"))["output_dir"] == f"runs/checkpoints/{name}"
+    assert training.seed == 0
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch) -> Path:
+    """A folder with a recipe of seconds for the tagger, and its data."""
+    monkeypatch.chdir(tmp_path)
+    rows = list(phrasebook("tagging", size=1000)["train"].select(range(16)))
+    for name in ("train", "validation", "test"):
+        (tmp_path / "data" / "tagger").mkdir(parents=True, exist_ok=True)
+        write_json_lines(tmp_path / "data" / "tagger" / f"{name}.jsonl", rows)
+    options = {f"{name}_file": [f"data/tagger/{name}.jsonl"] for name in ("train", "validation", "test")}
+    options |= {"output_dir": "run", "d_model": 32, "d_ff": 64, "num_heads": 2, "num_layers": 1, "max_steps": 3}
+    options |= {"vocab_size": 300, "save_strategy": "no", "disable_tqdm": True, "warmup_steps": 1, "seed": 7}
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "tagger.yaml").write_text(yaml.safe_dump(options))
+    described = (ROOT / "recipes" / "checkpoints" / "tagger.md").read_text(encoding="utf-8")
+    (tmp_path / "recipes" / "tagger.md").write_text(described, encoding="utf-8")
+    return tmp_path
+
+
+def make(names=("tagger",)) -> None:
+    make_checkpoints.main(["--names", *names, "--recipes", "recipes", "--data", "data", "--output", "checkpoints"])
+
+
+def test_a_checkpoint_is_trained_once_and_halved_and_scored(workplace, capsys):
+    make()
+    folder = workplace / "checkpoints" / "tagger"
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert "Training tagger" in capsys.readouterr().out
+    halved, whole = folder / "model.safetensors", workplace / "run" / "model.safetensors"
+    assert halved.stat().st_size < 0.6 * whole.stat().st_size
+    card = ModelCard.load(folder / "README.md")
+    assert "with seed 7" in card.text and {result.metric_type for result in card.data.eval_results} >= {"f1", "loss"}
+    (folder / "README.md").unlink()
+    make()
+    assert "Training tagger" not in capsys.readouterr().out
+    assert (folder / "README.md").is_file()
+
+    recipe = workplace / "recipes" / "tagger.yaml"
+    recipe.write_text(recipe.read_text().replace("d_ff: 64", "d_ff: 128"))
+    with pytest.raises(ValueError, match="run was trained with d_ff=64, and its recipe says 128"):
+        make()
+    assert {path.name for path in folder.iterdir()} == FILES  # as it was
+    with pytest.raises(ValueError, match="--names taggr: choose from tagger"):
+        make(["taggr"])
+
+
+def test_a_checkpoint_that_fails_leaves_the_old_one(tmp_path):
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "weights").write_text("old")
+    with contextlib.suppress(KeyError), replaced_as_a_whole(folder) as new:
+        (new / "weights").write_text("half")
+        raise KeyError("x")
+    assert (folder / "weights").read_text() == "old"
+    with replaced_as_a_whole(folder) as new:
+        (new / "weights").write_text("new")
+    assert (folder / "weights").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_no_sentence_or_phrase_that_is_tested_is_trained_on():
+    splits = data.translator("hi", "en", phrases=1000, bare=100, times=2)
+    trained = {text.casefold() for row in splits["train"] for text in row.values()}
+    held_out = [*splits["validation"], *splits["test"], *splits["test_phrasebook"]]
+    assert not [row for row in held_out if trained & {text.casefold() for text in row.values()}]
+    assert len(held_out) == 150 + 150 + 1000
+    assert splits == data.translator("hi", "en", phrases=1000, bare=100, times=2)
+    times = Counter(row["source"] for row in splits["train"])
+    sentence = data.tatoeba("hi")["train"][0]["hi"]
+    assert times[sentence] >= 2
+
+
+def test_copies_without_a_full_stop_lack_it_on_both_sides():
+    rows = [
+        {"source": "I run.", "target": "Corro."},
+        {"source": "Do I?", "target": "¿Sí?"},
+        {"source": "Well...", "target": "Bueno..."},
+        {"source": "मैं दौड़ता हूँ।", "target": "I run."},
+        {"source": "x" * 60 + ".", "target": "y."},
+    ]
+    bare = data.without_full_stop(rows, 10, data.Random(0))
+    assert sorted(row["target"] for row in bare) == ["Corro", "I run"]
+    assert {"source": "मैं दौड़ता हूँ", "target": "I run"} in bare
