@@ -99,15 +99,16 @@ def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: li
         for given in inputs:
             yield generate(given["text"], do_sample=False, max_new_tokens=20)[0]["generated_text"].split("\n")[0]
     elif tag == "token-classification":
-        tagger = pipeline(tag, **parts, aggregation_strategy="simple")
+        # A word's tag is learned at its first token.
+        tagger = pipeline(tag, **parts, aggregation_strategy="first")
         for given in inputs:
             yield ", ".join(f"{found['word'].strip()}: {found['entity_group']}" for found in tagger(given["text"]))
     else:
-        named = pipeline(tag, **parts, top_k=3)
+        named = pipeline(tag, **parts)
         key = "token_str" if tag == "fill-mask" else "label"
         for given in inputs:
             text = given["text"].replace("[MASK]", tokenizer.mask_token)
-            yield ", ".join(f"{found[key].strip()} ({found['score']:.0%})" for found in named(text))
+            yield ", ".join(f"{found[key].strip()} ({found['score']:.0%})" for found in named(text, top_k=3))
 
 
 def score(folder: Path, data: Path) -> Scores:
@@ -212,7 +213,7 @@ def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: s
         eval_results=[
             EvalResult(
                 task_type=tag,
-                dataset_type=test,
+                dataset_type=tests[test].split(",")[0].lower(),
                 dataset_name=tests[test],
                 dataset_split="test",
                 metric_type=metric,
@@ -237,6 +238,6 @@ def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: s
         storage=storage,
         parameters=f"{model.num_parameters():,}",
         recipe=recipe.read_text(encoding="utf-8").strip(),
-        licence=f"## Licence\n{licence.rstrip()}",
+        licence=f"## Licence\n\n{licence.strip()}\n",
     )
     card.save(folder / "README.md")

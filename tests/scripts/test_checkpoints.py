@@ -61,8 +61,8 @@ ANSWERS = {
     "tagger": [
         (
             lambda: {
-                found["word"].strip(): found["entity_group"]
-                for found in pipeline("token-classification", **loaded("tagger"), aggregation_strategy="simple")(
+                found["word"].strip(" ."): found["entity_group"]
+                for found in pipeline("token-classification", **loaded("tagger"), aggregation_strategy="first")(
                     "The letter in French was sent on June 5, 2019."
                 )
             },

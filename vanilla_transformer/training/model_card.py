@@ -35,7 +35,7 @@ print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))""",
 classify = pipeline("text-classification", model=folder, trust_remote_code=True)
 print(classify("A sentence to classify."))""",
     "token-classification": """\
-tag = pipeline("token-classification", model=folder, trust_remote_code=True, aggregation_strategy="simple")
+tag = pipeline("token-classification", model=folder, trust_remote_code=True, aggregation_strategy="first")
 print(tag("A sentence to tag."))""",
     "question-answering": """\
 answer = pipeline("question-answering", model=folder, trust_remote_code=True)
