@@ -29,7 +29,7 @@ def tatoeba(other: str) -> Splits:
     return {name: [json.loads(line) for line in utf8_lines(str(file))] for name, file in files.items()}
 
 
-def without_full_stop(rows: Iterable[Row], number: int, rng: Random) -> list[Row]:
+def without_full_stop(rows: Iterable[Row], number: int, seed: int) -> list[Row]:
     """`number` of the short rows, or as many as there are, that end in a full stop on both sides: without it."""
     bare = [
         {side: text[:-1] for side, text in row.items()}
@@ -39,7 +39,7 @@ def without_full_stop(rows: Iterable[Row], number: int, rng: Random) -> list[Row
             for text in row.values()
         )
     ]
-    return rng.sample(bare, min(number, len(bare)))
+    return Random(seed).sample(bare, min(number, len(bare)))
 
 
 def translator(source: str, target: str, phrases: int, bare: int, times: int = 1, seed: int = 0) -> Splits:
@@ -53,7 +53,6 @@ def translator(source: str, target: str, phrases: int, bare: int, times: int = 1
         bare: so many sentences without their full stop.
         times: each sentence is there so many times, as where they are few.
     """
-    rng = Random(seed)
     sentences = {
         name: [{"source": row[source], "target": row[target]} for row in rows]
         for name, rows in tatoeba(target if source == "en" else source).items()
@@ -62,10 +61,10 @@ def translator(source: str, target: str, phrases: int, bare: int, times: int = 1
     scored = phrasebook("translation", source, target, seed=seed)
     held_out = [*sentences["validation"], *sentences["test"], *scored["validation"], *scored["test"]]
     unseen = {text.casefold() for row in held_out for text in row.values()}
-    train = sentences["train"] * times + without_full_stop(sentences["train"], bare, rng)
+    train = sentences["train"] * times + without_full_stop(sentences["train"], bare, seed)
     train += phrasebook("translation", source, target, phrases, seed)["train"]
     train = [row for row in train if not unseen & {text.casefold() for text in row.values()}]
-    rng.shuffle(train)
+    Random(seed).shuffle(train)
     return sentences | {"train": train, "test_phrasebook": list(scored["test"])}
 
 

@@ -73,7 +73,7 @@ USAGE = """\
 from transformers import {auto_class}, AutoTokenizer
 
 repository, folder = ".", "checkpoints/{name}"
-tokenizer = AutoTokenizer.from_pretrained(repository, subfolder=folder)
+tokenizer = AutoTokenizer.from_pretrained(repository, subfolder=folder, trust_remote_code=True)
 model = {auto_class}.from_pretrained(repository, subfolder=folder, trust_remote_code=True)"""
 AUTO_CLASSES = {
     "translation": "AutoModelForSeq2SeqLM",

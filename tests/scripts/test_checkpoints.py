@@ -241,6 +241,6 @@ def test_copies_without_a_full_stop_lack_it_on_both_sides():
         {"source": "मैं दौड़ता हूँ।", "target": "I run."},
         {"source": "x" * 60 + ".", "target": "y."},
     ]
-    bare = data.without_full_stop(rows, 10, data.Random(0))
+    bare = data.without_full_stop(rows, 10, seed=0)
     assert sorted(row["target"] for row in bare) == ["Corro", "I run"]
     assert {"source": "मैं दौड़ता हूँ", "target": "I run"} in bare
