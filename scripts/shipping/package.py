@@ -234,7 +234,7 @@ def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: s
             ("given", "answer"), [(" ".join(reversed(given.values())), answer) for given, answer in shown]
         ),
         scores=markdown_table(("data", "metric", "value"), rows),
-        seed=yaml.safe_load(recipe.read_text(encoding="utf-8")).get("seed", 42),
+        seed=yaml.safe_load(recipe.read_text(encoding="utf-8"))["seed"],
         storage=storage,
         parameters=f"{model.num_parameters():,}",
         recipe=recipe.read_text(encoding="utf-8").strip(),
