@@ -13,7 +13,6 @@ from vanilla_transformer.command_line import CommandParser, run_command
 
 ROOT = Path(__file__).parents[1]
 FIRST = "en-es"  # the model that the page is about first of all
-EXAMPLES = {"A wish": "I like to travel.", "A question": "Where is the station?", "A date": "Wednesday, July 4, 2029"}
 
 
 def metadata(checkpoints: Path) -> ModelCardData:
@@ -41,8 +40,9 @@ def metadata(checkpoints: Path) -> ModelCardData:
         library_name="transformers",
         pipeline_tag="translation",
         datasets=union(card.datasets for card in cards.values()),
+        metrics=union(card.metrics for card in cards.values()),
         tags=["vanilla-transformer", "attention-is-all-you-need", "custom_code"],
-        widget=[{"example_title": title, "text": text} for title, text in EXAMPLES.items()],
+        widget=cards[FIRST].get("widget") if FIRST in cards else None,
         model_name="vanilla-transformer",
         eval_results=scores or None,
     )

@@ -1,4 +1,4 @@
-"""Record what a checkpoint that ships answers, and its score on rows of its test split, for tests/test_checkpoints.py.
+"""Record what a checkpoint that ships answers, and its score on rows of its test split, for tests/test_golden.py.
 
 python tests/golden.py en-es --test_file recipes/data/tatoeba_en_es/test.jsonl.gz --columns source=en target=es
 

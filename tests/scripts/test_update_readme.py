@@ -30,7 +30,6 @@ def test_the_readmes_metadata_is_what_the_hub_takes():
         "translation",
         "apache-2.0",
     )
-    assert told["tags"] and all(set(example) == {"text", "example_title"} for example in told["widget"])
     models = {path.parent.name for path in ROOT.glob("checkpoints/*/README.md")}
     assert {name for name, *_ in scores(data)} == models
     if models:

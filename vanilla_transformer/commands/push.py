@@ -45,7 +45,7 @@ REPO_FILES = (
     *("pyproject.toml", "constraints.txt", "Makefile"),
     *LIBRARY_FILES,
     *CHECKPOINT_FILES,
-    *("scripts/**/*.py", "launch/*.yaml", "recipes/**/*.yaml", "recipes/data/**/*.jsonl.gz"),
+    *("scripts/**/*.py", "launch/*.yaml", "recipes/**/*.yaml", "recipes/**/*.md", "recipes/data/**/*.jsonl.gz"),
     *("docs/**/*.md", "docs/**/*.py", "docs/**/*.png", "docs/**/*.svg", *(f"demo/{name}" for name in SPACE_FILES)),
 )
 

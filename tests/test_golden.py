@@ -23,7 +23,6 @@ from vanilla_transformer.tasks import TASKS
 
 
 NAMES = sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))
-MEGABYTE = 10**6
 
 pytestmark = pytest.mark.skipif(not NAMES, reason="there are no checkpoints here")
 
@@ -35,16 +34,6 @@ def golden(name: str) -> dict:
 
 def test_every_checkpoint_is_recorded_and_nothing_else():
     assert [path.stem for path in sorted(GOLDEN.glob("*.json"))] == NAMES
-
-
-def test_the_checkpoints_are_small_and_hold_no_code_and_no_pickle():
-    sizes = {}
-    for name in NAMES:
-        files = [path for path in (CHECKPOINTS / name).rglob("*") if path.is_file()]
-        assert {path.suffix for path in files} <= {".json", ".jinja", ".md", ".png", ".safetensors"}
-        assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in files}
-        sizes[name] = sum(path.stat().st_size for path in files)
-    assert all(size < 10 * MEGABYTE for size in sizes.values()) and sum(sizes.values()) < 40 * MEGABYTE
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,7 +105,7 @@ import json, sys
 import app
 from vanilla_transformer.loading import shipped_models
 page = app.build(*shipped_models())
-ours = [module.__file__ for name, module in sys.modules.items() if "vanilla_transformer" in name]
+ours = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0].endswith("vanilla_transformer")]
 outside = [file for file in ours if "/space/" not in file]
 print(json.dumps([[block.label for block in page.blocks.values() if block.get_block_name() == "tabitem"], outside]))
 """
