@@ -5,6 +5,7 @@ tests/golden.py records. Only a checkpoint that was trained anew is recorded ane
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -75,6 +76,14 @@ def test_the_hub_gives_the_recorded_answers_by_every_way(tmp_path):
         result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         assert result.returncode == 0, result.stderr
         check_every_way("user/all", tmp_path, **hub.environment(tmp_path / "cache", token=None))
+
+
+def test_the_readmes_first_block_says_what_the_translator_answers():
+    (block, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    (text,) = re.findall(r'translate\("(.*)"\)', block)
+    answer = golden("en-es")["answers"][golden("en-es")["asked"].index([text])]
+    translation = AutoTokenizer.from_pretrained(CHECKPOINTS / "en-es").decode(answer, skip_special_tokens=True)
+    assert f"# {[{'translation_text': translation}]}\n" in block
 
 
 def test_translate_needs_nothing_but_a_text(tmp_path):
