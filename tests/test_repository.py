@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configuration_vanilla_transformer import __version__
+from configuration_vanilla_transformer import OLDEST, __version__
 
 
 ROOT = Path(__file__).parents[1]
@@ -90,6 +90,17 @@ def test_tests_run_on_every_supported_python_and_on_the_lowest_versions_that_the
     lowest = dict(re.match(r"([\w-]+)>=([\d.]+)", requirement).groups() for requirement in PROJECT["dependencies"])
     padded = {name: version + ".0" * (2 - version.count(".")) for name, version in lowest.items()}
     assert after == before | padded
+
+
+def test_the_space_and_the_page_on_the_hub_name_the_lowest_versions_that_the_project_does():
+    lowest = dict(re.match(r"([\w-]+)>=([\d.]+)", requirement).groups() for requirement in PROJECT["dependencies"])
+    space = dict(
+        re.findall(r"^([\w-]+)>=([\d.]+)", (ROOT / "demo/requirements.txt").read_text(encoding="utf-8"), re.M)
+    )
+    assert {name: space[name] for name in lowest} == lowest
+    page = (ROOT / "docs/hub.md").read_text(encoding="utf-8").replace("\n", " ")
+    assert f"The model files need transformers {OLDEST} or newer" in page
+    assert f"needs transformers {lowest['transformers']} and PyTorch {lowest['torch']}." in page
 
 
 @pytest.mark.parametrize("workflow", ["tests.yml", "weekly.yml"])
