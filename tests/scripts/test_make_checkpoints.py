@@ -29,7 +29,6 @@ from vanilla_transformer.training.run import parse
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(path.name for path in (ROOT / "checkpoints").glob("*") if path.is_dir())
 FILES = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-MEGABYTE = 10**6
 
 
 @cache
@@ -110,17 +109,12 @@ def test_there_is_no_checkpoint_without_a_recipe_and_a_description():
     assert set(SHIPPED) <= ANSWERS.keys()
 
 
-def test_all_checkpoints_together_are_below_40_megabytes():
-    assert sum(path.stat().st_size for path in (ROOT / "checkpoints").rglob("*") if path.is_file()) < 40 * MEGABYTE
-
-
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_checkpoint_holds_no_code_and_no_pickle_and_is_below_10_megabytes(name):
+def test_a_checkpoint_has_its_files_and_no_others_and_computes_in_float32(name):
     folder = ROOT / "checkpoints" / name
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     optional = {"generation_config.json", "chat_template.jinja"}
     assert FILES <= names <= FILES | optional
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 10 * MEGABYTE
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["dtype"] == "float32"  # in which it computes, whatever it is stored in
     assert all((ROOT / f"{reference.split('.')[0]}.py").is_file() for reference in config["auto_map"].values())
