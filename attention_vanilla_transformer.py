@@ -22,6 +22,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_tracing
 
 
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # before PyTorch 2.10
+    varlen_attn = None
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # A window
 # ---------------------------------------------------------------------------------------------------------------------
@@ -123,14 +129,20 @@ class Packing:
 
     def __init__(self, real: Tensor):
         """`real`: (batch, length), true for real tokens, wherever padding stands."""
+        device, real = real.device, real.cpu()  # once: a GPU's host waits for each number that it looks at
         self.batch, self.length = real.shape
-        self.padded_index = real.flatten().nonzero()[:, 0]  # (tokens,) of each real token in the batch
         lengths = real.sum(dim=1)
         self.longest = max(int(lengths.max()), 1)
-        from_left = torch.arange(self.longest, device=real.device) < lengths[:, None]  # (batch, longest)
-        self.left_index = from_left.flatten().nonzero()[:, 0]  # (tokens,) of each real token, laid from the left
+        from_left = torch.arange(self.longest) < lengths[:, None]  # (batch, longest)
+
+        def on_device(values: Tensor) -> Tensor:
+            return values.to(device, non_blocking=True)
+
+        self.padded_index = on_device(real.flatten().nonzero()[:, 0])  # (tokens,) of each real token in the batch
+        self.left_index = on_device(from_left.flatten().nonzero()[:, 0])  # (tokens,) of each, laid from the left
         # A sequence without a token has nothing to look at: its zeros.
-        self.keys = (from_left | (lengths == 0)[:, None])[:, None, None, :]  # (batch, 1, 1, longest)
+        self.keys = on_device(from_left | (lengths == 0)[:, None])[:, None, None, :]  # (batch, 1, 1, longest)
+        self.ends = on_device(F.pad(lengths.cumsum(0), (1, 0)).int())  # (batch + 1,) where sequences of the row end
 
     def pack(self, states: Tensor) -> Tensor:
         """(batch, length, width) -> (1, tokens, width)"""
@@ -222,6 +234,20 @@ def plain_attention(
     return F.dropout(scores.softmax(dim=-1), dropout_p) @ value
 
 
+def has_kernel_for_rows(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
+    """Whether FlashAttention, as PyTorch has it, takes such rows as they are: on GPUs since Ampere, in 16 bits."""
+    return (
+        varlen_attn is not None
+        and query.device.type == "cuda"
+        and query.dtype == key.dtype == value.dtype
+        and query.dtype in (torch.bfloat16, torch.float16)
+        and query.shape[-1] == value.shape[-1]
+        and query.shape[-1] % 8 == 0
+        and not dropout
+        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    )
+
+
 def packed_sdpa_attention_forward(
     module: nn.Module,
     query: Tensor,
@@ -248,6 +274,11 @@ def packed_sdpa_attention_forward(
         return plain_attention(query, key, value, attention_mask, dropout, is_causal, scaling).transpose(1, 2), None
 
     queries, keys = attention_mask
+    if has_kernel_for_rows(query, key, value, dropout):
+        rows = (states[0].transpose(0, 1) for states in (query, key, value))  # (tokens, heads, width)
+        window = (-1, 0 if module.is_causal else -1)  # positions seen before and after; -1: all
+        lengths = (queries.ends, keys.ends, queries.longest, keys.longest)
+        return varlen_attn(*rows, *lengths, scale=scaling, window_size=window)[None], None
     query, key, value = queries.unpack_heads(query), keys.unpack_heads(key), keys.unpack_heads(value)
     attention = plain_attention if plain_is_faster(query, key) else F.scaled_dot_product_attention
     output = attention(
