@@ -76,7 +76,7 @@ def test_operations_are_six_for_each_weight_and_token():
 
 
 def test_shards_and_devices_share_out_memory():
-    config = VanillaTransformerConfig(**SIZES)
+    config = VanillaTransformerConfig(**SIZES | {"encoder_layers": 1, "decoder_layers": 1})
     whole, ddp, sharded = (
         step_cost(config, 3200, 32, devices=devices, sharding=sharding, bf16=False)
         for devices, sharding in ((1, "ddp"), (4, "ddp"), (4, "fsdp2"))

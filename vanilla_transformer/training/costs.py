@@ -6,6 +6,7 @@ for the backward pass, and which products it would compute, is counted as it goe
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -61,13 +62,15 @@ class SavedBytes:
     """Counts what is saved for the backward pass while it is entered, each storage once, but for the weights."""
 
     def __init__(self, model: nn.Module):
-        self.storages = {weight.untyped_storage()._cdata: 0 for weight in model.parameters()}
+        self.weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
+        self.storages: dict[int, int] = {}
         self.hooks = saved_tensors_hooks(self.count, lambda tensor: tensor)
 
     def count(self, tensor: Tensor) -> Tensor:
         """Called by autograd for each tensor that it saves."""
         storage = tensor.untyped_storage()
-        self.storages.setdefault(storage._cdata, storage.nbytes())
+        if storage._cdata not in self.weights:
+            self.storages[storage._cdata] = storage.nbytes()
         self.kept.append(tensor)  # whose storage's address would otherwise be used again
         return tensor
 
@@ -86,18 +89,11 @@ def fused_dropout(probability: float, states: Tensor) -> Tensor:
     return torch.native_dropout(states, probability, True)[0]
 
 
-def fake_tensors() -> FakeTensorMode:
-    """Tensors without content. Their cache is off: what comes out of it may have a storage of another size."""
-    mode = FakeTensorMode()
-    mode.cache_enabled = False
-    return mode
-
-
 def count_pass(
     config: VanillaTransformerConfig, rows: int, length: int, bf16: bool, checkpointing: bool, on_accelerator: bool
 ) -> Pass:
     """Run a batch of `rows` sentences of `length` tokens, source and target, forward on fake tensors."""
-    with fake_tensors():
+    with FakeTensorMode():
         model = VanillaTransformerForConditionalGeneration(config).train()
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -114,9 +110,9 @@ def count_pass(
 
 def count_operations(config: VanillaTransformerConfig, length: int) -> int:
     """Multiplications and additions in the matrix products forward of a pair of sentences, attention whole squares."""
-    with fake_tensors():
-        model = VanillaTransformerForConditionalGeneration(config)
-        model.set_attn_implementation("eager")  # whose products are counted as such
+    with FakeTensorMode():
+        model = VanillaTransformerForConditionalGeneration(deepcopy(config))
+        model.set_attn_implementation("eager")  # whose products are counted as such; it is noted in the config
         ids = torch.zeros(1, length, dtype=torch.long)
         with FlopCounterMode(display=False) as operations:
             model(input_ids=ids, labels=ids)
