@@ -32,7 +32,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForSequenceClassification,
 )
-from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, fast_products, make_fast
+from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, fast_products, make_fast, make_plain
 
 
 @dataclass(frozen=True)
@@ -224,11 +224,11 @@ def packed(model: PreTrainedModel) -> PreTrainedModel:
     return make_fast(model, loss_chunk_size=LOSS_CHUNK_SIZE if model.config.is_encoder_decoder else 0)
 
 
-def compiled(model: PreTrainedModel) -> PreTrainedModel:
+def compiled(model: PreTrainedModel, backend: str = "inductor") -> PreTrainedModel:
     """The same with its layers compiled, once for all lengths."""
-    for module in unpacked(model).modules():
+    for module in make_plain(model).modules():
         if isinstance(module, GradientCheckpointingLayer):
-            module.compile(fullgraph=True, dynamic=True)
+            module.compile(fullgraph=True, dynamic=True, backend=backend)
     return model
 
 

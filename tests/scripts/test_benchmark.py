@@ -1,5 +1,6 @@
 """The benchmark counts what it says and compares like with like; how fast anything is, no test asserts."""
 
+import copy
 import json
 import math
 
@@ -10,11 +11,11 @@ from torch import nn
 import benchmark
 from benchmarking.costs import step_memory
 from benchmarking.decoding import decoders
-from benchmarking.peers import TOY, classifiers, language_models, translators
+from benchmarking.peers import TOY, classifiers, compiled, language_models, translators
 from benchmarking.processes import call_fresh
 from benchmarking.recipe import OURS, PEER, PEER_AT_RANDOM, Point, rates, run_all, seconds_to
 from benchmarking.results import PACKED, Result, rows_of, write
-from benchmarking.sections import BenchmarkArguments
+from benchmarking.sections import SECTIONS, BenchmarkArguments
 from benchmarking.timing import Machine, MatrixProducts, exponent, in_turns
 from benchmarking.training import Batches, Trainee, block, real_lengths
 from vanilla_transformer.data.sources import DataArguments
@@ -63,6 +64,23 @@ def test_all_models_compute_a_loss_of_the_same_batches(batches, precision):
         for name, make in makers.items():
             loss = Trainee(make(), [batch], CPU, precision).loss(batch[0]).item()
             assert loss == pytest.approx(math.log(TOY.vocab_size), rel=0.25), name
+
+
+def test_compiled_layers_compute_the_same_for_batches_of_any_length(batches):
+    """Whole graphs: a break would be an error. What a compiler then makes of them, a GPU shows."""
+    torch.manual_seed(0)
+    plain = translators(TOY)[OURS]().eval()
+    twin = compiled(copy.deepcopy(plain), backend="eager")
+    for number in range(3):
+        inputs, _ = batches.pair(number)
+        torch.testing.assert_close(twin(**inputs).loss, plain(**inputs).loss)
+
+
+def test_a_gpu_has_sections_of_its_own_and_is_refused_where_there_is_none(monkeypatch):
+    assert BenchmarkArguments(device="cpu").sections == list(SECTIONS)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="--device cuda: PyTorch finds no CUDA"):
+        BenchmarkArguments(device="cuda")
 
 
 def test_each_model_takes_its_turn_after_a_first_one_that_does_not_count():
