@@ -28,7 +28,7 @@ class ShardingTrainer(RecipeSeq2SeqTrainer):
         super().create_accelerator_and_postprocess()
 
 
-def tiny_trainer(folder: Path, dropout: float = 0.1, **options) -> RecipeSeq2SeqTrainer:
+def tiny_trainer(folder: Path, dropout: float = 0.1, streaming: bool = False, **options) -> RecipeSeq2SeqTrainer:
     random = np.random.default_rng(0)
     rows = [random.integers(3, 50, size=random.integers(2, 9)).tolist() for _ in range(40)]
     torch.manual_seed(0)
@@ -42,7 +42,7 @@ def tiny_trainer(folder: Path, dropout: float = 0.1, **options) -> RecipeSeq2Seq
     return trainer_class(
         model=model,
         args=RecipeArguments(output_dir=str(folder), **(defaults | options)),
-        train_dataset=data,
+        train_dataset=data.to_iterable_dataset() if streaming else data,
         eval_dataset=data.select(range(8)),
         data_collator=DataCollatorForSeq2Seq(train_tokenizer(["a b c"] * 3, vocab_size=300), model=model),
     )

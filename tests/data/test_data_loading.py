@@ -264,6 +264,7 @@ def test_pairs_on_disk_are_tokenized_once():
     rows = load("translation", train_file=files, **NO_SPLIT)["train"]
     first, again, other = (encode(rows, tokenizer, length) for length in (8, 8, 2))
     assert first.cache_files == again.cache_files != other.cache_files
+    assert encode(rows, tokenizer, 8, num_workers=2)[:] == first[:]
     assert first[:] == again[:] and {len(ids) for ids in other["labels"]} == {2}
 
 

@@ -53,3 +53,22 @@ def test_accelerate_reads_each_recipe_and_its_command_names_itself(file):
 def test_deepspeed_shards_optimizer_states_and_gradients():
     settings = load_config_from_file(str(LAUNCH / "deepspeed_zero2.yaml")).deepspeed_config
     assert settings["zero_stage"] == 2 and settings["gradient_clipping"] == "auto"
+
+
+def test_the_slurm_file_starts_a_torchrun_that_meets_on_the_first_node_and_resumes(tmp_path):
+    """With stand-ins for what a cluster has: they say what they are asked."""
+    commands = {"scontrol": "echo first; echo second", "srun": 'exec "$@"', "torchrun": 'printf "%s\\n" "$@"'}
+    for name, code in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{code}\n")
+        (tmp_path / name).chmod(0o755)
+    job = {"JOB_NODELIST": "node[1-2]", "NNODES": "2", "GPUS_ON_NODE": "8", "CPUS_PER_TASK": "32", "JOB_ID": "77"}
+    environment = {f"SLURM_{name}": value for name, value in job.items()}
+    environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    command = ["bash", str(LAUNCH / "slurm.sbatch"), "train.py", "--preset", "big model"]
+    asked = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    options = dict(zip(asked[:12:2], asked[1:12:2], strict=True))
+    assert options == {
+        "--nnodes": "2", "--nproc_per_node": "8", "--max_restarts": "3", "--rdzv_backend": "c10d", "--rdzv_id": "77",
+        "--rdzv_endpoint": "first:29500",
+    }  # fmt: skip
+    assert asked[12:] == ["train.py", "--preset", "big model", "--bf16", "true", "--resume_from_checkpoint", "true"]

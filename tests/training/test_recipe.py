@@ -123,7 +123,15 @@ def train_and_save(trainer, resume_from_checkpoint: str | bool | None = None) ->
     trainer.save_state()
 
 
-@pytest.mark.parametrize("options", [{}, {"tokens_per_batch": 64}, {"muon": True, "learning_rate": 0.01}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"tokens_per_batch": 64},
+        {"muon": True, "learning_rate": 0.01},
+        {"tokens_per_batch": 64, "streaming": True, "max_steps": 8},
+    ],
+)
 @pytest.mark.parametrize("step", [3, 6], ids=["first epoch", "second epoch"])
 def test_a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted(options, step, tmp_path):
     train_and_save(tiny_trainer(tmp_path / "whole", **options))

@@ -1,0 +1,48 @@
+"""The recipe of the paper's base model runs as its file stands, on a small data set with the columns of WMT14."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from datasets import Dataset
+
+import train_translation
+from fresh_process import ROOT
+from vanilla_transformer.data.phrasebook import phrasebook
+
+
+RECIPES = ROOT / "recipes"
+
+
+def write_copy(folder: Path) -> str:
+    """Splits of a data set that lie in a folder, in the form that WMT14 has on the Hub."""
+    phrases = phrasebook("translation", size=5000)
+    for split, rows in {"train": 120, "validation": 4, "test": 4}.items():
+        chosen = sorted(phrases["train" if split == "train" else split], key=lambda row: len(row["target"]))[:rows]
+        pairs = [{"de": row["target"], "en": row["source"]} for row in chosen]
+        Dataset.from_dict({"translation": pairs}).to_parquet(folder / f"{split}.parquet")
+    return str(folder)
+
+
+def test_the_papers_base_recipe_runs_as_it_stands(tmp_path):
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    train_translation.main(
+        [
+            str(RECIPES / "paper_base_wmt14_en_de.yaml"), "--dataset", write_copy(data), "--output_dir", str(run),
+            "--max_steps", "3", "--max_train_samples", "100", "--use_cpu", "true", "--disable_tqdm", "true",
+        ]
+    )  # fmt: skip
+    state = json.loads((run / "checkpoint-3" / "trainer_state.json").read_text())
+    assert state["global_step"] == 3
+    config = json.loads((run / "config.json").read_text())
+    assert (config["d_model"], config["encoder_layers"], config["label_smoothing"]) == (512, 6, 0.1)
+    assert "BLEU" in (run / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("name", "steps", "average"), [("base", 100_000, 5), ("big", 300_000, 20)])
+def test_a_step_of_the_papers_recipes_is_the_papers(name, steps, average):
+    recipe = yaml.safe_load((RECIPES / f"paper_{name}_wmt14_en_de.yaml").read_text())
+    assert (recipe["tokens_per_batch"], recipe["max_steps"], recipe["average_checkpoints"]) == (25_000, steps, average)
+    assert recipe.get("tokens_per_batch_of", "step") == "step" and recipe.get("gradient_accumulation_steps", 1) == 1
