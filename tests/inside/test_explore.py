@@ -1,0 +1,177 @@
+"""What `explore` shows is what the model computes, for every task."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from family import decoder_only, encoder_decoder, encoder_only
+from pipeline_vanilla_transformer import QuestionAnsweringPipeline
+from saved_models import with_tokenizer
+from vanilla_transformer import (
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForQuestionAnswering,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
+from vanilla_transformer.inside import Changes, explore, explore_data
+
+
+def encoder_with(head, **fields):
+    return lambda **more: encoder_only(head, **(fields | more))
+
+
+MAKERS = {
+    "translate": (encoder_decoder, "seq2seq"),
+    "generate": (decoder_only, "causal"),
+    "fill": (encoder_only, "encoder"),
+    "classify": (encoder_with(VanillaTransformerForSequenceClassification), "encoder"),
+    "tag": (encoder_with(VanillaTransformerForTokenClassification), "encoder"),
+    "answer": (encoder_with(VanillaTransformerForQuestionAnswering), "encoder"),
+}
+TASKS = pytest.mark.parametrize("task", MAKERS)
+TEXT, CONTEXT = "one ___ three", "uno dos tres"
+
+
+def made(task: str, **fields):
+    make, template = MAKERS[task]
+    return with_tokenizer(make, template, **fields)
+
+
+def explored(task: str, **options):
+    model, tokenizer = made(task)
+    return model, tokenizer, explore_data(model, tokenizer, TEXT, context=CONTEXT, **options)
+
+
+def own_ids(data) -> list[int] | None:
+    """What a model that writes has written, as ids."""
+    if data["model"]["task"] == "translate":
+        return [step["chosen"] for step in data["steps"]]
+    return [token["id"] for token in data["source"]][-data["written"] :] if data["written"] else None
+
+
+@TASKS
+def test_every_task_gives_json_with_all_its_attention_steps_and_heads(task):
+    model, _, data = explored(task)
+    assert json.loads(json.dumps(data)) == data
+    assert data["model"]["task"] == task
+    heads = sum(len(layers["weights"]) for layers in data["attention"]) * model.config.num_heads
+    assert len(data["heads"]) == len(data["effects"]) == heads
+    for kind in data["attention"]:
+        for row in torch.tensor(kind["weights"]).flatten(0, -2):
+            assert abs(row.sum().item() - 1000) < 15
+    for step in data["steps"]:
+        assert step["top"][0]["p"] >= step["p"]
+        assert sum(option["p"] for option in step["top"]) < 1.001
+
+
+@torch.no_grad()
+def test_a_translation_is_the_search_s_own_with_the_probabilities_of_its_tokens():
+    model, tokenizer, data = explored("translate", effects=False, values=False)
+    ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    own = model.generate(ids, do_sample=False, max_length=ids.shape[1] + 50)[0].tolist()
+    assert [token["id"] for token in data["target"]] == own
+    output = model(input_ids=ids, decoder_input_ids=torch.tensor([own[:-1]]))
+    probabilities = output.logits[0].softmax(-1)
+    for step, token, row in zip(data["steps"], own[1:], probabilities, strict=True):
+        assert step["chosen"] == token and step["rank"] == 1
+        assert step["p"] == pytest.approx(row[token].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("task", ["translate", "generate"])
+def test_a_forced_answer_is_shown_token_by_token_with_its_rank(task):
+    model, tokenizer = made(task)
+    data = explore_data(model, tokenizer, "one two", target=" three two", effects=False, values=False)
+    ids = tokenizer(text_target=" three two", add_special_tokens=False)["input_ids"]
+    shown = [token["id"] for token in data["target"] or data["source"]]
+    assert str(ids)[1:-1] in str(shown)
+    step = next(step for step in data["steps"] if step["chosen"] == ids[0])
+    assert step["rank"] > 1
+
+
+@TASKS
+@torch.no_grad()
+def test_the_lens_ends_with_the_answer_and_begins_without_any_layer(task):
+    model, tokenizer, data = explored(task, effects=False, values=False)
+    stack = model.base_model.decoder if task == "translate" else model.base_model
+    assert len(data["lens"]) == len(stack.layers) + 1
+    assert [place["p"] for place in data["lens"][-1]] == pytest.approx([step["p"] for step in data["steps"]], abs=2e-5)
+    del stack.layers[:]
+    bare = explore_data(model, tokenizer, TEXT, own_ids(data), CONTEXT, effects=False, values=False)
+    assert [place["top"] for place in data["lens"][0]] == [step["top"][:3] for step in bare["steps"]]
+
+
+def test_the_effect_of_a_head_is_the_loss_of_log_probability_without_it():
+    model, tokenizer, data = explored("translate", values=False)
+    head = data["effects"][0]
+    assert abs(head["effect"]) == max(abs(each["effect"]) for each in data["effects"])
+    off = Changes(heads_off={(head["kind"], head["layer"], head["head"])})
+    written = [step["chosen"] for step in data["steps"]]
+    without = explore_data(model, tokenizer, TEXT, written, changes=off, effects=False, values=False)
+
+    def mean(steps):
+        return torch.tensor([step["p"] for step in steps]).log().mean().item()
+
+    assert head["effect"] == pytest.approx(mean(data["steps"]) - mean(without["steps"]), abs=2e-3)
+
+
+def test_with_changes_the_model_decodes_anew():
+    model, tokenizer, data = explored("translate", effects=False, values=False)
+    for changes in (Changes(causal_off=True), Changes(layers_off={("decoder", 0), ("encoder", 1)})):
+        other = explore_data(model, tokenizer, TEXT, changes=changes, effects=False, values=False)
+        assert other["steps"] != data["steps"]
+        assert [step["rank"] for step in other["steps"]] == [1] * len(other["steps"]) or changes.causal_off
+
+
+@torch.no_grad()
+def test_a_reader_answers_as_its_pipeline_does():
+    model, tokenizer, data = explored("answer", effects=False, values=False)
+    found = QuestionAnsweringPipeline(model=model, tokenizer=tokenizer, device="cpu")(question=TEXT, context=CONTEXT)
+    assert data["answer"] == found["answer"]
+
+
+def test_several_classes_and_numbers_keep_their_own_scales():
+    for problem_type in ("multi_label_classification", "regression"):
+        model, tokenizer = made("classify", problem_type=problem_type, num_labels=3)
+        data = explore_data(model, tokenizer, TEXT, effects=False, values=False)
+        logits = model(**tokenizer(TEXT, return_tensors="pt")).logits[0]
+        expected = logits.sigmoid() if problem_type.startswith("multi") else logits
+        found = {option["id"]: option["p"] for option in data["steps"][0]["top"]}
+        assert [found[i] for i in range(3)] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_parts_of_a_character_are_shown_as_bytes_and_letters_as_they_are():
+    model, tokenizer = made("tag")
+    data = explore_data(model, tokenizer, "सूर्य", effects=False, values=False)
+    assert [token["text"] for token in data["source"]][1:4] == ["E0", "A4", "B8"]
+
+
+def test_what_cannot_be_answered_is_told():
+    model, tokenizer = made("fill")
+    with pytest.raises(ValueError, match="write ___ where a word is missing"):
+        explore_data(model, tokenizer, "one two")
+    model, tokenizer = made("answer")
+    with pytest.raises(ValueError, match="give the text as `context`"):
+        explore_data(model, tokenizer, "one two")
+    headless = VanillaTransformerEncoderModel(model.config)
+    with pytest.raises(ValueError, match="has no head to answer with"):
+        explore_data(headless, tokenizer, "one two")
+
+
+def test_in_a_notebook_it_is_one_string_that_needs_no_other_host(tmp_path):
+    model, tokenizer = made("translate")
+    shown = explore(model, tokenizer, "one </script><b> two")
+    html = shown._repr_html_()
+    assert "mountExplorer(" in html and "</script><b>" not in html
+    page = tmp_path / "page.html"
+    shown.save(page)
+    text = page.read_text(encoding="utf-8")
+    hosts = [part.split('"')[0] for part in text.split("http")[1:]]
+    assert set(hosts) == {"://www.w3.org/2000/svg"}, "the name of SVG, which is no request"
+
+
+def test_importing_the_model_does_not_import_the_explorer():
+    code = "import sys, vanilla_transformer; sys.exit('vanilla_transformer.inside.explore' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
