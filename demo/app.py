@@ -18,6 +18,7 @@ from collections.abc import Callable
 import gradio as gr
 
 from continue_text import generate_tab
+from explorer import explore_tab
 from inside import inside_tab
 from loading import Loaded, load
 from translation import translate_tab
@@ -100,6 +101,9 @@ def build(*models: str, trust_remote_code: bool = False, note: str = "") -> gr.B
         )
         if note:
             gr.Markdown(note)
+        if loaded:
+            with gr.Tab("Explore"):
+                explore_tab(loaded)
         for title, model in zip(titles(loaded), loaded, strict=True):
             with gr.Tab(title):
                 TABS[model.head][1](model)

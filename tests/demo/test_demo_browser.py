@@ -1,27 +1,18 @@
 """The demo works in a real browser, on a desk and on a phone, and the browser has nothing to complain of."""
 
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
+from browsing import NEEDS_CHROMIUM, SCREENS, expect, visit
 from demo_server import address_of
 from family import decoder_only, encoder_decoder, encoder_only
 from saved_models import save
 from vanilla_transformer import VanillaTransformerForSequenceClassification, VanillaTransformerForTokenClassification
 
 
-sync_api = pytest.importorskip("playwright.sync_api")
-expect = sync_api.expect
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
-]
-DESK, PHONE = {"width": 1200, "height": 800}, {"width": 375, "height": 700}
-WAIT = 20_000  # milliseconds, for one core that others use too
+pytestmark = NEEDS_CHROMIUM
 
 
 @pytest.fixture(scope="module")
@@ -44,30 +35,6 @@ def address(tmp_path_factory) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def visit(browser, address: str, size: dict[str, int] = DESK) -> Iterator:
-    """A page of the demo, which at the end fits the width of its screen, and of which nothing complained."""
-    page = browser.new_page(viewport=size, reduced_motion="reduce")
-    page.set_default_timeout(WAIT)
-    expect.set_options(timeout=WAIT)
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(address)
-    yield page
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    page.close()
-    assert complaints == []
-
-
 def tab(page, title: str):
     """Open a tab, which on a narrow screen may be in the menu of those without room; its panel."""
     page.wait_for_function("document.querySelector('[role=tab]')")
@@ -84,9 +51,6 @@ def choose(panel, label: str, option: str) -> None:
     """In a list that opens on a click."""
     panel.get_by_label(label, exact=True).click()
     panel.page.get_by_role("option", name=option, exact=True).click()
-
-
-SCREENS = pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
 
 
 @SCREENS

@@ -199,7 +199,7 @@ def test_a_model_that_cannot_be_shown_does_not_stop_the_others(folder, tmp_path,
     cut_short(folder)
     other = save(tmp_path / "writer", decoder_only, "causal")
     with served(str(folder), other, str(tmp_path / "nothing")) as client:
-        assert tabs(client) == ["Generate", "Look inside"]
+        assert tabs(client) == ["Explore", "Generate", "Look inside"]
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Left out: ")]
     assert len(told) == 2 and "damaged" in told[0] and "no such folder" in told[1]
 
@@ -215,7 +215,7 @@ def test_tabs_that_do_the_same_carry_the_names_of_their_models(tmp_path):
     ]
     with served(*models) as client:
         assert tabs(client) == [
-            "Generate: young", "Generate: old", "Generate: old (2)", "Classify", "Estimate", "Look inside",
+            "Explore", "Generate: young", "Generate: old", "Generate: old (2)", "Classify", "Estimate", "Look inside",
         ]  # fmt: skip
         endpoints = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
     assert {"/generate", "/generate_1", "/generate_2", "/classify", "/regress"} <= set(endpoints)

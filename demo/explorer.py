@@ -1,0 +1,145 @@
+"""Explore: a model's forward pass on one's own text, alive in the browser. This side only computes, and sends JSON."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import torch
+
+from continue_text import EXAMPLES as TO_GO_ON
+from loading import Loaded, check_text, refusal
+from reading import check_length
+from translation import EXAMPLES as TO_TRANSLATE
+from understand import TO_ANSWER, TO_CLASSIFY, TO_FILL, TO_REGRESS, TO_TAG, is_regression
+from vanilla_transformer.inside.explore import (
+    choose,
+    component_files,
+    described_effects,
+    explore_data,
+    for_script,
+    head_effects,
+    layer_values,
+)
+from vanilla_transformer.inside.readings import Reading, read, task_of
+
+
+HOST = Path(__file__).with_name("assets") / "host.js"
+REMEMBERED = 32  # answers
+MOST_TOKENS = 100  # of what a model is made to write
+EXAMPLES = {
+    "translate": TO_TRANSLATE,
+    "generate": TO_GO_ON,
+    "fill": TO_FILL,
+    "classify": TO_CLASSIFY,
+    "tag": TO_TAG,
+}
+
+
+def examples_of(loaded: Loaded) -> list[dict[str, str]]:
+    task = task_of(loaded.model)
+    if task == "answer":
+        return [{"text": question, "context": context} for question, context in TO_ANSWER]
+    return [{"text": text} for text in (TO_REGRESS if is_regression(loaded) else EXAMPLES[task])]
+
+
+class Explored:
+    """What the page and the API ask of the loaded models, each by its number."""
+
+    def __init__(self, models: Sequence[Loaded]):
+        self.models = models
+        self.answers = lru_cache(REMEMBERED)(self.compute)
+
+    def loaded(self, model: int) -> Loaded:
+        if model not in range(len(self.models)):
+            raise refusal(f"There are models 0 to {len(self.models) - 1}, and no {model}.")
+        return self.models[model]
+
+    def check(self, model: int, text: str, target: Any, context: str | None) -> tuple:
+        """What identifies a wish; in plain words what is wrong with it."""
+        loaded = self.loaded(model)
+        text = check_text(text, "to explore")
+        reads = task_of(loaded.model) == "answer"
+        context = check_text(context, "to look for the answer in") if reads else None
+        if isinstance(target, str):
+            target = check_text(target, "to write") if target.strip() else None
+        elif target is not None:
+            if not all(isinstance(i, int) for i in target):
+                raise refusal("The tokens of a target are given by their numbers.")
+            target = tuple(target[:MOST_TOKENS])
+        parts = [part for part in (text, context) if part]
+        check_length(loaded, len(loaded.tokenizer(*parts)["input_ids"]))
+        return model, text, target, context
+
+    def compute(self, model: int, text: str, target: str | tuple[int, ...] | None, context: str | None) -> str:
+        loaded = self.loaded(model)
+        return json.dumps(
+            explore_data(loaded.model, loaded.tokenizer, text, target, context, effects=False, values=False)
+        )
+
+    def explore(
+        self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
+    ) -> dict[str, Any]:
+        """All attention, each step of the answer and what each layer would have said."""
+        wish = self.check(model, text, target, context)
+        try:
+            return json.loads(self.answers(*wish))
+        except ValueError as error:
+            raise refusal(str(error)) from None
+
+    def reading(self, *wish: Any) -> Reading:
+        """The text as the model reads it, with its answer."""
+        model, text, target, context = self.check(*wish)
+        loaded = self.loaded(model)
+        try:
+            reading = read(loaded.model, loaded.tokenizer, text, target, context)
+        except ValueError as error:
+            raise refusal(str(error)) from None
+        (scores,) = reading.scores(loaded.model(**reading.inputs))
+        choose(reading, scores)
+        return reading
+
+    @torch.inference_mode()
+    def effects(
+        self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
+    ) -> list[dict[str, Any]]:
+        """What each head is worth to the answer, the largest first."""
+        reading = self.reading(model, text, target, context)
+        return described_effects(head_effects(self.loaded(model).model, reading))
+
+    @torch.inference_mode()
+    def layer(
+        self,
+        model: int,
+        text: str,
+        target: str | list[int] | None = None,
+        context: str | None = None,
+        stack: str = "encoder",
+        layer: int = 0,
+    ) -> list[dict[str, Any]]:
+        """The steps of one layer with their equations, shapes, lines of code and first numbers."""
+        try:
+            return layer_values(self.loaded(model).model, self.reading(model, text, target, context), stack, layer)
+        except ValueError as error:
+            raise refusal(str(error)) from None
+
+
+def explore_tab(models: Sequence[Loaded]) -> None:
+    """The component, which draws by itself, and the endpoints that it asks."""
+    explored = Explored(models)
+    for name in ("explore", "effects", "layer"):
+        api_name = name if name == "explore" else f"explore_{name}"
+        gr.api(getattr(explored, name), api_name=api_name)
+    script, style = component_files()
+    offered = [
+        {"name": loaded.name, "task": task_of(loaded.model), "examples": examples_of(loaded)} for loaded in models
+    ]
+    gr.HTML(
+        html_template='<div class="explorer-place hosted"></div>',
+        js_on_load=f"{script}\n{HOST.read_text(encoding='utf-8')}\n"
+        f"mountExplorer(element.querySelector('.explorer-place'), "
+        f"{{style: {for_script(style)}, host: host({for_script(offered)})}});",
+        apply_default_css=False,
+    )

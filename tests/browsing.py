@@ -1,0 +1,47 @@
+"""A real browser that visits the demo."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+CHROMIUM = shutil.which("chromium")
+NEEDS_CHROMIUM = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+]
+DESK, PHONE = {"width": 1200, "height": 800}, {"width": 375, "height": 700}
+SCREENS = pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+WAIT = 20_000  # milliseconds, for one core that others use too
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def visit(browser, address: str, size: dict[str, int] = DESK, **options) -> Iterator:
+    """A page, which at the end fits the width of its screen, and of which nothing complained.
+
+    Args:
+        options: of `new_page`.
+    """
+    page = browser.new_page(viewport=size, **({"reduced_motion": "reduce"} | options))
+    page.set_default_timeout(WAIT)
+    expect.set_options(timeout=WAIT)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(address)
+    yield page
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    page.close()
+    assert complaints == []

@@ -1,0 +1,191 @@
+"""The explorer in a real browser: alive, by pointer and by keyboard, and right in its numbers."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from browsing import NEEDS_CHROMIUM, PHONE, SCREENS, expect, visit
+from demo_server import address_of, served
+from family import decoder_only, encoder_decoder, encoder_only
+from saved_models import save, with_tokenizer
+from vanilla_transformer import VanillaTransformerForSequenceClassification
+from vanilla_transformer.inside import explore
+
+
+pytestmark = NEEDS_CHROMIUM
+CLASSES = {0: "English", 1: "Spanish"}
+
+
+def classifier(**fields):
+    return encoder_only(VanillaTransformerForSequenceClassification, id2label=CLASSES, **fields)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> list[str]:
+    folder = tmp_path_factory.mktemp("explorer")
+    texts = ["Wednesday, July 4, 2029", "The parcel from Kenya", "12 kilómetros"] * 2
+    return [
+        save(folder / "translator", encoder_decoder, "seq2seq", texts=texts),
+        save(folder / "writer", decoder_only, "causal", texts=texts),
+        save(folder / "classifier", classifier, "encoder", texts=texts),
+    ]
+
+
+@pytest.fixture(scope="module")
+def address(models) -> Iterator[str]:
+    with address_of(*models) as address:
+        yield address
+
+
+def opened(page):
+    """The explorer, when it shows something."""
+    explorer = page.locator(".explorer")
+    expect(explorer.locator(".map svg")).to_be_visible()
+    return explorer
+
+
+@SCREENS
+def test_the_first_screen_shows_a_translation_in_motion(browser, address, size):
+    with visit(browser, address, size, reduced_motion="no-preference") as page:
+        explorer = opened(page)
+        caption = explorer.locator(".caption")
+        expect(explorer.get_by_role("button", name="Pause")).to_be_visible()
+        expect(caption).to_contain_text("The encoder reads")
+        expect(explorer.locator(".arcs path").first).to_be_attached()
+        expect(caption).to_contain_text("To write token 1")
+        expect(explorer.locator(".layer.lit")).to_have_count(1)
+        explorer.get_by_label("Motion").uncheck()
+        expect(explorer.get_by_role("button", name="Play")).to_be_visible()
+        stopped = caption.inner_text()
+        page.wait_for_timeout(1500)
+        assert caption.inner_text() == stopped
+
+
+def test_who_wants_no_motion_gets_none_and_steps_by_hand(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        expect(explorer.get_by_label("Motion")).not_to_be_checked()
+        expect(explorer.locator(".caption")).to_contain_text("The translation:")
+        explorer.get_by_label("Moment of the forward pass").fill("0")
+        expect(explorer.locator(".caption")).to_contain_text("The encoder reads, layer 1 of 2")
+        explorer.get_by_role("button", name="One step on").click()
+        expect(explorer.locator(".caption")).to_contain_text("layer 2 of 2")
+        assert explorer.locator(".chip.away").count() > 0
+        explorer.get_by_role("button", name="Show all of it").click()
+        assert explorer.locator(".chip.away").count() == 0
+
+
+@SCREENS
+def test_a_token_a_head_and_a_box_open_by_pointer_and_by_keyboard(browser, address, size):
+    with visit(browser, address, size) as page:
+        explorer = opened(page)
+        token = explorer.get_by_role("button", name="Token 3,").first
+        token.focus()
+        own = explorer.locator(".arcs path").count()
+        assert own > 0
+        page.keyboard.press("ArrowDown")
+        expect(explorer.get_by_role("button", name="Token 4,").first).to_be_focused()
+
+        head = explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:"))
+        head.click()
+        expect(head).to_have_attribute("aria-pressed", "true")
+        expect(
+            explorer.get_by_role("group", name="Head", exact=True).get_by_role("button", name="2")
+        ).to_have_attribute("aria-pressed", "true")
+        explorer.get_by_text("These weights as a table").click()
+        caption = explorer.locator(".flow table caption")
+        expect(caption).to_contain_text("Cross-attention, layer 1, head 2")
+
+        box = explorer.get_by_role("button", name="Cross-attention, decoder layer 1: open")
+        box.focus()
+        page.keyboard.press("Enter")
+        numbers = explorer.locator("section.box")
+        expect(numbers).to_contain_text("A = softmax(S / √d_k + M)")
+        expect(numbers).to_contain_text("heads 4 × queries")
+        expect(numbers).to_contain_text(re.compile(r"modeling_vanilla_transformer.py:\d+"))
+
+
+def test_every_family_has_its_place(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        explorer.get_by_role("button", name="Write on writer").click()
+        expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
+        explorer.get_by_label("Text to go on from").fill("The parcel from")
+        explorer.get_by_label("Text to go on from").press("Enter")
+        expect(explorer.locator(".answer")).to_contain_text("The parcel from")
+        explorer.get_by_role("button", name="Classify classifier").click()
+        expect(explorer.locator(".bars li")).to_have_count(2)
+        expect(explorer.locator(".heads h3")).to_have_text(["Encoder self-attention"])
+
+
+def test_the_heads_are_ranked_by_what_they_are_worth(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        best = explorer.locator(".ranking button").first
+        expect(best).to_be_visible()
+        best.click()
+        expect(explorer.locator(".head[aria-pressed=true]")).to_have_count(1)
+        explorer.get_by_text("All heads as a table").click()
+        expect(explorer.locator(".heads table tbody tr")).to_have_count(24)
+
+
+@pytest.mark.parametrize("task", ["translate", "generate"])
+def test_an_answer_of_one_s_own_is_shown_token_by_token_with_its_rank(browser, address, task):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        if task == "generate":
+            explorer.get_by_role("button", name="Write on writer").click()
+            expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
+        explorer.get_by_text(re.compile("^Make it .* of your own$")).click()
+        own = explorer.get_by_label("It is shown token by token")
+        own.fill("July")
+        own.press("Enter")
+        expect(explorer.locator(".answer")).to_have_text(re.compile("July$"))
+        explorer.locator(".chip", has_text=re.compile("^ ?July")).last.click()
+        expect(explorer.locator(".output")).to_contain_text(re.compile(r"Number [\d,]+ of \d+ tokens"))
+        expect(explorer.locator(".bars .chosen")).to_contain_text("July")
+
+
+def test_what_is_wrong_is_told_and_the_picture_stays(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        explorer.get_by_label("Text to translate").fill("one " * 200)
+        explorer.get_by_role("button", name="Translate", exact=True).click()
+        expect(explorer.get_by_role("alert")).to_contain_text("Please keep to 300 characters")
+        expect(explorer.locator(".map svg")).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_is_light_on_light_pages_and_dark_on_dark_ones(browser, address, theme):
+    with visit(browser, f"{address}?__theme={theme}", PHONE) as page:
+        color = opened(page).evaluate("element => getComputedStyle(element).color")
+        assert (int(re.findall(r"\d+", color)[0]) > 127) == (theme == "dark")
+
+
+def test_a_saved_page_lives_without_a_server(browser, tmp_path):
+    model, tokenizer = with_tokenizer(encoder_decoder, "seq2seq")
+    explore(model, tokenizer, "one two").save(tmp_path / "page.html")
+    with visit(browser, (tmp_path / "page.html").as_uri()) as page:
+        explorer = opened(page)
+        explorer.get_by_role("button", name="Feed-forward, encoder layer 2: open").click()
+        expect(explorer.locator("section.box")).to_contain_text("max(0, H)")
+
+
+def test_the_api_gives_what_the_page_draws_and_refuses_calmly(models):
+    with served(*models) as client:
+        found = client.predict(0, "July 4", api_name="/explore")
+        assert [kind["kind"] for kind in found["attention"]] == ["encoder", "decoder", "cross"]
+        effects = client.predict(0, "July 4", api_name="/explore_effects")
+        assert len(effects) == 24
+        layer = client.predict(0, "July 4", None, None, "decoder", 1, api_name="/explore_layer")
+        assert {step["part"] for step in layer} >= {"self-attention", "cross-attention", "feed-forward"}
+        for wrong, message in [
+            ((7, "July"), "models 0 to 2"),
+            ((0, " "), "Please type something"),
+            ((0, "July", [99999]), "99999"),
+            ((0, "July", None, None, "decoder", 9), "layer=9 does not exist"),
+        ]:
+            name = "/explore_layer" if len(wrong) > 3 else "/explore"
+            with pytest.raises(Exception, match=message):
+                client.predict(*wrong, api_name=name)
