@@ -101,9 +101,8 @@ def build(*models: str, trust_remote_code: bool = False, note: str = "") -> gr.B
         )
         if note:
             gr.Markdown(note)
-        if loaded:
-            with gr.Tab("Explore"):
-                explore_tab(loaded)
+        with gr.Tab("Explore"):
+            explore_tab(loaded)
         for title, model in zip(titles(loaded), loaded, strict=True):
             with gr.Tab(title):
                 TABS[model.head][1](model)

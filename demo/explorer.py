@@ -1,7 +1,8 @@
 """Explore: a model's forward pass on one's own text, alive in the browser. This side only computes, and sends JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,27 @@ import gradio as gr
 import torch
 
 from continue_text import EXAMPLES as TO_GO_ON
+from live_training import train_live
 from loading import Loaded, check_text, refusal
 from reading import check_length
 from translation import EXAMPLES as TO_TRANSLATE
 from understand import TO_ANSWER, TO_CLASSIFY, TO_FILL, TO_REGRESS, TO_TAG, is_regression
 from vanilla_transformer.inside.explore import (
-    choose,
+    compare_data,
     component_files,
     described_effects,
     explore_data,
     for_script,
     head_effects,
     layer_values,
+    settled,
 )
-from vanilla_transformer.inside.readings import Reading, read, task_of
+from vanilla_transformer.inside.interventions import changes_from
+from vanilla_transformer.inside.readings import Reading, task_of
 
 
 HOST = Path(__file__).with_name("assets") / "host.js"
+TRAININGS = 2  # at once, by all visitors
 REMEMBERED = 32  # answers
 MOST_TOKENS = 100  # of what a model is made to write
 EXAMPLES = {
@@ -43,6 +48,15 @@ def examples_of(loaded: Loaded) -> list[dict[str, str]]:
     if task == "answer":
         return [{"text": question, "context": context} for question, context in TO_ANSWER]
     return [{"text": text} for text in (TO_REGRESS if is_regression(loaded) else EXAMPLES[task])]
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Tell the visitor what the library finds wrong."""
+    try:
+        yield
+    except ValueError as error:
+        raise refusal(str(error)) from None
 
 
 class Explored:
@@ -84,22 +98,15 @@ class Explored:
     ) -> dict[str, Any]:
         """All attention, each step of the answer and what each layer would have said."""
         wish = self.check(model, text, target, context)
-        try:
+        with refusing():
             return json.loads(self.answers(*wish))
-        except ValueError as error:
-            raise refusal(str(error)) from None
 
     def reading(self, *wish: Any) -> Reading:
         """The text as the model reads it, with its answer."""
-        model, text, target, context = self.check(*wish)
+        model, *rest = self.check(*wish)
         loaded = self.loaded(model)
-        try:
-            reading = read(loaded.model, loaded.tokenizer, text, target, context)
-        except ValueError as error:
-            raise refusal(str(error)) from None
-        (scores,) = reading.scores(loaded.model(**reading.inputs))
-        choose(reading, scores)
-        return reading
+        with refusing():
+            return settled(loaded.model, loaded.tokenizer, *rest)[0]
 
     @torch.inference_mode()
     def effects(
@@ -120,18 +127,31 @@ class Explored:
         layer: int = 0,
     ) -> list[dict[str, Any]]:
         """The steps of one layer with their equations, shapes, lines of code and first numbers."""
-        try:
+        with refusing():
             return layer_values(self.loaded(model).model, self.reading(model, text, target, context), stack, layer)
-        except ValueError as error:
-            raise refusal(str(error)) from None
+
+    def changed(
+        self,
+        model: int,
+        text: str,
+        changes: dict[str, Any],
+        target: str | list[int] | None = None,
+        context: str | None = None,
+    ) -> dict[str, Any]:
+        """What the model says with parts of it switched off, and what it makes of its usual answer."""
+        number, text, own, context = self.check(model, text, target, context)
+        loaded = self.loaded(number)
+        with refusing():
+            return compare_data(loaded.model, loaded.tokenizer, text, changes_from(changes), own, context)
 
 
 def explore_tab(models: Sequence[Loaded]) -> None:
     """The component, which draws by itself, and the endpoints that it asks."""
     explored = Explored(models)
-    for name in ("explore", "effects", "layer"):
+    for name in ("explore", "effects", "layer", "changed"):
         api_name = name if name == "explore" else f"explore_{name}"
         gr.api(getattr(explored, name), api_name=api_name)
+    gr.api(train_live, api_name="train", concurrency_limit=TRAININGS)
     script, style = component_files()
     offered = [
         {"name": loaded.name, "task": task_of(loaded.model), "examples": examples_of(loaded)} for loaded in models

@@ -149,6 +149,81 @@ def test_an_answer_of_one_s_own_is_shown_token_by_token_with_its_rank(browser, a
         expect(explorer.locator(".bars .chosen .name")).to_have_text(re.compile("^Ju"))
 
 
+def test_a_head_that_is_switched_off_changes_what_stands_beside_the_original(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1").click(force=True)
+        beside = explorer.locator(".beside")
+        expect(beside.locator(".verdict")).to_contain_text("%")
+        expect(explorer.locator(".off-heads")).to_contain_text("cross-attention 2.1 off")
+        one_off = beside.locator("tbody").inner_text()
+        for part in ("Positions of the encoder", "Causal mask"):
+            explorer.get_by_label(part).uncheck()
+        expect(beside.locator("tbody")).not_to_have_text(one_off)
+        beside.get_by_role("button", name="Show it above").click()
+        expect(explorer.locator(".stage")).to_have_css("outline-style", "solid")
+        explorer.get_by_role("button", name="Everything on again").click()
+        expect(beside).to_be_hidden()
+
+
+def test_a_weight_that_is_set_is_shown_beside_the_original(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:")).click()
+        explorer.get_by_label("Attention weight").fill("100")
+        expect(explorer.locator(".off-heads")).to_contain_text("100 %")
+        expect(explorer.locator(".verdict")).to_be_visible()
+
+
+def test_a_link_brings_back_what_was_seen(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        explorer.get_by_label("Text to translate").fill("July 4")
+        explorer.get_by_label("Text to translate").press("Enter")
+        expect(page).to_have_url(re.compile("July%204"))
+        explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1").click(force=True)
+        expect(explorer.locator(".verdict")).to_be_visible()
+        link, verdict = page.url, explorer.locator(".verdict").inner_text()
+    with visit(browser, link) as page:
+        explorer = opened(page)
+        expect(explorer.get_by_label("Text to translate")).to_have_value("July 4")
+        expect(explorer.locator(".verdict")).to_have_text(verdict)
+
+
+def test_page_picture_and_data_can_be_taken_along(browser, address, tmp_path):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        for button, begin in [("Page (HTML)", b"<!doctype"), ("Picture (PNG)", b"\x89PNG"), ("All data (JSON)", b"{"),
+                              ("These weights (CSV)", b'"attention"')]:  # fmt: skip
+            with page.expect_download() as download:
+                explorer.get_by_role("button", name=button).click()
+            file = tmp_path / download.value.suggested_filename
+            download.value.save_as(file)
+            assert file.read_bytes().startswith(begin)
+        answer = explorer.locator(".answer").first.inner_text()
+    with visit(browser, (tmp_path / "explorer.html").as_uri()) as page:
+        explorer = opened(page)
+        expect(explorer.locator(".answer").first).to_have_text(answer)
+        explorer.get_by_role("button", name="Feed-forward, encoder layer 2: open").click()
+        expect(explorer.locator("section.box")).to_contain_text("max(0, H)")
+
+
+@SCREENS
+def test_one_learns_before_one_s_eyes(browser, address, size):
+    with visit(browser, address, size) as page:
+        explorer = opened(page)
+        explorer.get_by_role("button", name="Train watch one learn").click()
+        train = explorer.locator(".train")
+        expect(train.locator(".squares canvas")).to_have_count(4)
+        expect(train.locator(".digits")).to_contain_text("314159")
+        train.get_by_role("button", name="2", exact=True).click()
+        expect(train.locator(".squares canvas")).to_have_count(2)
+        train.get_by_role("button", name="Stop").click()
+        expect(train.get_by_role("button", name="Train again")).to_be_visible()
+        explorer.get_by_role("button", name="Translate translator").click()
+        expect(explorer.locator(".map svg")).to_be_visible()
+
+
 def test_what_is_wrong_is_told_and_the_picture_stays(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
@@ -182,6 +257,13 @@ def test_the_api_gives_what_the_page_draws_and_refuses_calmly(models):
         assert len(effects) == 24
         layer = client.predict(0, "July 4", None, None, "decoder", 1, api_name="/explore_layer")
         assert {step["part"] for step in layer} >= {"self-attention", "cross-attention", "feed-forward"}
+        off = client.predict(0, "July 4", {"layers_off": [["decoder", 1]]}, api_name="/explore_changed")
+        assert len(off["same"]) == len(found["steps"]) and off["same"] != found["steps"]
+        with pytest.raises(Exception, match="Nothing can be changed by heads"):
+            client.predict(0, "July 4", {"heads": 1}, api_name="/explore_changed")
+        frames = client.submit(2, api_name="/train")
+        assert len(next(frames)["attention"]) == 2
+        frames.cancel()
         for wrong, message in [
             ((7, "July"), "models 0 to 2"),
             ((0, " "), "Please type something"),

@@ -17,6 +17,7 @@ from vanilla_transformer import (
     VanillaTransformerForTokenClassification,
 )
 from vanilla_transformer.inside import Changes, explore, explore_data
+from vanilla_transformer.inside.explore import compare_data
 
 
 def encoder_with(head, **fields):
@@ -93,14 +94,16 @@ def test_a_forced_answer_is_shown_token_by_token_with_its_rank(task):
 
 @TASKS
 @torch.no_grad()
-def test_the_lens_ends_with_the_answer_and_begins_without_any_layer(task):
+def test_the_lens_shows_what_fewer_layers_would_answer_and_ends_with_the_answer(task):
     model, tokenizer, data = explored(task, effects=False, values=False)
     stack = model.base_model.decoder if task == "translate" else model.base_model
     assert len(data["lens"]) == len(stack.layers) + 1
     assert [place["p"] for place in data["lens"][-1]] == pytest.approx([step["p"] for step in data["steps"]], abs=2e-5)
-    del stack.layers[:]
-    bare = explore_data(model, tokenizer, TEXT, own_ids(data), CONTEXT, effects=False, values=False)
-    assert [place["top"] for place in data["lens"][0]] == [step["top"][:3] for step in bare["steps"]]
+    del stack.layers[1:]
+    shorter = explore_data(model, tokenizer, TEXT, own_ids(data), CONTEXT, effects=False, values=False)
+    for place, step in zip(data["lens"][1], shorter["steps"], strict=True):
+        assert [option["id"] for option in place["top"]] == [option["id"] for option in step["top"][:3]]
+        assert place["top"][0]["p"] == pytest.approx(step["top"][0]["p"], abs=2e-5)
 
 
 def test_the_effect_of_a_head_is_the_loss_of_log_probability_without_it():
@@ -123,6 +126,18 @@ def test_with_changes_the_model_decodes_anew():
         other = explore_data(model, tokenizer, TEXT, changes=changes, effects=False, values=False)
         assert other["steps"] != data["steps"]
         assert [step["rank"] for step in other["steps"]] == [1] * len(other["steps"]) or changes.causal_off
+
+
+@torch.no_grad()
+def test_beside_each_other_stand_the_new_answer_and_the_old_one_s_new_probabilities():
+    model, tokenizer, data = explored("translate", effects=False, values=False)
+    off = Changes(heads_off={("cross", 1, 0)}, positions_off={"encoder"})
+    found = compare_data(model, tokenizer, TEXT, off)
+    anew = explore_data(model, tokenizer, TEXT, changes=off, effects=False, values=False)
+    assert found["changed"] == anew
+    forced = explore_data(model, tokenizer, TEXT, own_ids(data), changes=off, effects=False, values=False)
+    assert [step["chosen"] for step in found["same"]] == [step["chosen"] for step in data["steps"]]
+    assert [step["p"] for step in found["same"]] == pytest.approx([step["p"] for step in forced["steps"]], abs=1e-5)
 
 
 @torch.no_grad()

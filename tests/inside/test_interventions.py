@@ -8,7 +8,7 @@ import torch
 from family import decoder_only, encoder_decoder, encoder_only, tokens
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.inside import Changes, changed
-from vanilla_transformer.inside.interventions import UNCHANGED, Weight, attentions_of
+from vanilla_transformer.inside.interventions import UNCHANGED, Weight, attentions_of, changes_from
 
 
 MAKERS = {
@@ -187,3 +187,40 @@ def test_each_row_of_a_batch_may_have_changes_of_its_own(family):
 def test_what_a_model_does_not_have_is_named(changes, message):
     with pytest.raises(ValueError, match=message), changed(made("decoder-only"), changes):
         pass
+
+
+def test_changes_come_from_json_as_they_are_written():
+    changes = changes_from(
+        {
+            "heads_off": [["cross", 0, 1]],
+            "residuals_off": [["decoder", 1, "feed-forward"]],
+            "positions_off": ["encoder"],
+            "causal_off": True,
+            "weights": [["cross", 0, 1, 2, 3, 0.5]],
+        }
+    )
+    assert changes == Changes(
+        heads_off=frozenset({("cross", 0, 1)}),
+        residuals_off=frozenset({("decoder", 1, "feed-forward")}),
+        positions_off=frozenset({"encoder"}),
+        causal_off=True,
+        weights=(Weight("cross", 0, 1, 2, 3, 0.5),),
+    )
+    assert not changes_from(None) and changes_from({}) == UNCHANGED
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"heads": []},
+        {"heads_off": [["cross", 0]]},
+        {"heads_off": [[0, "cross", 1]]},
+        {"heads_off": [["cross", None, 1]]},
+        {"layers_off": 3},
+        {"weights": [[]]},
+        {"weights": [["cross", 0, 0, 0, 0, "much"]]},
+    ],
+)
+def test_what_is_no_change_is_refused(wishes):
+    with pytest.raises(ValueError, match=r"Changes come as|Nothing can be changed"):
+        changes_from(wishes)

@@ -94,6 +94,17 @@ def described_steps(reading: Reading, scores: Tensor) -> list[dict]:
     return steps
 
 
+def with_text_so_far(steps: list[dict], reading: Reading, tokenizer: PreTrainedTokenizerBase) -> list[dict]:
+    """In the steps of a model that writes, what is written after each; half a character is left out."""
+    begin = [] if reading.task == "translate" else reading.source[:1]
+    if reading.task in ("translate", "generate"):
+        chosen = [step["chosen"] for step in steps]
+        for i, step in enumerate(steps, start=1):
+            text = str(tokenizer.decode([*begin, *chosen[:i]], skip_special_tokens=True))
+            step["so_far"] = text.rstrip("\ufffd")
+    return steps
+
+
 def per_mille(weights: Tensor) -> list:
     """Shares in thousandths, which need few letters."""
     return (weights * 1000).round().to(torch.int16).tolist()
@@ -251,13 +262,8 @@ def explore_data(
     Raises:
         ValueError: the model cannot answer that, or does not have what is to be changed.
     """
-    with changed(model, changes):
-        use_cache = not (changes.causal_off or changes.weights)
-        reading = read(model, tokenizer, text, target, context, use_cache=use_cache)
-    with changed(model, changes) as seen:
-        (scores,) = reading.scores(model(**reading.inputs))
-    choose(reading, scores)
-    kinds, heads = described_attention(seen.attention, reading, set(tokenizer.all_special_ids))
+    reading, scores, attention = settled(model, tokenizer, text, target, context, changes)
+    kinds, heads = described_attention(attention, reading, set(tokenizer.all_special_ids))
     data: dict[str, Any] = {
         "model": described_model(model, reading),
         "text": text,
@@ -265,7 +271,7 @@ def explore_data(
         "source": tokens_of(tokenizer, reading.source),
         "target": reading.target and tokens_of(tokenizer, reading.target),
         "written": reading.written,
-        "steps": described_steps(reading, scores),
+        "steps": with_text_so_far(described_steps(reading, scores), reading, tokenizer),
         "answer": answer(reading, tokenizer, text, context),
         "hypotheses": [
             {"text": words, "score": round(score, 4), "ids": ids} for words, score, ids in reading.hypotheses
@@ -283,6 +289,48 @@ def explore_data(
             for layer in range(len(modules.layers))
         }
     return data
+
+
+@torch.inference_mode()
+def settled(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    target: str | Sequence[int] | None = None,
+    context: str | None = None,
+    changes: Changes = UNCHANGED,
+) -> tuple[Reading, Tensor, dict[tuple[str, int], Tensor]]:
+    """A text with the model's answer, the scores (places, options), and its attention by kind and layer."""
+    with changed(model, changes) as seen:
+        use_cache = not (changes.causal_off or changes.weights)
+        reading = read(model, tokenizer, text, target, context, use_cache=use_cache)
+        (scores,) = reading.scores(model(**reading.inputs))
+    choose(reading, scores)
+    return reading, scores, seen.attention
+
+
+@torch.inference_mode()
+def compare_data(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    changes: Changes,
+    target: str | Sequence[int] | None = None,
+    context: str | None = None,
+) -> dict[str, Any]:
+    """A changed model beside the model as it is.
+
+    Returns:
+        "changed": what the changed model says, as `explore_data` gives it; "same": the steps of what the model as it
+        is says, with the probabilities that the changed model gives them.
+
+    Raises:
+        ValueError: see `explore_data`.
+    """
+    reading, *_ = settled(model, tokenizer, text, target, context)
+    (scores,) = forward_variants(model, reading, [changes])
+    answer = explore_data(model, tokenizer, text, target, context, changes, effects=False, values=False)
+    return {"changed": answer, "same": described_steps(reading, scores)}
 
 
 def described_effects(effects: dict[tuple[str, int, int], float]) -> list[dict]:

@@ -1,64 +1,71 @@
 // The explorer: a model's forward pass on one text, alive. It is drawn from the data that explore.py makes, needs no
-// other file and no other host, and lives in a shadow root, so that no page's style reaches it.
+// other file and no other host, and lives in a shadow root, so that no page's style reaches it. All of it is one
+// function, so that a saved page can hold its text.
 //
 //     mountExplorer(place, {style, data})    a picture of its own, as notebooks show it
 //     mountExplorer(place, {style, host})    one that asks a server: see demo/explorer.py
 //
 // One direction: a wish changes `state`, `show` draws what depends on it.
-
-const SVG_TAGS = new Set("svg g path rect circle text title line".split(" "));
-
-/** An element with attributes, of which functions are listeners, and children. What is null or false is left out. */
-function make(tag, attributes = {}, ...children) {
-  const element = SVG_TAGS.has(tag)
-    ? document.createElementNS("http://www.w3.org/2000/svg", tag)
-    : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === "function") element.addEventListener(name, value);
-    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
-  }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
-  return element;
-}
-
-const KINDS = {
-  encoder: { name: "encoder self-attention", short: "text → text", color: "var(--blue)" },
-  cross: { name: "cross-attention", short: "answer → text", color: "var(--purple)" },
-  decoder: { name: "masked self-attention", short: "answer → answer", color: "var(--green)" },
-};
-const TRAITS = {
-  previous: "one before",
-  itself: "its own place",
-  next: "one after",
-  onward: "on in source order",
-  same: "same token",
-  special: "special tokens",
-};
-const TASKS = {
-  translate: ["Translate", "Text to translate", "The translation"],
-  generate: ["Write on", "Text to go on from", "How it goes on"],
-  fill: ["Fill in", "Text with a blank, ___", "Filled in"],
-  classify: ["Classify", "Text", "The class"],
-  tag: ["Tag", "Text", "The tags"],
-  answer: ["Answer", "Question", "The answer"],
-};
-const ROW = 30; // height of a token
-
-const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-/** A token as it is written: without the space before it, which most have. */
-const visible = (text) => text.trim() || text.replaceAll(" ", "␣").replaceAll("\n", "⏎") || "∅";
-const percent = (p) => (p >= 0.9995 ? "100 %" : p >= 0.1 ? `${(100 * p).toFixed(1)} %` : p >= 0.0001 ? `${(100 * p).toPrecision(2)} %` : "< 0.01 %");
-const shortened = (text, most = 13) => {
-  const letters = [...new Intl.Segmenter().segment(text)].map((part) => part.segment);
-  return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : text;
-};
-
 function mountExplorer(place, { style, data = null, host = null }) {
+  const SVG_TAGS = new Set("svg g path rect circle text title line".split(" "));
+
+  /** An element with attributes, of which functions are listeners, and children. What is null or false is left out. */
+  function make(tag, attributes = {}, ...children) {
+    const element = SVG_TAGS.has(tag)
+      ? document.createElementNS("http://www.w3.org/2000/svg", tag)
+      : document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (typeof value === "function") element.addEventListener(name, value);
+      else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+    }
+    element.append(...present(children));
+    return element;
+  }
+
+  const present = (children) => children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+  /** Give an element other children. */
+  const fill = (element, ...children) => element.replaceChildren(...present(children));
+
+  const KINDS = {
+    encoder: { name: "encoder self-attention", short: "text → text", color: "var(--blue)" },
+    cross: { name: "cross-attention", short: "answer → text", color: "var(--purple)" },
+    decoder: { name: "masked self-attention", short: "answer → answer", color: "var(--green)" },
+  };
+  const TRAITS = {
+    previous: "one before",
+    itself: "its own place",
+    next: "one after",
+    onward: "on in source order",
+    same: "same token",
+    special: "special tokens",
+  };
+  const TASKS = {
+    translate: ["Translate", "Text to translate", "The translation"],
+    generate: ["Write on", "Text to go on from", "How it goes on"],
+    fill: ["Fill in", "Text with a blank, ___", "Filled in"],
+    classify: ["Classify", "Text", "The class"],
+    tag: ["Tag", "Text", "The tags"],
+    answer: ["Answer", "Question", "The answer"],
+  };
+  const ROW = 30; // height of a token
+
+  const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+  const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+  /** A token as it is written: without the space before it, which most have. */
+  const visible = (text) => text.trim() || text.replaceAll(" ", "␣").replaceAll("\n", "⏎") || "∅";
+  const percent = (p) => (p >= 0.9995 ? "100 %" : p >= 0.1 ? `${(100 * p).toFixed(1)} %` : p >= 0.0001 ? `${(100 * p).toPrecision(2)} %` : "< 0.01 %");
+  const shortened = (text, most = 13) => {
+    const letters = [...new Intl.Segmenter().segment(text)].map((part) => part.segment);
+    return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : text;
+  };
+
   const root = place.shadowRoot ?? place.attachShadow({ mode: "open" });
   const still = matchMedia("(prefers-reduced-motion: reduce)");
   const state = {
-    data: null, // of the model as it is
+    data: null, // that is drawn
+    own: null, // of the model as it is
+    beside: null, // {title, data, same}: a changed model, or another one
+    changes: null, // what is switched off
     request: null, // what it was asked for
     kinds: new Set(), // of attention that are drawn
     layer: 0,
@@ -73,7 +80,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
     asked: 0,
   };
   const parts = Object.fromEntries(
-    "top stage player map flow output box heads lens".split(" ").map((name) => [name, make("section", { class: name })]),
+    "top player map flow output box broken beside heads lens save train".split(" ").map((name) => [name, make("section", { class: name })]),
   );
   const live = make("p", { class: "unseen", "aria-live": "polite" });
   const message = make("p", { class: "message", role: "alert", hidden: true });
@@ -82,11 +89,13 @@ function mountExplorer(place, { style, data = null, host = null }) {
     { class: "explorer" },
     parts.top,
     message,
-    make("div", { class: "whole", hidden: true }, parts.player, make("div", { class: "stage" }, parts.map, parts.flow, parts.output), parts.box, parts.heads, parts.lens),
+    make("div", { class: "whole", hidden: true }, parts.player, make("div", { class: "stage" }, parts.map, parts.flow, parts.output), parts.box, parts.broken, parts.beside, parts.heads, parts.lens, parts.save),
+    parts.train,
     live,
   );
-  root.replaceChildren(make("style", {}, style), frame);
+  fill(root, make("style", {}, style), frame);
   const whole = frame.querySelector(".whole");
+  parts.train.hidden = true;
 
   // --------------------------------------------------------------------------------------------------------------- //
   // Light and dark, motion
@@ -196,7 +205,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
     pause();
     state.phase = phases().length - 1;
     state.revealed = Infinity;
-    show("player", "flow", "map", "output");
+    show("player", "flowing", "mapping", "output");
   }
 
   function goTo(number) {
@@ -206,7 +215,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
     if (stack === "encoder" && growing()) state.revealed = firstWritten();
     else if (growing()) state.revealed = step + (answer ? 1 : 0);
     else state.revealed = answer ? Infinity : 0;
-    show("player", "flow", "map", "output");
+    show("player", "flowing", "mapping", "output");
   }
 
   /** One sentence that says what is seen. */
@@ -254,7 +263,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
     controls.all.disabled = state.revealed === Infinity && !state.playing;
     const label = state.playing ? "Pause" : "Play";
     if (controls.play.title !== label) {
-      controls.play.replaceChildren(state.playing ? "❚❚" : "▶");
+      fill(controls.play, state.playing ? "❚❚" : "▶");
       controls.play.title = label;
       controls.play.setAttribute("aria-label", label);
     }
@@ -276,18 +285,18 @@ function mountExplorer(place, { style, data = null, host = null }) {
     const height = tallest + 176, width = names.length * wide + (names.length - 1) * gap + 2 * left;
     const bottom = height - 76;
     const items = [];
-    const current = phases()[state.phase];
-    const isLit = (stack, layer) => state.revealed !== Infinity && current.stack === stack && current.layer === layer;
+    mapped = { lit: [], boxes: [], dots: [] };
 
     /** A box that can be opened. */
-    const box = (x, y, w, h, label, id, extra = [], lit = false, color = "var(--ink)") => {
+    const box = (x, y, w, h, label, id, extra, isLit = () => false, color = "var(--ink)") => {
       const open = () => openBox(id);
-      const chosen = state.box && id && state.box.join() === id.join();
-      return make("g", {
-        class: `box${lit ? " lit" : ""}${chosen ? " open" : ""}`, style: `--color:${color}`, tabindex: 0, role: "button",
-        "aria-label": `${label}${id[1] === null ? "" : `, ${id[0]} layer ${id[1] + 1}`}: open`,
+      const element = make("g", {
+        class: "box", style: `--color:${color}`, tabindex: 0, role: "button", "aria-label": `${label}, ${id[0]} layer ${id[1] + 1}: open`,
         click: open, keydown: (event) => { if (["Enter", " "].includes(event.key)) { event.preventDefault(); open(); } },
       }, make("rect", { x, y, width: w, height: h, rx: 6 }), extra);
+      mapped.lit.push([element, isLit]);
+      mapped.boxes.push([element, id]);
+      return element;
     };
 
     names.forEach((name, column) => {
@@ -301,19 +310,22 @@ function mountExplorer(place, { style, data = null, host = null }) {
         [make("text", { x: middle, y: bottom + 35, "text-anchor": "middle" }, `embedding + position`)]));
       for (let layer = 0; layer < stacks[name]; layer++) {
         const y = bottom - (layer + 1) * blockOf(name);
-        items.push(make("rect", { class: `layer${isLit(name, layer) ? " lit" : ""}`, x, y: y + 4, width: wide, height: blockOf(name) - 8, rx: 10 }));
+        const isLit = (now) => now.stack === name && now.layer === layer;
+        const back = make("rect", { class: "layer", x, y: y + 4, width: wide, height: blockOf(name) - 8, rx: 10 });
+        mapped.lit.push([back, isLit]);
+        items.push(back);
         items.push(make("text", { class: "tiny", x: x + 9, y: y + blockOf(name) / 2 + 3, "text-anchor": "middle" }, layer + 1));
         rows[name].toReversed().forEach(([part, kind], i) => {
-          const top = y + 9 + i * 25, lit = isLit(name, layer);
+          const top = y + 9 + i * 25;
           const extra = kind ? headDots(kind, layer, x + 18, wide - 26, top + 10.5, heads)
             : [make("text", { x: x + 18 + (wide - 26) / 2, y: top + 15, "text-anchor": "middle" }, "feed-forward")];
-          items.push(box(x + 18, top, wide - 26, 21, capital(part), [name, layer, part], extra, lit, kind ? KINDS[kind].color : "var(--grey)"));
+          items.push(box(x + 18, top, wide - 26, 21, capital(part), [name, layer, part], extra, isLit, kind ? KINDS[kind].color : "var(--grey)"));
         });
       }
       if (name === names.at(-1)) {
         items.push(box(x + 14, top - 42, wide - 28, 26, "Output: linear and softmax", [name, stacks[name] - 1, "output"],
           [make("text", { x: middle, y: top - 25, "text-anchor": "middle" }, { classify: "classes", tag: "classes", answer: "start, end" }[task()] ?? "linear + softmax")],
-          state.revealed !== Infinity && current.answer));
+          (now) => now.answer));
         items.push(make("text", { class: "small", x: middle, y: top - 66, "text-anchor": "middle" }, "Probabilities"));
       } else {
         const from = top - 10, to = bottom - 10;
@@ -321,26 +333,40 @@ function mountExplorer(place, { style, data = null, host = null }) {
       }
     });
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, style: `max-width:${width * 1.15}px`, role: "group", "aria-label": "Map of the model: each box opens" }, items);
-    parts.map.replaceChildren(
+    fill(parts.map,
       make("h2", {}, "The model"),
       make("p", { class: "note" }, `${plural(state.data.model.parameters, "parameter")}, ${plural(heads, "head")}, ${norm}-norm. Each dot is a head, the brighter the surer it looks. Open a box to see its numbers.`),
       svg,
     );
+    updateMap();
   }
 
-  /** The heads of an attention: how sure each is of where the token looks that is looking. */
+  let mapped = null; // elements of the map, and what they stand for
+
+  /** Light up what runs, and the heads that are sure of where the token looks that is looking. */
+  function updateMap() {
+    const now = phases()[state.phase];
+    for (const [element, isLit] of mapped.lit) element.classList.toggle("lit", state.revealed !== Infinity && isLit(now));
+    for (const [element, id] of mapped.boxes) element.classList.toggle("open", state.box?.join() === id.join());
+    for (const [element, kind, layer, head] of mapped.dots) {
+      const query = queryOf(kind);
+      const sure = query === null ? 0.15 : Math.max(...weights(kind, layer, head)[query]) / 1000;
+      element.style.fillOpacity = 0.12 + 0.88 * sure;
+      element.classList.toggle("chosen", state.head === head && state.layer === layer && state.kinds.has(kind));
+    }
+  }
+
+  /** The heads of an attention. */
   function headDots(kind, layer, x, width, y, heads) {
-    const query = queryOf(kind);
     const distance = Math.min(15, width / heads), start = x + width / 2 - (distance * (heads - 1)) / 2;
     return Array.from({ length: heads }, (_, head) => {
-      const sure = query === null ? null : Math.max(...weights(kind, layer, head)[query]) / 1000;
-      const chosen = state.head === head && state.layer === layer && state.kinds.has(kind);
       const name = `${capital(KINDS[kind].name)}, layer ${layer + 1}, head ${head + 1}`;
-      return make("circle", {
-        class: chosen ? "dot chosen" : "dot", cx: start + head * distance, cy: y, r: Math.min(4.6, distance * 0.4),
-        style: `fill-opacity:${sure === null ? 0.25 : 0.12 + 0.88 * sure}`,
+      const dot = make("circle", {
+        class: "dot", cx: start + head * distance, cy: y, r: Math.min(4.6, distance * 0.4),
         click: (event) => { event.stopPropagation(); pickHead(kind, layer, head); },
       }, make("title", {}, name));
+      mapped.dots.push([dot, kind, layer, head]);
+      return dot;
     });
   }
 
@@ -378,30 +404,60 @@ function mountExplorer(place, { style, data = null, host = null }) {
     });
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, style: `max-width:${width * 1.15}px`, role: "group", "aria-label": "Tokens, and whom each looks at" }, arcs, groups);
     const pick = (label, values, value, set) => make("div", { class: "segments", role: "group", "aria-label": label }, make("span", {}, label),
-      values.map(([key, text]) => make("button", { type: "button", "aria-pressed": String(key === value), click: () => { pause(); set(key); } }, text)));
+      values.map(([key, text]) => {
+        const button = make("button", { type: "button", click: () => { pause(); set(key); } }, text);
+        pressed.push([button, () => value() === key]);
+        return button;
+      }));
+    pressed = [];
     const layers = Array.from({ length: mostLayers() }, (_, i) => [i, String(i + 1)]);
     const heads = [["mean", "all"], ...Array.from({ length: state.data.model.heads }, (_, i) => [i, String(i + 1)])];
-    parts.flow.replaceChildren(
+    fill(parts.flow,
       make("h2", {}, "Who looks at whom"),
-      make("div", { class: "legend" }, state.data.attention.map(({ kind }) => make("button", {
-        type: "button", style: `--color:${KINDS[kind].color}`, "aria-pressed": String(state.kinds.has(kind)), title: capital(KINDS[kind].name),
-        click: () => { state.kinds.has(kind) ? state.kinds.delete(kind) : state.kinds.add(kind); show("flow", "map"); },
-      }, twoStacks() ? `${capital(KINDS[kind].short)}` : capital(KINDS[kind].name.replace(/^encoder /, ""))))),
-      pick("Layer", layers, state.layer, (layer) => { state.layer = layer; show("flow", "map"); }),
-      pick("Head", heads, state.head, (head) => { state.head = head; show("flow", "map", "box"); }),
+      make("div", { class: "legend" }, state.data.attention.map(({ kind }) => {
+        const name = twoStacks() ? KINDS[kind].short : KINDS[kind].name.replace(/^encoder /, "");
+        const button = make("button", {
+          type: "button", style: `--color:${KINDS[kind].color}`, title: capital(KINDS[kind].name),
+          click: () => { state.kinds.has(kind) ? state.kinds.delete(kind) : state.kinds.add(kind); chose(); },
+        }, capital(name));
+        pressed.push([button, () => state.kinds.has(kind)]);
+        return button;
+      })),
+      pick("Layer", layers, () => state.layer, (layer) => { state.layer = layer; chose(); }),
+      pick("Head", heads, () => state.head, (head) => { state.head = head; chose(); }),
       make("div", { class: "scroll" }, svg),
       table("These weights as a table", flowTables),
     );
+    updateFlow();
+  }
+
+  let pressed = []; // buttons, and whether each is
+
+  /** After another layer, head or kind of attention was chosen. */
+  function chose() {
+    forgetTable();
+    show("flowing", "mapping", "box", "broken", "heads");
+  }
+
+  /** What a table shows has changed: it is made anew when it is opened. */
+  const forgetTable = () => {
+    const details = parts.flow.querySelector(".table");
+    details.open = false;
+    details.querySelector(".scroll")?.remove();
+  };
+
+  function updateFlow() {
+    for (const [button, isPressed] of pressed) button.setAttribute("aria-pressed", String(isPressed()));
     drawArcs();
   }
 
   function chip(column, token, index) {
     const { chip: chipWidth, x: { [column]: x } } = geometry, y = geometry.y(index) - ROW / 2 + 2;
-    const over = (on) => () => { state.hover = on ? { column, index } : null; drawArcs(); if (!state.playing) drawMap(); };
+    const over = (on) => () => { state.hover = on ? { column, index } : null; drawArcs(); updateMap(); };
     const step = state.data.steps.findIndex((each) => each.token === index && column === answers());
     const choose = () => {
       pause();
-      if (step >= 0) { state.step = step; state.hover = null; show("flow", "map", "output", "lens"); } else { state.hover = { column, index }; drawArcs(); drawMap(); }
+      if (step >= 0) { Object.assign(state, { step, hover: null }); show("flowing", "mapping", "output", "lens", "broken"); } else { state.hover = { column, index }; drawArcs(); updateMap(); }
     };
     const label = task() === "tag" && step >= 0 ? state.data.steps[step].text : "";
     const name = visible(token.text);
@@ -439,12 +495,12 @@ function mountExplorer(place, { style, data = null, host = null }) {
       if (query === null && twoStacks() && hidden === Infinity && token) continue; // the encoder rests while the decoder writes
       for (const [q, row] of rows) row.forEach((thousandths, key) => {
         const weight = thousandths / 1000;
-        if (weight < (query === null ? 0.1 : 0.012)) return;
+        if (weight < (query === null ? Math.min(0.1, Math.max(...row) / 1000) : 0.012)) return;
         paths.push(arc(kind, from, q + ahead, to, key, weight, query === null));
         if (query !== null) tint.set(`${to} ${key}`, { weight: Math.max(weight, tint.get(`${to} ${key}`)?.weight ?? 0), kind });
       });
     }
-    arcs.replaceChildren(...paths);
+    fill(arcs, ...paths);
     for (const [name, list] of Object.entries(chips)) list.forEach((element, index) => {
       const seen = tint.get(`${name} ${index}`);
       element.classList.toggle("away", !there(name, index));
@@ -510,7 +566,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
     });
     const pending = growing() && state.revealed <= state.step;
     parts.output.classList.toggle("pending", pending);
-    parts.output.replaceChildren(
+    fill(parts.output,
       make("h2", {}, "What comes out"),
       make("p", { class: "answer", lang: "und" }, answerText()),
       ...content.flat(),
@@ -528,36 +584,43 @@ function mountExplorer(place, { style, data = null, host = null }) {
 
   /** The answer as far as it is written. */
   function answerText() {
-    const { steps, source, written } = state.data;
+    const { steps, written } = state.data;
     if (!growing()) return state.revealed === Infinity || phases()[state.phase].answer ? state.data.answer : "…";
     if (state.revealed === Infinity) {
       if (task() === "translate" || !written) return state.data.answer;
-      const own = source.slice(source.length - written);
-      return [source.slice(0, source.length - written).filter((token) => !token.special).map((token) => token.text).join(""), make("mark", {}, own.filter((token) => !token.special).map((token) => token.text).join(""))];
+      const [begun] = state.data.answer.startsWith(state.data.text) ? [state.data.text] : [""];
+      return [begun, make("mark", {}, state.data.answer.slice(begun.length))];
     }
-    const done = steps.slice(0, Math.max(state.revealed, task() === "generate" ? firstWritten() : 0));
-    return [task() === "generate" && !source[0].special ? source[0].text : "", done.map((step) => (step.chosen === state.data.model.eos ? "" : step.text)).join(""), make("span", { class: "caret" })];
+    const done = Math.max(state.revealed, firstWritten());
+    return [done ? steps[done - 1].so_far : "", make("span", { class: "caret" })];
   }
 
   // --------------------------------------------------------------------------------------------------------------- //
   // A box, open: equations with numbers, shapes and the line of code
   // --------------------------------------------------------------------------------------------------------------- //
 
+  const layerOf = (stack, layer) => host.layer({ ...state.request, target: writtenIds(state.own), stack, layer });
+
   async function openBox(id) {
     pause();
+    if (state.data !== state.own) {
+      view(state.own); // recorded is the model as it is
+      show(...Object.keys(DRAW));
+    }
     state.box = state.box?.join() === id.join() ? null : id;
     if (state.box && id[2].endsWith("attention")) {
       state.kinds = new Set([id[2] === "cross-attention" ? "cross" : id[0]]);
       state.layer = id[1];
-      drawFlow();
+      forgetTable();
+      updateFlow();
     }
-    drawMap();
-    parts.box.replaceChildren(state.box ? make("p", { class: "note" }, "The numbers come …") : "");
+    updateMap();
+    fill(parts.box, state.box ? make("p", { class: "note" }, "The numbers come …") : "");
     if (!state.box) return;
     const name = `${id[0]} ${id[1]}`;
     const values = (state.data.values ??= {});
     try {
-      values[name] ??= await host.layer({ ...state.request, target: writtenIds(), stack: id[0], layer: id[1] });
+      values[name] ??= await layerOf(id[0], id[1]);
     } catch (error) {
       return complain(error);
     }
@@ -565,15 +628,19 @@ function mountExplorer(place, { style, data = null, host = null }) {
     parts.box.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
   }
 
-  const writtenIds = () => (task() === "translate" ? state.data.steps.map((step) => step.chosen) : task() === "generate" ? state.data.source.slice(state.data.source.length - state.data.written).map((token) => token.id) : null);
+  /** What a model that writes has written, as ids; null of others. */
+  function writtenIds({ model, steps, source, written }) {
+    if (model.task === "translate") return steps.map((step) => step.chosen);
+    return model.task === "generate" ? source.slice(source.length - written).map((token) => token.id) : null;
+  }
 
   function drawBox() {
-    if (!state.box) return parts.box.replaceChildren();
+    if (!state.box) return fill(parts.box);
     const [stack, layer, part] = state.box;
     const steps = (state.data.values?.[`${stack} ${layer}`] ?? []).filter((step) => step.part === part);
     const title = part === "embedding" ? `What enters the ${stack}` : part === "output" ? "What leaves the last layer" : `${capital(part)}, ${stack} layer ${layer + 1}`;
-    parts.box.replaceChildren(
-      make("header", {}, make("h2", {}, title), make("button", { type: "button", class: "round", "aria-label": "Close", click: () => { state.box = null; drawBox(); drawMap(); } }, "×")),
+    fill(parts.box,
+      make("header", {}, make("h2", {}, title), make("button", { type: "button", class: "round", "aria-label": "Close", click: () => { state.box = null; drawBox(); updateMap(); } }, "×")),
       make("div", { class: "steps" }, steps.map(stepCard)),
     );
   }
@@ -596,7 +663,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
     const shape = step.axes.map((axis, i) => `${axis} ${step.shape[i]}`).join(" × ");
     return make("article", {},
       make("h3", {}, capital(step.name)), make("p", { class: "equation" }, step.equation),
-      make("p", { class: "note" }, shape, hasHeads ? ` · head ${head + 1} is shown` : "", step.source ? make("code", {}, step.source) : null),
+      make("p", { class: "note" }, shape, hasHeads ? `, here head ${head + 1}` : "", step.source ? make("code", {}, step.source) : null),
       make("div", { class: "scroll" }, make("table", {}, wide ? make("thead", {}, make("tr", {}, make("th"), values[0].map((_, j) => make("th", { scope: "col" }, label("keys", j))))) : null,
         make("tbody", {}, values.map((row, i) => make("tr", {}, make("th", { scope: "row" }, label(axes[0], i)), row.map(cell), row.length < step.shape.at(-1) ? make("td", { class: "more" }, "…") : null))))));
   }
@@ -614,21 +681,25 @@ function mountExplorer(place, { style, data = null, host = null }) {
   }
 
   function drawHeads() {
-    const { attention: kinds, effects, heads, steps } = state.data;
+    const { attention: kinds, heads } = state.data, { effects } = state.own;
     const most = Math.max(1e-9, ...(effects ?? []).map(({ effect }) => Math.abs(effect)));
     const cell = (kind, layer, head) => {
       const numbers = headOf(heads, kind, layer, head), worth = headOf(effects, kind, layer, head);
       const bar = make("span", { class: "worth" }, make("span", {}));
       if (worth) Object.assign(bar.firstChild.style, { width: `${(100 * Math.abs(worth.effect)) / most}%`, background: `var(--${worth.effect < 0 ? "orange" : "blue"})` });
       const effect = worth ? `, worth ${worth.effect.toFixed(3)}` : "";
-      return make("button", {
+      const off = make("button", {
+        type: "button", class: "off", "aria-pressed": String(isOff("heads_off", [kind, layer, head])), title: "Switch this head off",
+        "aria-label": `Switch off ${KINDS[kind].name}, layer ${layer + 1}, head ${head + 1}`, click: () => toggle("heads_off", [kind, layer, head]),
+      }, "⏻");
+      return make("div", { class: "cell" }, host ? off : null, make("button", {
         type: "button", class: "head", "data-at": `${kind} ${layer} ${head}`, "aria-pressed": String(state.head === head && state.layer === layer && state.kinds.has(kind) && state.kinds.size === 1),
         "aria-label": `${capital(KINDS[kind].name)}, layer ${layer + 1}, head ${head + 1}: ${trait(numbers)}${effect}`,
         click: () => { pickHead(kind, layer, head); parts.flow.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" }); },
-      }, make("canvas", { "aria-hidden": "true" }), make("span", { class: "trait" }, make("b", {}, head + 1), " ", trait(numbers)), bar);
+      }, make("canvas", { "aria-hidden": "true" }), make("span", { class: "trait" }, make("b", {}, head + 1), " ", trait(numbers)), bar));
     };
     const best = (effects ?? []).slice(0, 5).filter(({ effect }) => Math.abs(effect) > 1e-4);
-    parts.heads.replaceChildren(
+    fill(parts.heads,
       make("h2", {}, "All heads at a glance"),
       make("p", { class: "note" }, "Each square is a head: its rows look at its columns. Under it, what it mostly looks at, and as a bar, what it is worth: how much less probable the answer gets when it is switched off (orange: more probable). Click one to open it above."),
       best.length ? make("p", { class: "ranking" }, make("b", {}, "Worth most: "), best.map(({ kind, layer, head, effect }) =>
@@ -642,28 +713,31 @@ function mountExplorer(place, { style, data = null, host = null }) {
     paintHeads();
   }
 
-  /** The squares, one pixel for each weight. */
-  function paintHeads() {
-    const probe = make("span", {});
+  /** A picture of weights [query][key], one pixel for each. */
+  function paint(canvas, rows, color) {
+    const probe = make("span", { style: `color:${color}` });
     frame.append(probe);
+    const [red, green, blue] = getComputedStyle(probe).color.match(/[\d.]+/g).map(Number);
+    probe.remove();
+    Object.assign(canvas, { width: rows[0].length, height: rows.length });
+    const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
+    rows.flat().forEach((weight, i) => image.data.set([red, green, blue, 255 * Math.sqrt(weight / 1000)], 4 * i));
+    context.putImageData(image, 0, 0);
+  }
+
+  function paintHeads() {
     for (const button of parts.heads.querySelectorAll(".head")) {
       const [kind, layer, head] = button.dataset.at.split(" ");
-      probe.style.color = KINDS[kind].color;
-      const [red, green, blue] = getComputedStyle(probe).color.match(/[\d.]+/g).map(Number);
-      const rows = weights(kind, Number(layer), Number(head));
-      const canvas = button.querySelector("canvas");
-      Object.assign(canvas, { width: rows[0].length, height: rows.length });
-      const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
-      rows.flat().forEach((weight, i) => image.data.set([red, green, blue, 255 * Math.sqrt(weight / 1000)], 4 * i));
-      context.putImageData(image, 0, 0);
+      paint(button.querySelector("canvas"), weights(kind, Number(layer), Number(head)), KINDS[kind].color);
     }
-    probe.remove();
   }
 
   function pickHead(kind, layer, head) {
     pause();
     Object.assign(state, { kinds: new Set([kind]), layer, head, revealed: Infinity, phase: phases().length - 1 });
-    show("player", "flow", "map", "heads", "box", "output");
+    forgetTable();
+    show("player", "flowing", "mapping", "heads", "box", "output", "broken", "beside");
+    if (host) remember();
   }
 
   // --------------------------------------------------------------------------------------------------------------- //
@@ -680,12 +754,371 @@ function mountExplorer(place, { style, data = null, host = null }) {
       if (top[0].id === steps[i].chosen) td.classList.add("agrees");
       return td;
     };
-    parts.lens.replaceChildren(
+    fill(parts.lens,
       make("h2", {}, "What each layer would answer"),
       make("p", { class: "note" }, "The same model with its last layers left out: from the bottom, where only the embedding is there, to the top, where all of it is. Underlined: already the final answer."),
       make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Answers of each layer" }, make("table", {}, make("caption", { class: "unseen" }, "The most probable answer after each layer"),
-        make("thead", {}, make("tr", {}, make("th", {}), steps.map((step, i) => make("th", { scope: "col" }, make("button", { type: "button", "aria-pressed": String(i === state.step), click: () => { pause(); state.step = i; state.hover = null; show("flow", "map", "output", "lens"); } }, task() === "classify" ? "the text" : shortened(visible(task() === "tag" ? state.data.source[step.token].text : step.text), 12)))))),
+        make("thead", {}, make("tr", {}, make("th", {}), steps.map((step, i) => make("th", { scope: "col" }, make("button", { type: "button", "aria-pressed": String(i === state.step), click: () => { pause(); Object.assign(state, { step: i, hover: null }); show("flowing", "mapping", "output", "lens", "broken"); } }, task() === "classify" ? "the text" : shortened(visible(task() === "tag" ? state.data.source[step.token].text : step.text), 12)))))),
         make("tbody", {}, rows.map(({ places, layers }) => make("tr", {}, make("th", { scope: "row" }, layers === 0 ? "embedding" : `layer ${layers}`), places.map(cell)))))),
+    );
+  }
+
+  // --------------------------------------------------------------------------------------------------------------- //
+  // Break it
+  // --------------------------------------------------------------------------------------------------------------- //
+
+  const unchanged = () => ({ heads_off: [], layers_off: [], residuals_off: [], positions_off: [], causal_off: false, weights: [] });
+  const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+  const isOff = (name, item) => state.changes[name].some((each) => same(each, item));
+  const isChanged = () => !same(state.changes, unchanged());
+
+  function toggle(name, item) {
+    const list = state.changes[name];
+    state.changes[name] = isOff(name, item) ? list.filter((each) => !same(each, item)) : [...list, item];
+    breakIt();
+  }
+
+  let broke = 0;
+
+  /** Ask what the model says with its changes. */
+  async function breakIt() {
+    pause();
+    const number = ++broke, asked = state.asked;
+    show("broken", "heads");
+    remember();
+    if (!isChanged()) {
+      state.beside = null;
+      view(state.own);
+      return show(...Object.keys(DRAW));
+    }
+    message.hidden = true;
+    parts.beside.classList.add("waits");
+    try {
+      const { changed, same: steps } = await host.changed({ ...state.request, changes: state.changes });
+      if (number !== broke || asked !== state.asked) return;
+      const shown = state.data !== state.own;
+      state.beside = { title: "Changed", data: changed, same: steps };
+      if (shown) {
+        view(changed);
+        show("player", "map", "flow", "output", "heads", "lens");
+      }
+      show("beside");
+    } catch (error) {
+      complain(error);
+    } finally {
+      if (number === broke) parts.beside.classList.remove("waits");
+    }
+  }
+
+  async function setBeside(model) {
+    pause();
+    state.changes = unchanged();
+    const asked = state.asked, { text, context } = state.request;
+    try {
+      const data = await host.explore({ model, text, context, target: null });
+      if (asked !== state.asked) return;
+      state.beside = { title: host.models[model].name, data, same: null };
+      show("broken", "beside", "heads");
+    } catch (error) {
+      complain(error);
+    }
+  }
+
+  function drawBroken() {
+    parts.broken.hidden = !host;
+    if (!host) return;
+    const { stacks, heads } = state.own.model;
+    const has = (stack) => ["self-attention", ...(stack === "decoder" && state.own.target ? ["cross-attention"] : []), "feed-forward"];
+    const on = (label, name, item) => make("label", { class: "toggle" }, make("input", { type: "checkbox", "aria-label": label, checked: !isOff(name, item), change: () => toggle(name, item) }));
+    const rows = Object.entries(stacks).flatMap(([stack, layers]) => Array.from({ length: layers }, (_, layer) => {
+      const name = `${stack} layer ${layer + 1}`;
+      return make("tr", {}, make("th", { scope: "row" }, capital(name)), make("td", {}, on(name, "layers_off", [stack, layer])),
+        ["self-attention", "cross-attention", "feed-forward"].map((part) => make("td", {}, has(stack).includes(part) ? on(`X added around ${part}, ${name}`, "residuals_off", [stack, layer, part]) : "")));
+    }));
+    const wide = Object.keys(stacks).map((stack) => make("label", { class: "toggle" }, make("input", { type: "checkbox", checked: !state.changes.positions_off.includes(stack), change: () => toggle("positions_off", stack) }), `Positions of the ${stack}`));
+    if (stacks.decoder) wide.push(make("label", { class: "toggle" }, make("input", { type: "checkbox", checked: !state.changes.causal_off, change: () => { state.changes.causal_off = !state.changes.causal_off; breakIt(); } }), "Causal mask"));
+    const others = host.models.map((each, i) => [each, i]).filter(([each, i]) => each.task === task() && i !== state.request.model);
+    fill(parts.broken,
+      make("h2", {}, "Break it"),
+      make("p", { class: "note" }, "Everything here is on. Switch something off, and the same model runs without it: did the answer need what it looked at? Heads have their switch in the pictures below."),
+      make("div", { class: "switches" },
+        make("div", {}, wide, make("p", { class: "off-heads" }, state.changes.heads_off.map(([kind, layer, head]) => make("button", { type: "button", title: "Switch it on again", click: () => toggle("heads_off", [kind, layer, head]) }, `${KINDS[kind].name} ${layer + 1}.${head + 1} off ×`)),
+          state.changes.weights.map((weight) => make("button", { type: "button", title: "As it was", click: () => toggle("weights", weight) }, `${KINDS[weight[0]].name} ${weight[1] + 1}.${weight[2] + 1}: “${visible(tokens(columns(weight[0]).to)[weight[4]]?.text ?? "")}” ${percent(weight[5])} ×`))), weightSetter()),
+        make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, make("th"), ["the layer", "+ X, self-attention", "+ X, cross-attention", "+ X, feed-forward"].map((text) => make("th", { scope: "col" }, text)))), make("tbody", {}, rows)))),
+      make("p", { class: "actions" }, isChanged() ? make("button", { type: "button", click: () => { state.changes = unchanged(); breakIt(); } }, "Everything on again") : null,
+        others.map(([each, i]) => make("button", { type: "button", click: () => setBeside(i) }, `Set ${each.name} beside it`))),
+    );
+  }
+
+  /** A slider for the weight with which the token that looks sees another one. */
+  function weightSetter() {
+    const [kind] = state.kinds;
+    const query = kind ? queryOf(kind) : null;
+    if (state.kinds.size !== 1 || state.head === "mean" || query === null || state.data !== state.own) return make("p", { class: "note" }, "To set an attention weight, choose one head, and a token.");
+    const { from, to, ahead } = columns(kind), row = weights(kind)[query];
+    const key = make("select", { "aria-label": "Token looked at", change: () => { slider.value = row[key.value] / 10; told.textContent = percent(slider.value / 100); } },
+      row.map((_, i) => make("option", { value: i }, `${i + 1} ${visible(tokens(to)[i].text)}`)));
+    key.value = row.indexOf(Math.max(...row));
+    const told = make("output", {}, percent(row[key.value] / 1000));
+    const slider = make("input", { type: "range", min: 0, max: 100, value: row[key.value] / 10, "aria-label": "Attention weight",
+      input: () => { told.textContent = percent(slider.value / 100); },
+      change: () => {
+        const at = [kind, state.layer, state.head, query, Number(key.value)];
+        state.changes.weights = [...state.changes.weights.filter((each) => !same(each.slice(0, 5), at)), [...at, slider.value / 100]];
+        breakIt();
+      } });
+    return make("div", { class: "setter" }, make("span", {}, `Head ${state.layer + 1}.${state.head + 1}: “${visible(tokens(from)[query + ahead].text)}” looks at`), key, slider, told);
+  }
+
+  // --------------------------------------------------------------------------------------------------------------- //
+  // Side by side
+  // --------------------------------------------------------------------------------------------------------------- //
+
+  /** Which of two lists' items are in their longest common part: two sets of indices. */
+  function common(one, other) {
+    const lengths = Array.from({ length: one.length + 1 }, () => new Array(other.length + 1).fill(0));
+    for (let i = one.length - 1; i >= 0; i--) for (let j = other.length - 1; j >= 0; j--) lengths[i][j] = one[i] === other[j] ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
+    const found = [new Set(), new Set()];
+    for (let i = 0, j = 0; i < one.length && j < other.length;) {
+      if (one[i] === other[j]) { found[0].add(i++); found[1].add(j++); } else if (lengths[i + 1][j] >= lengths[i][j + 1]) i++; else j++;
+    }
+    return found;
+  }
+
+  function drawBeside() {
+    parts.beside.hidden = !state.beside;
+    if (!state.beside) return;
+    const { title, data, same: kept } = state.beside, { own } = state;
+    const texts = [own, data].map((each) => each.steps.map((step) => step.text));
+    const shared = common(...texts);
+    const words = (each, i) => make("p", { class: "answer" }, ["translate", "generate"].includes(each.model.task)
+      ? each.steps.filter((step) => step.chosen !== each.model.eos).map((step, n) => (shared[i].has(n) ? step.text : make("mark", {}, step.text)))
+      : (own.answer === data.answer ? each.answer : make("mark", {}, each.answer)));
+    const steps = kept ?? data.steps;
+    const log = (list) => list.reduce((sum, step) => sum + Math.log(Math.max(step.p, 1e-9)), 0);
+    const stays = own.answer === data.answer;
+    const { regression } = own.model;
+    const verdict = !kept ? null : regression ? `The number goes from ${own.steps[0].p.toFixed(3)} to ${kept[0].p.toFixed(3)}.`
+      : stays ? `The answer stays. Its probability goes from ${percent(Math.exp(log(own.steps)))} to ${percent(Math.exp(log(kept)))}: whatever the missing parts looked at, this answer does not hang on it.`
+        : `The answer changes, and the old one falls from ${percent(Math.exp(log(own.steps)))} to ${percent(Math.exp(log(kept)))}: here the model did use what is missing.`;
+    const count = Math.max(own.steps.length, steps.length);
+    const value = (p) => (p === undefined ? "" : regression ? p.toFixed(3) : percent(p));
+    const rows = Array.from({ length: count }, (_, i) => {
+      const [a, b] = [own.steps[i], steps[i]];
+      const cells = kept ? [value(a?.p), value(b?.p), b?.rank.toLocaleString("en") ?? "", b ? visible(b.top[0].text) : ""] : [value(a?.p), b ? visible(b.text) : "", value(b?.p)];
+      return [a ? visible(a.text) : "", ...cells];
+    });
+    const kind = [...state.kinds][0] ?? own.attention[0].kind;
+    const square = (each) => {
+      const list = each.attention.find((item) => item.kind === kind);
+      if (!list) return null;
+      const canvas = make("canvas", { role: "img", "aria-label": `${KINDS[kind].name}, layer ${state.layer + 1}` });
+      const heads = list.weights[Math.min(state.layer, list.weights.length - 1)];
+      paint(canvas, state.head === "mean" || state.head >= heads.length ? heads[0].map((row, q) => row.map((_, k) => heads.reduce((sum, head) => sum + head[q][k], 0) / heads.length)) : heads[state.head], KINDS[kind].color);
+      return canvas;
+    };
+    const side = (name, each, i) => make("div", { class: "side" }, make("h3", {}, name), words(each, i), make("div", { class: "square" }, square(each), make("span", { class: "note" }, `${capital(KINDS[kind].name)}, layer ${state.layer + 1}`)),
+      make("button", { type: "button", "aria-pressed": String(state.data === each), click: () => { pause(); view(each); show(...Object.keys(DRAW)); parts.player.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" }); } }, state.data === each ? "Shown above" : "Show it above"));
+    fill(parts.beside,
+      make("h2", {}, "Side by side"),
+      verdict ? make("p", { class: "verdict", "aria-live": "polite" }, verdict) : "",
+      make("div", { class: "sides" }, side(host ? host.models[state.request.model].name : "As it is", own, 0), side(title, data, 1)),
+      make("div", { class: "scroll" }, grid(kept ? "The usual answer, place by place" : "The answers, place by place", kept ? ["", "as it is", "changed", "rank then", "first then"] : ["", "probability", title, "probability"], rows)),
+    );
+  }
+
+  // --------------------------------------------------------------------------------------------------------------- //
+  // A link, and files
+  // --------------------------------------------------------------------------------------------------------------- //
+
+  /** The state as the address has it. */
+  function link() {
+    const { request, layer, head, kinds, step, changes } = state;
+    const kept = { ...request, model: host.models[request.model].name, layer, head, kinds: [...kinds], step };
+    if (isChanged()) kept.changes = changes;
+    return `#explore=${encodeURIComponent(JSON.stringify(kept))}`;
+  }
+
+  const remember = () => host && history.replaceState(history.state, "", link());
+
+  function fromLink() {
+    try {
+      return JSON.parse(decodeURIComponent(location.hash.match(/^#explore=(.*)$/)?.[1] ?? "null"));
+    } catch {
+      return null;
+    }
+  }
+
+  function download(name, content, type) {
+    const url = content instanceof Blob ? URL.createObjectURL(content) : URL.createObjectURL(new Blob([content], { type }));
+    make("a", { href: url, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  }
+
+  /** A page that needs nothing else. */
+  async function savePage() {
+    for (const [stack, layers] of Object.entries(state.own.model.stacks)) for (let layer = 0; layer < layers; layer++) (state.own.values ??= {})[`${stack} ${layer}`] ??= await layerOf(stack, layer);
+    const script = (value) => JSON.stringify(value).replaceAll("<", "\\u003c");
+    const end = "</scr" + "ipt>";
+    const page = `<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>Explorer</title>\n<style>html { color-scheme: light dark; background: light-dark(#fff, #0d1117) } body { margin: 0 }</style>\n<div id="explorer"></div>\n<script>\n${mountExplorer.toString()}\nmountExplorer(document.getElementById("explorer"), {style: ${script(style)}, data: ${script(state.own)}});\n${end}\n</html>\n`;
+    download("explorer.html", page, "text/html");
+  }
+
+  /** The tokens and arcs as they are seen. */
+  async function savePicture() {
+    const shown = parts.flow.querySelector("svg"), copy = shown.cloneNode(true);
+    const originals = [shown, ...shown.querySelectorAll("*")];
+    [copy, ...copy.querySelectorAll("*")].forEach((element, i) => {
+      const seen = getComputedStyle(originals[i]);
+      for (const name of "fill fill-opacity stroke stroke-width stroke-opacity stroke-linecap font-family font-size font-weight opacity text-anchor".split(" ")) element.style.setProperty(name, seen.getPropertyValue(name));
+      element.style.animation = "none";
+    });
+    const { width, height } = shown.viewBox.baseVal;
+    Object.entries({ width: 2 * width, height: 2 * height, xmlns: "http://www.w3.org/2000/svg" }).forEach(([name, value]) => copy.setAttribute(name, value));
+    const picture = new Image();
+    picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}`;
+    await picture.decode();
+    const canvas = make("canvas", { width: 2 * width, height: 2 * height }), context = canvas.getContext("2d");
+    context.fillStyle = getComputedStyle(frame).backgroundColor;
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(picture, 0, 0);
+    canvas.toBlob((blob) => download("attention.png", blob), "image/png");
+  }
+
+  /** The weights that are drawn, a row for each query. */
+  function saveTable() {
+    const cell = (text) => `"${String(text).replaceAll('"', '""')}"`;
+    const lines = [...state.kinds].flatMap((kind) => {
+      const { from, to, ahead } = columns(kind), all = weights(kind);
+      const head = state.head === "mean" ? "mean" : state.head + 1;
+      return [["attention", "layer", "head", "looks", ...all[0].map((_, key) => tokens(to)[key].text)], ...all.map((row, query) => [KINDS[kind].name, state.layer + 1, head, tokens(from)[query + ahead].text, ...row.map((weight) => weight / 1000)])];
+    });
+    download("attention.csv", `${lines.map((line) => line.map(cell).join(",")).join("\r\n")}\r\n`, "text/csv");
+  }
+
+  function drawSave() {
+    const button = (text, act) => make("button", { type: "button", click: async (event) => {
+      try {
+        await act(event);
+      } catch (error) {
+        complain(error);
+      }
+    } }, text);
+    fill(parts.save,
+      make("h2", {}, "Take it with you"),
+      make("p", { class: "actions" },
+        host ? button("Copy link", async ({ target }) => {
+          remember();
+          await navigator.clipboard?.writeText(location.href);
+          target.textContent = navigator.clipboard ? "Copied" : "It is in the address bar";
+          setTimeout(() => { target.textContent = "Copy link"; }, 1500);
+        }) : null,
+        host ? button("Page (HTML)", savePage) : null, button("Picture (PNG)", savePicture),
+        button("All data (JSON)", () => download("explorer.json", JSON.stringify(state.data, null, 1), "application/json")), button("These weights (CSV)", saveTable)),
+    );
+  }
+
+  // --------------------------------------------------------------------------------------------------------------- //
+  // One that learns
+  // --------------------------------------------------------------------------------------------------------------- //
+
+  const lesson = { options: { heads: 4, positions: true, warmup: true, mask: true, norm: "post" }, frames: [], running: null, controls: null, picture: null };
+
+  function stopTraining() {
+    lesson.running?.stop();
+    lesson.running = null;
+  }
+
+  async function startTraining() {
+    stopTraining();
+    lesson.frames = [];
+    message.hidden = true;
+    const frames = lesson.frames;
+    const running = host.train({ ...lesson.options }, (frame) => {
+      frames.push(frame);
+      if (lesson.frames === frames && !parts.train.hidden) drawTrain();
+    });
+    lesson.running = running;
+    drawTrain();
+    try {
+      await running.ended;
+    } catch (error) {
+      if (lesson.running === running) complain(error);
+    }
+    if (lesson.running === running) {
+      lesson.running = null;
+      drawTrain();
+    }
+  }
+
+  /** What is seen in a run, and why it may fail. */
+  function moral() {
+    const { positions, warmup, mask, norm } = lesson.options, last = lesson.frames.at(-1);
+    if (!last) return "It begins …";
+    const learned = last.right > 0.9;
+    if (!positions) return "Without positions it sees a bag of digits: it knows which there are, and not where. Nothing can be written backwards.";
+    if (!mask) return "Without the causal mask it is shown what it has to write, and copies that: the loss goes to nothing. When it writes by itself there is nothing to copy, and it fails.";
+    if (learned) return `It has learned it, in ${last.step} steps: the squares have turned into anti-diagonals, since the first digit that it writes has to look at the last that it reads.`;
+    if (!warmup && lesson.running === null) return norm === "post" ? "With the full learning rate from the first step, the post-norm of the paper does not find its way. Try pre-norm, or the warm-up." : "Without warm-up it learns worse. The warm-up is what the paper does about it.";
+    if (lesson.running === null) return "It has not learned it in these steps.";
+    return last.step < 60 ? "Grey squares: it looks everywhere a little, and guesses." : "It begins to look somewhere: watch the squares.";
+  }
+
+  /** What stays while the picture changes. */
+  function drawLessonControls() {
+    const { options } = lesson;
+    lesson.controls = [];
+    const kept = (element, update) => {
+      lesson.controls.push([element, update]);
+      return element;
+    };
+    const set = (name, value) => {
+      options[name] = value;
+      startTraining();
+    };
+    const segments = (label, name, values) => make("div", { class: "segments", role: "group", "aria-label": label }, make("span", {}, label), values.map(([value, text]) =>
+      kept(make("button", { type: "button", click: () => set(name, value) }, text), (button) => button.setAttribute("aria-pressed", String(options[name] === value)))));
+    const yes = (label, name) => make("label", { class: "toggle" }, make("input", { type: "checkbox", checked: options[name], change: (event) => set(name, event.target.checked) }), label);
+    const stop = () => {
+      stopTraining();
+      drawTrain();
+    };
+    lesson.picture = make("div");
+    fill(parts.train,
+      make("h2", {}, "A Transformer learns to write six digits backwards"),
+      make("p", { class: "note" }, "One encoder layer, one decoder layer, 64 wide: it is trained on the server now, from nothing. Change something, and it begins again."),
+      make("div", { class: "switches" }, segments("Heads", "heads", [1, 2, 4, 8].map((n) => [n, String(n)])), segments("Norm", "norm", [["post", "post"], ["pre", "pre"]]), yes("Positions", "positions"), yes("Warm-up", "warmup"), yes("Causal mask", "mask"),
+        kept(make("button", { type: "button", class: "go", click: () => (lesson.running ? stop() : startTraining()) }), (button) => { button.textContent = lesson.running ? "Stop" : "Train again"; })),
+      lesson.picture,
+    );
+  }
+
+  function drawTrain() {
+    const { frames } = lesson, last = frames.at(-1);
+    const width = 520, height = 200, total = last?.steps ?? 500;
+    const x = (step) => 34 + ((width - 44) * step) / total;
+    const lossTop = Math.max(2.6, ...frames.map((each) => each.loss ?? 0));
+    const line = (name, top, color) => make("path", { class: "curve", style: `stroke:${color}`, d: frames.filter((each) => each[name] !== null).map((each, i) => `${i ? "L" : "M"} ${x(each.step).toFixed(1)} ${(10 + (height - 34) * (1 - Math.min(1, each[name] / top))).toFixed(1)}`).join(" ") });
+    const chart = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": last ? `Step ${last.step}: loss ${last.loss ?? "none yet"}, ${percent(last.right)} right` : "Nothing yet" },
+      make("line", { class: "pipe", x1: 34, x2: width - 10, y1: height - 24, y2: height - 24 }), make("line", { class: "pipe", x1: 34, x2: 34, y1: 10, y2: height - 24 }),
+      make("text", { class: "small", x: 34, y: height - 6 }, "step 0"), make("text", { class: "small", x: width - 10, y: height - 6, "text-anchor": "end" }, String(total)),
+      make("text", { class: "small", x: 28, y: 18, "text-anchor": "end" }, lossTop.toFixed(1)), make("text", { class: "small", x: 28, y: height - 24, "text-anchor": "end" }, "0"),
+      line("loss", lossTop, "var(--orange)"), line("right", 1, "var(--blue)"));
+    const goal = last ? [...last.text].reverse() : [];
+    const squares = last?.attention.map((rows, head) => {
+      const canvas = make("canvas", { role: "img", "aria-label": `Head ${head + 1}: each digit written looks at the digits read` });
+      paint(canvas, rows, "var(--purple)");
+      return make("figure", {}, canvas, make("figcaption", { class: "note" }, `head ${head + 1}`));
+    });
+    if (!lesson.controls) drawLessonControls();
+    for (const [element, update] of lesson.controls) update(element);
+    fill(lesson.picture,
+      make("p", { class: "caption" }, moral()),
+      make("div", { class: "lesson" },
+        make("div", {}, make("h3", {}, make("span", { style: "color:var(--orange)" }, "loss "), last?.loss?.toFixed(3) ?? "–", make("span", { style: "color:var(--blue)" }, "   right "), last ? percent(last.right) : "–"), chart,
+          last ? make("p", { class: "digits" }, last.text, " → ", [...last.written].map((digit, i) => make("span", { class: digit === goal[i] ? "right" : "wrong" }, digit))) : ""),
+        make("div", {}, make("h3", {}, "Cross-attention: rows write, columns are read"), make("div", { class: "squares" }, squares ?? ""))),
+      last ? table("The curves as a table", () => grid("Loss and share of right answers by step", ["step", "loss", "right"], frames.map((each) => [each.step, each.loss?.toFixed(3) ?? "–", percent(each.right)]))) : "",
     );
   }
 
@@ -698,7 +1131,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
     message.hidden = false;
   }
 
-  async function ask(request) {
+  async function ask(request, then = null) {
     const number = ++state.asked;
     pause();
     message.hidden = true;
@@ -707,6 +1140,8 @@ function mountExplorer(place, { style, data = null, host = null }) {
       const answer = await host.explore(request);
       if (number !== state.asked) return; // another wish came meanwhile
       take(answer, request);
+      if (state.motion && growing() && !then) play();
+      then?.();
     } catch (error) {
       if (number === state.asked) complain(error);
       return;
@@ -714,9 +1149,9 @@ function mountExplorer(place, { style, data = null, host = null }) {
       if (number === state.asked) frame.classList.remove("busy");
     }
     try {
-      const effects = await host.effects({ ...request, target: writtenIds() });
+      const effects = await host.effects({ ...request, target: writtenIds(state.own) });
       if (number !== state.asked) return;
-      state.data.effects = effects;
+      state.own.effects = effects;
       drawHeads();
     } catch {
       // the picture is whole without them
@@ -724,17 +1159,25 @@ function mountExplorer(place, { style, data = null, host = null }) {
   }
 
   function take(answer, request) {
-    Object.assign(state, { data: answer, request, step: 0, hover: null, box: null, head: "mean", revealed: Infinity });
-    state.kinds = new Set(answer.attention.map(({ kind }) => kind));
-    state.layer = mostLayers() - 1;
-    state.phase = phases().length - 1;
-    if (growing()) state.step = Math.min(answer.steps.length - 1, firstWritten());
+    Object.assign(state, { own: answer, request, beside: null, changes: unchanged(), box: null, head: "mean" });
+    view(answer);
     whole.hidden = false;
     show(...Object.keys(DRAW));
-    if (state.motion && growing()) play();
+    if (request) remember();
   }
 
-  const DRAW = { player: drawPlayer, map: drawMap, flow: drawFlow, output: drawOutput, box: drawBox, heads: drawHeads, lens: drawLens };
+  /** Draw these data: of the model as it is, or of what is beside it. */
+  function view(data) {
+    Object.assign(state, { data, step: 0, hover: null, revealed: Infinity });
+    state.kinds = new Set(data.attention.map(({ kind }) => kind));
+    state.layer = Math.min(state.head === "mean" ? Infinity : state.layer, mostLayers() - 1);
+    if (state.head !== "mean" && state.head >= data.model.heads) state.head = "mean";
+    state.phase = phases().length - 1;
+    if (growing()) state.step = Math.min(data.steps.length - 1, firstWritten());
+    frame.classList.toggle("other", data !== state.own);
+  }
+
+  const DRAW = { player: drawPlayer, map: drawMap, flow: drawFlow, mapping: updateMap, flowing: updateFlow, output: drawOutput, box: drawBox, broken: drawBroken, beside: drawBeside, heads: drawHeads, lens: drawLens, save: drawSave };
   const show = (...names) => names.forEach((name) => DRAW[name]());
 
   function drawTop() {
@@ -746,16 +1189,17 @@ function mountExplorer(place, { style, data = null, host = null }) {
     const wish = () => ({ model: chosen, text: value("text") ?? "", context: value("context"), target: value("target") });
     const pick = (number) => {
       chosen = number;
+      learning(false);
       const model = models[number];
       const [verb, label] = TASKS[model.task];
       const [example] = model.examples;
-      chips.replaceChildren(...models.map((each, i) => make("button", { type: "button", "aria-pressed": String(i === number), click: () => { pick(i); ask(wish()); } }, make("b", {}, TASKS[each.task][0]), make("span", {}, each.name))));
+      fill(chips, ...models.map((each, i) => make("button", { type: "button", "aria-pressed": String(i === number), click: () => { pick(i); ask(wish()); } }, make("b", {}, TASKS[each.task][0]), make("span", {}, each.name))), learner);
       const forced = { translate: ["Make it write something of your own", "your own translation"], generate: ["Make it go on with words of your own", "your own words"] }[model.task];
       const run = ({ text, context = "" }) => {
         for (const [name, content] of Object.entries({ text, context, target: "" })) if (fields.elements[name]) fields.elements[name].value = content;
         ask(wish());
       };
-      fields.replaceChildren(
+      fill(fields,
         field(label, "text", example.text),
         model.task === "answer" ? field("Text with the answer", "context", example.context) : "",
         make("button", { type: "submit", class: "go" }, verb),
@@ -763,10 +1207,38 @@ function mountExplorer(place, { style, data = null, host = null }) {
         forced ? make("details", { class: "force" }, make("summary", {}, forced[0]), field("It is shown token by token, with the probability and the rank of each", "target", "", { placeholder: forced[1] })) : "",
       );
     };
+    const learner = make("button", { type: "button", "aria-pressed": "false", click: () => learning(true) }, make("b", {}, "Train"), make("span", {}, "watch one learn"));
+    const learning = (on) => {
+      fields.hidden = on;
+      whole.hidden = on || !state.data;
+      if (on) message.hidden = true;
+      parts.train.hidden = !on;
+      for (const button of chips.children) button.setAttribute("aria-pressed", String(on ? button === learner : button === chips.children[chosen] && button !== learner));
+      if (on) {
+        pause();
+        startTraining();
+      } else stopTraining();
+    };
     const chips = make("div", { class: "models", role: "group", "aria-label": "Models" });
-    parts.top.replaceChildren(chips, fields);
-    pick(0);
-    ask(wish());
+    fill(parts.top, chips, fields);
+    if (!models.length) {
+      fill(chips, learner);
+      return learning(true);
+    }
+    const linked = fromLink();
+    const number = Math.max(0, models.findIndex((each) => each.name === linked?.model));
+    pick(number);
+    if (!linked) return ask(wish());
+    for (const name of ["text", "context", "target"]) if (fields.elements[name]) fields.elements[name].value = typeof linked[name] === "string" ? linked[name] : "";
+    ask({ model: number, text: linked.text, context: linked.context ?? null, target: linked.target ?? null }, () => {
+      Object.assign(state, { layer: Math.min(linked.layer ?? 0, mostLayers() - 1), head: linked.head ?? "mean", step: Math.min(linked.step ?? 0, state.data.steps.length - 1) });
+      if (linked.kinds) state.kinds = new Set(linked.kinds.filter(attention));
+      show(...Object.keys(DRAW));
+      if (linked.changes) {
+        state.changes = { ...unchanged(), ...linked.changes };
+        breakIt();
+      }
+    });
   }
 
   adoptTheme();

@@ -11,12 +11,12 @@ the library's attention interface calls under the name "changed".
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from vanilla_transformer.inside.recorder import attention_implementation, check_
 
 
 KINDS = ("encoder", "decoder", "cross")  # of attention: self-attention of a stack, and the decoder's to the encoder
+EXAMPLE = '{"heads_off": [["cross", 0, 1]], "causal_off": true}'
 SUBLAYERS = {"self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward"}
 
 
@@ -76,6 +77,37 @@ class Changes:
 UNCHANGED = Changes()
 
 
+def changes_from(wishes: Mapping[str, Any] | None) -> Changes:
+    """Changes as JSON has them: the same names, with lists in the place of sets and tuples.
+
+    Raises:
+        ValueError: a name is none of `Changes`, or what it stands for has another form.
+    """
+    wishes = dict(wishes or {})
+    forms = {"heads_off": (str, int, int), "layers_off": (str, int), "residuals_off": (str, int, str)}
+    forms["weights"] = (str, int, int, int, int, float)
+    known = {*forms, "positions_off", "causal_off"}
+    if unknown := sorted(wishes.keys() - known):
+        raise ValueError(f"Nothing can be changed by {', '.join(unknown)}; there are {', '.join(sorted(known))}.")
+
+    def parts(name: str) -> list[tuple]:
+        return [
+            tuple(kind(value) for kind, value in zip(forms[name], part, strict=True)) for part in wishes.get(name, ())
+        ]
+
+    try:
+        return Changes(
+            heads_off=frozenset(parts("heads_off")),
+            layers_off=frozenset(parts("layers_off")),
+            residuals_off=frozenset(parts("residuals_off")),
+            positions_off=frozenset(map(str, wishes.get("positions_off", ()))),
+            causal_off=bool(wishes.get("causal_off", False)),
+            weights=tuple(Weight(*part) for part in parts("weights")),
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"Changes come as lists such as {EXAMPLE}, not as {wishes}.") from error
+
+
 def attentions_of(model: PreTrainedModel) -> dict[tuple[str, int], MultiHeadAttention]:
     """The attention modules of a model by kind and layer, in the order in which they run."""
     found = {}
@@ -112,6 +144,8 @@ def check_changes(model: PreTrainedModel, changes: Changes) -> None:
     for stack in changes.positions_off:
         check_layer("stack", stack, 0, list(stacks))
     for weight in changes.weights:
+        if min(weight.query, weight.key) < 0:
+            raise ValueError(f"Tokens count from 0, so there is no query {weight.query} with a key {weight.key}.")
         if not 0 <= weight.weight <= 1:
             raise ValueError(f"An attention weight lies between 0 and 1, so it cannot be {weight.weight}.")
 

@@ -14,6 +14,7 @@ from vanilla_transformer.decoding import EXTRA_TOKENS
 
 
 BLANK = "___"
+INPUTS = ("input_ids", "attention_mask")
 NEW_TOKENS = 12  # by which a language model goes on
 LONGEST_ANSWER = 30  # tokens, of a reader
 BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}  # of byte-level tokens
@@ -107,6 +108,14 @@ def token_text(tokenizer: PreTrainedTokenizerBase, i: int) -> str:
     return " ".join(f"{BYTES[letter]:02X}" for letter in name) if set(name) <= BYTES.keys() else name
 
 
+def encoded(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, split_special_tokens: bool = True
+) -> dict[str, Tensor]:
+    """A text as a model's input, a batch of one."""
+    batch = tokenizer([text], return_tensors="pt", split_special_tokens=split_special_tokens)
+    return {name: batch[name].to(model.device) for name in INPUTS}
+
+
 @torch.inference_mode()
 def read(
     model: PreTrainedModel,
@@ -139,8 +148,8 @@ def read(
         return read_question(model, tokenizer, text, context)
     if task == "fill":
         text = text.replace(BLANK, str(tokenizer.mask_token))
-    batch = dict(tokenizer([text], return_tensors="pt"))
-    batch = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
+    # The name of a special token in a text is text, but for the one that stands for a blank.
+    batch = encoded(model, tokenizer, text, split_special_tokens=task != "fill")
     ids = batch["input_ids"][0].tolist()
     special = tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True)
     option = partial(token_text, tokenizer)
@@ -171,8 +180,7 @@ def read_translation(
     model: Any, tokenizer: PreTrainedTokenizerBase, text: str, target: str | Sequence[int] | None, use_cache: bool
 ) -> Reading:
     """A text and its translation: the model's own by the search that it was saved with, or a given one."""
-    batch = dict(tokenizer([text], return_tensors="pt").to(model.device))
-    batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    batch = encoded(model, tokenizer, text)
     source, hypotheses = batch["input_ids"][0].tolist(), []
     if target is None:
         beams = model.generation_config.num_beams or 1
@@ -194,7 +202,7 @@ def read_translation(
         hypotheses = [(words, score, ids) for words, (score, ids) in found.items()]
         labels = next(iter(found.values()))[1]
     elif isinstance(target, str):
-        labels = tokenizer(text_target=target)["input_ids"]
+        labels = tokenizer(text_target=target, split_special_tokens=True)["input_ids"]
     else:
         labels = list(target)
     labels = labels[: longest(model)]
@@ -228,8 +236,7 @@ def read_continuation(
     use_cache: bool,
 ) -> Reading:
     """A text and how it goes on; after the last token comes one more place, for what would follow."""
-    batch = tokenizer([text], return_tensors="pt").to(model.device)
-    ids = batch["input_ids"]
+    ids = encoded(model, tokenizer, text)["input_ids"]
     prompt = ids.shape[1]
     if target is None:
         new_tokens = min(new_tokens, longest(model) - prompt)
@@ -237,7 +244,8 @@ def read_continuation(
             options = {"do_sample": False, "num_beams": 1, "max_length": None, "use_cache": use_cache}
             ids = model.generate(ids, max_new_tokens=new_tokens, **options)
     else:
-        more = tokenizer(target, add_special_tokens=False)["input_ids"] if isinstance(target, str) else list(target)
+        as_text = {"add_special_tokens": False, "split_special_tokens": True}
+        more = tokenizer(target, **as_text)["input_ids"] if isinstance(target, str) else list(target)
         ids = torch.cat([ids, torch.tensor([more], dtype=ids.dtype, device=ids.device)], dim=1)[:, : longest(model)]
     read_ids = ids[0].tolist()
     chosen = [*read_ids[1:], -1]
@@ -256,14 +264,14 @@ def read_question(model: Any, tokenizer: PreTrainedTokenizerBase, question: str,
     """A question and the text with its answer, which is a span of it: two places, its first and its last token."""
     if not context:
         raise ValueError("A reader answers a question about a text: give the text as `context`.")
-    encoded = tokenizer([question], [context], return_tensors="pt")
-    batch = {name: encoded[name].to(model.device) for name in ("input_ids", "attention_mask")}
+    both = tokenizer([question], [context], return_tensors="pt", split_special_tokens=True)
+    batch = {name: both[name].to(model.device) for name in INPUTS}
     ids = batch["input_ids"][0].tolist()
-    inside = torch.tensor([sequence == 1 for sequence in encoded.sequence_ids(0)], device=model.device)
+    inside = torch.tensor([sequence == 1 for sequence in both.sequence_ids(0)], device=model.device)
 
     def logits(output: Any) -> Tensor:
-        both = torch.stack((output.start_logits, output.end_logits), dim=1)
-        return both.masked_fill(~inside, -torch.inf)
+        ends = torch.stack((output.start_logits, output.end_logits), dim=1)
+        return ends.masked_fill(~inside, -torch.inf)
 
     def option(i: int) -> str:
         return token_text(tokenizer, ids[i])
