@@ -492,7 +492,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
       const query = overview ? null : queryOf(kind);
       if (!overview && query === null) continue;
       const rows = query === null ? all.map((row, q) => [q, row]) : [[query, all[query]]];
-      if (query === null && twoStacks() && hidden === Infinity && token) continue; // the encoder rests while the decoder writes
+      if (query === null && twoStacks() && token && now.stack !== "encoder") continue; // the encoder rests while the decoder writes
       for (const [q, row] of rows) row.forEach((thousandths, key) => {
         const weight = thousandths / 1000;
         if (weight < (query === null ? Math.min(0.1, Math.max(...row) / 1000) : 0.012)) return;
