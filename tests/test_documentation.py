@@ -109,7 +109,7 @@ def commands(code: str) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def options_of(tmp_path_factory) -> Callable[[str], set[str]]:
-    """A function that gives the options which a script lists in its --help."""
+    """A function that gives the options which a script lists in its --help and --help_trainer."""
     folder = tmp_path_factory.mktemp("model")
     encoder_decoder().save_pretrained(folder)
     needed = {"scripts/evaluate_model.py": ["--model", str(folder)]}  # its options depend on the model
@@ -117,13 +117,15 @@ def options_of(tmp_path_factory) -> Callable[[str], set[str]]:
     @cache
     def options(script: str) -> set[str]:
         output = io.StringIO()
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            contextlib.redirect_stdout(output),
-            contextlib.suppress(SystemExit),
-        ):
-            patch.setattr(sys, "argv", [script, *needed.get(script, []), "--help"])
-            importlib.import_module(Path(script).stem).main()
+        for help_option in ("--help", "--help_trainer"):
+            with (
+                pytest.MonkeyPatch.context() as patch,
+                contextlib.redirect_stdout(output),
+                contextlib.redirect_stderr(io.StringIO()),
+                contextlib.suppress(SystemExit, ValueError),  # not every script has options of the Trainer
+            ):
+                patch.setattr(sys, "argv", [script, *needed.get(script, []), help_option])
+                importlib.import_module(Path(script).stem).main()
         return set(re.findall(r"--\w[\w-]*", output.getvalue()))
 
     return options

@@ -1,14 +1,17 @@
 """What every command has around its work: options read into dataclasses, and a user's errors told in one line."""
 
 import argparse
+import dataclasses
 import difflib
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from huggingface_hub.errors import EntryNotFoundError, StrictDataclassError
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
+from transformers.hf_argparser import string_to_bool
 
 
 # What a user can put right. Anything else is a defect of ours, whose traceback is wanted.
@@ -22,7 +25,9 @@ TRUST_REMOTE_CODE = {
 
 
 class CommandParser(HfArgumentParser):
-    """The library's parser, whose errors take one line and name the option that may have been meant.
+    """The library's parser with a help that can be read: our options in groups, the Trainer's own on demand.
+
+    Its errors take one line and name the option that may have been meant.
 
     Args:
         dataclass_types: dataclasses of the options; none for options that are added one by one.
@@ -37,9 +42,59 @@ class CommandParser(HfArgumentParser):
             default=argparse.SUPPRESS,
             help="Show where in the code an error comes from.",
         )
+        if self.trainer_options:
+            self.usage = "%(prog)s [options]"  # a list of hundreds is no help
+            self.add_argument(
+                "--help_trainer",
+                action=TrainerHelp,
+                help=f"Show the {len(self.trainer_options)} other options, those of the library's Trainer: "
+                "--max_steps, --num_train_epochs, --per_device_train_batch_size, --save_steps, "
+                "--resume_from_checkpoint ...",
+            )
+
+    @property
+    def trainer_options(self) -> set[str]:
+        """The names of options that the Trainer has, and that no class of ours says anything of."""
+        names: set[str] = set()
+        for dtype in self.dataclass_types:
+            if issubclass(dtype, TrainingArguments):
+                ours = {name for cls in dtype.__mro__ if is_ours(cls) for name in vars(cls).get("__annotations__", {})}
+                names |= {f.name for f in dataclasses.fields(dtype) if f.init} - ours
+        return names
+
+    def groups(self, of_the_trainer: bool) -> Iterator[tuple[str, list[argparse.Action]]]:
+        """Titles of options and the options: a group for each dataclass, and one for what else there is."""
+        hidden = self.trainer_options
+        shown = [action for action in self._actions if not is_second_name(action)]
+        if of_the_trainer:
+            yield "options of the library's Trainer", [action for action in shown if action.dest in hidden]
+            return
+        grouped: set[str] = set()
+        for dtype in self.dataclass_types:
+            names = {f.name for f in dataclasses.fields(dtype)} - grouped
+            grouped |= names
+            yield group_title(dtype), [action for action in shown if action.dest in names - hidden]
+        yield "help" if grouped else "options", [action for action in shown if action.dest not in grouped]
+
+    def format_help(self, of_the_trainer: bool = False) -> str:
+        """The text of `--help`, or that of `--help_trainer`."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(None if of_the_trainer else self.description)
+        for title, actions in self.groups(of_the_trainer):
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        return formatter.format_help()
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2 and one line on stderr."""
+        message = re.sub(
+            r"argument (--\w+)(?:/--[\w-]+)+", r"argument \1", message
+        )  # one of an option's names will do
+        if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            near = difflib.get_close_matches(choice[1], re.findall(r"[^\s,']+", choice[2]), n=1)
+            message += f"; did you mean {near[0]}?" if near else ""
         self.exit(2, f"{self.prog}: error: {message}; see --help\n")
 
     def parse_args_into_dataclasses(  # type: ignore[override]  # the library's other options as keywords
@@ -50,11 +105,21 @@ class CommandParser(HfArgumentParser):
         Raises:
             ValueError: an option that none of them has.
         """
+        self.check_names(sys.argv[1:] if args is None else args)
         options = {"look_for_args_file": False} | options | {"return_remaining_strings": True}
         *parsed, unknown = super().parse_args_into_dataclasses(args, **options)
         if unknown:
             raise ValueError(f"There is no option {' '.join(unknown)}{self.hint(unknown[0].split('=')[0])}")
         return tuple(part for part in parsed if part != argparse.Namespace(traceback=True))
+
+    def check_names(self, args: Sequence[str]) -> None:
+        """Raise a ValueError for the first option that there is not, before others are found to be missing."""
+        for argument in args:
+            name = argument.split("=")[0]
+            if argument == "--":
+                return
+            if re.fullmatch(r"--\w[\w-]*", name) and not any(o.startswith(name) for o in self._option_string_actions):
+                raise ValueError(f"There is no option {argument}{self.hint(name)}")
 
     def has_option(self, name: str) -> bool:
         """Whether there is an option of this name, such as "--train_file"."""
@@ -67,11 +132,52 @@ class CommandParser(HfArgumentParser):
         return f"; did you mean {similar[0]}?" if similar else "; see --help"
 
 
+def is_ours(cls: type) -> bool:
+    """Whether a class of options is this project's."""
+    return not cls.__module__.startswith(("transformers", "builtins"))
+
+
+def is_second_name(action: argparse.Action) -> bool:
+    """Whether it is the library's `--no_x` beside `--x false`, which says the same."""
+    return isinstance(action, argparse._StoreFalseAction)
+
+
+def group_title(dtype: type) -> str:
+    """What a dataclass is, as its docstring begins: "Options of the data: where ..." gives "options of the data"."""
+    words = re.split(r"[:.,\n]", (dtype.__doc__ or "").strip())[0]
+    return words[:1].lower() + words[1:] if words.lower().startswith("options") else "options"
+
+
+class TrainerHelp(argparse.Action):
+    """`--help_trainer`: what `--help` leaves out."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None):
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Print it and end the process."""
+        assert isinstance(parser, CommandParser)
+        print(parser.format_help(of_the_trainer=True), end="")
+        parser.exit()
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Descriptions as they are written, and the defaults that there are."""
+    """Descriptions as they are written, one name of each option, and the defaults that there are."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        names = [name for name in action.option_strings if "-" not in name.lstrip("-")]
+        if not names or action.nargs == 0:
+            return ", ".join(names) or super()._format_action_invocation(action)
+        return f"{', '.join(names)} {self._format_args(action, self._get_default_metavar_for_optional(action))}"
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        if action.type in (int, float):
+            return "N"
+        return "{true,false}" if action.type is string_to_bool else "TEXT"
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, argparse.SUPPRESS, [], False) or "%(default)" in (action.help or ""):
+        silent = action.default is None or action.default is False or action.default in (argparse.SUPPRESS, [])
+        if silent or "%(default)" in (action.help or ""):
             return action.help
         return f"{action.help} (default: %(default)s)"
 

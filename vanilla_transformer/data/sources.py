@@ -71,13 +71,15 @@ class DataArguments:
     validation_fraction: float = field(
         default=0.05, metadata={"help": "Share of the training rows held out where there is no validation split."}
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many training rows only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use so many rows of other splits only."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows."})
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Use only this many rows of each other split."}
+    )
     source_locale: str = field(default="en", metadata={"help": "Source language of the phrasebook's translations."})
     target_locale: str = field(default="es", metadata={"help": "Target language of the phrasebook's translations."})
     phrases: int | None = field(default=None, metadata={"help": "Training rows of the phrasebook."})
     streaming: bool = field(
-        default=False, metadata={"help": "Read the training text as it comes (language models and translation)."}
+        default=False, metadata={"help": "Read the training text as it arrives (language models and translation)."}
     )
     data_split_seed: int = field(default=0, metadata={"help": "Seed of the phrasebook and of held-out rows."})
 

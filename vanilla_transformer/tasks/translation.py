@@ -31,9 +31,10 @@ class TranslationArguments(RecipeArguments):
         default=0.6, metadata={"help": "Alpha of the length penalty of Wu et al. (2016)."}
     )
     extra_tokens: int = field(default=EXTRA_TOKENS, metadata={"help": "Output length beyond the input's, in tokens."})
-    max_length: int = field(default=256, metadata={"help": "Cut longer training sequences to so many tokens."})
+    max_length: int = field(default=256, metadata={"help": "Cut training sequences after this many tokens."})
     preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Tokenize in so many processes; by default in one, with a thread per core."}
+        default=None,
+        metadata={"help": "Tokenize in this many processes; by default in one, with a thread per core."},
     )
     moses_language: str | None = field(
         default=None,

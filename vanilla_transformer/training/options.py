@@ -7,21 +7,28 @@ import sys
 import types
 import typing
 from dataclasses import dataclass, field, make_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from configuration_vanilla_transformer import PRESETS, TransformerConfig
 from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.data.sources import replaced_options
+from vanilla_transformer.loading import check_source, wrong_class
 from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, make_fast
 
 
 @dataclass
 class ModelSource:
-    """Options of the model beside its config: a checkpoint or a size, and how it computes."""
+    """Options of the model: a checkpoint or a size, and how it computes.
+
+    Raises:
+        ValueError: there is no such preset.
+        FileNotFoundError: there is no such checkpoint.
+    """
 
     model_name_or_path: str | None = field(
         default=None,
@@ -44,6 +51,14 @@ class ModelSource:
             "loss in less memory and time. 0: all at once."
         },
     )
+
+    def __post_init__(self):
+        if self.preset not in PRESETS:
+            near = get_close_matches(self.preset, PRESETS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(PRESETS)}."
+            raise ValueError(f"There is no preset {self.preset!r}; {hint}")
+        if self.model_name_or_path is not None:
+            check_source(self.model_name_or_path, short_names=True)
 
 
 # Decided by the tokenizer, the Trainer or the family, not by the user's command line.
@@ -76,15 +91,44 @@ def plain_type(annotation: Any) -> Any:
     return annotation
 
 
+def as_help(text: str) -> str:
+    """A sentence of a docstring as the help of an option."""
+    return (text[:1].upper() + text[1:]).replace("%", "%%")
+
+
 def model_options(config_class: type) -> type:
     """A dataclass for a `CommandParser`: `ModelSource`, and each field of `config_class`, by default None."""
     annotations = {f.name: f.type for f in dataclasses.fields(config_class)}
     options = [
-        (name, plain_type(annotations[name]) | None, field(default=None, metadata={"help": text.replace("%", "%%")}))
+        (name, plain_type(annotations[name]) | None, field(default=None, metadata={"help": as_help(text)}))
         for name, text in documented_fields(config_class).items()
         if name not in NOT_OPTIONS
     ]
-    return make_dataclass("ModelOptions", options, bases=(ModelSource,))
+    documented = {"__doc__": ModelSource.__doc__}
+    return make_dataclass("ModelOptions", options, bases=(ModelSource,), namespace=documented)
+
+
+def check_model(model_class: type[PreTrainedModel], options: Any) -> None:
+    """Refuse, before any data are read, options of which no model can be made.
+
+    Raises:
+        ValueError: a checkpoint of another family.
+        StrictDataclassError: a config that cannot work.
+    """
+    config_class = cast(type[TransformerConfig], model_class.config_class)
+    if options.model_name_or_path is None:
+        config_class.from_preset(options.preset, **given_fields(options))
+        return
+    found = AutoConfig.from_pretrained(options.model_name_or_path)
+    if found.model_type != config_class.model_type:
+        architecture = (found.architectures or ["none"])[0]
+        raise wrong_class(options.model_name_or_path, found, architecture, [model_class.__name__])
+
+
+def given_fields(options: Any) -> dict[str, Any]:
+    """The config fields among the options of a model that were given."""
+    source = {f.name for f in dataclasses.fields(ModelSource)}
+    return {name: value for name, value in vars(options).items() if name not in source and value is not None}
 
 
 def make_model(
@@ -100,8 +144,7 @@ def make_model(
         ValueError: unknown preset; a size given for a checkpoint that has its own; a vocabulary larger than its own.
         StrictDataclassError: a config that cannot work.
     """
-    source = {f.name for f in dataclasses.fields(ModelSource)}
-    given = {name: value for name, value in vars(options).items() if name not in source and value is not None}
+    given = given_fields(options)
     if options.model_name_or_path is None:
         token_ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
         config_class = cast(type[TransformerConfig], model_class.config_class)

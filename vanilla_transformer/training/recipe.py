@@ -113,7 +113,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     tokens_per_batch: int = field(
         default=0,
         metadata={
-            "help": "Fill batches up to so many source and so many target tokens, padding included, with sequences of "
+            "help": "Fill batches up to this many source and as many target tokens, padding included, with sequences of "
             "similar length (section 5.1: 25000). 0: --per_device_train_batch_size sequences."
         },
     )
@@ -125,12 +125,12 @@ class RecipeArguments(Seq2SeqTrainingArguments):
         },
     )
     average_checkpoints: int = field(
-        default=1, metadata={"help": "The final model is the mean of so many last checkpoints (section 6.1: 5)."}
+        default=1, metadata={"help": "The final model is the mean of this many last checkpoints (section 6.1: 5)."}
     )
     early_stopping_patience: int | None = field(
         default=None,
         metadata={
-            "help": "Stop after so many evaluations without a better --metric_for_best_model; needs "
+            "help": "Stop after this many evaluations without a better --metric_for_best_model; needs "
             "--load_best_model_at_end true."
         },
     )
@@ -142,7 +142,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
         },
     )
     logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Log the last finite loss in the place of one that is nan or inf."}
+        default=False, metadata={"help": "Log the last finite loss instead of one that is nan or inf."}
     )
     save_on_sigterm: bool = field(default=True, metadata={"help": "On SIGTERM save a checkpoint and exit."})
 

@@ -18,7 +18,7 @@ from vanilla_transformer.training.checkpoints import complete_checkpoints, last_
 from vanilla_transformer.training.folder_lock import sole_run
 from vanilla_transformer.training.memory import keep_freed_memory
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
-from vanilla_transformer.training.options import make_model, model_options, parse_options
+from vanilla_transformer.training.options import check_model, make_model, model_options, parse_options
 from vanilla_transformer.training.recipe import PaperRecipe
 from vanilla_transformer.training.task import Notes, Scores, Task
 
@@ -54,7 +54,7 @@ def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArgu
     """The options of a task's training script: of model, data, tokenizer and training.
 
     Raises:
-        ValueError: the output folder holds an earlier run that is not to be resumed.
+        ValueError: the output folder holds an earlier run that is not to be resumed; see also `check_model`.
     """
     model = model_options(cast(type, task.model_class.config_class))
     parsed = parse_options([model, DataArguments, TokenizerArguments, task.arguments_class], arguments)
@@ -64,6 +64,7 @@ def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArgu
         raise ValueError(
             f"output_dir={folder} is not empty: continue it with --resume_from_checkpoint true, or choose another"
         )
+    check_model(task.model_class, parsed[0])
     set_seed(training.seed)
     return parsed
 

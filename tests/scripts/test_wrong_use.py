@@ -1,0 +1,103 @@
+"""Wrong use of any command: one line on stderr that says what would be right, and exit code 2."""
+
+import importlib
+import re
+import sys
+
+import pytest
+
+from family import encoder_only
+from saved_models import with_tokenizer, write
+from vanilla_transformer import VanillaTransformerForSequenceClassification
+from vanilla_transformer.command_line import run_command
+
+
+WRONG = [
+    # misspelt options and values
+    ("train_translation --max_stepz 3", "no option --max_stepz; did you mean --max_steps?"),
+    ("train_translation --train_fil x.jsonl --outputdir x", "no option --outputdir; did you mean --output_dir?"),
+    ("train_tagger --learningrate=1", "no option --learningrate=1; did you mean --learning_rate?"),
+    ("train_translation --max_steps three", "argument --max_steps: invalid int value: 'three'"),
+    ("train_translation --preset tinny", "no preset 'tinny'; did you mean tiny?"),
+    ("train_translation --preset huge", "no preset 'huge'; choose one of: base, big"),
+    ("train_translation --norm_position per", "invalid choice: 'per' (choose from"),
+    ("train_translation --eval_strategy step", "did you mean steps?"),
+    ("train_translation some words", "no option some words; see --help"),
+    ("translate --modell tr", "no option --modell; did you mean --model?"),
+    ("generate_text --model tr --temprature 1", "no option --temprature; did you mean --temperature?"),
+    ("train_classifier --task sorting", "task='sorting' must be one of: classification"),
+    ("walkthrough --example tody", "did you mean today?"),
+    ("export_model --source tr --output x --to tflite", "invalid choice: 'tflite'"),
+    ("figures mask", "there is no figure 'mask'; choose from encoder-decoder"),
+    # what is needed and not given
+    ("translate", "required: --model"),
+    ("generate_text", "required: --model"),
+    ("evaluate_model", "required: --model"),
+    ("evaluate_model --per_device_eval_batch_size 8", "required: --model"),
+    ("import_checkpoint --output x", "required: --source"),
+    ("average_checkpoints --output x", "Give either --run or --checkpoints"),
+    ("walkthrough --model tr", "--model tr needs a sentence: give --text"),
+    # models that are not there, or of another task
+    ("translate --model missing", "missing: there is no such folder"),
+    ("translate --model empty", "empty holds no model: it has no config.json"),
+    ("translate --model damaged", "is not a valid JSON file"),
+    ("translate --model classifier", "ForSequenceClassification); needed is a translator"),
+    ("generate_text --model tr", "ForConditionalGeneration); needed is a language model"),
+    ("train_classifier --model_name_or_path tr", "tr is a translator"),
+    ("train_classifier --model_name_or_path runs/my/missing", "runs/my/missing: there is no such folder"),
+    ("evaluate_model --model missing", "missing: there is no such folder"),
+    ("import_checkpoint --source runs/my/missing --output x", "missing"),
+    ("walkthrough --model tr --text hi --layer 9", "no layer 9: the model has layers 1 to 2"),
+    # configs and recipes that cannot be
+    ("train_translation --preset tiny --d_model 100 --num_heads 3", "d_model=100"),
+    ("train_translation --preset tiny --dropout 1.5", "dropout=1.5"),
+    ("train_translation --schedule paper --learning_rate 2", "learning_rate=2.0 belongs to --schedule library"),
+    ("train_translation --label_smoothing_factor 0.1", "give --label_smoothing instead"),
+    ("train_translation --early_stopping_patience 3", "needs --load_best_model_at_end true"),
+    ("train_translation --output_dir full", "output_dir=full is not empty"),
+    # data
+    ("train_translation --target_locale spanish", "Unknown locale 'spanish': did you mean 'es'"),
+    ("train_translation --source_locale xq", "Unknown locale 'xq'"),
+    ("train_translation --train_file none.jsonl", "none.jsonl: there is no such file"),
+    ("train_translation --train_file rows.jsonl --dataset some/name", "exclude each other"),
+    ("train_translation --train_file rows.jsonl --columns src=source", "give ours=yours, where ours is one of"),
+    ("train_translation --train_file rows.jsonl --columns source=src", "src"),
+    ("train_translation --train_file one.txt", "two files of parallel lines"),
+    ("train_translation --validation_fraction 2", "--validation_fraction 2.0 must be at least 0 and below 1"),
+    ("train_translation --phrases 1", "--phrases 1 is out of range: choose from 1000"),
+    ("translate --model tr --input none.txt", "none.txt"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the commands run: a translator, a classifier, and folders and files with something amiss."""
+    folder = tmp_path_factory.mktemp("wrong")
+    write(folder / "tr", *with_tokenizer(texts=["three miles", "tres millas"] * 3, vocab_size=280))
+    encoder_only(VanillaTransformerForSequenceClassification).save_pretrained(folder / "classifier")
+    for name in ("empty", "full", "damaged"):
+        (folder / name).mkdir()
+    (folder / "full" / "notes.txt").write_text("mine")
+    (folder / "damaged" / "config.json").write_text("{")
+    (folder / "rows.jsonl").write_text('{"source": "a", "target": "b"}\n' * 5)
+    (folder / "one.txt").write_text("three miles\n")
+    return folder
+
+
+def test_there_are_at_least_40():
+    assert len(WRONG) >= 40
+
+
+@pytest.mark.parametrize(("command", "said"), WRONG, ids=[command for command, _ in WRONG])
+def test_wrong_use_ends_in_one_line_and_code_2(command, said, folder, monkeypatch, capsys):
+    script, *arguments = command.split()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", [f"{script}.py", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        run_command(importlib.import_module(script).main)
+    printed = capsys.readouterr()
+    lines = [
+        line for line in printed.err.splitlines() if line and not re.search(r"\d+%\||examples/s", line)
+    ]  # no bars
+    assert stop.value.code == 2
+    assert len(lines) == 1 and lines[0].startswith(f"{script}.py: error: ") and said in lines[0], printed.err
