@@ -1,8 +1,9 @@
 """Walk through one forward pass of a model, equation by equation, in the terminal or as a web page.
 
 python scripts/walkthrough.py --example today                             # a published worked example
-python scripts/walkthrough.py --model FOLDER --text "12 miles"            # any model; of a translator, its encoder
-python scripts/walkthrough.py --model FOLDER --text "12 miles" --stack decoder --layer 2 --head 1 --html walk.html
+python scripts/walkthrough.py --text "12 miles"                           # your sentence, in checkpoints/en-es
+python scripts/walkthrough.py --model FOLDER --text "12 miles" --stack decoder --layer 3 --head 2 --html walk.html
+python scripts/walkthrough.py --numbers mine.json                         # your own X, W_Q, W_K, W_V and W_O
 """
 
 from vanilla_transformer.command_line import run_command

@@ -1,11 +1,20 @@
 """The walk-through prints what the recorder has seen, in the terminal or as a page."""
 
+import json
 import re
+from xml.etree import ElementTree
 
 import pytest
+import torch
+from transformers import AutoTokenizer
 
 from saved_models import with_tokenizer, write
 from vanilla_transformer.commands import walk
+from vanilla_transformer.inside.explanations import explanation
+from vanilla_transformer.inside.mathml import mathml
+from vanilla_transformer.inside.walks import walk_example, walk_sentence
+from vanilla_transformer.inside.worked_examples import EXAMPLES, own_example
+from vanilla_transformer.loading import load_model
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +52,118 @@ def test_the_decoder_of_a_translator_is_walked_through_cross_attention(capsys, t
     text = shown(capsys, *given, "--stack", "decoder", "--layer", "2", "--head", "3")
     assert "cross-attention" in text and "Layer 2, head 3" in text and "K = Z W_K" in text
     assert text.index("self-attention") < text.index("cross-attention") < text.index("feed-forward")
-    assert "cross-attention" not in shown(capsys, *given)  # the encoder, unless asked for the decoder
+    assert "cross-attention" not in shown(capsys, *given, "--stack", "encoder")
+
+
+def test_without_a_stack_a_sentence_goes_through_both_and_ends_in_the_likeliest_words(capsys, translator):
+    text = shown(capsys, "--model", translator, "--text", "three miles", "--target", "tres millas")
+    assert text.index("in the encoder") < text.index("cross-attention") < text.index("p = softmax(logits)")
+    last = text[text.index("the likeliest words after ") :]
+    words = re.findall(r"^ +(\d+\.\d)%  (\S+)$", last, re.M)
+    assert len(words) == 5
+    model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
+    batch = tokenizer("three miles", text_target="tres millas", return_tensors="pt")
+    probabilities = model(**batch).logits[0, -1].softmax(dim=-1).topk(5)
+    assert [float(p) for p, _ in words] == pytest.approx((100 * probabilities.values).tolist(), abs=0.06)
+
+
+def test_a_sentence_alone_is_read_by_the_translator_that_ships(capsys, translator, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no checkpoints/en-es here to read 'three miles'.*--model"):
+        walk.main(["--text", "three miles"])
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "en-es").symlink_to(translator)
+    assert "'three miles' in the encoder of checkpoints/en-es" in shown(
+        capsys, "--text", "three miles", "--layer", "2"
+    )
+
+
+NUMBERS = {
+    "words": ["a", "b", "a"],
+    "X": [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]],
+    "W_Q": [[1.0, 2.0], [0.5, -1.0]],
+    "W_K": [[0.0, 1.0], [1.0, 0.0]],
+    "W_V": [[2.0, 0.0], [0.0, 3.0]],
+    "W_O": [[1.0, 1.0], [0.0, 1.0]],
+}
+
+
+def walked(file, head: int = 0) -> dict[str, torch.Tensor]:
+    walk = walk_example(own_example(str(file)), 0, head)
+    return {step.name: step.tensor[0] for step in walk.steps}
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_teachers_own_numbers_go_through_equation_1(heads, tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(NUMBERS | {"heads": heads}))
+    x, w_q, w_k, w_v, w_o = (torch.tensor(NUMBERS[name]) for name in ("X", "W_Q", "W_K", "W_V", "W_O"))
+    results = []
+    for head in range(heads):
+        q, k, v = (part.chunk(heads, dim=-1)[head] for part in (x @ w_q, x @ w_k, x @ w_v))
+        results.append((q @ k.T / q.shape[-1] ** 0.5).softmax(dim=-1) @ v)
+        steps = walked(file, head)
+        torch.testing.assert_close(steps["queries"], q)
+        torch.testing.assert_close(steps["heads"], results[-1])
+    torch.testing.assert_close(steps["output projection"], torch.cat(results, dim=-1) @ w_o)
+    torch.testing.assert_close(steps["residual"], x + torch.cat(results, dim=-1) @ w_o)
+
+
+def test_own_numbers_are_shown_under_their_words_with_the_matrices(capsys, tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(NUMBERS))
+    text = shown(capsys, "--numbers", str(file))
+    for name in ("W_Q", "W_K", "W_V", "W_O"):
+        assert re.search(rf"^ +{name} +1 +2 *$", text, re.M), name  # columns count from 1
+    assert re.search(r"^ +1 +0\.000 +1\.000 *$", text, re.M)  # W_K's first row
+    assert re.search(r"^ +b +0\.500 +-1\.000 *$", text, re.M)  # the query of b
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"W_Q": None}, "W_Q is no matrix of numbers"),
+        ({"W_K": [[1.0], [2.0]]}, "W_K's columns are 1, but must be as many as the columns of W_Q: 2"),
+        ({"W_V": [[1.0, 2.0]]}, "W_V's rows are 1, but must be as many as the columns of X: 2"),
+        ({"X": [1.0, 2.0]}, "X has the shape"),
+        ({"words": ["a"]}, "words are 1, but must be as many as the rows of X: 3"),
+        ({"heads": 3}, "heads=3 must divide the 2 columns of W_Q"),
+        ({"W_Z": [[1.0]]}, "holds W_Z"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_by_name(change, named, tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(NUMBERS | change))
+    with pytest.raises(ValueError, match=re.escape(named)):
+        walk.main(["--numbers", str(file)])
+
+
+def test_today_goes_on_where_its_source_ends_and_says_so(capsys):
+    text = " ".join(shown(capsys, "--example", "today").split())
+    ours = "our numbers, not the source's"
+    assert text.index("1.170") < text.index(ours) < text.index("W_1")
+    assert text.count(ours) == 6 and text.count("as printed") == 5
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_step_of_a_walk_is_explained(name):
+    steps = walk_example(EXAMPLES[name], 0, 0).steps
+    assert steps and all(re.fullmatch(r"[A-Z].+\.", explanation(step)) for step in steps)
+
+
+def test_equations_are_typeset_in_a_page():
+    page = ElementTree.fromstring(mathml("A = softmax(S / √d_k + M)").replace("&nbsp;", " "))
+    assert page.tag == "math"
+    (fraction,) = page.iter("mfrac")
+    assert fraction.find("mi").text == "S" and [e.text for e in fraction.find("msqrt/msub")] == ["d", "k"]
+    assert "".join(page.itertext()) == "A=softmax(Sdk+M)"
+
+
+def test_every_equation_of_the_recorder_is_whole_mathml(translator):
+    model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
+    for stack in ("encoder", "decoder"):
+        for step in walk_sentence(model, tokenizer, "three miles", "tres millas", stack).steps:
+            ElementTree.fromstring(mathml(step.equation).replace("&nbsp;", " "))
 
 
 def test_the_page_needs_no_other_file_and_escapes_the_sentence(translator, tmp_path):
@@ -62,7 +182,8 @@ def test_the_page_needs_no_other_file_and_escapes_the_sentence(translator, tmp_p
         (["--layer", "0"], "no layer 0: the model has layers 1 to 2"),
         (["--head", "9"], "no head 9: the model has heads 1 to 4"),
         (["--stack", "middle"], "middle"),
-        (["--example", "today"], "--example today has a model of its own"),
+        (["--example", "today"], "--example today has a sentence of its own"),
+        (["--numbers", "x.json"], "--numbers x.json is an example by itself"),
     ],
 )
 def test_what_the_model_has_not_is_refused_by_name(translator, arguments, named):
@@ -75,9 +196,9 @@ def test_a_model_without_a_sentence_is_refused(translator):
         walk.main(["--model", translator])
 
 
-@pytest.mark.parametrize("arguments", [["--text", "12 miles"], ["--target", "x"], ["--stack", "decoder"]])
-def test_a_sentence_without_a_model_is_refused(arguments):
-    with pytest.raises(ValueError, match="give --model too"):
+@pytest.mark.parametrize("arguments", [["--target", "x"], ["--stack", "decoder"]])
+def test_what_belongs_to_a_sentence_is_refused_without_one(arguments):
+    with pytest.raises(ValueError, match="give --text too"):
         walk.main(arguments)
 
 

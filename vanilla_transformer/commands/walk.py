@@ -1,43 +1,57 @@
 """Walk through one forward pass of a model, equation by equation, in the terminal or as a web page.
 
 python scripts/walkthrough.py --example today                             # a published worked example
-python scripts/walkthrough.py --model FOLDER --text "12 miles"            # any model; of a translator, its encoder
+python scripts/walkthrough.py --text "12 miles"                           # your sentence, in checkpoints/en-es
 python scripts/walkthrough.py --model FOLDER --text "12 miles" --stack decoder --layer 3 --head 2 --html walk.html
+python scripts/walkthrough.py --numbers mine.json                         # your own X, W_Q, W_K, W_V and W_O
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from transformers import AutoTokenizer
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.files import open_output
 from vanilla_transformer.inside.recorder import find_stacks
-from vanilla_transformer.inside.rendering import page_html, print_walk
+from vanilla_transformer.inside.rendering import Walk, page_html, print_walk
 from vanilla_transformer.inside.walks import walk_example, walk_sentence
-from vanilla_transformer.inside.worked_examples import EXAMPLES
+from vanilla_transformer.inside.worked_examples import EXAMPLES, own_example
 from vanilla_transformer.loading import load_model
+
+
+TRANSLATOR = "checkpoints/en-es"  # ships with the repository
 
 
 @dataclass
 class WalkthroughArguments:
-    """Options of the command: an example, or a model with its sentence, and what of it is shown.
+    """Options of the command: an example, or a sentence with the model that reads it, and what of it is shown.
 
     Raises:
-        ValueError: a model without a sentence; both a model and an example; a sentence without a model.
+        ValueError: a model without a sentence; two of model, example and numbers; a target without a sentence.
+        FileNotFoundError: there is no checkpoints/en-es for a sentence without a model.
     """
 
     example: str | None = field(
         default=None,
-        metadata={"help": "Worked example to show; without a model it is today.", "choices": list(EXAMPLES)},
+        metadata={"help": "Worked example to show; without any other option it is today.", "choices": list(EXAMPLES)},
     )
+    numbers: str | None = field(
+        default=None,
+        metadata={
+            "help": "Show attention over your own numbers: a JSON file with X, W_Q, W_K, W_V and W_O (lists of rows), "
+            "and words and heads if you like."
+        },
+    )
+    text: str | None = field(default=None, metadata={"help": "Your sentence; for a translator its source."})
     model: str | None = field(
-        default=None, metadata={"help": "Show this model, a folder or a name on the Hub, in the place of an example."}
+        default=None,
+        metadata={"help": f"Model that reads it, a folder or a name on the Hub; by default {TRANSLATOR}."},
     )
-    text: str | None = field(default=None, metadata={"help": "Sentence for the model; for a translator its source."})
     target: str | None = field(
         default=None, metadata={"help": "What a translator's decoder reads; by default its own translation."}
     )
-    stack: str | None = field(default=None, metadata={"help": "encoder or decoder; by default what comes first."})
+    stack: str | None = field(default=None, metadata={"help": "encoder or decoder; by default all that there are."})
     layer: int = field(default=1, metadata={"help": "Layer, counted from 1."})
     head: int = field(default=1, metadata={"help": "Attention head, counted from 1."})
     precision: int | None = field(default=None, metadata={"help": "Decimals; by default 3, or as a source prints."})
@@ -47,10 +61,19 @@ class WalkthroughArguments:
     def __post_init__(self):
         if self.model is not None and not self.text:
             raise ValueError(f"--model {self.model} needs a sentence: give --text.")
-        if self.model is not None and self.example is not None:
-            raise ValueError(f"--example {self.example} has a model of its own: leave out --model {self.model}.")
-        if self.model is None and not (self.text is self.target is self.stack is None):
-            raise ValueError("--text, --target and --stack are for a model: give --model too.")
+        if self.text and self.example is not None:
+            raise ValueError(f"--example {self.example} has a sentence of its own: leave out --text.")
+        if self.numbers is not None and (self.text or self.example is not None):
+            raise ValueError(f"--numbers {self.numbers} is an example by itself: leave out --text and --example.")
+        if not self.text and not (self.target is self.stack is None):
+            raise ValueError("--target and --stack are for a sentence of yours: give --text too.")
+        if self.text and self.model is None:
+            if not Path(TRANSLATOR).is_dir():
+                raise FileNotFoundError(
+                    f"There is no {TRANSLATOR} here to read {self.text!r}: run this in a clone that has it, or name a "
+                    "model with --model, such as one that `make quickstart` has trained."
+                )
+            self.model = TRANSLATOR
 
 
 def check_number(name: str, number: int, most: int) -> None:
@@ -66,23 +89,44 @@ def main(arguments: list[str] | None = None) -> None:
         ValueError: there is no such layer, head or stack.
     """
     (args,) = CommandParser(WalkthroughArguments, __doc__).parse_args_into_dataclasses(arguments)
-    example = EXAMPLES[args.example or "today"]
-    model = example.model() if args.model is None else load_model(args.model, trust_remote_code=args.trust_remote_code)
-    stacks = find_stacks(model)
-    stack = stacks.get(args.stack, next(iter(stacks.values())))
-    check_number("layer", args.layer, len(stack.layers))
-    check_number("head", args.head, model.config.num_heads)
-    if args.model is None:
-        walk = walk_example(example, args.layer - 1, args.head - 1)
-        walk.note += f" This is head {args.head} of {model.config.num_heads}."
-    else:
-        tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
-        walk = walk_sentence(model, tokenizer, args.text, args.target, args.stack, args.layer - 1, args.head - 1)
-        walk.title += f" of {args.model}"
-    usual = example.precision if args.model is None else 3
+    walks, usual = walks_of_example(args) if args.model is None else walks_of_sentence(args)
     precision = usual if args.precision is None else args.precision
     if args.html is None:
-        print_walk(walk, precision)
+        for walk in walks:
+            print_walk(walk, precision)
     else:
         with open_output(args.html) as stream:
-            stream.write(page_html(walk, precision))
+            stream.write(page_html(walks, precision))
+
+
+def walks_of_example(args: WalkthroughArguments) -> tuple[list[Walk], int]:
+    """The walk through an example, and the decimals that it is printed with."""
+    example = EXAMPLES[args.example or "today"] if args.numbers is None else own_example(args.numbers)
+    heads = example.model().config.num_heads
+    check_number("layer", args.layer, 1)
+    check_number("head", args.head, heads)
+    walk = walk_example(example, 0, args.head - 1)
+    walk.note += f" This is head {args.head} of {heads}."
+    return [walk], example.precision
+
+
+def walks_of_sentence(args: WalkthroughArguments) -> tuple[list[Walk], int]:
+    """The walks through the stacks that are asked for, and the usual number of decimals.
+
+    Raises:
+        ValueError: there is no such layer, head or stack.
+    """
+    model = load_model(args.model, trust_remote_code=args.trust_remote_code)
+    tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
+    stacks = find_stacks(model)
+    names = list(stacks) if args.stack is None else [args.stack]
+    for name in names:
+        if name in stacks:  # else the recorder says which there are
+            check_number("layer", args.layer, len(stacks[name].layers))
+    check_number("head", args.head, model.config.num_heads)
+    walks = [
+        walk_sentence(model, tokenizer, args.text, args.target, name, args.layer - 1, args.head - 1) for name in names
+    ]
+    for walk in walks:
+        walk.title += f" of {args.model}"
+    return walks, 3

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, RLock
 from traceback import walk_stack
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -54,6 +54,8 @@ class Step:
         tensor: the result, on the CPU.
         axes: what each dimension of `tensor` counts, such as ("batch", "queries", "keys").
         source: the line of code that makes it, such as "modeling_vanilla_transformer.py:147".
+        matrices: name -> learned matrix (inputs, outputs) or bias (outputs,) of the equation, such as W_Q, of one head
+            where the step is that of one head.
     """
 
     part: str
@@ -62,6 +64,7 @@ class Step:
     tensor: Tensor
     axes: tuple[str, ...]
     source: str
+    matrices: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,6 +86,23 @@ class Operation(NamedTuple):
     name: str
     result: Any
     source: str
+
+
+Matrices: TypeAlias = dict[str, Tensor]
+
+
+def matrices_of(projection: nn.Module, letter: str, head: int | None = None, width: int = 0) -> Matrices:
+    """W (inputs, outputs) and the bias b, if there is one, of x W + b; with `head` the columns of that head.
+
+    None of a projection that somebody has replaced, whose weight need not be a matrix.
+    """
+    if type(projection) is not nn.Linear:
+        return {}
+    columns = slice(None) if head is None or not width else slice(head * width, (head + 1) * width)
+    matrices = {f"W_{letter}": projection.weight.T[:, columns]}
+    if projection.bias is not None:
+        matrices[f"b_{letter}"] = projection.bias[columns]
+    return {name: matrix.detach().float().cpu().clone() for name, matrix in matrices.items()}
 
 
 class Recorder(TorchFunctionMode):
@@ -118,14 +138,17 @@ class Recorder(TorchFunctionMode):
         """The line of the function that returned `tensor`; None where it is older than the last attention."""
         return next((operation.source for operation in self.operations if operation.result is tensor), None)
 
-    def add(self, part: str, result: Result, tensor: Tensor, source: str | None = None) -> None:
+    def add(
+        self, part: str, result: Result, tensor: Tensor, source: str | None = None, matrices: Matrices | None = None
+    ) -> None:
         """Record a result of the line `source`; by default, of the line that is running."""
         axes = result.axes
         if "heads" in axes and self.head is not None:
             tensor = tensor.select(axes.index("heads"), self.head)
             axes = tuple(axis for axis in axes if axis != "heads")
         source = self.running_line() if source is None else source
-        self.steps.append(Step(part, result.name, result.equation, tensor.detach().cpu().clone(), axes, source))
+        tensor = tensor.detach().cpu().clone()
+        self.steps.append(Step(part, result.name, result.equation, tensor, axes, source, matrices or {}))
 
     def watch(
         self,
@@ -134,10 +157,12 @@ class Recorder(TorchFunctionMode):
         before: Result | None = None,
         after: Result | None = None,
         inside: bool = False,
+        matrices: Matrices | None = None,
     ) -> Iterator[RemovableHandle]:
         """Record what goes into `module`, what comes out of it, or both, each time it is called.
 
-        What comes out belongs to the line of the call; with `inside`, to the line in the module that made it.
+        What comes out belongs to the line of the call; with `inside`, to the line in the module that made it. It is
+        made with `matrices`.
         """
         if before is not None:
             yield module.register_forward_pre_hook(
@@ -145,7 +170,9 @@ class Recorder(TorchFunctionMode):
             )
         if after is not None:
             yield module.register_forward_hook(
-                lambda _, args, output: self.add(part, after, output, self.made_at(output) if inside else None)
+                lambda _, args, output: self.add(
+                    part, after, output, self.made_at(output) if inside else None, matrices
+                )
             )
 
     def watch_all(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
@@ -182,7 +209,8 @@ class Recorder(TorchFunctionMode):
                 lambda module, *_: self.projected_at.update({module: self.running_line()})
             )
         heads = Result("concatenation", "C = Concat(head_1, ..., head_h)", ("batch", "length", "h · d_v"))
-        yield from self.watch(attention.o_proj, part, heads, Result("output projection", "C W_O"))
+        mixed = Result("output projection", "C W_O")
+        yield from self.watch(attention.o_proj, part, heads, mixed, matrices=matrices_of(attention.o_proj, "O"))
 
     def watch_add_norm(self, part: str, add_norm: AddAndNorm) -> Iterator[RemovableHandle]:
         """The residual connection and layer norm around a sub-layer (section 3.1), in the model's order of them."""
@@ -200,9 +228,10 @@ class Recorder(TorchFunctionMode):
         inner = ("batch", "length", "d_ff")
         name = self.config.activation_function
         function = "max(0, H)" if name == "relu" else f"{name}(H)"
-        yield from self.watch(network.fc1, FEED_FORWARD, after=Result("hidden", f"H = {self.x} W_1 + b_1", inner))
-        output = Result("feed-forward output", f"{function} W_2 + b_2")
-        yield from self.watch(network.fc2, FEED_FORWARD, Result("activation", function, inner), output)
+        hidden = Result("hidden", f"H = {self.x} W_1 + b_1", inner)
+        yield from self.watch(network.fc1, FEED_FORWARD, after=hidden, matrices=matrices_of(network.fc1, "1"))
+        active, output = Result("activation", function, inner), Result("feed-forward output", f"{function} W_2 + b_2")
+        yield from self.watch(network.fc2, FEED_FORWARD, active, output, matrices=matrices_of(network.fc2, "2"))
 
     def watch_output(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
         """What comes from the layer before, leaves this one and the stack, and the logits if the model has any."""
@@ -228,9 +257,13 @@ class Recorder(TorchFunctionMode):
         z = "Z" if part == CROSS_ATTENTION else self.x  # Z: the encoder's output
         queries, keys = ("batch", "heads", "queries"), ("batch", "heads", "keys")
         square = (*queries, "keys")
-        self.add(part, Result("queries", f"Q = {self.x} W_Q", (*queries, "d_k")), query, at(module.q_proj))
-        self.add(part, Result("keys", f"K = {z} W_K", (*keys, "d_k")), key, at(module.k_proj))
-        self.add(part, Result("values", f"V = {z} W_V", (*keys, "d_v")), value, at(module.v_proj))
+        for name, letter, x, axes, tensor, projection in (
+            ("queries", "Q", self.x, (*queries, "d_k"), query, module.q_proj),
+            ("keys", "K", z, (*keys, "d_k"), key, module.k_proj),
+            ("values", "V", z, (*keys, "d_v"), value, module.v_proj),
+        ):
+            matrices = matrices_of(projection, letter, self.head, tensor.shape[-1])
+            self.add(part, Result(name, f"{letter} = {x} W_{letter}", axes), tensor, at(projection), matrices)
         self.add(part, Result("scores", "S = Q Kᵀ", square), scores.result, scores.source)
         self.add(part, Result("scaled scores", "S / √d_k", square), scaled.result, scaled.source)
         visible = Result("mask", "M = 0 where a query may attend, −∞ where not", square)

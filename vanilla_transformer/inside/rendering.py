@@ -1,9 +1,10 @@
 """Show recorded steps to people: as tables in the terminal, or as HTML that needs nothing else."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 from rich import box
@@ -12,6 +13,8 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 from torch import Tensor
 
+from vanilla_transformer.inside.explanations import explanation
+from vanilla_transformer.inside.mathml import mathml
 from vanilla_transformer.inside.palette import BLUE, ORANGE, css, rgb
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, Step
 
@@ -30,6 +33,9 @@ class Walk:
         source_words: the same of the encoder's input, which cross-attention attends to.
         printed: name of a self-attention step -> values (places, features) that a publication prints of the first
             sentence.
+        beyond: (part, name) of steps whose numbers are ours, not the publication's.
+        likeliest: words that may stand in a place and their probabilities, the likeliest first.
+        place: which place that is.
     """
 
     title: str
@@ -37,7 +43,10 @@ class Walk:
     steps: Sequence[Step]
     words: list[list[str]]
     source_words: list[list[str]]
-    printed: dict[str, list]
+    printed: dict[str, list] = field(default_factory=dict)
+    beyond: frozenset[tuple[str, str]] = frozenset()
+    likeliest: list[tuple[str, float]] = field(default_factory=list)
+    place: str = "next"
 
     def difference(self, step: Step) -> float | None:
         """The largest distance from the published values, where there are any."""
@@ -66,7 +75,7 @@ def kept(size: int, limit: int) -> list[int | None]:
     return list(range(size)) if size <= limit else [*range(limit - 3), None, size - 2, size - 1]
 
 
-def matrix_cells(step: Step, matrix: Tensor, precision: int, max_columns: int) -> list[list[Cell]]:
+def matrix_cells(matrix: Tensor, precision: int, max_columns: int, is_mask: bool = False) -> list[list[Cell]]:
     """The shortened matrix (rows, columns)."""
     finite = matrix.masked_fill(matrix < MASKED, 0).float()
     largest = finite.abs().max().clamp(min=1e-12)
@@ -75,7 +84,7 @@ def matrix_cells(step: Step, matrix: Tensor, precision: int, max_columns: int) -
         if i is None or j is None:
             return Cell("…")
         value = matrix[i, j].item()
-        if step.name == "mask":
+        if is_mask:
             return Cell("■" if value == 0 else "·", float(value == 0))
         if not matrix.is_floating_point():
             return Cell(str(value))
@@ -86,15 +95,37 @@ def matrix_cells(step: Step, matrix: Tensor, precision: int, max_columns: int) -
 
 
 def shortened_labels(names: list[str] | None, size: int, limit: int) -> list[str]:
-    """The labels of the rows or columns that `kept` leaves; numbers where there are no names."""
-    names = [str(i) for i in range(size)] if names is None else names
+    """The labels of the rows or columns that `kept` leaves; numbers from 1 where there are no names."""
+    names = [str(i + 1) for i in range(size)] if names is None else names
     return ["…" if i is None else names[i] for i in kept(size, limit)]
 
 
-def tables(
-    walk: Walk, step: Step, precision: int, max_columns: int = MAX_COLUMNS
-) -> list[tuple[list[str], list[str], list[list[Cell]]]]:
-    """Row labels, column labels and cells, for each sentence."""
+class Grid(NamedTuple):
+    """A matrix to be shown: what stands above it, if anything, its labels and its cells."""
+
+    caption: str
+    rows: list[str]
+    columns: list[str]
+    cells: list[list[Cell]]
+
+
+def learned_tables(step: Step, precision: int, max_columns: int = MAX_COLUMNS) -> list[Grid]:
+    """The matrices that the step multiplies with; a bias is a matrix of one row."""
+    result = []
+    for name, values in step.matrices.items():
+        matrix = values if values.dim() == 2 else values[None]
+        rows, columns = (
+            shortened_labels(None, *sizes) for sizes in zip(matrix.shape, (MAX_ROWS, max_columns), strict=True)
+        )
+        rows = rows if values.dim() == 2 else [""]
+        result.append(Grid(name, rows, columns, matrix_cells(matrix, precision, max_columns)))
+    return result
+
+
+def tables(walk: Walk, step: Step, precision: int, max_columns: int = MAX_COLUMNS) -> list[Grid]:
+    """The result of a step, for each sentence; beside learned matrices it is captioned by its symbol."""
+    symbol, _, formula = step.equation.partition(" = ")
+    caption = (symbol if formula else step.name) if step.matrices else ""
     result = []
     for sentence, values in enumerate(step.tensor):
         matrix = values if values.dim() == 2 else values[:, None]
@@ -102,7 +133,8 @@ def tables(
         row_labels = shortened_labels(walk.labels(step, rows, sentence), matrix.shape[0], MAX_ROWS)
         column_names = walk.labels(step, columns, sentence) if columns else [""]
         column_labels = shortened_labels(column_names, matrix.shape[1], max_columns)
-        result.append((row_labels, column_labels, matrix_cells(step, matrix, precision, max_columns)))
+        cells = matrix_cells(matrix, precision, max_columns, step.name == "mask")
+        result.append(Grid(caption, row_labels, column_labels, cells))
     return result
 
 
@@ -112,13 +144,15 @@ def described_shape(step: Step) -> str:
 
 
 def agreement(walk: Walk, step: Step) -> str:
-    """How far a step is from the published values; "" where there are none."""
+    """How far a step is from the published values, or that its numbers are ours; "" where there are none."""
+    if (step.part, step.name) in walk.beyond:
+        return "our numbers, not the source's"
     difference = walk.difference(step)
     return "" if difference is None else f"as printed, within {difference:.1g}"
 
 
 def print_walk(walk: Walk, precision: int, console: Console | None = None) -> None:
-    """Print the steps as tables, with the words beside the rows."""
+    """Print the steps as tables, with the words beside the rows, and what may come next."""
     console = Console() if console is None else console
     fitting = (console.width - 12) // (precision + 6)  # a number, its sign and the space around it
     max_columns = min(MAX_COLUMNS, max(4, fitting))
@@ -129,15 +163,25 @@ def print_walk(walk: Walk, precision: int, console: Console | None = None) -> No
         console.rule(part, style="cyan")
         for step in steps:
             console.print(f"\n[bold]{step.name}[/]   {escape_markup(step.equation)}", highlight=False)
+            console.print(explanation(step), highlight=False)
             about = f"[dim]{described_shape(step)}   {step.source}[/]   [green]{agreement(walk, step)}[/]"
             console.print(about, highlight=False)
-            for row_labels, column_labels, rows in tables(walk, step, precision, max_columns):
-                table = Table("", *map(escape_markup, column_labels), box=box.SIMPLE_HEAD, header_style="dim")
-                for column in table.columns[1:]:
-                    column.justify, column.no_wrap = "right", True
-                for label, row in zip(row_labels, rows, strict=True):
-                    table.add_row(f"[dim]{escape_markup(label)}[/]", *(colored(cell) for cell in row))
-                console.print(table)
+            for grid in (*learned_tables(step, precision, max_columns), *tables(walk, step, precision, max_columns)):
+                print_grid(grid, console)
+    if walk.likeliest:
+        console.rule(f"the likeliest words {escape_markup(walk.place)}", style="cyan")
+        for word, probability in walk.likeliest:
+            console.print(f"{probability:8.1%}  {escape_markup(word)}", highlight=False)
+
+
+def print_grid(grid: Grid, console: Console) -> None:
+    """A matrix as a table, with the caption in its corner."""
+    table = Table(grid.caption, *map(escape_markup, grid.columns), box=box.SIMPLE_HEAD, header_style="dim")
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    for label, row in zip(grid.rows, grid.cells, strict=True):
+        table.add_row(f"[dim]{escape_markup(label)}[/]", *(colored(cell) for cell in row))
+    console.print(table)
 
 
 def colored(cell: Cell) -> str:
@@ -156,24 +200,33 @@ STYLE += """
 .walk h2 { border-bottom: 1px solid var(--line); margin: 2rem 0 .5rem; }
 .walk section { margin: 1.2rem 0; break-inside: avoid; }
 .walk .name { font-weight: 600; margin-right: 1rem; }
-.walk .equation { font-family: "STIX Two Math", Cambria, serif; font-size: 1.1em; margin-right: 1rem; }
+.walk .equation { font-size: 1.15em; margin-right: 1rem; }
+.walk .said { margin: .2rem 0; }
 .walk .about, .walk .note { color: var(--soft); font-size: .85em; }
 .walk .agrees { color: var(--agrees); font-size: .85em; }
-.walk .matrices { display: flex; flex-wrap: wrap; gap: 1rem; overflow-x: auto; }
+.walk .matrices { display: flex; flex-wrap: wrap; gap: 1rem; }
+.walk .matrix { overflow-x: auto; max-width: 100%; }
 .walk table { border-collapse: collapse; margin-top: .3rem; font-variant-numeric: tabular-nums; }
 .walk th { color: var(--soft); font-weight: 400; font-size: .85em; padding: .15rem .5rem; text-align: right; }
 .walk td { padding: .15rem .5rem; text-align: right; border: 1px solid var(--line); print-color-adjust: exact; }
+@media print {
+  .walk { color-scheme: light; max-width: none; padding: 0; font-size: 9pt; }
+  .walk .matrix { overflow: visible; }
+  .walk h2 { break-after: avoid; }
+}
+@page { margin: 12mm; }
 """
 
 
-def matrix_html(row_labels: list[str], column_labels: list[str], rows: list[list[Cell]]) -> str:
-    """A matrix as an HTML table, each cell shaded by its strength."""
-    header = "".join(f"<th>{escape(label)}</th>" for label in column_labels)
-    lines = [f"<table><tr><th></th>{header}</tr>"]
-    for label, row in zip(row_labels, rows, strict=True):
+def matrix_html(grid: Grid) -> str:
+    """A matrix as an HTML table that scrolls where it is too wide, each cell shaded by its strength."""
+    header = "".join(f"<th>{escape(label)}</th>" for label in grid.columns)
+    corner = mathml(grid.caption) if grid.caption else ""
+    lines = [f'<div class="matrix"><table><tr><th>{corner}</th>{header}</tr>']
+    for label, row in zip(grid.rows, grid.cells, strict=True):
         cells = "".join(f'<td style="background:{background(cell.strength)}">{cell.text}</td>' for cell in row)
         lines.append(f"<tr><th>{escape(label)}</th>{cells}</tr>")
-    return "\n".join([*lines, "</table>"])
+    return "\n".join([*lines, "</table></div>"])
 
 
 def background(strength: float) -> str:
@@ -183,10 +236,11 @@ def background(strength: float) -> str:
 
 
 def step_html(walk: Walk, step: Step, precision: int) -> str:
-    """A step as an HTML section: name, equation, shape, source and matrices."""
-    matrices = "\n".join(matrix_html(*table) for table in tables(walk, step, precision))
+    """A step as an HTML section: name, equation, what it is for, shape, source and matrices."""
+    matrices = "\n".join(map(matrix_html, (*learned_tables(step, precision), *tables(walk, step, precision))))
     return (
-        f'<section><span class="name">{escape(step.name)}</span><span class="equation">{escape(step.equation)}</span>'
+        f'<section><span class="name">{escape(step.name)}</span><span class="equation">{mathml(step.equation)}</span>'
+        f'<p class="said">{escape(explanation(step))}</p>'
         f'<span class="about">{described_shape(step)} · {step.source}</span> '
         f'<span class="agrees">{agreement(walk, step)}</span>\n<div class="matrices">{matrices}</div></section>'
     )
@@ -198,14 +252,18 @@ def walk_html(walk: Walk, precision: int) -> str:
     parts.append(f'<p class="note">{escape(walk.note)}</p>')
     for part, steps in groupby(walk.steps, key=lambda step: step.part):
         parts += [f"<h2>{part}</h2>", *(step_html(walk, step, precision) for step in steps)]
+    if walk.likeliest:
+        rows = "".join(f"<tr><th>{escape(word)}</th><td>{p:.1%}</td></tr>" for word, p in walk.likeliest)
+        parts.append(f"<section><h2>the likeliest words {escape(walk.place)}</h2><table>{rows}</table></section>")
     return "\n".join([*parts, "</div>"])
 
 
-def page_html(walk: Walk, precision: int) -> str:
-    """A whole page that needs no other file."""
+def page_html(walks: Sequence[Walk], precision: int) -> str:
+    """A whole page that needs no other file, of one walk or of several."""
+    body = "\n".join(walk_html(walk, precision) for walk in walks)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>html {{ color-scheme: light dark; background: {css('paper')}; }}</style>"
-        f"<title>{escape(walk.title)}</title>\n{walk_html(walk, precision)}\n</html>\n"
+        f"<title>{escape(walks[0].title)}</title>\n{body}\n</html>\n"
     )

@@ -6,17 +6,22 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.decoding import EXTRA_TOKENS
-from vanilla_transformer.inside.recorder import find_stacks, record
+from vanilla_transformer.inside.recorder import Step, find_stacks, record
 from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
+
+
+LIKELIEST = 5  # words that a walk ends with
 
 
 def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
     """The steps that the source of a worked example explains. Layer and head are counted from 0."""
     steps = record(example.model(), example.inputs(), layer, head)
-    wanted = {(part, name) for part, name in example.steps if head == 0 or name not in example.first_head_only}
+    steps_shown = (*example.steps, *example.beyond)
+    wanted = {(part, name) for part, name in steps_shown if head == 0 or name not in example.first_head_only}
     shown = [step for step in steps if (step.part, step.name) in wanted]
-    return Walk(example.title, example.note, shown, example.words(), [], example.printed_of(head))
+    beyond = frozenset(example.beyond)
+    return Walk(example.title, example.note, shown, example.words(), [], example.printed_of(head), beyond)
 
 
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
@@ -58,4 +63,34 @@ def walk_sentence(
             inputs["decoder_input_ids"] = translator.prepare_decoder_input_ids_from_labels(labels)
         words = words_of(inputs["decoder_input_ids"], tokenizer)
     steps = record(model, inputs, layer, head, stack)
-    return Walk(f"{text!r} in the {stack}", f"Layer {layer + 1}, head {head + 1}.", steps, words, source_words, {})
+    walk = Walk(f"{text!r} in the {stack}", f"Layer {layer + 1}, head {head + 1}.", steps, words, source_words)
+    if steps[-1].name == "logits":
+        logits = steps[-1]
+        probabilities = logits.tensor.softmax(dim=-1)
+        equation = f"p = softmax({logits.equation.partition(' = ')[0]})"
+        softmax = Step(logits.part, "probabilities", equation, probabilities, logits.axes, logits.source)
+        walk.steps = [*steps, softmax]
+        name_the_likeliest(walk, probabilities[0], inputs["input_ids"][0], stack, tokenizer)
+    return walk
+
+
+def name_the_likeliest(
+    walk: Walk, probabilities: Tensor, ids: Tensor, stack: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Put the likeliest words into the walk: those that may come next, or those behind the first mask.
+
+    Args:
+        probabilities: (length, vocab).
+        ids: (length,), the text; its masks are looked for where there is an encoder alone.
+    """
+    position = -1
+    if stack == "encoder":
+        masked = (ids == tokenizer.mask_token_id).nonzero() if tokenizer.mask_token_id is not None else ids[:0]
+        if not len(masked):
+            return
+        position, walk.place = int(masked[0]), f"in the place of {tokenizer.mask_token}"
+    values, tokens = probabilities[position].topk(min(LIKELIEST, probabilities.shape[-1]))
+    words = [word for (word,) in words_of(tokens[:, None], tokenizer)]
+    walk.likeliest = list(zip(words, values.tolist(), strict=True))
+    if position == -1:
+        walk.place = f"after {walk.words[0][-1]}"

@@ -7,10 +7,12 @@ A printed example starts from vectors and leaves out what it does not explain. S
 starts from, positions are learned ones that are all zero, and a part that it does not have is zero or the identity.
 """
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -72,7 +74,9 @@ def fill(projection: nn.Linear, matrix: Tensor) -> None:
     projection.weight.copy_(matrix.T)
 
 
-def bare_encoder(vectors: Tensor, num_heads: int, d_k: int, d_ff: int) -> VanillaTransformerEncoderModel:
+def bare_encoder(
+    vectors: Tensor, num_heads: int, d_k: int, d_ff: int, d_v: int | None = None
+) -> VanillaTransformerEncoderModel:
     """One encoder layer on token vectors (tokens, d_model) as they are: no positions, no factor sqrt(d_model)."""
     tokens, d_model = vectors.shape
     encoder = VanillaTransformerEncoderModel(
@@ -81,7 +85,7 @@ def bare_encoder(vectors: Tensor, num_heads: int, d_k: int, d_ff: int) -> Vanill
             d_model=d_model,
             num_heads=num_heads,
             d_k=d_k,
-            d_v=d_k,
+            d_v=d_k if d_v is None else d_v,
             d_ff=d_ff,
             num_layers=1,
             position_embedding="learned",
@@ -95,12 +99,12 @@ def bare_encoder(vectors: Tensor, num_heads: int, d_k: int, d_ff: int) -> Vanill
 
 
 def today_model() -> VanillaTransformerEncoderModel:
-    """Two heads of width 4 on one-hot vectors, without layer norm and feed-forward network.
+    """Two heads of width 4 on one-hot vectors, and the rest of the layer, which the source leaves out.
 
-    Of head 2 the source prints the outcome alone. Its stand-in pays all attention to the query's own position, where
-    the value is the printed row.
+    Its feed-forward network, of width 8, is that of a model which was not trained. Of head 2 the source prints the
+    outcome alone. Its stand-in pays all attention to the query's own position, where the value is the printed row.
     """
-    encoder = bare_encoder(torch.eye(4), num_heads=2, d_k=4, d_ff=1)
+    encoder = bare_encoder(torch.eye(4), num_heads=2, d_k=4, d_ff=8)
     layer = cast(TransformerLayer, encoder.layers[0])
     itself = 100 * torch.eye(4)
     values = F.pad(torch.tensor(TODAY_HEAD_2), (0, 0, 0, 1))  # the vocabulary's fourth word does not occur
@@ -108,9 +112,6 @@ def today_model() -> VanillaTransformerEncoderModel:
     fill(layer.self_attn.k_proj, torch.cat((torch.tensor(TODAY_W_K), itself), dim=1))
     fill(layer.self_attn.v_proj, torch.cat((torch.tensor(TODAY_W_V), values), dim=1))
     fill(layer.self_attn.o_proj, torch.tensor(TODAY_W_O))
-    layer.feed_forward.fc2.weight.zero_()
-    layer.self_attn_add_norm.add_module("norm", nn.Identity())
-    layer.feed_forward_add_norm.add_module("norm", nn.Identity())
     return encoder
 
 
@@ -152,6 +153,9 @@ ATTENTION_STEPS = (
 )  # fmt: skip
 
 
+FEED_FORWARD_STEPS = ("hidden", "activation", "feed-forward output", "residual", "layer norm")
+
+
 @dataclass(frozen=True)
 class WorkedExample:
     """A published example.
@@ -162,12 +166,14 @@ class WorkedExample:
         sentences: its tokens.
         build: makes the model that computes it.
         steps: the steps that the source explains, as (part, name) of the recorder.
+        beyond: those whose numbers are ours, since it leaves the step out or does not print all that makes it.
         printed: what the source prints of self-attention, for all heads together: name of the step -> values of the
             first sentence.
         printed_by_head: the same for each head.
         first_head_only: names of the steps that are made up in the other heads, and so not shown.
         precision: decimals that it prints.
         tolerance: how far results may be from them, since the printed inputs are rounded too.
+        numbered: whether each place of its one sentence has a vector of its own, whatever word stands there.
     """
 
     title: str
@@ -178,8 +184,10 @@ class WorkedExample:
     printed: dict[str, list] = field(default_factory=dict)
     printed_by_head: tuple[dict[str, list], ...] = ()
     first_head_only: frozenset[str] = frozenset()
+    beyond: tuple[tuple[str, str], ...] = ()
     precision: int = 3
     tolerance: float = 0.0
+    numbered: bool = False
 
     def printed_of(self, head: int) -> dict[str, list]:
         """What the source prints of a head, counted from 0, and of all of them."""
@@ -194,6 +202,8 @@ class WorkedExample:
 
     def inputs(self) -> dict[str, Tensor]:
         """Ids (sentences, length), numbered in the order of the words' first occurrence, and the padding mask."""
+        if self.numbered:
+            return {"input_ids": torch.arange(len(self.sentences[0]))[None]}
         vocabulary = list(dict.fromkeys(chain.from_iterable(self.sentences)))
         rows = [torch.tensor([vocabulary.index(word) for word in sentence]) for sentence in self.sentences]
         ids = pad_sequence(rows, batch_first=True)
@@ -210,7 +220,8 @@ MASK_STEPS = tuple(("self-attention", name) for name in ("scaled scores", "mask"
 EXAMPLES = {
     "today": WorkedExample(
         title="Today is sunday: multi-head attention and its residual, number by number",
-        note="The source has no positions, no layer norm and no feed-forward network. Of head 2 it prints the outcome "
+        note="The source ends at the residual connection. What it leaves out, layer norm and feed-forward network, "
+        "follows with weights of ours, that were not trained. It has no positions. Of head 2 it prints the outcome "
         "alone, so only that is shown here.",
         sentences=["Today is sunday".split()],
         build=today_model,
@@ -218,6 +229,7 @@ EXAMPLES = {
         printed=TODAY_PRINTED,
         printed_by_head=(TODAY_HEAD_1, {"heads": TODAY_HEAD_2}),
         first_head_only=frozenset({"queries", "keys", "values", "scores", "scaled scores", "weights"}),
+        beyond=(("self-attention", "layer norm"), *(("feed-forward", name) for name in FEED_FORWARD_STEPS)),
         tolerance=2e-3,
     ),
     "midwinter": WorkedExample(
@@ -241,6 +253,11 @@ EXAMPLES = {
             ("feed-forward", "layer norm"),
         ),
         printed=MIDWINTER_PRINTED,
+        beyond=(
+            ("embedding", "embeddings"),
+            *(("self-attention", name) for name in ("queries", "keys", "values", "heads", "layer norm")),
+            *(("feed-forward", name) for name in ("hidden", "feed-forward output", "layer norm")),
+        ),
         precision=8,
         tolerance=1e-7,
     ),
@@ -259,3 +276,71 @@ EXAMPLES = {
         steps=MASK_STEPS,
     ),
 }
+
+
+def own_example(file: str) -> WorkedExample:
+    """An example of a teacher's own numbers, from a JSON file with the matrices X, W_Q, W_K, W_V and W_O.
+
+    X (words, d_model); W_Q, W_K (d_model, h * d_k); W_V (d_model, h * d_v); W_O (h * d_v, d_model), which may be left
+    out where it would be the identity. `words` names the rows of X, `heads` is h, by default 1.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no JSON, or a matrix is missing, not one, or of a shape that does not fit.
+    """
+    try:
+        given = json.loads(Path(file).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not a valid JSON file: {error}.") from error
+    known = {"X", "W_Q", "W_K", "W_V", "W_O", "words", "heads"}
+    if not isinstance(given, dict) or given.keys() - known:
+        odd = ", ".join(given.keys() - known) if isinstance(given, dict) else type(given).__name__
+        raise ValueError(f"{file} holds {odd}; it must be an object with X, W_Q, W_K, W_V, W_O, words and heads.")
+    x, w_q, w_k, w_v = (matrix_of(file, given, name) for name in ("X", "W_Q", "W_K", "W_V"))
+    w_o = matrix_of(file, given, "W_O") if "W_O" in given else torch.eye(w_v.shape[1])
+    heads, words = given.get("heads", 1), given.get("words", [f"x{i + 1}" for i in range(len(x))])
+    for name, matrix in {"W_Q": w_q, "W_K": w_k, "W_V": w_v}.items():
+        check_size(file, f"{name}'s rows", len(matrix), x.shape[1], "columns of X")
+        if not isinstance(heads, int) or heads < 1 or matrix.shape[1] % heads:
+            raise ValueError(f"{file}: heads={heads} must divide the {matrix.shape[1]} columns of {name}.")
+    check_size(file, "W_K's columns", w_k.shape[1], w_q.shape[1], "columns of W_Q")
+    check_size(file, "W_O's rows", len(w_o), w_v.shape[1], "columns of W_V")
+    check_size(file, "W_O's columns", w_o.shape[1], x.shape[1], "columns of X")
+    check_size(file, "words", len(words), len(x), "rows of X")
+
+    def build() -> PreTrainedModel:
+        encoder = bare_encoder(x, heads, w_q.shape[1] // heads, d_ff=1, d_v=w_v.shape[1] // heads)
+        attention = cast(TransformerLayer, encoder.layers[0]).self_attn
+        for projection, matrix in zip(
+            (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj), (w_q, w_k, w_v, w_o), strict=True
+        ):
+            fill(projection, matrix)
+        return encoder
+
+    return WorkedExample(
+        title=f"The numbers of {file}: {'multi-head' if heads > 1 else 'single-head'} attention",
+        note="X, W_Q, W_K, W_V and W_O are as given; all else is computed from them.",
+        sentences=[[str(word) for word in words]],
+        build=build,
+        steps=(("embedding", "embeddings"), *(("self-attention", name) for name in ATTENTION_STEPS)),
+        numbered=True,
+    )
+
+
+def matrix_of(file: str, given: dict[str, Any], name: str) -> Tensor:
+    """A matrix of a JSON file."""
+    if name not in given:
+        raise ValueError(f"{file} has no {name}: give it as a list of rows, each a list of numbers.")
+    try:
+        matrix = torch.tensor(given[name], dtype=torch.float32)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file}: {name} is no matrix of numbers ({error}).") from error
+    if matrix.dim() != 2 or not matrix.numel():
+        raise ValueError(f"{file}: {name} has the shape {tuple(matrix.shape)}; it must have rows and columns.")
+    return matrix
+
+
+def check_size(file: str, what: str, size: int, wanted: int, of: str) -> None:
+    """Raise a ValueError unless the two sizes are one."""
+    if size != wanted:
+        raise ValueError(f"{file}: {what} are {size}, but must be as many as the {of}: {wanted}.")

@@ -1,0 +1,68 @@
+"""Equations of the recorder, which are plain text such as "A = softmax(S / √d_k + M)", as MathML for web pages."""
+
+import re
+from html import escape
+
+
+FUNCTIONS = {"softmax", "Concat", "LayerNorm", "Sublayer", "sin", "cos", "max", "relu", "gelu", "swish"}
+SYMBOLS = {"pos", "head", "logits", "t", "i", "h"}  # lower-case names that are no words of a sentence
+TOKEN = re.compile(r"\s*(√|[^\W\d_]+(?:_(?:\w+))?ᵀ?|\d+(?:\.\d+)?i?|\.\.\.|\S)")
+
+
+def mathml(equation: str) -> str:
+    """A `<math>` element; words between symbols become text, `a / b` a fraction, `x_y` a subscript, `√x` a root."""
+    parts = Parts(TOKEN.findall(equation))
+    return f"<math>{parts.row('')}</math>"
+
+
+class Parts:
+    """The tokens of an equation, read from left to right."""
+
+    def __init__(self, tokens: list[str]):
+        self.tokens = tokens
+
+    def row(self, end: str) -> str:
+        """All up to the token `end`, which is taken away too."""
+        made: list[str] = []
+        while self.tokens:
+            token = self.tokens.pop(0)
+            if token == end:
+                break
+            if token == "/" and made:
+                made.append(f"<mfrac>{made.pop()}{self.atom()}</mfrac>")
+            elif token == "^" and made:
+                made.append(f"<msup>{made.pop()}{self.atom()}</msup>")
+            else:
+                made.append(self.element(token))
+        return "<mrow>" + "".join(made) + "</mrow>"
+
+    def atom(self) -> str:
+        """What a fraction, a root or a power takes: a symbol, or all between brackets, which it makes needless."""
+        token = self.tokens.pop(0)
+        return self.row(")") if token == "(" else self.element(token)
+
+    def element(self, token: str) -> str:
+        """A token with what belongs to it."""
+        if token == "√":
+            return f"<msqrt>{self.atom()}</msqrt>"
+        if token == "(":
+            return f"<mrow><mo>(</mo>{self.row(')')}<mo>)</mo></mrow>"
+        if token[0].isdigit():
+            number, letter = (token[:-1], "<mi>i</mi>") if token.endswith("i") else (token, "")
+            return f"<mrow><mn>{number}</mn>{letter}</mrow>" if letter else f"<mn>{number}</mn>"
+        if token[0].isalpha():
+            return self.name(token)
+        return f"<mo>{escape(token)}</mo>"
+
+    @staticmethod
+    def name(token: str) -> str:
+        """A symbol with its subscript, a function, or a word."""
+        transposed = token.endswith("ᵀ")
+        base, _, subscript = token.removesuffix("ᵀ").partition("_")
+        if not subscript and base.islower() and base not in FUNCTIONS | SYMBOLS:
+            return f"<mtext>&nbsp;{base}&nbsp;</mtext>"
+        symbol = f"<mi>{base}</mi>"
+        if subscript:
+            kind = "mn" if subscript.isdigit() else "mi"
+            symbol = f"<msub>{symbol}<{kind}>{subscript}</{kind}></msub>"
+        return f"<msup>{symbol}<mo>⊤</mo></msup>" if transposed else symbol
