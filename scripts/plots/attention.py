@@ -15,8 +15,8 @@ from vanilla_transformer.inside.recorder import record
 from vanilla_transformer.inside.worked_examples import EXAMPLES
 
 
-WIDTHS = [2**i for i in range(11)]  # of a head: 1 to 1024
-KEYS, DRAWS = 16, 512
+WIDTHS = [*(2**i for i in range(14)), 10_000]  # of a head
+KEYS, DRAWS = 50, 128
 NO_DROPOUT = nn.Module().eval()
 
 
@@ -46,8 +46,8 @@ def softmax_jacobian() -> Figure:
     figure, ax = plt.subplots(figsize=(7, 3.8))
     ax.plot(WIDTHS, jacobian_norms(scaled=True), marker="o", label=r"$\mathrm{softmax}(q K^\top / \sqrt{d_k})$")
     ax.plot(WIDTHS, jacobian_norms(scaled=False), marker="s", label=r"$\mathrm{softmax}(q K^\top)$")
-    ax.set_xscale("log", base=2)
-    ax.set_ylim(0, None)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
     ax.set(xlabel=r"width of a head $d_k$", ylabel=r"mean of $\|\mathrm{diag}(p) - p\,p^\top\|_F$")
     ax.set_title(f"Without the scale, wide heads leave the softmax little gradient ({KEYS} keys)")
     ax.legend()
