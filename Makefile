@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart demo benchmark checkpoints install test pytest test-slow test-gpu lint
+.PHONY: quickstart demo benchmark checkpoints docs notebooks install test pytest test-slow test-gpu lint
 
 quickstart: install
 	$(BIN)/python scripts/quickstart.py
@@ -16,6 +16,13 @@ benchmark: install
 
 checkpoints: install
 	$(BIN)/python scripts/make_checkpoints.py $(if $(NAMES),--names $(NAMES))
+
+docs: install
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+notebooks: install
+	$(BIN)/python scripts/documentation/notebooks.py
 
 install: $(VENV)/installed
 

@@ -1,0 +1,144 @@
+# %% [markdown]
+# # Train a translator on your own sentences
+#
+# You will train an encoder-decoder from nothing: on phrases that need no download, on a file of yours, or on a data set of
+# the Hub. With the first, it takes about five minutes on two cores.
+#
+# **What you will be able to do at the end:** bring your own pairs of sentences into the form that the scripts read, train,
+# score what came out, and translate with it.
+
+# %%
+import json
+import os
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from vanilla_transformer.decoding import translate
+from vanilla_transformer.loading import load_model
+from vanilla_transformer.tasks import TRANSLATION
+from vanilla_transformer.training.run import run
+
+
+QUICK = os.environ.get("QUICK") == "1"  # a test only wants to see that it runs
+folder = Path("runs/notebook-translator")
+
+# %% [markdown]
+# ## 1. Data: pairs of sentences
+#
+# Whatever you have must become rows with a `source` and a `target`. Three ways:
+#
+# - **Phrases, no network:** `phrasebook("translation", "en", "es")` draws dates, amounts, countries and more from Unicode CLDR.
+# - **A file of yours:** JSON Lines, one pair a line. A download from [Tatoeba](https://tatoeba.org) is lines with tabs between
+#   the two languages; the function below turns it into JSON Lines.
+# - **The Hub:** `--dataset bentrevett/multi30k --columns source=en target=de`, for example.
+
+# %%
+from vanilla_transformer.data.phrasebook import phrasebook
+
+
+phrases = phrasebook("translation", "en", "es", size=1000 if QUICK else 20000)
+for row in phrases["train"].select(range(5)):
+    print(row["source"], "->", row["target"])
+
+# %% [markdown]
+# ### Exercise 1
+#
+# Write `tabs_to_rows(text)`, which turns lines such as `Go.<tab>Ve.<tab>some note` into a list of dictionaries with `source` and
+# `target`, and leaves out lines with fewer than two columns.
+
+
+# %% tags=["exercise"]
+def tabs_to_rows(text):
+    """Rows of a text whose lines have tabs between their columns."""
+    return []  # your code
+
+
+# %% tags=["solution"]
+def tabs_to_rows(text):
+    """Rows of a text whose lines have tabs between their columns."""
+    columns = [line.split("\t") for line in text.splitlines()]
+    return [{"source": row[0], "target": row[1]} for row in columns if len(row) >= 2]
+
+
+# %% tags=["check"]
+rows = tabs_to_rows("Go.\tVe.\tCC-BY 2.0\n\nHi.\tHola.")
+assert rows == [{"source": "Go.", "target": "Ve."}, {"source": "Hi.", "target": "Hola."}], rows
+
+# %% [markdown]
+# A file of rows, as the training script reads it:
+
+# %%
+folder.parent.mkdir(parents=True, exist_ok=True)
+for split in ("train", "validation", "test"):
+    file = folder.parent / f"notebook-{split}.jsonl"
+    lines = (json.dumps(row, ensure_ascii=False) for row in phrases[split])
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+print(file.read_text(encoding="utf-8").splitlines()[0])
+
+# %% [markdown]
+# ## 2. Train
+#
+# The options are those of `scripts/train_translation.py`; on a command line they look the same. Small data wants a small
+# model: 128 wide, 3 + 3 layers. The learning rate rises for 400 steps and then falls, as in section 5.3 of the paper.
+
+# %%
+files = {split: str(folder.parent / f"notebook-{split}.jsonl") for split in ("train", "validation", "test")}
+options = {
+    "train_file": files["train"],
+    "validation_file": files["validation"],
+    "test_file": files["test"],
+    "output_dir": folder,
+    "d_model": 32 if QUICK else 128,
+    "d_ff": 64 if QUICK else 512,
+    "num_heads": 4,
+    "encoder_layers": 1 if QUICK else 3,
+    "decoder_layers": 1 if QUICK else 3,
+    "dropout": 0,
+    "vocab_size": 500 if QUICK else 2000,
+    "tokens_per_batch": 700,
+    "learning_rate_scale": 0.4,
+    "warmup_steps": 400,
+    "max_steps": 20 if QUICK else 2500,
+    "save_steps": 10 if QUICK else 500,
+    "max_eval_samples": 20 if QUICK else 500,
+    "report_to": "none",
+}
+if not (folder / "README.md").exists():  # else it has been trained already
+    scores = run(TRANSLATION, [f"--{name}={value}" for name, value in options.items()])
+    print(scores)
+
+# %% [markdown]
+# ## 3. Translate
+
+# %%
+model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
+for text in ["Wednesday, July 4, 2029", "12 kilometers or 3 miles"]:
+    print(text, "->", translate([text], model, tokenizer)[0])
+
+# %% [markdown]
+# It knows phrases, and nothing else: a sentence about the weather comes out as nonsense. That is not the architecture but the
+# data.
+#
+# ### Exercise 2
+#
+# How good is it? Compute `exact`, the share of the first 50 test phrases that it translates exactly as the data have them.
+
+# %% tags=["exercise"]
+exact = None  # your code
+
+# %% tags=["solution"]
+first = phrases["test"].select(range(50))
+outputs = translate(list(first["source"]), model, tokenizer)
+exact = sum(output == target for output, target in zip(outputs, first["target"], strict=True)) / 50
+
+# %% tags=["check"]
+assert exact is not None and 0 <= exact <= 1, "a share lies between 0 and 1"
+assert QUICK or exact > 0.8, "after 2,500 steps it should be above 80 %"
+
+# %% [markdown]
+# ## 4. Share it
+#
+# The folder has everything: weights, tokenizer, code, and a model card with the scores. `python scripts/push_to_hub.py
+# runs/notebook-translator USER/NAME` puts it on the Hub, [into production](../deploy.md) says what else can be done with it,
+# and [look inside](look_inside.ipynb) works on it with `TRANSLATOR=runs/notebook-translator`.

@@ -1,0 +1,87 @@
+"""Make the notebooks of docs/notebooks from their sources, which are Python files in jupytext's percent format.
+
+python scripts/documentation/notebooks.py           # or `make notebooks`
+
+A cell tagged "solution" becomes text that opens on demand; one tagged "check" tells what is wrong and lets the
+notebook go on. Buttons and a cell that installs the project come after the first cell.
+"""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
+
+FOLDER = Path(__file__).parents[2] / "docs" / "notebooks"
+REPOSITORY = "vanilla-transformer/vanilla-transformer"  # on GitHub
+BUTTONS = """\
+[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab})
+[![Open in Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)]({kaggle})"""
+INSTALL = """\
+# Once, where the project is not installed yet: about two minutes.
+import importlib.util
+
+if importlib.util.find_spec("vanilla_transformer") is None:
+    %pip install -q "vanilla-transformer[train] @ git+https://github.com/{repository}" """
+
+SOLUTION = """\
+<details><summary>Solution</summary>
+
+```python
+{code}
+```
+
+</details>"""
+CHECK = """\
+try:
+{code}
+    print("Right.")
+except Exception as error:
+    print("Not yet:", error or "try again")"""
+
+
+def buttons(name: str) -> str:
+    """Links that open the notebook where it can be run."""
+    blob = f"github.com/{REPOSITORY}/blob/main/docs/notebooks/{name}.ipynb"
+    colab = f"https://colab.research.google.com/{blob.replace('github.com', 'github', 1)}"
+    return BUTTONS.format(colab=colab, kaggle=f"https://kaggle.com/kernels/welcome?src=https://{blob}")
+
+
+def as_shown(cell: NotebookNode) -> NotebookNode:
+    """A cell of a source as learners get it."""
+    tags = cell.metadata.get("tags", [])
+    if "solution" in tags:
+        return new_markdown_cell(SOLUTION.format(code=cell.source))
+    if "check" in tags:
+        return new_code_cell(CHECK.format(code=textwrap.indent(cell.source, "    ")))
+    make = new_code_cell if cell.cell_type == "code" else new_markdown_cell
+    return make(cell.source)
+
+
+def notebook(source: Path) -> str:
+    """The notebook of a source, as the text of an .ipynb file; the same for the same source."""
+    first, *others = jupytext.read(source, fmt="py:percent").cells
+    install = new_code_cell(INSTALL.format(repository=REPOSITORY).rstrip())
+    made = nbformat.v4.new_notebook()
+    made.cells = [as_shown(first), new_markdown_cell(buttons(source.stem)), install, *map(as_shown, others)]
+    for number, cell in enumerate(made.cells):
+        cell.id = f"cell-{number + 1}"
+    made.metadata["kernelspec"] = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    made.metadata["language_info"] = {"name": "python"}
+    return nbformat.writes(made, version=nbformat.NO_CONVERT) + "\n"
+
+
+def main() -> None:
+    """Write them all."""
+    for source in sorted(FOLDER.glob("*.py")):
+        target = source.with_suffix(".ipynb")
+        target.write_text(notebook(source), encoding="utf-8")
+        print(target.relative_to(FOLDER.parents[1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Notebooks are made of their sources, which run; each exercise has a solution that its check takes, and needs one."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import pytest
+
+from documentation.notebooks import FOLDER, notebook
+from saved_models import with_tokenizer, write
+
+
+SOURCES = sorted(FOLDER.glob("*.py"))
+SLOW = {"train_a_translator"}  # they train
+marked = [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW), id=path.stem) for path in SOURCES]
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch) -> Path:
+    """An empty folder to run in, with a translator for those who look inside one."""
+    texts = ["I like to travel.", "Me gusta viajar.", "three miles", "tres millas"] * 3
+    monkeypatch.setenv("TRANSLATOR", write(tmp_path / "translator", *with_tokenizer(texts=texts, vocab_size=300)))
+    monkeypatch.setenv("QUICK", "1")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def play(source: Path, solved: bool) -> tuple[int, list[str]]:
+    """Run a source cell by cell; with or without its solutions. The number of checks, and those that failed."""
+    session: dict[str, Any] = {"__name__": "__main__"}
+    checks, failed = 0, []
+    for cell in jupytext.read(source, fmt="py:percent").cells:
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type != "code" or ("solution" in tags and not solved):
+            continue
+        try:
+            exec(compile(cell.source, source.name, "exec"), session)
+        except Exception:
+            if "check" not in tags:
+                raise
+            failed.append(cell.source)
+        checks += "check" in tags
+    return checks, failed
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_a_notebook_is_made_of_its_source(source):
+    """Where it is not: `make notebooks`."""
+    assert notebook(source) == source.with_suffix(".ipynb").read_text(encoding="utf-8")
+
+
+def test_every_notebook_has_a_source():
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} == {path.stem for path in SOURCES}
+
+
+@pytest.mark.parametrize("source", marked)
+def test_a_notebook_runs_and_its_solutions_are_right(source, workplace):
+    checks, failed = play(source, solved=True)
+    assert checks >= 2 and failed == []
+
+
+@pytest.mark.parametrize("source", marked)
+def test_an_exercise_that_is_not_solved_is_told_so_and_the_notebook_goes_on(source, workplace):
+    checks, failed = play(source, solved=False)
+    assert len(failed) == checks
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_a_notebook_can_be_opened_elsewhere_and_installs_what_it_needs(source):
+    cells = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    assert texts[0].startswith("# ")
+    for address in re.findall(r"\]\((https://(?:colab|kaggle)\S+)\)", texts[1]):
+        assert address.endswith(f"/docs/notebooks/{source.name.replace('.py', '.ipynb')}")
+    assert "colab" in texts[1] and "kaggle" in texts[1]
+    assert "%pip install" in texts[2] and sum("%pip" in text for text in texts) == 1
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_links_of_a_notebook_lead_somewhere(source):
+    for target in re.findall(r"\]\(([^)#\s]+)", source.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (FOLDER / target).exists(), target
