@@ -19,7 +19,7 @@ checkpoints: install
 
 docs: install
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 notebooks: install
 	$(BIN)/python scripts/documentation/notebooks.py

@@ -43,7 +43,7 @@ class CommandParser(HfArgumentParser):
             help="Show where in the code an error comes from.",
         )
         if self.trainer_options:
-            self.usage = "%(prog)s [options]"  # a list of hundreds is no help
+            self.usage = "%(prog)s [RECIPE.yaml] [options]"  # a list of hundreds is no help
             self.add_argument(
                 "--help_trainer",
                 action=TrainerHelp,

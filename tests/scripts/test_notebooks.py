@@ -5,11 +5,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jupytext
 import pytest
 
-from documentation.notebooks import FOLDER, notebook
 from saved_models import with_tokenizer, write
+
+
+jupytext = pytest.importorskip("jupytext", reason="of the extra docs")
+
+from documentation.notebooks import FOLDER, notebook  # noqa: E402
 
 
 SOURCES = sorted(FOLDER.glob("*.py"))

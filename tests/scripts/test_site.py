@@ -1,0 +1,49 @@
+"""`make docs`: the site of the documentation is built without a warning, and its links to code lead to lines."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fresh_process import ROOT
+
+
+pytest.importorskip("mkdocs", reason="of the extra docs")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    assert "WARNING" not in result.stderr
+    return folder
+
+
+def test_every_page_is_in_the_site(site):
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} | {"index", "changelog", "contributing", "security"}
+    assert {path.stem for path in site.glob("*.html")} - {"404", "conduct"} == pages
+
+
+def test_links_between_pages_and_to_code_lead_somewhere(site):
+    for page in (*site.glob("*.html"), *(site / "notebooks").glob("*.html")):
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r'(?:href|src|srcset)="([^"#:]+)(?:#[^"]*)?"', text):
+            assert (page.parent / target).exists(), f"{page.name}: no {target}"
+
+
+def test_a_box_of_a_diagram_leads_to_its_line(site):
+    svg = (site / "figures" / "attention.svg").read_text(encoding="utf-8")
+    links = set(re.findall(r'xlink:href="\.\./(source/\S+?)#(L\d+)"', svg))
+    assert len(links) >= 8
+    for page, anchor in links:
+        assert f'id="{anchor}"' in (site / page).read_text(encoding="utf-8")
+
+
+def test_the_reference_has_what_each_head_takes(site):
+    text = (site / "api.html").read_text(encoding="utf-8")
+    for head in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "CausalLM"):
+        assert f'id="modeling_vanilla_transformer.VanillaTransformerFor{head}.forward"' in text
