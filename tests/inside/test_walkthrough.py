@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from fresh_process import ROOT
 from saved_models import with_tokenizer, write
 from vanilla_transformer.commands import walk
 from vanilla_transformer.inside.explanations import explanation
@@ -117,6 +118,11 @@ def test_own_numbers_are_shown_under_their_words_with_the_matrices(capsys, tmp_p
         assert re.search(rf"^ +{name} +1 +2 *$", text, re.M), name  # columns count from 1
     assert re.search(r"^ +1 +0\.000 +1\.000 *$", text, re.M)  # W_K's first row
     assert re.search(r"^ +b +0\.500 +-1\.000 *$", text, re.M)  # the query of b
+
+
+def test_the_example_file_of_the_docs_can_be_walked_through():
+    steps = walked(ROOT / "docs" / "examples" / "my_numbers.json")
+    assert steps["queries"].tolist() == [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from documentation.notebooks import FOLDER, notebook  # noqa: E402
 
 
 SOURCES = sorted(FOLDER.glob("*.py"))
-SLOW = {"train_a_translator"}  # they train
+SLOW = {"into_production", "train_a_language_model", "train_a_translator", "train_an_encoder"}  # they train, or export
 marked = [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW), id=path.stem) for path in SOURCES]
 
 
