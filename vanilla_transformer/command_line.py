@@ -74,7 +74,9 @@ class CommandParser(HfArgumentParser):
             names = {f.name for f in dataclasses.fields(dtype)} - grouped
             grouped |= names
             yield group_title(dtype), [action for action in shown if action.dest in names - hidden]
-        yield "help" if grouped else "options", [action for action in shown if action.dest not in grouped]
+        others = [action for action in shown if action.dest not in grouped]
+        yield "arguments", [action for action in others if not action.option_strings]
+        yield "help" if grouped else "options", [action for action in others if action.option_strings]
 
     def format_help(self, of_the_trainer: bool = False) -> str:
         """The text of `--help`, or that of `--help_trainer`."""

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from fresh_process import ROOT
 from saved_models import with_tokenizer, write
+from vanilla_transformer import loading
 from vanilla_transformer.commands import walk
 from vanilla_transformer.inside.explanations import explanation
 from vanilla_transformer.inside.mathml import mathml
@@ -69,14 +70,10 @@ def test_without_a_stack_a_sentence_goes_through_both_and_ends_in_the_likeliest_
 
 
 def test_a_sentence_alone_is_read_by_the_translator_that_ships(capsys, translator, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"no checkpoints/en-es here to read 'three miles'.*--model"):
-        walk.main(["--text", "three miles"])
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "en-es").symlink_to(translator)
-    assert "'three miles' in the encoder of checkpoints/en-es" in shown(
-        capsys, "--text", "three miles", "--layer", "2"
-    )
+    (tmp_path / "en-es").symlink_to(translator)
+    monkeypatch.setattr(loading, "CHECKPOINTS", tmp_path)
+    text = " ".join(shown(capsys, "--text", "three miles", "--layer", "2").split())
+    assert f"'three miles' in the encoder of {tmp_path}/en-es" in text.replace("─", "")
 
 
 NUMBERS = {

@@ -30,7 +30,8 @@ WRONG = [
     ("export_model --source tr --output x --to tflite", "invalid choice: 'tflite'"),
     ("figures mask", "there is no figure 'mask'; choose from encoder-decoder"),
     # what is needed and not given
-    ("translate", "required: --model"),
+    ("translate Hello --input x.txt", "Give texts or --input x.txt, not both"),
+    ("train_translation recipe.yaml", "recipe.yaml"),
     ("generate_text", "required: --model"),
     ("evaluate_model", "required: --model"),
     ("evaluate_model --per_device_eval_batch_size 8", "required: --model"),

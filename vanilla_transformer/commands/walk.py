@@ -7,7 +7,6 @@ python scripts/walkthrough.py --numbers mine.json                         # your
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from transformers import AutoTokenizer
 
@@ -17,10 +16,10 @@ from vanilla_transformer.inside.recorder import find_stacks
 from vanilla_transformer.inside.rendering import Walk, page_html, print_walk
 from vanilla_transformer.inside.walks import walk_example, walk_sentence
 from vanilla_transformer.inside.worked_examples import EXAMPLES, own_example
-from vanilla_transformer.loading import load_model
+from vanilla_transformer.loading import load_model, shipped_model
 
 
-TRANSLATOR = "checkpoints/en-es"  # ships with the repository
+TRANSLATOR = "en-es"  # of the models that ship with the project
 
 
 @dataclass
@@ -29,7 +28,7 @@ class WalkthroughArguments:
 
     Raises:
         ValueError: a model without a sentence; two of model, example and numbers; a target without a sentence.
-        FileNotFoundError: there is no checkpoints/en-es for a sentence without a model.
+        FileNotFoundError: no model is named, and the one that ships with this project cannot be had.
     """
 
     example: str | None = field(
@@ -46,7 +45,7 @@ class WalkthroughArguments:
     text: str | None = field(default=None, metadata={"help": "Your sentence; for a translator its source."})
     model: str | None = field(
         default=None,
-        metadata={"help": f"Model that reads it, a folder or a name on the Hub; by default {TRANSLATOR}."},
+        metadata={"help": f"Model that reads it, a folder or a name on the Hub; by default checkpoints/{TRANSLATOR}."},
     )
     target: str | None = field(
         default=None, metadata={"help": "What a translator's decoder reads; by default its own translation."}
@@ -68,12 +67,7 @@ class WalkthroughArguments:
         if not self.text and not (self.target is self.stack is None):
             raise ValueError("--target and --stack are for a sentence of yours: give --text too.")
         if self.text and self.model is None:
-            if not Path(TRANSLATOR).is_dir():
-                raise FileNotFoundError(
-                    f"There is no {TRANSLATOR} here to read {self.text!r}: run this in a clone that has it, or name a "
-                    "model with --model, such as one that `make quickstart` has trained."
-                )
-            self.model = TRANSLATOR
+            self.model = shipped_model(TRANSLATOR)
 
 
 def check_number(name: str, number: int, most: int) -> None:

@@ -113,8 +113,8 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     tokens_per_batch: int = field(
         default=0,
         metadata={
-            "help": "Fill batches up to this many source and as many target tokens, padding included, with sequences of "
-            "similar length (section 5.1: 25000). 0: --per_device_train_batch_size sequences."
+            "help": "Fill batches up to this many source and as many target tokens, padding included, with sequences "
+            "of similar length (section 5.1: 25000). 0: --per_device_train_batch_size sequences."
         },
     )
     tokens_per_batch_of: Literal["step", "device"] = field(
