@@ -2,6 +2,7 @@
 
 python scripts/translate.py "I like to travel."
 python scripts/translate.py --model FOLDER_OR_HUB_NAME < source.txt > target.txt
+python scripts/translate.py --model FOLDER_OR_HUB_NAME --engine ctranslate2 --quantization int8 < source.txt
 """
 
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
+from vanilla_transformer.commands.export import QUANTIZATIONS
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
 from vanilla_transformer.files import map_by_length, open_output, utf8_lines
 from vanilla_transformer.loading import load_model, shipped_model
@@ -22,7 +24,11 @@ DEFAULT_MODEL = "en-es"
 
 @dataclass
 class TranslateArguments:
-    """Options of the command: model, files, and how it decodes."""
+    """Options of the command: model, files, and how it decodes.
+
+    Raises:
+        ValueError: a quantization for PyTorch.
+    """
 
     model: str | None = field(
         default=None,
@@ -35,15 +41,32 @@ class TranslateArguments:
     length_penalty: float | None = field(default=None, metadata={"help": "Its alpha; by default the model's own."})
     extra_tokens: int = field(default=EXTRA_TOKENS, metadata={"help": "Output length beyond the input's, in tokens."})
     device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device."})
+    engine: str = field(
+        default="pytorch",
+        metadata={
+            "help": "What computes: PyTorch, or CTranslate2, which is faster: for it the model is converted once, "
+            "and kept in its folder.",
+            "choices": ["pytorch", "ctranslate2"],
+        },
+    )
+    quantization: str | None = field(
+        default=None, metadata={"help": "Type of CTranslate2's weights.", "choices": list(QUANTIZATIONS)}
+    )
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
+
+    def __post_init__(self):
+        if self.quantization is not None and self.engine != "ctranslate2":
+            raise ValueError(f"--quantization {self.quantization} is for CTranslate2: add --engine ctranslate2.")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model is no translator, the input is not UTF-8, or there are texts and a file.
+        ValueError: the model is no translator, or CTranslate2 lacks something of it; the input is not UTF-8; or there
+            are texts and a file.
         FileNotFoundError: no model is named, and the one that ships with this project cannot be had.
+        ImportError: CTranslate2 is asked for, and not installed.
     """
     parser = CommandParser(TranslateArguments, __doc__)
     parser.add_argument("text", nargs="*", help="Texts to translate, in the place of --input.")
@@ -54,6 +77,10 @@ def main(arguments: list[str] | None = None) -> None:
     loaded = load_model(source, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)
     tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=args.trust_remote_code)
+    if args.engine == "ctranslate2":
+        from vanilla_transformer.conversion.engine import use_ctranslate2  # which need not be installed
+
+        use_ctranslate2(model, tokenizer, source, args.quantization)
     lines = given.text or list(utf8_lines(args.input))
     options = {
         name: getattr(args, name) for name in ("num_beams", "length_penalty") if getattr(args, name) is not None
