@@ -193,9 +193,14 @@ def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> Tensor:
-        shown = kwargs.get("output_hidden_states", self.config.output_hidden_states)
-        may_pack = self.config._attn_implementation == "packed_sdpa" and past_key_values is None and not shown
-        if not (may_pack and has_padding(padding) and (memory_padding is None or memory_padding.dim() == 2)):
+        may_pack = (
+            past_key_values is None
+            and self.config._attn_implementation == "packed_sdpa"
+            and not kwargs.get("output_hidden_states", self.config.output_hidden_states)
+            and has_padding(padding)
+            and (memory_padding is None or memory_padding.dim() == 2)
+        )
+        if not may_pack:
             return run_layers(self, x, mask, memory, memory_mask, past_key_values=past_key_values, **kwargs)
         packing = Packing(padding.bool())
         if memory is not None:

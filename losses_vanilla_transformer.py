@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers import PreTrainedConfig
 from transformers.utils import is_tracing
 
 
 IGNORED_LABEL = -100  # PyTorch's mark for a position without a target
+SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")  # of a config, put into inputs by others
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -140,11 +142,11 @@ def check_rows(name: str, ids: Tensor) -> None:
         raise ValueError(f"{name} has shape {tuple(ids.shape)}; it must be (batch, length).")
 
 
-def check_input_ids(ids: Tensor, vocab_size: int, named: dict[str, int | None] | None = None) -> None:
-    """Raise an error unless `ids` are (batch, length) integers in [0, vocab_size). `named`: see `check_ids`."""
+def check_input_ids(ids: Tensor, vocab_size: int, config: PreTrainedConfig | None = None) -> None:
+    """Raise an error unless `ids` are (batch, length) integers in [0, vocab_size). `config`: see `check_ids`."""
     check_rows("input_ids", ids)
     check_not_empty("input_ids", ids)
-    check_ids("input_ids", ids, vocab_size, "the vocabulary", named=named)
+    check_ids("input_ids", ids, vocab_size, "the vocabulary", config=config)
 
 
 def check_not_empty(name: str, values: Tensor) -> None:
@@ -179,20 +181,23 @@ def check_ids(
     limit: int,
     what: str,
     ignored: int | None = None,
-    named: dict[str, int | None] | None = None,
+    config: PreTrainedConfig | None = None,
 ) -> None:
     """Raise a ValueError unless every id lies in [0, limit) or equals `ignored`.
 
-    `named` are ids that the config gives, and the library puts into a user's inputs: the error says so.
+    Where the id is one of the `config`, which the library puts into a user's inputs, the error says so.
     """
-    if ids.device.type != "cpu" or is_tracing(ids):
+    if ids.device.type != "cpu" or is_tracing(ids) or not ids.numel():
+        return
+    least, most = ids.aminmax()  # less than the comparisons below, at each step of a generation
+    if least.item() >= 0 and most.item() < limit:
         return
     wrong = (ids < 0) | (ids >= limit)
     if ignored is not None:
         wrong &= ids != ignored
     if wrong.any():
         value = ids[wrong][0].item()
-        names = " and ".join(name for name, id in (named or {}).items() if id == value)
+        names = " and ".join(name for name in SPECIAL_TOKENS if getattr(config, name, None) == value)
         raise ValueError(
             f"{name} holds {value}, but {what} has {limit}: give ids from 0 to {limit - 1}."
             + (f" The config's {names} is {value}." if names else "")
@@ -226,7 +231,7 @@ def check_mask(
     if not isinstance(mask, Tensor) or is_tracing(mask):
         return
     if mask.shape == (batch, key_length):
-        if mask.device.type == "cpu" and not ((mask == 0) | (mask == 1)).all():
+        if mask.device.type == "cpu" and not torch.equal(mask, (mask != 0).to(mask.dtype)):
             wrong = mask[(mask != 0) & (mask != 1)][0].item()
             raise ValueError(f"{name} holds {wrong}; a mask (batch, length) is 1 for real tokens and 0 for padding.")
         return

@@ -21,6 +21,7 @@ encoder's output (batch, source_length, d_model), and a `mask` says who may look
 """
 
 import copy
+import inspect
 import math
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -274,7 +275,7 @@ def sinusoids(position_ids: Tensor, d_model: int) -> Tensor:
     (batch or 1, length) -> (batch or 1, length, d_model), in float32
     """
     even = torch.arange(0, d_model, 2, device=position_ids.device, dtype=torch.float32)
-    angles = position_ids[..., None].float() * torch.exp(even * (-math.log(10000.0) / d_model))
+    angles = position_ids[..., None] * torch.exp(even * (-math.log(10000.0) / d_model))
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :d_model]
 
 
@@ -359,6 +360,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls):  # `generate` asks for its signature at every step: it need not be made anew
+            cls.forward.__signature__ = inspect.signature(cls.forward)
+
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """With a window, "sdpa" (the default) becomes the form of it whose cost is linear in the length."""
         implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
@@ -423,7 +429,7 @@ class ForeignSinusoids(SinusoidalPositions):
     def forward(self, position_ids: Tensor) -> Tensor:
         even = torch.arange(0, self.d_model, 2, device=position_ids.device, dtype=torch.float32)
         period = max(2 * len(even) - 2, 1) if self.exact_end else self.d_model
-        angles = position_ids[..., None].float() * torch.exp(even * (-math.log(10000.0) / period))
+        angles = position_ids[..., None] * torch.exp(even * (-math.log(10000.0) / period))
         waves = (angles.sin(), angles.cos())
         return (torch.cat(waves, -1) if self.half_split else torch.stack(waves, -1).flatten(-2))[..., : self.d_model]
 
@@ -434,9 +440,6 @@ def make_positions(config: TransformerConfig) -> nn.Module:
         return nn.Embedding(config.max_position_embeddings + config.position_offset, config.d_model)
     of_the_paper = config.sinusoid_layout == "interleaved" and config.sinusoid_frequencies == "paper"
     return SinusoidalPositions(config) if of_the_paper else ForeignSinusoids(config)
-
-
-SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")  # which the library puts into inputs
 
 
 class TransformerStack(VanillaTransformerPreTrainedModel):
@@ -465,8 +468,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
             given = "neither" if input_ids is None else "both"
             raise ValueError(f"Give exactly one of input_ids and inputs_embeds to {type(self).__name__}; got {given}.")
         if inputs_embeds is None:
-            named = {name: getattr(self.config, name, None) for name in SPECIAL_TOKENS}
-            check_input_ids(input_ids, self.embed_tokens.weight.shape[0], named)
+            check_input_ids(input_ids, self.embed_tokens.weight.shape[0], self.config)
             return self.embed_tokens(input_ids)
         check_inputs_embeds(inputs_embeds, self.config.d_model)
         return inputs_embeds

@@ -19,8 +19,10 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    folder, tree = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source") / "tree"
+    # Not here: setuptools would leave a folder build behind, and pack whatever an earlier one still holds.
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "runs", "*.egg-info"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(tree)]
     subprocess.run(command, check=True, timeout=600)
     (wheel,) = folder.glob("*.whl")
     return wheel

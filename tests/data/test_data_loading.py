@@ -638,6 +638,19 @@ def test_a_stream_names_the_gzip_file_that_proves_damaged_after_rows_that_could_
         list(rows)
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
+def test_a_stream_names_the_file_that_proves_not_to_be_utf8_after_rows_that_could_be_read(name):
+    text = " ".join(str(i) for i in range(250))
+    line = (f'{{"text": "{text}"}}\n' if name == "a.jsonl" else f"{text}\n").encode()
+    first = b"text\n" if name == "a.csv" else b""
+    Path(name).write_bytes(first + line * 22_000 + line.replace(b"249", b"\xff"))
+    options = {"train_file": [name], "streaming": True, "sample_by": "line", "validation_fraction": 0.0}
+    rows = iter(load("language_modeling", **options)["train"])
+    assert {row["text"] for row in islice(rows, 1000)} == {text}
+    with pytest.raises(ValueError, match=rf"^{name}: not UTF-8 \(invalid start byte after the rows that were read\)"):
+        list(rows)
+
+
 # As editors on Windows write it: a byte order mark, and lines that end with \r\n.
 
 

@@ -198,10 +198,13 @@ def without_mark(batch: dict[str, list[str]]) -> dict[str, list[str]]:
     return {"text": [text.removeprefix(BYTE_ORDER_MARK) for text in batch["text"]]}
 
 
-def rows_of_gzip(file: str, rows: IterableDataset) -> Iterator[Row]:
-    """The rows of a gzipped file; the error names it where damage shows only after rows that could be read."""
+def rows_of_stream(file: str, rows: IterableDataset) -> Iterator[Row]:
+    """The rows of a file; the error names it where damage shows only after rows that could be read."""
     with named_if_damaged(file):
-        yield from rows
+        try:
+            yield from rows
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file}: not UTF-8 ({error.reason} after the rows that were read).") from error
 
 
 def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
@@ -222,8 +225,8 @@ def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
                 rows = rows.map(without_mark, batched=True)
         except (DatasetGenerationError, ValueError) as error:
             raise ValueError(f"{file} has no rows that can be read as {kind}: {error.__cause__ or error}") from error
-    if streaming and file.endswith(".gz"):
-        rows = IterableDataset.from_generator(rows_of_gzip, rows.features, gen_kwargs={"file": file, "rows": rows})
+    if streaming:
+        rows = IterableDataset.from_generator(rows_of_stream, rows.features, gen_kwargs={"file": file, "rows": rows})
     return Source(file, rows)
 
 
