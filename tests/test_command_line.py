@@ -64,7 +64,7 @@ def test_a_defect_of_ours_keeps_its_traceback(monkeypatch):
 
 def test_a_misspelt_option_is_named_with_the_one_that_was_meant():
     parser = CommandParser(Options, "What it does.")
-    with pytest.raises(ValueError, match=r"no option --num_baems 3; did you mean --num_beams\?"):
+    with pytest.raises(ValueError, match=r"no option --num_baems; did you mean --num_beams\?"):
         parser.parse_args_into_dataclasses(["--model", "x", "--num_baems", "3"])
     with pytest.raises(ValueError, match="no option --zzz; see --help"):
         parser.parse_args_into_dataclasses(["--model", "x", "--zzz"])

@@ -7,6 +7,7 @@ python scripts/walkthrough.py --numbers mine.json                         # your
 """
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from transformers import AutoTokenizer
 
@@ -110,17 +111,16 @@ def walks_of_sentence(args: WalkthroughArguments) -> tuple[list[Walk], int]:
     Raises:
         ValueError: there is no such layer, head or stack.
     """
-    model = load_model(args.model, trust_remote_code=args.trust_remote_code)
-    tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
+    source, text = cast(str, args.model), cast(str, args.text)
+    model = load_model(source, trust_remote_code=args.trust_remote_code)
+    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=args.trust_remote_code)
     stacks = find_stacks(model)
     names = list(stacks) if args.stack is None else [args.stack]
     for name in names:
         if name in stacks:  # else the recorder says which there are
             check_number("layer", args.layer, len(stacks[name].layers))
     check_number("head", args.head, model.config.num_heads)
-    walks = [
-        walk_sentence(model, tokenizer, args.text, args.target, name, args.layer - 1, args.head - 1) for name in names
-    ]
+    walks = [walk_sentence(model, tokenizer, text, args.target, name, args.layer - 1, args.head - 1) for name in names]
     for walk in walks:
         walk.title += f" of {args.model}"
     return walks, 3

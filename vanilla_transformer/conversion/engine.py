@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -273,4 +273,4 @@ def generate(
     if not search.settings.return_dict_in_generate:
         return sequences
     scores = torch.tensor([score for _, score in found], device=sequences.device)
-    return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores)
+    return GenerateBeamEncoderDecoderOutput(sequences=cast(torch.LongTensor, sequences), sequences_scores=scores)

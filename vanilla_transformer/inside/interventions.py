@@ -84,7 +84,11 @@ def changes_from(wishes: Mapping[str, Any] | None) -> Changes:
         ValueError: a name is none of `Changes`, or what it stands for has another form.
     """
     wishes = dict(wishes or {})
-    forms = {"heads_off": (str, int, int), "layers_off": (str, int), "residuals_off": (str, int, str)}
+    forms: dict[str, tuple[type, ...]] = {
+        "heads_off": (str, int, int),
+        "layers_off": (str, int),
+        "residuals_off": (str, int, str),
+    }
     forms["weights"] = (str, int, int, int, int, float)
     known = {*forms, "positions_off", "causal_off"}
     if unknown := sorted(wishes.keys() - known):

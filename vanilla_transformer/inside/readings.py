@@ -169,7 +169,8 @@ def read(
         places = [Place(f"{name} {n}", i, i, 0) for n, i in enumerate(at, start=1)]
     reading = Reading(task, batch, ids, places, logits, option)
     if task != "fill":
-        reading.option = lambda i: model.config.id2label[i]
+        labels: dict[int, str] = model.config.id2label  # type: ignore[assignment]
+        reading.option = labels.__getitem__
     if task == "classify":
         reading.independent = model.config.problem_type == "multi_label_classification"
         reading.regression = model.config.problem_type == "regression" or model.config.num_labels == 1
@@ -194,7 +195,7 @@ def read_translation(
             use_cache=use_cache,
         )
         scores = output.sequences_scores.tolist() if beams > 1 else [0.0]
-        found = {}
+        found: dict[str, tuple[float, list[int]]] = {}
         for row, score in zip(output.sequences.tolist(), scores, strict=True):
             end = model.config.eos_token_id
             ids = row[1 : row.index(end, 1) + 1] if end in row[1:] else row[1:]
