@@ -30,11 +30,13 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(bf16, device, tmp_pa
     whole = train(tmp_path / "whole", device, bf16=bf16)
     shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
     resumed = train(tmp_path / "resumed", device, resume=True, bf16=bf16)
-    # A GPU sums gradients of embeddings in any order.
-    tolerance = {"atol": 0, "rtol": 0} if device == "cpu" else {"atol": 2e-3, "rtol": 2e-2}
-    torch.testing.assert_close(torch.tensor(resumed[0]), torch.tensor(whole[0]), **tolerance)
-    for name, weight in whole[1].items():
-        torch.testing.assert_close(resumed[1][name], weight, **tolerance)
+    if device == "cpu":
+        assert resumed[0] == whole[0]
+        assert all(torch.equal(resumed[1][name], weight) for name, weight in whole[1].items())
+    else:  # a GPU sums gradients of embeddings in any order, and Adam makes much of what is about zero
+        assert resumed[0] == pytest.approx(whole[0], rel=0.02)
+        ours, theirs = (torch.cat([weight.flatten() for weight in run[1].values()]) for run in (resumed, whole))
+        assert (ours - theirs).norm() <= 0.02 * theirs.norm()
 
 
 @pytest.mark.gpu

@@ -18,6 +18,7 @@ import train_tagger
 import train_translation
 import translate
 from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
+from vanilla_transformer.data.phrasebook import phrasebook
 
 
 TASKS = {
@@ -69,6 +70,17 @@ ROWS = {
     ],
     "classifier": [{"text": "warm and dry", "label": ["warm", "dry"]}, {"text": "neither", "label": []}],
 }
+
+
+def test_translation_learns_from_a_stream_of_two_files(tmp_path):
+    rows = phrasebook("translation", size=1000)["train"].select(range(100, 108))
+    files = [str(tmp_path / name) for name in ("rows.en", "rows.es")]
+    for file, side in zip(files, ("source", "target"), strict=True):
+        Path(file).write_text("".join(f"{text}\n" for text in rows[side]), encoding="utf-8")
+    data = ["--train_file", *files, "--validation_file", *files, "--streaming", "true"]
+    size = ["--encoder_layers", "2", "--decoder_layers", "2", "--tokens_per_batch", "400", "--max_steps", "150"]
+    scores = train_translation.main([*data, *SMALL, *size, "--output_dir", str(tmp_path / "run")])
+    assert scores["validation"]["exact_match"] == 100
 
 
 @pytest.mark.parametrize("name", ROWS)
