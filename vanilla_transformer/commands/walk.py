@@ -7,6 +7,7 @@ python scripts/walkthrough.py --numbers mine.json                         # your
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 from transformers import AutoTokenizer
@@ -122,5 +123,5 @@ def walks_of_sentence(args: WalkthroughArguments) -> tuple[list[Walk], int]:
     check_number("head", args.head, model.config.num_heads)
     walks = [walk_sentence(model, tokenizer, text, args.target, name, args.layer - 1, args.head - 1) for name in names]
     for walk in walks:
-        walk.title += f" of {args.model}"
+        walk.title += f" of {Path(source).name}"
     return walks, 3

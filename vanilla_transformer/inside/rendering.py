@@ -124,8 +124,7 @@ def learned_tables(step: Step, precision: int, max_columns: int = MAX_COLUMNS) -
 
 def tables(walk: Walk, step: Step, precision: int, max_columns: int = MAX_COLUMNS) -> list[Grid]:
     """The result of a step, for each sentence; beside learned matrices it is captioned by its symbol."""
-    symbol, _, formula = step.equation.partition(" = ")
-    caption = (symbol if formula else step.name) if step.matrices else ""
+    caption = step.equation.partition(" = ")[0] if step.matrices else ""
     result = []
     for sentence, values in enumerate(step.tensor):
         matrix = values if values.dim() == 2 else values[:, None]
