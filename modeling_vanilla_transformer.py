@@ -23,6 +23,7 @@ encoder's output (batch, source_length, d_model), and a `mask` says who may look
 import copy
 import inspect
 import math
+import os
 from collections.abc import Callable
 from contextvars import ContextVar
 
@@ -938,8 +939,13 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
             self.generation_config.gnmt_length_penalty = False
         self.generation_config._from_model_config = False  # else it would be loaded without what is not the library's
 
-    def adjust_generation_fn(self, *args, **kwargs) -> None:
-        super().adjust_generation_fn(*args, **kwargs)
+    def adjust_generation_fn(
+        self, generation_config, from_auto_class, from_pipeline, pretrained_model_name_or_path, *args, **kwargs
+    ) -> None:
+        """Read the generation config beside the weights. In a subfolder of ".", the library would look beside it."""
+        source = pretrained_model_name_or_path
+        source = os.path.abspath(source) if source is not None and os.path.isdir(source) else source
+        super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, source, *args, **kwargs)
         self.offer_gnmt_length_penalty()
 
     def _beam_search(self, *args, generation_config: GenerationConfig, **kwargs):

@@ -91,6 +91,16 @@ def test_tied_weights_are_stored_once_and_stay_tied(fields, stored, tmp_path):
     assert loaded(ids, decoder_input_ids=ids + 9).logits.shape[-1] == 60
 
 
+def test_a_model_in_a_subfolder_of_the_folder_one_is_in_has_its_generation_config(tmp_path, monkeypatch):
+    model = encoder_decoder()
+    model.generation_config.num_beams = 3
+    model.save_pretrained(tmp_path / "models/mine")
+    monkeypatch.chdir(tmp_path)
+    for source in (".", tmp_path):
+        loaded = AutoModelForSeq2SeqLM.from_pretrained(source, subfolder="models/mine")
+        assert loaded.generation_config.num_beams == 3
+
+
 def test_shards_are_put_together_again(tmp_path):
     model = decoder_only()
     model.save_pretrained(tmp_path, max_shard_size="20KB")
