@@ -88,8 +88,8 @@ def changes_from(wishes: Mapping[str, Any] | None) -> Changes:
         "heads_off": (str, int, int),
         "layers_off": (str, int),
         "residuals_off": (str, int, str),
+        "weights": (str, int, int, int, int, float),
     }
-    forms["weights"] = (str, int, int, int, int, float)
     known = {*forms, "positions_off", "causal_off"}
     if unknown := sorted(wishes.keys() - known):
         raise ValueError(f"Nothing can be changed by {', '.join(unknown)}; there are {', '.join(sorted(known))}.")

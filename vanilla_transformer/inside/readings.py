@@ -169,8 +169,8 @@ def read(
         places = [Place(f"{name} {n}", i, i, 0) for n, i in enumerate(at, start=1)]
     reading = Reading(task, batch, ids, places, logits, option)
     if task != "fill":
-        labels: dict[int, str] = model.config.id2label  # type: ignore[assignment]
-        reading.option = labels.__getitem__
+        names: Any = model.config.id2label
+        reading.option = lambda i: str(names[i])
     if task == "classify":
         reading.independent = model.config.problem_type == "multi_label_classification"
         reading.regression = model.config.problem_type == "regression" or model.config.num_labels == 1
