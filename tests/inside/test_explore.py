@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from family import decoder_only, encoder_decoder, encoder_only
 from pipeline_vanilla_transformer import QuestionAnsweringPipeline
@@ -33,6 +35,7 @@ MAKERS = {
     "answer": (encoder_with(VanillaTransformerForQuestionAnswering), "encoder"),
 }
 TASKS = pytest.mark.parametrize("task", MAKERS)
+CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 TEXT, CONTEXT = "one ___ three", "uno dos tres"
 
 
@@ -145,6 +148,14 @@ def test_a_reader_answers_as_its_pipeline_does():
     model, tokenizer, data = explored("answer", effects=False, values=False)
     found = QuestionAnsweringPipeline(model=model, tokenizer=tokenizer, device="cpu")(question=TEXT, context=CONTEXT)
     assert data["answer"] == found["answer"]
+
+
+def test_a_tagger_s_answer_names_spans_and_a_word_has_the_tag_of_its_first_token():
+    model = AutoModelForTokenClassification.from_pretrained(CHECKPOINTS / "tagger").eval()
+    tokenizer = AutoTokenizer.from_pretrained(CHECKPOINTS / "tagger")
+    text = "The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
+    data = explore_data(model, tokenizer, text, effects=False, values=False)
+    assert data["answer"].startswith("Kenya: COUNTRY, 7.7 ounces: WEIGHT, 98 months ago")
 
 
 def test_several_classes_and_numbers_keep_their_own_scales():

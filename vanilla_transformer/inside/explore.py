@@ -356,7 +356,26 @@ def answer(reading: Reading, tokenizer: PreTrainedTokenizerBase, text: str, cont
     if reading.task == "answer":
         first, last = chosen
         return str(tokenizer.decode(reading.source[first : last + 1], skip_special_tokens=True)).strip()
+    if reading.task == "tag":
+        return tagged(reading, tokenizer)
     return ", ".join(reading.option(i) for i in chosen)
+
+
+def tagged(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The spans of a tagger, such as "Kenya: COUNTRY, 7.7 ounces: WEIGHT"; a word has the tag of its first token."""
+    spans: list[tuple[str, str]] = []  # text, tag
+    before = None
+    for place in reading.places:
+        text = token_text(tokenizer, reading.source[place.token or 0])
+        begins = text.startswith(" ") or before is None or place.token != before + 1
+        before = place.token
+        mark, _, tag = reading.option(place.chosen).rpartition("-")
+        if spans and (not begins or (mark != "B" and tag == spans[-1][1])):
+            spans[-1] = (spans[-1][0] + text, spans[-1][1])
+        else:
+            spans.append((text, tag))
+    named = [f"{text.strip()}: {tag}" for text, tag in spans if tag != "O"]
+    return ", ".join(named) or "nothing"
 
 
 @torch.inference_mode()
