@@ -180,7 +180,7 @@ def test_a_link_brings_back_what_was_seen(browser, address):
         explorer = opened(page)
         explorer.get_by_label("Text to translate").fill("July 4")
         explorer.get_by_label("Text to translate").press("Enter")
-        expect(page).to_have_url(re.compile("July%204"))
+        expect(page).to_have_url(re.compile("July%204%22"))
         explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1").click(force=True)
         expect(explorer.locator(".verdict")).to_be_visible()
         link, verdict = page.url, explorer.locator(".verdict").inner_text()

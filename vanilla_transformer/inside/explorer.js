@@ -1403,8 +1403,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
   /** Ask what the model says with its changes. */
   async function breakIt() {
     pause();
-    const number = ++broke,
-      asked = state.asked;
+    const number = ++broke;
     show("broken", "heads");
     remember();
     if (!isChanged()) {
@@ -1416,7 +1415,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
     parts.beside.classList.add("waits");
     try {
       const { changed, same: steps } = await host.changed({ ...state.request, changes: state.changes });
-      if (number !== broke || asked !== state.asked) return;
+      if (number !== broke) return; // another wish came meanwhile
       const shown = state.data !== state.own;
       state.beside = { title: "Changed", data: changed, same: steps };
       if (shown) {
@@ -1434,11 +1433,11 @@ function mountExplorer(place, { style, data = null, host = null }) {
   async function setBeside(model) {
     pause();
     state.changes = unchanged();
-    const asked = state.asked,
+    const number = ++broke,
       { text, context } = state.request;
     try {
       const data = await host.explore({ model, text, context, target: null });
-      if (asked !== state.asked) return;
+      if (number !== broke) return;
       state.beside = { title: host.models[model].name, data, same: null };
       show("broken", "beside", "heads");
     } catch (error) {
@@ -2177,6 +2176,7 @@ function mountExplorer(place, { style, data = null, host = null }) {
   }
 
   function take(answer, request) {
+    broke++;
     Object.assign(state, { own: answer, request, beside: null, changes: unchanged(), box: null, head: "mean" });
     view(answer);
     whole.hidden = false;
