@@ -87,7 +87,7 @@ def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Cal
     on_gpu = machine.device == "cuda"
     gpt = (8, 1024)  # rows and length
     if on_gpu:
-        rows, searches = GPU_ROWS, [(1, 1), (1, 64), (4, 64)]
+        rows, searches = GPU_ROWS, [(1, 64), (4, 64)]
     if args.quick:
         gpt = (2, 16)
         rounds, rows, sizes, lengths, searches = 2, 8, dict.fromkeys(SIZES, TOY), LENGTHS[:2], [(1, 1), (4, 2)]

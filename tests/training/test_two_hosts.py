@@ -125,7 +125,9 @@ def test_two_hosts_train_as_one_process(sharding, hosts, tmp_path):
     folder = tmp_path / "together"
     options |= {"fsdp": True} if sharding else {}
     finish([host.start(folder, hosts[0], **options) for host in hosts], folder)
-    torch.testing.assert_close(result(folder), expected, atol=5e-5, rtol=1e-4)
+    losses, weights = result(folder)
+    kept = {name: weights[name] for name in expected[1]}  # FSDP2 saves tied weights under each of their names
+    torch.testing.assert_close((losses, kept), expected, atol=5e-5, rtol=1e-4)
 
 
 def test_a_worker_that_is_killed_comes_back_and_the_run_ends_with_the_same_weights(hosts, tmp_path):
