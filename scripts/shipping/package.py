@@ -138,7 +138,7 @@ def check_recipe(run: Path, recipe: dict[str, Any]) -> None:
     config = AutoConfig.from_pretrained(run).to_dict()
     for name, value in recipe.items():
         # A tokenizer may have found fewer tokens than it was allowed.
-        if name in config and name != "vocab_size" and str(config[name]) != str(value):
+        if name in config and name != "vocab_size" and config[name] != value:
             raise ValueError(
                 f"{run} was trained with {name}={config[name]}, and its recipe says {value}: remove the folder, so "
                 "that it is trained anew, or mend the recipe."
