@@ -55,7 +55,7 @@ ABOUT = "The Transformer of Attention Is All You Need: translate, classify, gene
 HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:description" content="{ABOUT}">'
 
 
-def load_all(models: tuple[str, ...], trust_remote_code: bool) -> list[Loaded]:
+def load_all(models: tuple[str, ...], trust_remote_code: bool, engine: str) -> list[Loaded]:
     """The models that can be shown. What is wrong with the others is told in the terminal, a line for each.
 
     Raises:
@@ -64,7 +64,7 @@ def load_all(models: tuple[str, ...], trust_remote_code: bool) -> list[Loaded]:
     loaded, errors = [], []
     for model in models:
         try:
-            loaded.append(load(model, trust_remote_code))
+            loaded.append(load(model, trust_remote_code, engine))
         except (ImportError, OSError, ValueError, RuntimeError, SyntaxError) as error:
             errors.append(" ".join(str(error).split()))
     if errors and not loaded:
@@ -88,13 +88,13 @@ def titles(models: list[Loaded]) -> list[str]:
     return named
 
 
-def build(*models: str, trust_remote_code: bool = False, note: str = "") -> gr.Blocks:
+def build(*models: str, trust_remote_code: bool = False, engine: str = "pytorch", note: str = "") -> gr.Blocks:
     """The app on some models; on none, it shows what needs none.
 
     Args:
         note: what stands at the top of the page.
     """
-    loaded = load_all(models, trust_remote_code)
+    loaded = load_all(models, trust_remote_code, engine)
     with gr.Blocks(title="Vanilla Transformer", analytics_enabled=False) as app:
         gr.Markdown(
             "# Vanilla Transformer\nThe model of *Attention Is All You Need*, trained small. Look what it does."
@@ -169,10 +169,17 @@ def main(arguments: list[str] | None = None) -> None:
         action="store_true",
         help="Run the code beside the weights, and the tokenizer's, whatever it is. Read it first.",
     )
+    parser.add_argument(
+        "--engine",
+        choices=["pytorch", "ctranslate2"],
+        default="pytorch",
+        help="What searches for translations: CTranslate2 is faster. All that is shown of them is PyTorch's.",
+    )
     args = parser.parse_args(arguments)
     models = args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
     try:
-        page = build(*models, trust_remote_code=args.trust_remote_code, note="" if models else NO_MODEL)
+        note = "" if models else NO_MODEL
+        page = build(*models, trust_remote_code=args.trust_remote_code, engine=args.engine, note=note)
         serve(page, server_port=args.port)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))

@@ -48,16 +48,18 @@ class Loaded:
     tokenizer: PreTrainedTokenizerBase
 
 
-def load(source: str, trust_remote_code: bool = False) -> Loaded:
+def load(source: str, trust_remote_code: bool = False, engine: str = "pytorch") -> Loaded:
     """A model from a folder or the Hub, in evaluation mode. Only the eager form of attention returns its weights.
 
     Args:
         trust_remote_code: run the code beside the weights, whatever it is. Otherwise it runs only where it is this
             project's own; where not, the installed classes take its place.
+        engine: what searches for translations, "pytorch" or "ctranslate2".
 
     Raises:
         FileNotFoundError: there is no such folder. A name on the Hub is one of an owner and one of a model.
         ValueError: it is no model of this project, has no head that the demo can show, or is not whole.
+        ImportError: CTranslate2 is asked for, and not installed.
     """
     check_source(source)
     settings, _ = PreTrainedConfig.get_config_dict(source)
@@ -66,6 +68,10 @@ def load(source: str, trust_remote_code: bool = False) -> Loaded:
     loaded_class = class_for(source, settings, AUTO_CLASSES[head], revision, trust_remote_code)
     model = load_whole(loaded_class, source, revision=revision or "main", attn_implementation="eager")
     tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main", trust_remote_code=trust_remote_code)
+    if engine == "ctranslate2" and head == "ForConditionalGeneration":
+        from vanilla_transformer.conversion.engine import use_ctranslate2  # which need not be installed
+
+        use_ctranslate2(model, tokenizer, source)
     return Loaded(Path(source).name, head, model, tokenizer)
 
 

@@ -53,6 +53,14 @@ def truth(folder):
     return tokenizer, source[0].tolist(), target[0].tolist(), output
 
 
+def test_ctranslate2_finds_the_hypotheses_that_pytorch_finds(folder):
+    plain, fast = (app.load_all((folder,), False, engine)[0] for engine in ("pytorch", "ctranslate2"))
+    assert "generate" in vars(fast.model) and "generate" not in vars(plain.model)
+    for expected, found in zip(Translator(plain).search(TEXT), Translator(fast).search(TEXT), strict=True):
+        assert (found.text, found.ids) == (expected.text, expected.ids)
+        assert found.score == pytest.approx(expected.score, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("kind", "attribute", "layer"),
     [("cross", "cross_attentions", 2), ("encoder self", "encoder_attentions", 3),
