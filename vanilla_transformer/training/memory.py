@@ -1,7 +1,8 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Memory on a CPU that is used again instead of being fetched anew from the system."""
+"""Memory on a CPU: used again instead of being fetched anew from the system, and not filled with compiled products."""
 
 import ctypes
+import os
 import sys
 from functools import cache
 
@@ -24,3 +25,15 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another C library
         return False
     return bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, NEVER))
+
+
+COMPILED_PRODUCTS = 128  # more than one step has
+
+
+def limit_compiled_products() -> None:
+    """Let oneDNN keep `COMPILED_PRODUCTS`, unless the environment says otherwise; call it before the first product.
+
+    It compiles each product for the shapes that it meets, forwards and backwards, and keeps 1024 by default. Batches
+    that are filled with tokens seldom have the same shape twice, so these are gigabytes that nobody asks for again.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(COMPILED_PRODUCTS))
