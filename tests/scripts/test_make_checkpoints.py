@@ -167,7 +167,14 @@ def workplace(tmp_path, monkeypatch) -> Path:
         write_json_lines(tmp_path / "data" / "tagger" / f"{name}.jsonl", rows)
     options = {f"{name}_file": [f"data/tagger/{name}.jsonl"] for name in ("train", "validation", "test")}
     options |= {"output_dir": "run", "d_model": 32, "d_ff": 64, "num_heads": 2, "num_layers": 1, "max_steps": 3}
-    options |= {"vocab_size": 300, "dropout": 0, "save_strategy": "no", "disable_tqdm": True, "warmup_steps": 1, "seed": 7}
+    options |= {
+        "vocab_size": 300,
+        "dropout": 0,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "warmup_steps": 1,
+        "seed": 7,
+    }
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "tagger.yaml").write_text(yaml.safe_dump(options))
     described = (ROOT / "recipes" / "checkpoints" / "tagger.md").read_text(encoding="utf-8")
