@@ -155,7 +155,7 @@ def test_a_tagger_s_answer_names_spans_and_a_word_has_the_tag_of_its_first_token
     tokenizer = AutoTokenizer.from_pretrained(CHECKPOINTS / "tagger")
     text = "The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
     data = explore_data(model, tokenizer, text, effects=False, values=False)
-    assert data["answer"].startswith("Kenya: COUNTRY, 7.7 ounces: WEIGHT, 98 months ago")
+    assert data["answer"].startswith("Kenya: COUNTRY, 7.7 ounces: WEIGHT, 98 months ago: ")
 
 
 def test_several_classes_and_numbers_keep_their_own_scales():

@@ -374,7 +374,7 @@ def tagged(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> str:
             spans[-1] = (spans[-1][0] + text, spans[-1][1])
         else:
             spans.append((text, tag))
-    named = [f"{text.strip()}: {tag}" for text, tag in spans if tag != "O"]
+    named = [f"{text.strip().rstrip('.,;:!?')}: {tag}" for text, tag in spans if tag != "O"]
     return ", ".join(named) or "nothing"
 
 

@@ -1694,13 +1694,19 @@ function mountExplorer(place, { style, data = null, host = null }) {
     const log = (list) => list.reduce((sum, step) => sum + Math.log(Math.max(step.p, 1e-9)), 0);
     const stays = own.answer === data.answer;
     const { regression } = own.model;
-    const verdict = !kept
-      ? null
-      : regression
-        ? `The number goes from ${own.steps[0].p.toFixed(3)} to ${kept[0].p.toFixed(3)}.`
-        : stays
-          ? `The answer stays. Its probability goes from ${percent(Math.exp(log(own.steps)))} to ${percent(Math.exp(log(kept)))}: whatever the missing parts looked at, this answer does not hang on it.`
-          : `The answer changes, and the old one falls from ${percent(Math.exp(log(own.steps)))} to ${percent(Math.exp(log(kept)))}: here the model did use what is missing.`;
+    const [before, after] = [own.steps, kept ?? []].map(log);
+    const goes = `from ${percent(Math.exp(before))} to ${percent(Math.exp(after))}`;
+    let verdict = null;
+    if (kept && regression) {
+      verdict = `The number goes from ${own.steps[0].p.toFixed(3)} to ${kept[0].p.toFixed(3)}.`;
+    } else if (kept && !stays) {
+      verdict = `The answer changes; the probability of the old one goes ${goes}: here the model did use what is missing.`;
+    } else if (kept) {
+      const lost = before - after > Math.log(2);
+      verdict = lost
+        ? `The answer stays, but its probability goes ${goes}: what is missing spoke for it.`
+        : `The answer stays, and its probability goes ${goes}: whatever the missing parts looked at, it does not hang on them.`;
+    }
     const count = Math.max(own.steps.length, steps.length);
     const value = (p) => (p === undefined ? "" : regression ? p.toFixed(3) : percent(p));
     const rows = Array.from({ length: count }, (_, i) => {
@@ -1708,7 +1714,8 @@ function mountExplorer(place, { style, data = null, host = null }) {
       const cells = kept
         ? [value(a?.p), value(b?.p), b?.rank.toLocaleString("en") ?? "", b ? visible(b.top[0].text) : ""]
         : [value(a?.p), b ? visible(b.text) : "", value(b?.p)];
-      return [a ? visible(a.text) : "", ...cells];
+      const about = a && a.token !== null && own.model.task === "tag" ? `${visible(own.source[a.token].text)} ` : "";
+      return [a ? about + visible(a.text) : "", ...cells];
     });
     const kind = [...state.kinds][0] ?? own.attention[0].kind;
     const square = (each) => {
