@@ -132,7 +132,7 @@ for number, layer_states in enumerate(states):
 # %% tags=["exercise"]
 def without_head(layer, head):
     """The translation of `sentence` without one head."""
-    return ""  # your code
+    return None  # your code
 
 
 # %% tags=["solution"]
@@ -150,7 +150,7 @@ def without_head(layer, head):
 
 # %% tags=["check"]
 before = translate([sentence], model, tokenizer)[0]
-assert isinstance(without_head(0, 0), str) and without_head(0, 0), "it must give a translation"
+assert isinstance(without_head(0, 0), str), "it must give a translation"
 assert translate([sentence], model, tokenizer)[0] == before, "the model must be as it was"
 
 # %%
@@ -159,9 +159,78 @@ for layer in range(layers):
         print(f"without head {head + 1} of layer {layer + 1}: {without_head(layer, head)}")
 
 # %% [markdown]
-# Most heads can go without harm: others have learned nearly the same. Which ones can not?
+# Most heads can go without harm: others have learned nearly the same. Which ones cannot?
 #
-# ## 5. Every equation, in the browser
+# ## 5. Words that are alike
+#
+# The embedding matrix has a row for each token, learned with everything else. Tokens that are used alike come to lie in similar
+# directions. How similar two directions are is said by the cosine of the angle between them: 1 for the same, 0 for a right angle.
+
+# %%
+embeddings = model.get_input_embeddings().weight.detach()
+
+
+def rows(word):
+    """The rows of the embedding matrix that belong to a word inside a sentence: (tokens, d_model)."""
+    return embeddings[tokenizer(" " + word, add_special_tokens=False)["input_ids"]]
+
+
+# %% [markdown]
+# ### Exercise 3
+#
+# Write `similarity(first, second)`, the cosine between the embeddings of two words, as a float. Of a word that has several
+# tokens, take the mean of its `rows`.
+
+
+# %% tags=["exercise"]
+def similarity(first, second):
+    """The cosine between two words."""
+    return 2.0  # your code
+
+
+# %% tags=["solution"]
+def similarity(first, second):
+    """The cosine between two words."""
+    return torch.cosine_similarity(rows(first).mean(dim=0), rows(second).mean(dim=0), dim=0).item()
+
+
+# %% tags=["check"]
+assert abs(similarity("three", "three") - 1) < 1e-5, "a word and itself: 1"
+assert abs(similarity("three", "two") - similarity("two", "three")) < 1e-6, "the order makes no difference"
+assert -1 <= similarity("three", "travel") <= 1
+
+# %% [markdown]
+# In numbers, for pairs that are alike and pairs that are not:
+
+# %%
+for first, second in (
+    ("three", "four"),
+    ("boy", "girl"),
+    ("Monday", "Tuesday"),
+    ("three", "girl"),
+    ("Monday", "four"),
+):
+    cosine = torch.cosine_similarity(rows(first).mean(dim=0), rows(second).mean(dim=0), dim=0)
+    print(f"{first:>8} {second:<8} {cosine:.2f}")
+
+# %% [markdown]
+# And as a map: the two directions in which these words differ most (their principal components), out of all that there are.
+
+# %%
+from matplotlib import pyplot as plt
+
+
+some = "one two three four five Monday Tuesday Friday January May boy girl man woman to from in on".split()
+points = torch.stack([rows(word).mean(dim=0) for word in some])
+points = points - points.mean(dim=0)
+points = points @ torch.linalg.svd(points, full_matrices=False).Vh[:2].T
+plt.scatter(*points.T)
+for word, point in zip(some, points.tolist(), strict=True):
+    plt.annotate(word, point)
+plt.show()
+
+# %% [markdown]
+# ## 6. Every equation, in the browser
 #
 # The walk writes all of it as a page, with each matrix and the words beside its rows:
 
