@@ -39,7 +39,7 @@ def train(folder: Path, launcher: list[str], *options: str) -> tuple[list[float]
     """The losses of the steps, and the final weights."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, *OPTIONS, "--output_dir", str(folder), *options]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     state = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
     losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
