@@ -25,7 +25,7 @@ MOST_TOKENS = 200
 HOTTEST, MOST_CHOICES, LEAST_TOP_P = 2.0, 100, 0.05
 LARGEST_SEED = 2**32 - 1
 SHOWN = 10  # of the most probable tokens
-EXAMPLES = ["The parcel from", "The flight to Peru leaves on", "Sales rose by"]
+EXAMPLES = ["I would like to", "Tom has never been", "The parcel from"]
 
 
 class GumbelNoise(LogitsProcessor):

@@ -28,7 +28,7 @@ AXES = {
     "encoder self": ("looking", "looked at"),
     "decoder self": ("being written", "already written"),
 }
-EXAMPLES = ["Wednesday, July 4, 2029", "12 kilometers or 3 miles", "1,250.00 US dollars", "Kenya, Peru, and Japan"]
+EXAMPLES = ["I like to travel.", "Where is the station?", "Wednesday, July 4, 2029", "12 kilometers or 3 miles"]
 
 
 class Hypothesis(NamedTuple):
