@@ -374,16 +374,14 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module. The paper is silent.
+        """Initialise one module. The paper is silent; these are the choices of its reference implementation's kind.
 
-        Linear weights are small (Nguyen and Salazar 2019, arXiv 1910.05895), of a standard deviation of
-        sqrt(2 / (5 fan_in)): training gets further in as many steps than with Xavier's. Embeddings have one of
-        d_model^-0.5: after the factor sqrt(d_model) of section 3.4 they have about the size of the sinusoids added to
-        them, and tied logits start at about unit scale.
+        Embeddings have a standard deviation of d_model^-0.5: after the factor sqrt(d_model) of section 3.4 they have
+        about the size of the sinusoids added to them, and tied logits start at about unit scale.
         """
         super()._init_weights(module)  # layer norms to one and zero, biases to zero
         if isinstance(module, nn.Linear):
-            init.normal_(module.weight, std=(2 / (5 * module.in_features)) ** 0.5)
+            init.xavier_uniform_(module.weight)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
 

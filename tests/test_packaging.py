@@ -32,7 +32,8 @@ def wheel(tmp_path_factory):
 def test_a_wheel_holds_what_travels_and_the_library_and_nothing_else(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     travelling = {path.name for path in ROOT.glob("*_vanilla_transformer.py")}
-    library = {str(path.relative_to(ROOT)) for path in (ROOT / "vanilla_transformer").rglob("*.py")}
+    files = (path for pattern in ("*.py", "*.css", "*.js") for path in (ROOT / "vanilla_transformer").rglob(pattern))
+    library = {str(path.relative_to(ROOT)) for path in files}
     assert len(travelling) > 3 and len(library) > 20
     assert names == travelling | library | {"vanilla_transformer/py.typed"}
 

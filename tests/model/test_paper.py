@@ -157,17 +157,6 @@ def test_every_embedding_starts_at_the_scale_of_the_positions(model_class):
         assert embedding.weight.std().item() == pytest.approx(256**-0.5, rel=0.05)
 
 
-def test_linear_weights_start_small():
-    """Normal, of a variance of 2 / (5 fan_in): Nguyen and Salazar 2019."""
-    model = encoder_decoder(d_model=256, d_ff=1024, dropout=0.0)
-    layers = [module for module in model.model.modules() if isinstance(module, torch.nn.Linear)]
-    assert {layer.in_features for layer in layers} == {256, 1024}
-    for layer in layers:
-        weights = layer.weight.flatten() * (2.5 * layer.in_features) ** 0.5
-        assert weights.std().item() == pytest.approx(1, rel=0.02)
-        assert (weights.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.005)  # a normal's two tails
-
-
 @pytest.mark.parametrize("d_model", [6, 7])
 def test_other_forms_of_sinusoids_are_other_orders_and_frequencies_of_the_same(d_model):
     positions = torch.tensor([[0, 1, 7, 500]])

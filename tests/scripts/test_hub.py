@@ -473,4 +473,4 @@ def test_the_space_has_all_that_it_needs_to_answer_with_a_model_of_the_hub(hub, 
     assert visit.returncode == 0, visit.stderr
     *answer, tabs, told = json.loads(visit.stdout.splitlines()[-1])
     assert answer == [*expected, True, []]
-    assert tabs == ["Look inside"] and told
+    assert tabs == ["Explore", "Look inside"] and told
