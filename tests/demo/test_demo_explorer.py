@@ -152,7 +152,9 @@ def test_an_answer_of_one_s_own_is_shown_token_by_token_with_its_rank(browser, a
 def test_a_head_that_is_switched_off_changes_what_stands_beside_the_original(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
-        explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1").click(force=True)
+        switch = explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1")
+        switch.locator("..").hover()  # it shows under the pointer
+        switch.click()
         beside = explorer.locator(".beside")
         expect(beside.locator(".verdict")).to_contain_text("%")
         expect(explorer.locator(".off-heads")).to_contain_text("cross-attention 2.1 off")
