@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import HfArgumentParser
 
+from family import encoder_decoder
 from fresh_process import ROOT, run_fresh
 from tiny_training import tiny_trainer
 from vanilla_transformer.training.checkpoints import complete_checkpoints
@@ -102,6 +103,19 @@ def test_bfloat16_is_the_default_where_the_processor_multiplies_it(capable, monk
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(BFLOAT16, False) | {"avx2": True})
     assert precision() == (False, False) and precision(bf16=True) == (True, False)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_what_is_saved_has_the_config_that_the_model_came_with(use_cache, tmp_path):
+    """The library's Trainer switches the cache off while it trains."""
+    parts = tiny_trainer(tmp_path, max_steps=3)
+    model = encoder_decoder(use_cache=use_cache)
+    trainer = type(parts)(model, parts.args, parts.data_collator, parts.train_dataset)
+    trainer.train()
+    trainer.save_model()
+    for folder in (tmp_path, tmp_path / "checkpoint-3"):
+        assert type(trainer.model).from_pretrained(folder).config.use_cache is use_cache
+    assert trainer.model.config.use_cache is False
 
 
 def losses(log_history: list[dict]) -> list[float]:

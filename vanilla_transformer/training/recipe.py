@@ -272,8 +272,10 @@ class PaperRecipe(Mixin):
     model: PreTrainedModel
     processing_class: Any  # a tokenizer, if there is one
 
-    def __init__(self, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options)
+    def __init__(self, model: PreTrainedModel | None = None, *arguments: Any, **options: Any):
+        # The library switches the cache off in the config, for as long as it trains: what is saved should not say so.
+        self.saved_use_cache = getattr(getattr(model, "config", None), "use_cache", True)
+        super().__init__(model, *arguments, **options)
         require_private_names(self, *PRIVATE_ATTRIBUTES)
         if self.args.save_on_sigterm:
             self.add_callback(SaveOnSigterm)
@@ -393,7 +395,10 @@ class PaperRecipe(Mixin):
         super().save_model(*arguments, **options)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        config = self.model.config
+        in_training, config.use_cache = config.use_cache, self.saved_use_cache
         super()._save(output_dir, state_dict)
+        config.use_cache = in_training
         if self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
             share(folder)
