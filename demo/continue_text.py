@@ -167,8 +167,9 @@ def generate_tab(loaded: Loaded) -> None:
     """The components and events of the tab."""
     writer = Writer(loaded)
     gr.Markdown(f"A language model goes on from your text: `{loaded.name}`. It writes what its training was like.")
-    text = gr.Textbox(EXAMPLES[0], label="Text")
-    examples = gr.Examples(EXAMPLES, text)
+    offered = list(loaded.examples or EXAMPLES)
+    text = gr.Textbox(offered[0], label="Text")
+    examples = gr.Examples(offered, text)
     with gr.Row():
         new_tokens = gr.Slider(
             1, writer.most, value=min(80, writer.most), step=1, precision=0, label="New tokens, at most"

@@ -47,7 +47,10 @@ def examples_of(loaded: Loaded) -> list[dict[str, str]]:
     task = task_of(loaded.model)
     if task == "answer":
         return [{"text": question, "context": context} for question, context in TO_ANSWER]
-    return [{"text": text} for text in (TO_REGRESS if is_regression(loaded) else EXAMPLES[task])]
+    usual = TO_REGRESS if is_regression(loaded) else EXAMPLES[task]
+    # Only the card knows which language a model reads, or in which it writes.
+    from_card = loaded.examples if task in ("translate", "generate") else ()
+    return [{"text": text} for text in from_card or usual]
 
 
 @contextmanager

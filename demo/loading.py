@@ -2,13 +2,16 @@
 
 import filecmp
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import gradio as gr
+from huggingface_hub import metadata_load
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import cached_file
+from yaml import YAMLError
 
 import modeling_vanilla_transformer
 import vanilla_transformer
@@ -40,12 +43,15 @@ AUTO_CLASSES = {
 
 @dataclass(eq=False)
 class Loaded:
-    """A model with its tokenizer. `name` tells nothing of where it lies; `head` is a key of `AUTO_CLASSES`."""
+    """A model with its tokenizer. `name` tells nothing of where it lies; `head` is a key of `AUTO_CLASSES`; `examples`
+    are texts that its card offers to try.
+    """
 
     name: str
     head: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    examples: Sequence[str] = ()
 
 
 def load(source: str, trust_remote_code: bool = False, engine: str = "pytorch") -> Loaded:
@@ -72,7 +78,18 @@ def load(source: str, trust_remote_code: bool = False, engine: str = "pytorch") 
         from vanilla_transformer.conversion.engine import use_ctranslate2  # which need not be installed
 
         use_ctranslate2(model, tokenizer, source)
-    return Loaded(Path(source).name, head, model, tokenizer)
+    return Loaded(Path(source).name, head, model, tokenizer, examples_of_card(source, revision))
+
+
+def examples_of_card(source: str, revision: str | None) -> list[str]:
+    """The texts of the widgets of a model's card; none where it has no card, or none that can be read."""
+    try:
+        metadata = metadata_load(cached_file(source, "README.md", revision=revision))
+    except (OSError, ValueError, YAMLError):
+        return []
+    widgets = (metadata or {}).get("widget")
+    texts = [widget.get("text") for widget in widgets if isinstance(widget, dict)] if isinstance(widgets, list) else []
+    return [text for text in texts if isinstance(text, str) and 0 < len(text) <= LONGEST_INPUT]
 
 
 def check_settings(source: str, settings: dict) -> str:

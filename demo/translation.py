@@ -186,19 +186,17 @@ def translate_tab(loaded: Loaded) -> None:
     layers = [str(i + 1) for i in range(max(config.encoder_layers, config.decoder_layers))]
     heads = ["mean", *(str(i + 1) for i in range(config.num_heads))]
 
-    example = EXAMPLES[0]
+    offered = list(loaded.examples or EXAMPLES)
+    example = offered[0]
     translate, attend = pictured(translator.translate), pictured(translator.attend)
     best, rows, drawn = translate(example, str(config.decoder_layers), "mean", "cross")
     begun, first = translator.step_to(example, best, 1)
 
-    gr.Markdown(
-        f"A translator, `{loaded.name}`. It knows what its training had: for the quickstart's model dates, amounts, "
-        "countries and the like."
-    )
+    gr.Markdown(f"A translator, `{loaded.name}`. It knows what its training had.")
     with gr.Row():
         with gr.Column():
             text = gr.Textbox(example, label="Text")
-            examples = gr.Examples(EXAMPLES, text)
+            examples = gr.Examples(offered, text)
             button = gr.Button("Translate", variant="primary")
             source = gr.Textbox(example, label="Translated", visible=False)  # stays while the next text is typed
             translation = gr.Textbox(

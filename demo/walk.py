@@ -71,7 +71,7 @@ def walk_through_model(loaded: Loaded, text: str, target: str, stack: str, layer
 def twin(loaded: Loaded) -> Loaded:
     """The same weights in modules of its own: what the recorder attaches to them does not reach other tabs."""
     weights = {id(tensor): tensor for tensor in (*loaded.model.parameters(), *loaded.model.buffers())}
-    return Loaded(loaded.name, loaded.head, copy.deepcopy(loaded.model, weights), loaded.tokenizer)
+    return Loaded(loaded.name, loaded.head, copy.deepcopy(loaded.model, weights), loaded.tokenizer, loaded.examples)
 
 
 def example_walk() -> None:

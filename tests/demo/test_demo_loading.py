@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import (
     BartConfig,
@@ -225,3 +226,24 @@ def test_weights_are_as_they_were_saved(folder):
     saved = load_file(folder / "model.safetensors")
     held = load(str(folder)).model.state_dict()
     assert all(torch.equal(held[name], weight) for name, weight in saved.items())
+
+
+# Examples
+
+
+@pytest.mark.parametrize("name", ["hi-en", "en-es", "language-model"])
+def test_the_page_offers_the_texts_of_the_models_card(name):
+    shipped = Path(__file__).parents[2] / "checkpoints" / name
+    texts = [widget["text"] for widget in ModelCard.load(shipped / "README.md").data.widget]
+    with served(str(shipped)) as client:
+        offered = [part["props"].get("samples") for part in client.config["components"] if part["type"] == "dataset"]
+    assert [[text] for text in texts] in offered
+
+
+@pytest.mark.parametrize("card", [None, "no metadata", "---\nwidget: [a\n---\n", "---\nwidget:\n- src: a.png\n---\n"])
+def test_a_model_whose_card_offers_no_text_is_shown_with_the_usual_ones(card, tmp_path):
+    folder = Path(save(tmp_path / "writer", decoder_only, "causal"))
+    (folder / "README.md").unlink(missing_ok=True)
+    if card is not None:
+        (folder / "README.md").write_text(card)
+    assert load(str(folder)).examples == []
