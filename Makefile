@@ -39,7 +39,7 @@ test: lint pytest
 
 # By itself for other versions than the pinned ones: their types may differ, and nobody is helped if that ends the run.
 pytest: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 
 test-slow: install
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[clients]'

@@ -74,6 +74,7 @@ def test_a_clone_gives_the_recorded_answers_by_every_way(tmp_path):
     check_every_way(str(ROOT), tmp_path, HF_HUB_OFFLINE="1")
 
 
+@pytest.mark.slow
 def test_the_hub_gives_the_recorded_answers_by_every_way(tmp_path):
     with HubServer() as hub:
         command = [sys.executable, ROOT / "scripts/push_to_hub.py", ROOT, "user/all", "--repo"]
@@ -125,6 +126,7 @@ print(json.dumps([[block.label for block in page.blocks.values() if block.get_bl
 """
 
 
+@pytest.mark.slow
 def test_a_space_takes_the_checkpoints_along_and_opens_on_them(tmp_path):
     with HubServer() as hub:
         command = [sys.executable, ROOT / "scripts/push_to_hub.py", ROOT / "demo", "user/demo", "--space"]

@@ -220,6 +220,7 @@ def test_an_unknown_choice_is_refused(field, value, message):
         BenchmarkArguments(**{field: [value]})
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_step_however_much_this_process_holds():
     held = torch.ones(2**28)  # 1 GiB, more than the step needs
     vocabulary, rows, length = 32_000, 64, 24

@@ -293,6 +293,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_a_process_elsewhere_loads_every_checkpoint_of_one_repository_by_its_subfolder(hub, clone, tmp_path):
     result = push(hub, clone, "user/all", "--repo")
     assert result.returncode == 0, result.stderr
@@ -324,6 +325,7 @@ def test_a_process_elsewhere_loads_every_checkpoint_of_one_repository_by_its_sub
         assert key in answer
 
 
+@pytest.mark.slow
 def test_an_installed_copy_translates_with_the_model_that_the_hub_has(hub, clone, tmp_path):
     assert push(hub, clone, HUB_NAME, "--repo").returncode == 0
     installed = tmp_path / "installed"
@@ -454,6 +456,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_the_space_has_all_that_it_needs_to_answer_with_a_model_of_the_hub(hub, folder, tmp_path):
     assert push(hub, folder, "user/name").returncode == 0
     result = push(hub, ROOT / "demo", "user/real-demo", "--space", "--models", "user/name")
