@@ -5,9 +5,24 @@ from huggingface_hub import ModelCard
 from transformers import TrainerState
 
 from family import decoder_only, encoder_decoder, encoder_only
+from fresh_process import run_fresh
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
 from vanilla_transformer.training.recipe import RecipeArguments
+
+
+DRAW_A_CURVE = """
+import sys
+from pathlib import Path
+from vanilla_transformer.training.model_card import plot_training_curve
+plot_training_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}, {"step": 2, "eval_loss": 1.5}], Path("a.png"))
+print(json.dumps([Path("a.png").stat().st_size > 1000, "matplotlib.pyplot" in sys.modules]))
+"""
+
+
+def test_the_curve_of_a_run_leaves_the_state_of_matplotlib_to_its_user(tmp_path):
+    """In a notebook, whoever trains a model draws pictures of their own with matplotlib.pyplot."""
+    assert run_fresh(DRAW_A_CURVE, tmp_path, installed=True) == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from matplotlib.figure import Figure
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
@@ -104,7 +100,8 @@ class CardFacts:
 
 def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
     """Loss by step: of the training batches, and of the validation set where it was measured."""
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")  # of its own: matplotlib's state is its user's
+    axes = figure.subplots()
     for key, label in (("loss", "training (smoothed labels, if any)"), ("eval_loss", "validation")):
         points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
         if points:
@@ -113,7 +110,6 @@ def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
