@@ -12,7 +12,8 @@
 
 import copy
 import math
-from typing import Any, ClassVar, Literal
+from importlib.metadata import version
+from typing import Any, ClassVar, Literal, TypeVar
 
 import transformers
 from huggingface_hub.dataclasses import strict
@@ -23,7 +24,8 @@ from transformers.activations import ACT2FN
 
 __version__ = "0.1.0"  # of the project: pyproject.toml reads it here, and every saved config names it
 
-OLDEST, KNOWN_TO_WORK = "5.4", "5.23"  # releases of transformers
+OLDEST = "5.4"  # release of transformers
+KNOWN_TO_WORK = {"transformers": "5.23", "torch": "2.13"}
 
 if Version(transformers.__version__).release < Version(OLDEST).release:
     raise ImportError(
@@ -33,13 +35,14 @@ if Version(transformers.__version__).release < Version(OLDEST).release:
 
 
 def require_private_names(owner: Any, *names: str) -> None:
-    """Raise a RuntimeError unless `owner`, a class of the library, has all these parts of its private interface."""
+    """Raise a RuntimeError unless `owner`, of transformers or PyTorch, has all these names, private as they are."""
     missing = [name for name in names if not hasattr(owner, name)]
     if missing:
         owner_name = getattr(owner, "__name__", type(owner).__name__)
+        library = "torch" if owner.__module__.startswith("torch") else "transformers"
         raise RuntimeError(
-            f"The Vanilla Transformer builds on {owner_name}.{missing[0]}, which transformers "
-            f"{transformers.__version__} does not have. Known to work: pip install 'transformers~={KNOWN_TO_WORK}.0'"
+            f"The Vanilla Transformer builds on {owner_name}.{missing[0]}, which {library} {version(library)} does "
+            f"not have. Known to work: pip install '{library}~={KNOWN_TO_WORK[library]}.0'"
         )
 
 
@@ -75,6 +78,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.3},
 }
 
+
+Config = TypeVar("Config", bound="TransformerConfig")
 
 # Larger numbers are slips, and PyTorch or memory would fail on them with other words.
 LARGEST_SIZE, MOST_LAYERS, MOST_LABELS = 2**31 - 1, 10_000, 10_000_000
@@ -168,7 +173,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
     use_cache: bool = True
 
     @classmethod
-    def from_preset(cls, name: str, **overrides: Any):
+    def from_preset(cls: type[Config], name: str, **overrides: Any) -> Config:
         """Make the configuration of a row of `PRESETS`; `overrides` are fields that take precedence.
 
         Raises:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = "vanilla_transformer"
 FOLDERS = (LIBRARY, "scripts", "demo", "tests")
 LONGEST_SCRIPT = 100
+LONGEST_REPEAT = 9
 
 
 def python_files(folder: str) -> list[Path]:
@@ -64,6 +66,44 @@ def test_what_is_imported_is_installed():
     assert found == []
 
 
+# Private names that need not be looked for: those of other libraries than transformers and PyTorch, marks of our own,
+# and in the last line what releases that will do may lack, or what is looked for in another way.
+NOT_LOOKED_FOR = set(
+    "_getframe _repr_html_ _info _split_generators _generate_tables _set_pipelines _is_hf_initialized "
+    "_actions _get_formatter _format_action_invocation _format_args _get_default_metavar_for_optional "
+    "_get_help_string _mutually_exclusive_groups _option_string_actions _StoreFalseAction _load "
+    "_can_record_outputs _fsdp_plan _load_video_processor _linear_pointwise _tr_loss".split()
+)
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """The names with an underscore that a file reads of objects, or gives to a class's methods and attributes."""
+    nodes = list(ast.walk(tree))
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    for node in (node for cls in nodes if isinstance(cls, ast.ClassDef) for node in cls.body):
+        names |= {node.name} if isinstance(node, ast.FunctionDef) else set()
+        names |= {target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)}
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
+
+
+def looked_for(tree: ast.Module) -> set[str]:
+    """The names that a file asks of their owners by `require_private_names`."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if getattr(call.func, "id", None) == "require_private_names"]
+    lists = {argument.value.id for call in calls for argument in call.args if isinstance(argument, ast.Starred)}
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    values = [node.value for node in assigned if getattr(node.targets[0], "id", None) in lists]
+    return {node.value for part in (*calls, *values) for node in ast.walk(part) if isinstance(node, ast.Constant)}
+
+
+def test_private_names_of_transformers_and_pytorch_are_looked_for_where_a_file_is_imported():
+    """Else a release that renames one would change what is computed, in silence."""
+    paths = [*ROOT.glob("*.py"), *python_files(LIBRARY), *python_files("scripts")]
+    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    known = NOT_LOOKED_FOR.union(*map(looked_for, trees.values()))
+    assert {name: private_names(tree) - known for name, tree in trees.items() if private_names(tree) - known} == {}
+
+
 def test_one_file_is_one_command_of_about_a_page():
     """What only the project's own laboratory needs lies in folders of its own."""
     scripts = sorted((ROOT / "scripts").glob("*.py"))
@@ -72,3 +112,15 @@ def test_one_file_is_one_command_of_about_a_page():
     assert {name: length for name, length in lengths.items() if length > LONGEST_SCRIPT} == {}
     for path in scripts:
         assert '\nif __name__ == "__main__":\n' in path.read_text(encoding="utf-8"), path.name
+
+
+def test_no_run_of_ten_lines_stands_twice():
+    """What two commands or modules need is a function of the library."""
+    places = defaultdict(set)
+    for path in (path for folder in (LIBRARY, "scripts", "demo") for path in python_files(folder)):
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        for number in range(len(lines) - LONGEST_REPEAT):
+            run = tuple(lines[number : number + LONGEST_REPEAT + 1])
+            places[run].add((str(path.relative_to(ROOT)), number))
+    assert len(places) > 5000
+    assert {run[0]: where for run, where in places.items() if len(where) > 1} == {}

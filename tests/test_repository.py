@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configuration_vanilla_transformer import OLDEST, __version__
+from configuration_vanilla_transformer import KNOWN_TO_WORK, OLDEST, __version__
 
 
 ROOT = Path(__file__).parents[1]
@@ -123,10 +123,36 @@ def test_a_release_wants_a_tag_that_names_the_version(tag, released, tmp_path):
     assert (result.returncode == 0) is released
 
 
+def test_the_releases_that_errors_call_known_to_work_are_those_of_the_constraints():
+    tested = pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    assert {name: tested[name].rpartition(".")[0] for name in KNOWN_TO_WORK} == KNOWN_TO_WORK
+
+
 def test_pre_commit_uses_the_ruff_of_the_constraints():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     (revision,) = [repository["rev"] for repository in hooks if repository["repo"].endswith("/ruff-pre-commit")]
     assert revision == "v" + pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))["ruff"]
+
+
+@pytest.mark.parametrize(
+    ("message", "accepted"),
+    [
+        ("training: resume refuses another tokenizer\n\nIts ids are others.\n", True),
+        ("Merge branch 'types'", True),
+        (f"docs: {'x' * 66}\n\n{'y' * 80}\n", True),
+        (f"docs: {'x' * 67}\n", False),
+        ("Resume refuses another tokenizer\n\ntraining: here it is too late\n", False),
+        ("speed: an area that there is not", False),
+    ],
+)
+def test_pre_commit_takes_a_subject_of_72_characters_with_an_area_that_contributors_are_told(message, accepted):
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    (hook,) = [hook for repository in hooks for hook in repository["hooks"] if hook["id"] == "subject"]
+    assert hook["language"] == "pygrep" and hook["args"] == ["--multiline"] and hook["stages"] == ["commit-msg"]
+    assert (re.search(hook["entry"], message, re.MULTILINE | re.DOTALL) is None) == accepted
+    areas = re.search(r"\(([a-z|]+)\): ", hook["entry"])[1].split("|")
+    told = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    assert f"The areas are {', '.join(areas[:-1])} and {areas[-1]}." in told
 
 
 def test_the_newest_release_of_the_changelog_is_the_projects_version():

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import configuration_vanilla_transformer
+from configuration_vanilla_transformer import require_private_names
 from family import decoder_only, encoder_decoder, encoder_only, tokens
 from fresh_process import run_fresh
 from modeling_vanilla_transformer import MODELS
@@ -21,6 +22,7 @@ from vanilla_transformer import (
     VanillaTransformerForQuestionAnswering,
 )
 from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.training.costs import recompute
 
 
 LOAD_ELSEWHERE = """
@@ -186,6 +188,14 @@ def test_a_library_without_a_private_name_that_is_built_on_is_refused(owner, nam
     assert f"{owner}.{name}, which transformers" in message and "Known to work: pip install" in message
 
 
+def test_a_private_name_of_pytorch_is_one_of_its_release():
+    require_private_names(torch.Tensor, "_version")
+    with pytest.raises(
+        RuntimeError, match=r"builds on Tensor\._age, which torch \S+ does not have.*'torch~=2\.\d+\.0'"
+    ):
+        require_private_names(torch.Tensor, "_age")
+
+
 def test_auto_classes_are_registered_on_import(tmp_path):
     encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path)
     assert type(AutoModel.from_pretrained(tmp_path)) is VanillaTransformerEncoderModel
@@ -207,7 +217,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(make):
     model(ids, labels=ids).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    model.activation_checkpointing_enable()
+    recompute(model)
     model(ids, labels=ids).loss.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name])

@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import GenerateBeamEncoderDecoderOutput
 
+from configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.files import new_folder
 
 
@@ -233,6 +234,9 @@ class Engine:
             penalty = ((5 + len(tokens)) / 6) ** alpha if is_gnmt else len(tokens) ** alpha
             scored.append(([self.target_ids[token] for token in tokens], score / penalty))
         return sorted(scored, key=lambda hypothesis: -hypothesis[1])
+
+
+require_private_names(Tensor, "_version")
 
 
 def versions(model: PreTrainedModel) -> list[int]:

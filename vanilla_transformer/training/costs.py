@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
 
+from configuration_vanilla_transformer import require_private_names
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
 
@@ -29,6 +31,8 @@ SHARDED: dict[str, tuple[str, ...]] = {
     "zero2": ("gradients", "optimizer"),
     "fsdp2": ("weights", "gradients", "optimizer"),
 }
+
+require_private_names(torch.UntypedStorage(0), "_cdata")
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class StepCost:
     operations: int
 
     def hours(self, steps: int, devices: int, tera_operations: float, utilization: float) -> float:
-        """That so many steps take on devices of which each reaches a share of its operations per second."""
+        """What this many steps take on devices that each reach a share of their operations per second."""
         return steps * self.operations / (devices * tera_operations * 1e12 * utilization) / 3600
 
 
@@ -89,6 +93,12 @@ def fused_dropout(probability: float, states: Tensor) -> Tensor:
     return torch.native_dropout(states, probability, True)[0]
 
 
+def recompute(model: PreTrainedModel) -> None:
+    """Let layers run twice, by the name that this release has for it, instead of keeping what they computed."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+
+
 def count_pass(
     config: VanillaTransformerConfig, rows: int, length: int, bf16: bool, checkpointing: bool, on_accelerator: bool
 ) -> Pass:
@@ -96,7 +106,7 @@ def count_pass(
     with FakeTensorMode():
         model = VanillaTransformerForConditionalGeneration(config).train()
         if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            recompute(model)
         for module in model.modules():
             if on_accelerator and isinstance(module, nn.Dropout) and module.p:
                 module.forward = partial(fused_dropout, module.p)  # type: ignore[method-assign]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import is_tracing
 
+from configuration_vanilla_transformer import require_private_names
 from losses_vanilla_transformer import IGNORED_LABEL, check_labels, check_rows
 from modeling_vanilla_transformer import VocabularyModel
 from vanilla_transformer.training import dropout
@@ -29,6 +30,8 @@ from vanilla_transformer.training.onednn import PLAIN, linear, onednn_is_faster
 
 
 LOSS_CHUNK_SIZE = 512  # positions whose logits are held at once
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
+require_private_names(nn.Module(), *HOOKS)
 
 
 def make_fast(
@@ -99,12 +102,11 @@ def forward(self: nn.Linear, x: Tensor) -> Tensor:
 def is_plain_linear(module: nn.Module) -> bool:
     """Whether calling the module is x W^T + b with its own weights and nothing else."""
     own_forward = getattr(vars(module).get("forward"), "__func__", nn.Linear.forward)
-    hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
     return (
         type(module) is nn.Linear
         and type(module.weight) in PLAIN
         and own_forward in (forward, nn.Linear.forward)
-        and not any(hooks)
+        and not any(getattr(module, hooks) for hooks in HOOKS)
     )
 
 
