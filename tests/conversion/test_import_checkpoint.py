@@ -298,6 +298,8 @@ def test_a_whole_opus_mt_folder_is_imported_with_a_fast_tokenizer(opus_mt, tmp_p
     import_checkpoint.main(["--source", str(opus_mt), "--output", str(tmp_path / "ours")])
     slow, fast = MarianTokenizer.from_pretrained(opus_mt), AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert fast.is_fast
+    modes = {(tmp_path / "ours" / name).stat().st_mode for name in ("model.safetensors", "config.json")}
+    assert len(modes) == 1  # who may read the one may read the other
     rows = phrasebook("translation", "en", "es", size=1500)["test"]
     texts = [*rows["source"][:100], "  two   spaces ", ">>spa<< May 5, 2031", "½ ﬁne Ａ", "</s> 12"]
     for text in texts:

@@ -17,6 +17,7 @@ from vanilla_transformer.conversion.from_others import convert, convert_tokenize
 from vanilla_transformer.conversion.to_others import REVERSE
 from vanilla_transformer.files import new_folder
 from vanilla_transformer.loading import check_source, load_model
+from vanilla_transformer.training.checkpoints import share
 
 
 @dataclass
@@ -52,5 +53,6 @@ def main(arguments: list[str] | None = None) -> None:
     with new_folder(args.output) as part:
         model = load(args.source, args.revision, args.to)
         model.save_pretrained(part)
+        share(part)
         convert_tokenizer(args.source, args.revision, model).save_pretrained(part)
     print(f"{args.output}: {type(model).__name__} with {model.num_parameters():,} parameters")
