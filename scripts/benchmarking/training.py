@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from benchmarking.peers import Makers
 from benchmarking.results import COMPILED, OURS, Result
 from benchmarking.timing import Machine, MatrixProducts, in_turns, large_product_rate
+from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
@@ -45,7 +46,8 @@ class Batches:
         start = number * self.rows % (len(self.lengths) - self.rows + 1)
         source, target = zip(*self.lengths[start : start + self.rows], strict=True)
         ids = self.ids(list(source), 0)
-        inputs = {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": self.ids(list(target), -100)}
+        labels = self.ids(list(target), IGNORED_LABEL)
+        inputs = {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}
         return inputs, sum(source) + sum(target)
 
     def sentences(self, number: int) -> Batch:

@@ -41,7 +41,7 @@ class ClassifierArguments(RecipeArguments):
             "help": "classification (one label a text), multi_label (a list of labels) or regression (numbers)."
         },
     )
-    max_length: int = field(default=512, metadata={"help": "Cut longer texts to so many tokens."})
+    max_length: int = field(default=512, metadata={"help": "Cut longer texts to this many tokens."})
 
     def __post_init__(self):
         super().__post_init__()

@@ -9,6 +9,8 @@ from datasets import Dataset, IterableDataset, LargeList, List
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import IterableDataset as TorchIterableDataset
 
+from losses_vanilla_transformer import IGNORED_LABEL
+
 
 SIDES = ("input_ids", "labels")
 BUFFER_SIZE = 50_000  # rows of a stream that are sorted by length together
@@ -223,6 +225,6 @@ def pack_documents(
     starts = np.union1d(firsts, np.arange(0, len(input_ids), block_size)).astype(np.int64)
     starts = starts[starts < len(input_ids)]
     position_ids = np.arange(len(input_ids)) - np.repeat(starts, np.diff(starts, append=len(input_ids)))
-    labels = np.where(position_ids == 0, -100, input_ids)
+    labels = np.where(position_ids == 0, IGNORED_LABEL, input_ids)
     columns = {"input_ids": input_ids, "position_ids": position_ids, "labels": labels}
     return {name: values.reshape(-1, block_size).tolist() for name, values in columns.items()}

@@ -9,7 +9,7 @@ from vanilla_transformer.training.onednn import linear, transposed_product
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """Output projection and smoothed cross-entropy together, for so many positions at a time.
+    """Output projection and smoothed cross-entropy together, for some positions at a time.
 
     The gradients are computed along with the loss, so that the logits of all positions are never held at once: what
     is kept is as large as the hidden states and the projection, not as positions times vocabulary.
