@@ -37,16 +37,24 @@ TABS: dict[str, tuple[str, Callable[[Loaded], None]]] = {
 WAITING = 32  # visitors at each endpoint; who comes then is told when to come again
 
 # Heat maps keep their size on a narrow screen, where one moves them sideways, which a bar that is always there and a
-# hint say. They are sharp on a screen of many pixels. Tokens to click show where each ends.
+# hint say. Their numbers are for screen readers; a pointer finds them too. Tokens to click show where each ends.
 STYLE = """
-.heat-map .matplotlib { overflow-x: auto; align-items: flex-start }
-.heat-map .matplotlib::-webkit-scrollbar { height: 8px }
-.heat-map .matplotlib::-webkit-scrollbar-thumb { background: var(--border-color-primary); border-radius: 4px }
+.heat-map .wide { overflow-x: auto; position: relative }
+.heat-map .wide::-webkit-scrollbar { height: 8px }
+.heat-map .wide::-webkit-scrollbar-thumb { background: var(--border-color-primary); border-radius: 4px }
+.heat-map table { border-collapse: collapse; width: auto; margin: auto; font-size: var(--text-sm) }
+.heat-map caption { caption-side: bottom; padding-top: 6px }
+.heat-map th { font-weight: 400; white-space: nowrap; padding: 1px 4px }
+.heat-map thead th { vertical-align: bottom; padding: 4px 0 }
+.heat-map thead span { display: inline-block; writing-mode: vertical-rl; transform: rotate(180deg) }
+.heat-map tbody th { text-align: right }
+.heat-map tbody td { position: relative; min-width: 26px; height: 26px; padding: 0 }
+.heat-map tbody td { border: 1px solid var(--border-color-primary) }
+.heat-map tbody td span { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
 @media (max-width: 640px) {
   .heat-map::after { content: "\\2194  Move a wide picture sideways to see all of it."; display: block;
     padding: 0 12px 8px; color: var(--body-text-color-subdued); font-size: var(--text-sm) }
 }
-.heat-map img { max-width: none; margin: auto; zoom: 0.6 }
 .tokens .token { box-shadow: inset 0 -2px var(--border-color-primary); margin-right: 3px }
 """
 

@@ -1,10 +1,11 @@
-"""How the demo's pictures look: without a background, in colours that are legible on white, on dark, and on paper."""
+"""How the demo's pictures and tables look: without a background, in colours that are legible on white and on dark."""
 
 import base64
 import gc
 import io
 from collections.abc import Callable
 from functools import wraps
+from html import escape
 from typing import Any
 
 from cycler import cycler
@@ -13,12 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from torch import Tensor
 
 from vanilla_transformer.inside.palette import BLUE, GREY, ORANGE
 
 
-# What is 0 is not painted.
-SEQUENTIAL = LinearSegmentedColormap.from_list("sequential", [to_rgba(BLUE, 0), to_rgba(BLUE)])
 DIVERGING = LinearSegmentedColormap.from_list(
     "diverging", [(0, ORANGE), (0.5, to_rgba(ORANGE, 0)), (0.5, to_rgba(BLUE, 0)), (1, BLUE)]
 )
@@ -51,15 +51,26 @@ def add_scale(figure: Figure, image: AxesImage, **options) -> None:
     style(bar.ax)
 
 
-def name_cells(axes: Axes, rows: list[str], columns: list[str]) -> None:
-    """Write the words beside a drawn matrix, whatever they are, and lines between its cells."""
-    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", rotation_mode="anchor", parse_math=False)
-    axes.set_yticks(range(len(rows)), rows, parse_math=False)
-    axes.set_xticks([i + 0.5 for i in range(len(columns) - 1)], minor=True)
-    axes.set_yticks([i + 0.5 for i in range(len(rows) - 1)], minor=True)
-    axes.grid(which="minor", color=GREY, alpha=0.3, linewidth=0.6)
-    axes.tick_params(which="both", length=0)
-    axes.spines[:].set(visible=True, alpha=0.4)
+def heat_map(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> str:
+    """A matrix (rows, columns) of numbers from 0 on, as a table: the bluer, the larger. What is 0 is not painted.
+
+    The browser has letters for every script; each number is there for a pointer and for a screen reader.
+    """
+    most = weights.max().item() or 1.0
+
+    def cell(weight: float) -> str:
+        shade, number = f"{BLUE}{round(255 * weight / most):02x}", f"{weight:.4g}"
+        return f'<td style="background: {shade}" title="{number}"><span>{number}</span></td>'
+
+    heads = "".join(f'<th scope="col"><span>{escape(column)}</span></th>' for column in columns)
+    lines = "".join(
+        f'<tr><th scope="row">{escape(row)}</th>{"".join(map(cell, numbers))}</tr>'
+        for row, numbers in zip(rows, weights.tolist(), strict=True)
+    )
+    told = escape(f"Rows: {names[0]}. Columns: {names[1]}. No colour is 0, full blue {most:.3g}.")
+    head, body = f"<thead><tr><td></td>{heads}</tr></thead>", f"<tbody>{lines}</tbody>"
+    table = f"<table><caption>{told}</caption>{head}{body}</table>"
+    return f'<div class="heat-map"><div class="wide">{table}</div></div>'
 
 
 def encode(figure: Figure) -> PlotData:

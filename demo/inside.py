@@ -17,7 +17,7 @@ from configuration_vanilla_transformer import (
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
 )
-from drawing import DIVERGING, GREY, SEQUENTIAL, add_scale, blank, name_cells, pictured
+from drawing import DIVERGING, GREY, add_scale, blank, heat_map, pictured
 from loading import Loaded, check_text, refusal
 from modeling_vanilla_transformer import (
     VanillaTransformerDecoderModel,
@@ -118,19 +118,15 @@ def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
     return next(step.tensor[0] == 0 for step in steps if step.name == "mask")
 
 
-def draw_mask(text: str, kind: str, paddings: int, window: int) -> Figure:
+def draw_mask(text: str, kind: str, paddings: int, window: int) -> str:
     """The mask of a sentence, whose words stand for tokens."""
     words = check_text(text, "to draw the mask of").split()
     if len(words) > MOST_WORDS:
         raise refusal(f"Please keep to {MOST_WORDS} words; this sentence has {len(words)}.")
     paddings = paddings if MASKS[kind].padded else 0
     names = words + [PADDING] * paddings
-    size = 1.6 + 0.3 * len(names)
-    figure, axes = blank(size, size)
-    axes.imshow(allowed(kind, len(words), paddings, window).numpy(), cmap=SEQUENTIAL, vmin=0, vmax=1)
-    name_cells(axes, names, names)
-    axes.set(xlabel="may be looked at", ylabel="looks")
-    return figure
+    may = allowed(kind, len(words), paddings, window).float()
+    return heat_map(names, names, may, ("who looks", "who may be looked at"))
 
 
 def draw_schedule(d_model: int, warmup: int, steps: int = 20000) -> Figure:
@@ -202,16 +198,15 @@ def masks_section() -> None:
         kind = gr.Dropdown(list(MASKS), value="padding and causal", label="Mask")
         paddings = gr.Slider(0, 5, value=2, step=1, precision=0, label="Padding")
         window = gr.Slider(1, 8, value=3, step=1, precision=0, label="Window", visible=False)
-    picture = gr.Plot(
-        pictured(draw_mask)("orange is my favorite fruit", "padding and causal", 2, 3), show_label=False, format="png"
-    )
+    drawn = draw_mask("orange is my favorite fruit", "padding and causal", 2, 3)
+    picture = gr.HTML(drawn, apply_default_css=False)
 
     def fitting(kind: str) -> tuple[gr.Slider, gr.Slider]:
         return gr.Slider(visible=MASKS[kind].padded), gr.Slider(visible=MASKS[kind].near_only)
 
     kind.input(fitting, kind, [paddings, window], api_visibility="private")
     events = [sentence.submit, kind.input, paddings.release, window.release]
-    gr.on(events, pictured(draw_mask), [sentence, kind, paddings, window], picture, api_name="mask")
+    gr.on(events, draw_mask, [sentence, kind, paddings, window], picture, api_name="mask")
 
 
 def training_section() -> None:

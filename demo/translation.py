@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import gradio as gr
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from drawing import SEQUENTIAL, add_scale, blank, name_cells, pictured
+from drawing import heat_map
 from loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
 from reading import check_length, most_tokens
 from vanilla_transformer.decoding import EXTRA_TOKENS
@@ -51,20 +50,14 @@ class Forward(NamedTuple):
     probabilities: Tensor  # of each token of the vocabulary at each step: (target, vocabulary)
 
 
-def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> Figure:
-    """Heat map of one attention matrix (rows, columns), from 0 to its largest weight."""
+def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> str:
+    """Heat map of one attention matrix (rows, columns), as HTML."""
     y, x = (
         f"{name}: the first {DRAWN} of {len(tokens)} tokens" if len(tokens) > DRAWN else name
         for name, tokens in zip(names, (rows, columns), strict=True)
     )
     rows, columns = rows[:DRAWN], columns[:DRAWN]
-    weights = weights[: len(rows), : len(columns)]
-    figure, axes = blank(2.2 + 0.32 * len(columns), 1.3 + 0.32 * len(rows))
-    image = axes.imshow(weights.numpy(), cmap=SEQUENTIAL, vmin=0, vmax=weights.max().item())
-    add_scale(figure, image, fraction=0.03, pad=0.02, label="weight")
-    axes.set(xlabel=x, ylabel=y)
-    name_cells(axes, rows, columns)
-    return figure
+    return heat_map(rows, columns, weights[: len(rows), : len(columns)], (y, x))
 
 
 class Translator:
@@ -132,7 +125,7 @@ class Translator:
         text = self.loaded.tokenizer.decode([i])
         return self.loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else text.strip() or "␣"
 
-    def attend(self, text: str, translation: str, kind: str, layer: str, head: str) -> Figure:
+    def attend(self, text: str, translation: str, kind: str, layer: str, head: str) -> str:
         """One attention of one layer, in one head or in the mean over the heads."""
         seen = self.forward(text, translation)
         layers = seen.attentions[kind]
@@ -167,7 +160,7 @@ class Translator:
     def most_likely(self, text: str, translation: str, step: int) -> dict[str, float]:
         return self.step_to(text, translation, step)[1]
 
-    def translate(self, text: str, layer: str, head: str, kind: str) -> tuple[str, list[list], Figure]:
+    def translate(self, text: str, layer: str, head: str, kind: str) -> tuple[str, list[list], str]:
         """The best translation, the table of the hypotheses, and an attention of the best."""
         text = check_text(text, "to translate")
         unknown = warn_of_unknown_letters(self.loaded, text)
@@ -188,8 +181,7 @@ def translate_tab(loaded: Loaded) -> None:
 
     offered = list(loaded.examples or EXAMPLES)
     example = offered[0]
-    translate, attend = pictured(translator.translate), pictured(translator.attend)
-    best, rows, drawn = translate(example, str(config.decoder_layers), "mean", "cross")
+    best, rows, drawn = translator.translate(example, str(config.decoder_layers), "mean", "cross")
     begun, first = translator.step_to(example, best, 1)
 
     gr.Markdown(f"A translator, `{loaded.name}`. It knows what its training had.")
@@ -229,7 +221,7 @@ def translate_tab(loaded: Loaded) -> None:
             with gr.Row():
                 layer = gr.Dropdown(layers, value=str(config.decoder_layers), label="Layer", min_width=100)
                 head = gr.Dropdown(heads, value="mean", label="Head", min_width=100)
-            picture = gr.Plot(drawn, show_label=False, elem_classes="heat-map")
+            picture = gr.HTML(drawn, apply_default_css=False)
     gr.Markdown(
         "### Step by step\nThe decoder writes one token at a time. At each step it gives every token of its "
         f"vocabulary a probability; these are the {MOST_LIKELY} most likely."
@@ -247,17 +239,17 @@ def translate_tab(loaded: Loaded) -> None:
     pair, looks, steps = [source, translation], [kind, layer, head], [step, written, probable]
     keep = {"fn": lambda text: text, "inputs": text, "outputs": source, "api_visibility": "private"}
     show = {"inputs": [source, layer, head, kind], "outputs": [translation, alternatives, picture]}
-    asked = gr.on([button.click, text.submit], **keep).success(translate, **show, api_name="translate")
+    asked = gr.on([button.click, text.submit], **keep).success(translator.translate, **show, api_name="translate")
     chosen = examples.load_input_event.success(**keep).success(
-        translate, **show, api_name="translate_example", api_visibility="private"
+        translator.translate, **show, api_name="translate_example", api_visibility="private"
     )
     for translated in (asked, chosen):
         translated.success(translator.first_step, pair, steps, api_visibility="private")
     picked = alternatives.select(pick, None, translation, api_visibility="private")
     for looked_into in (picked.success, translation.submit):
-        drawn_anew = looked_into(attend, [*pair, *looks], picture, api_visibility="private")
+        drawn_anew = looked_into(translator.attend, [*pair, *looks], picture, api_visibility="private")
         drawn_anew.success(translator.first_step, pair, steps, api_visibility="private")
-    gr.on([look.change for look in looks], attend, [*pair, *looks], picture, api_name="attention")
+    gr.on([look.change for look in looks], translator.attend, [*pair, *looks], picture, api_name="attention")
     step.change(
         translator.step_to, [*pair, step], [written, probable], api_visibility="private", show_progress="hidden"
     )
