@@ -7,6 +7,7 @@ from transformers import TrainerState
 from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import run_fresh
 from vanilla_transformer import VanillaTransformerForSequenceClassification
+from vanilla_transformer.data import DataArguments
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
 from vanilla_transformer.training.recipe import RecipeArguments
 
@@ -40,6 +41,17 @@ def test_a_card_says_that_further_training_is_smoothed_where_it_is(make, tag, sa
     write_model_card(tmp_path, model, arguments, TrainerState(), CardFacts(tag, "phrasebook", {}))
     sentence = f"`label_smoothing={model.config.label_smoothing}`" if said else "label_smoothing"
     assert (sentence in ModelCard.load(tmp_path / "README.md").text) == said
+
+
+def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(tmp_path):
+    data = DataArguments(source_locale="pt_BR", target_locale="en")
+    facts = CardFacts("translation", data.name, {}, {}, data.languages("translation"))
+    write_model_card(tmp_path, encoder_decoder(), RecipeArguments(str(tmp_path), use_cpu=True), TrainerState(), facts)
+    card = ModelCard.load(tmp_path / "README.md")
+    assert card.data.language == ["pt", "en"]
+    assert "## Limits\n\nIt knows what its training data had" in card.text
+    for unnamed in (DataArguments(train_file=["a.jsonl"]), DataArguments(dataset="user/name")):
+        assert unnamed.languages("translation") is None
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,12 @@ class DataArguments:
         files = next(iter(self.files.values()), [])
         return " ".join(Path(file).name for file in files) or self.dataset
 
+    def languages(self, kind: str) -> list[str] | None:
+        """The languages of the phrasebook's translations, as the Hub has them; None of data that name none."""
+        if kind != "translation" or self.files or self.dataset != "phrasebook":
+            return None
+        return [locale.replace("-", "_").split("_")[0] for locale in (self.source_locale, self.target_locale)]
+
 
 def replaced_options(given: Set[str]) -> Set[str]:
     """The options of a recipe that say where its data lie, where those `given` beside it say otherwise.

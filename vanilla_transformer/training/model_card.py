@@ -69,6 +69,11 @@ folder = "{{ name }}"  # or wherever this folder lies
 
 The code in this folder needs transformers {{ oldest }} or newer.
 
+## Limits
+
+It knows what its training data had; of other texts its output says little. Nobody has checked what it answers, which
+can be wrong, and can repeat what is in the data.
+
 ## Results
 
 {{ results }}

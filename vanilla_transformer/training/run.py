@@ -152,6 +152,6 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
         scores, notes = task.score(trainer, splits)
         if trainer.is_world_process_zero():
             print_scores(scores, notes)
-            facts = CardFacts(task.pipeline_tag, data.name, scores, notes)
+            facts = CardFacts(task.pipeline_tag, data.name, scores, notes, data.languages(kind))
             write_model_card(folder, trainer.model, training, trainer.state, facts)
     return scores
