@@ -47,8 +47,9 @@ def shift_errors(k: int, positions: Tensor, d_model: int) -> Tensor:
 
 
 def position_shift() -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), width_ratios=(1, 1.5))
-    matrix(left, shift_matrix(3, 16).numpy(), limit=1.0)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), width_ratios=(1.15, 1.5))
+    image = matrix(left, shift_matrix(3, 16).numpy(), limit=1.0)
+    figure.colorbar(image, ax=left, pad=0.03, shrink=0.8)
     left.set(xticks=range(0, 16, 5), yticks=range(0, 16, 5))
     left.set_title(r"$M_3$ for $d_{model} = 16$: rotations of pairs")
     positions = torch.logspace(0, 4, 200).long().unique()
