@@ -11,6 +11,7 @@ The results are those of "eager" (tests/model/test_parity.py, tests/model/test_p
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +25,11 @@ from transformers.utils import is_tracing
 
 try:
     from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # before PyTorch 2.10
+except ImportError:
     varlen_attn = None
+else:
+    if not {"scale", "window_size"} <= signature(varlen_attn).parameters.keys():
+        varlen_attn = None  # PyTorch 2.10
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -120,6 +124,28 @@ ALL_MASK_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_mask)
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+# Where padding is says how large tensors are, which the host has to know. It would wait for a GPU to tell, until all
+# is done that was asked of it; so who sends a batch there from the host keeps what was sent.
+
+
+def send(values: Tensor, device: torch.device) -> Tensor:
+    """Send values from the host to a device, without waiting for it, such that `on_host` gives them back at once."""
+    if values.device.type == device.type:
+        return values
+    if device.type == "cuda":
+        values = values.pin_memory()
+    sent = values.to(device, non_blocking=True)
+    if not sent.is_inference():  # such tensors do not tell whether they were changed
+        sent.kept_on_host = values, sent._version
+    return sent
+
+
+def on_host(values: Tensor) -> Tensor:
+    """The same values in the host's memory; it waits for the device only if they were not sent from there."""
+    kept, version = getattr(values, "kept_on_host", (None, None))
+    return kept if kept is not None and version == values._version else values.cpu()
+
+
 class Packing:
     """Where the real tokens of a padded batch are, so that all of them can stand behind one another in one row.
 
@@ -127,22 +153,18 @@ class Packing:
     no padding is. Only for Equation 1 the sequences are laid beside one another again, each from the left.
     """
 
-    def __init__(self, real: Tensor):
-        """`real`: (batch, length), true for real tokens, wherever padding stands."""
-        device, real = real.device, real.cpu()  # once: a GPU's host waits for each number that it looks at
+    def __init__(self, real: Tensor, device: torch.device):
+        """`real`: (batch, length), on the host, true for real tokens, wherever padding stands."""
         self.batch, self.length = real.shape
         lengths = real.sum(dim=1)
         self.longest = max(int(lengths.max()), 1)
         from_left = torch.arange(self.longest) < lengths[:, None]  # (batch, longest)
 
-        def on_device(values: Tensor) -> Tensor:
-            return values.to(device, non_blocking=True)
-
-        self.padded_index = on_device(real.flatten().nonzero()[:, 0])  # (tokens,) of each real token in the batch
-        self.left_index = on_device(from_left.flatten().nonzero()[:, 0])  # (tokens,) of each, laid from the left
+        self.padded_index = send(real.flatten().nonzero()[:, 0], device)  # (tokens,) of each real token in the batch
+        self.left_index = send(from_left.flatten().nonzero()[:, 0], device)  # (tokens,) of each, laid from the left
         # A sequence without a token has nothing to look at: its zeros.
-        self.keys = on_device(from_left | (lengths == 0)[:, None])[:, None, None, :]  # (batch, 1, 1, longest)
-        self.ends = on_device(F.pad(lengths.cumsum(0), (1, 0)).int())  # (batch + 1,) where sequences of the row end
+        self.keys = send(from_left | (lengths == 0)[:, None], device)[:, None, None, :]  # (batch, 1, 1, longest)
+        self.ends = send(F.pad(lengths.cumsum(0), (1, 0)).int(), device)  # (batch + 1,) where sequences of the row end
 
     def pack(self, states: Tensor) -> Tensor:
         """(batch, length, width) -> (1, tokens, width)"""
@@ -174,11 +196,13 @@ def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
     is packed.
     """
 
-    def has_padding(padding: Tensor | None) -> bool:
-        if not isinstance(padding, Tensor) or padding.dim() != 2 or is_tracing(padding):
-            return False
-        real = padding.bool()
-        return bool(real.any()) and not bool(real.all())
+    def real_tokens(mask: Tensor | None) -> Tensor | None:
+        """Where they are, if rows are to be packed. On a GPU also full ones are: `packed_sdpa_mask` looked at none."""
+        if not isinstance(mask, Tensor) or mask.dim() != 2 or is_tracing(mask):
+            return None
+        real = on_host(mask).bool()
+        leaves_something_out = mask.device.type != "cpu" or not real.all()
+        return real if real.any() and leaves_something_out else None
 
     @wraps(run_layers)
     def run(
@@ -197,15 +221,16 @@ def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
             past_key_values is None
             and self.config._attn_implementation == "packed_sdpa"
             and not kwargs.get("output_hidden_states", self.config.output_hidden_states)
-            and has_padding(padding)
             and (memory_padding is None or memory_padding.dim() == 2)
         )
-        if not may_pack:
+        real = real_tokens(padding) if may_pack else None
+        if real is None:
             return run_layers(self, x, mask, memory, memory_mask, past_key_values=past_key_values, **kwargs)
-        packing = Packing(padding.bool())
+        packing = Packing(real, x.device)
         if memory is not None:
-            real = memory.new_ones(memory.shape[:2]) if memory_padding is None else memory_padding
-            source = Packing(real.bool())
+            whole = memory_padding is None
+            real = torch.ones(memory.shape[:2], dtype=torch.bool) if whole else on_host(memory_padding).bool()
+            source = Packing(real, memory.device)
             memory, memory_mask = source.pack(memory), (packing, source)
         return packing.unpack(run_layers(self, packing.pack(x), (packing, packing), memory, memory_mask, **kwargs))
 
@@ -298,5 +323,12 @@ def packed_sdpa_attention_forward(
     return queries.pack_heads(output), None
 
 
+def packed_sdpa_mask(attention_mask: Tensor | None = None, **kwargs) -> Tensor | None:
+    """The mask of "sdpa". On a GPU nobody looks whether it leaves anything out: the host would wait."""
+    if attention_mask is not None and attention_mask.device.type != "cpu":
+        kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    return sdpa_mask(attention_mask=attention_mask, **kwargs)
+
+
 ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_sdpa_attention_forward)
-ALL_MASK_ATTENTION_FUNCTIONS.register("packed_sdpa", sdpa_mask)
+ALL_MASK_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_sdpa_mask)

@@ -41,9 +41,14 @@ def cross_entropy(
         reduction="sum",
         label_smoothing=label_smoothing,
     )
-    if num_items_in_batch is None:
-        num_items_in_batch = (labels != IGNORED_LABEL).sum().clamp(min=1)
-    return total / torch.as_tensor(num_items_in_batch, device=total.device)
+    return mean(total, (labels != IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)
+
+
+def mean(total: Tensor, number: Tensor | int) -> Tensor:
+    """A sum over so many targets, or over one if there are none. The number is not looked at: it may be on a GPU."""
+    if not isinstance(number, Tensor):
+        return total / max(number, 1)
+    return total / number.clamp(min=1).to(total.device, non_blocking=True)
 
 
 def without_padding(labels: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
@@ -82,7 +87,7 @@ def sequence_loss(
             raise ValueError(f"labels holds {labels[wrong][0].item()}; {problem_type} needs numbers from 0 to 1.")
     error = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
     total = error(logits.float(), labels.reshape(logits.shape).to(logits.device).float(), reduction="sum")
-    return total / torch.as_tensor(num_items_in_batch or labels.numel(), device=total.device)
+    return mean(total, labels.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
 def span_loss(

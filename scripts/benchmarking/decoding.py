@@ -1,12 +1,12 @@
 """Section of decoding: `generate` as it is and compiled, and the models in CTranslate2, to outputs of one length."""
 
+import sys
 import tempfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
-import ctranslate2
 import torch
-from ctranslate2.converters import TransformersConverter
 from tokenizers import Tokenizer, models
 from transformers import CompileConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -14,7 +14,6 @@ from benchmarking.peers import Size, translators
 from benchmarking.results import OURS, Result
 from benchmarking.timing import Machine, in_turns
 from configuration_vanilla_transformer import require_private_names
-from vanilla_transformer.conversion.to_ctranslate2 import OurConverter
 from vanilla_transformer.data.tokenizer import BOS, EOS, PAD, PreTrainedTokenizerFast
 
 
@@ -63,9 +62,17 @@ def compiled() -> dict:
 
 
 def in_ctranslate2(folder: Path, tokenizer: PreTrainedTokenizerBase, machine: Machine) -> Decoder:
+    """The model that was converted into the folder.
+
+    Raises:
+        RuntimeError: CTranslate2 cannot compute on this device, as without the CUDA libraries that it was made for.
+    """
+    import ctranslate2
+
     translator = ctranslate2.Translator(
         str(folder), device=machine.device, compute_type="float32", inter_threads=1, intra_threads=machine.threads
     )
+    translator.translate_batch([[BOS]], max_decoding_length=1)  # which needs those libraries
 
     def decode(ids: torch.Tensor, beams: int, length: int) -> int:
         source = [tokenizer.convert_ids_to_tokens(row) for row in ids.tolist()]
@@ -77,18 +84,34 @@ def in_ctranslate2(folder: Path, tokenizer: PreTrainedTokenizerBase, machine: Ma
     return decode
 
 
-def decoders(size: Size, machine: Machine, folder: Path) -> dict[str, Decoder]:
-    """Each model in each runtime; what CTranslate2 reads is written into the folder."""
-    found = {name: translators(size)[name]() for name in (OURS, PEER)}
-    tokenizer = name_ids(size.vocab_size)
+def convert(found: dict[str, PreTrainedModel], tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write both models as CTranslate2 has them, each into a folder of its name."""
+    from ctranslate2.converters import TransformersConverter
+
+    from vanilla_transformer.conversion.to_ctranslate2 import OurConverter
+
     tokenizer.save_pretrained(folder / "checkpoint")
     found[PEER].save_pretrained(folder / "checkpoint")
     OurConverter(found[OURS], tokenizer).convert(str(folder / OURS))
     TransformersConverter(str(folder / "checkpoint")).convert(str(folder / PEER))
+
+
+def decoders(size: Size, machine: Machine, folder: Path) -> dict[str, Decoder]:
+    """Each model in each runtime that is there; what CTranslate2 reads is written into the folder."""
+    found = {name: translators(size)[name]() for name in (OURS, PEER)}
+    fast: dict[str, Decoder] = {}
+    if find_spec("ctranslate2") is None:
+        print("CTranslate2 is not installed, and left out: pip install '.[benchmark]'", file=sys.stderr)
+    else:
+        tokenizer = name_ids(size.vocab_size)
+        convert(found, tokenizer, folder)
+        try:
+            fast = {f"{name}, CTranslate2": in_ctranslate2(folder / name, tokenizer, machine) for name in found}
+        except RuntimeError as error:
+            print(f"CTranslate2 is left out: {error}", file=sys.stderr)
     result = {name: generating(model.to(machine.device).eval()) for name, model in found.items()}
     result |= {f"{name}, compiled": generating(model, **compiled()) for name, model in found.items()}
-    result |= {f"{name}, CTranslate2": in_ctranslate2(folder / name, tokenizer, machine) for name in found}
-    return result
+    return result | fast
 
 
 def measure_decoding(
@@ -115,9 +138,9 @@ def measure_decoding(
                 Result(section, name, "tokens/s", values, notes.get(name, "")) for name, values in rates.items()
             ]
             medians = {result.model: result.median for result in measured}
-            for name in (OURS, PEER):
-                factor = medians[f"{name}, CTranslate2"] / medians[name]
-                fast = next(result for result in measured if result.model == f"{name}, CTranslate2")
-                fast.note = f"{factor:.1f} times its `generate`"
+            for result in measured:
+                name, _, runtime = result.model.partition(", ")
+                if runtime == "CTranslate2":
+                    result.note = f"{result.median / medians[name]:.1f} times its `generate`"
             results += measured
     return results

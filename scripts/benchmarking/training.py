@@ -13,17 +13,18 @@ from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.training.recipe import sent
 
 
 Inputs = dict[str, Tensor]
 Batch = tuple[Inputs, int]  # and its real tokens: padding does not count
 
 
-def real_lengths(data: DataArguments) -> list[tuple[int, int]]:
-    """Tokens of source and target of some training rows, in random order."""
+def real_lengths(data: DataArguments, rows: int = 1280) -> list[tuple[int, int]]:
+    """Tokens of source and target of so many training rows, if there are as many, in random order."""
     train = load_splits(data, "translation")["train"].shuffle(seed=0)
     tokenizer = train_tokenizer(texts_of(train.select(range(min(len(train), 5000))), "translation"))
-    train = train.select(range(min(len(train), 1280)))
+    train = train.select(range(min(len(train), rows)))
     source, target = (tokenizer(list(train[side]))["input_ids"] for side in ("source", "target"))
     return [(len(a), len(b)) for a, b in zip(source, target, strict=True)]
 
@@ -68,7 +69,7 @@ class Trainee:
 
     def __init__(self, model: nn.Module, batches: list[Batch], machine: Machine, precision: str):
         self.model, self.machine, self.precision = model.to(machine.device).train(), machine, precision
-        self.batches = [({name: t.to(machine.device) for name, t in inputs.items()}, n) for inputs, n in batches]
+        self.batches = [(sent(inputs, torch.device(machine.device)), tokens) for inputs, tokens in batches]
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         self.step = 0
 

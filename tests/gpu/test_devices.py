@@ -3,14 +3,17 @@
 make test-gpu
 """
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
+from attention_vanilla_transformer import on_host, send
 from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -23,6 +26,8 @@ from vanilla_transformer import (
 from vanilla_transformer.training.chunked_loss import ChunkedCrossEntropy
 from vanilla_transformer.training.costs import step_cost
 from vanilla_transformer.training.fast import make_fast
+from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
+from vanilla_transformer.training.recipe import sent
 
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -57,6 +62,10 @@ def class_batch() -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 1, 1])}
 
 
+def many_classes_batch() -> dict[str, Tensor]:
+    return class_batch() | {"labels": torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])}
+
+
 def answer_batch() -> dict[str, Tensor]:
     ids, mask = ids_and_mask()
     starts = torch.tensor([1, 2, 0])
@@ -72,6 +81,7 @@ CLASSES = {
     "language model": (decoder_only, token_batch),
     "masked language model": (encoder(VanillaTransformerForMaskedLM), token_batch),
     "classifier": (encoder(VanillaTransformerForSequenceClassification), class_batch),
+    "multi-label classifier": (encoder(VanillaTransformerForSequenceClassification), many_classes_batch),
     "tagger": (encoder(VanillaTransformerForTokenClassification), tagging_batch),
     "reader": (encoder(VanillaTransformerForQuestionAnswering), answer_batch),
 }
@@ -183,6 +193,7 @@ def test_every_cache_gives_the_text_of_a_cpu(make, cache, beams, device):
 
 
 @on_devices
+@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="this PyTorch has no linear_cross_entropy")
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
 def test_the_loss_in_chunks_is_torchs_own(precision, device):
     states, weight = torch.randn(70, 64, device=device), torch.randn(300, 64, device=device) / 8
@@ -200,32 +211,81 @@ def test_the_loss_in_chunks_is_torchs_own(precision, device):
         assert (mine.grad - other.grad).norm() <= tolerance * other.grad.norm()
 
 
-@on_devices
-@pytest.mark.parametrize("chunk", [0, 4], ids=["all logits", "in chunks"])
-@pytest.mark.parametrize("name", ["translation", "language model", "masked language model"])
-def test_a_step_never_makes_the_host_wait(name, chunk, device):
-    """Of a batch without padding: where there is some, the library's masks and our packing look at it once."""
-    make, make_batch = CLASSES[name]
-    model = make_fast(make(**WIDE).to(device).train(), packing=False, loss_chunk_size=chunk)
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    batch = {key: values.to(device) for key, values in make_batch().items() if key != "attention_mask"}
-    items = torch.tensor(12, device=device)
+# Rows as they are, whose masks the library looks at if there are any; and all that a training script switches on.
+FORMS = {"plain": {"packing": False, "loss_chunk_size": 0}, "fast": {"loss_chunk_size": 4}}
 
-    def step() -> None:
-        model(**batch, num_items_in_batch=items).loss.backward()
+
+class NoWaitingCopies(TorchFunctionMode):
+    """Refuses what makes a host wait that only sends: copies to a device of which it is not said that it may go on."""
+
+    COPIES = (torch.tensor, torch.as_tensor, Tensor.to, Tensor.copy_, Tensor.new_tensor)
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        result = function(*arguments, **(options or {}))
+        given = arguments[1] if function is Tensor.copy_ else arguments[0] if arguments else None
+        from_host = not isinstance(given, Tensor) or given.device.type == "cpu"
+        if function in self.COPIES and from_host and result.device.type != "cpu":
+            assert (options or {}).get("non_blocking"), f"{function.__name__} makes the host wait"
+        return result
+
+
+@contextmanager
+def host_must_not_wait(device: str) -> Iterator[None]:
+    """No tensor on the "meta" device has a value to tell; on a GPU, PyTorch raises an error for a host that waits."""
+    if device == "meta":
+        with NoWaitingCopies():
+            yield
+        return
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+@pytest.mark.parametrize("device", ["meta", GPU])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_step_never_makes_the_host_wait(name, form, device):
+    make, make_batch = CLASSES[name]
+    model = make_fast(make(**WIDE | {"dropout": 0.1}).to(device).train(), **FORMS[form])
+    if form == "fast":
+        matrices = matrices_of_layers(model)
+        others = set(model.parameters()) - set(matrices)
+        optimizer = MuonWithAdam(matrices, others, lr=1e-3)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), fused=device == "cuda")
+    names = make_batch().keys() - ({"attention_mask"} if form == "plain" else set())
+
+    def step(batch: dict[str, Tensor]) -> None:
+        batch = sent(batch, torch.device(device))
+        items = (batch["labels"] != -100).sum() if "labels" in batch else None
+        with torch.autocast(device, torch.bfloat16) if device == "cuda" and form == "fast" else nullcontext():
+            loss = model(**batch, num_items_in_batch=items).loss
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    step()  # what is made once is made
-    mode = torch.cuda.get_sync_debug_mode() if device == "cuda" else None
-    try:
-        if device == "cuda":
-            torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
-        step()
-    finally:
-        if device == "cuda":
-            torch.cuda.set_sync_debug_mode(mode)
+    batches = [{name: make_batch()[name] for name in names} for _ in range(2)]
+    step(batches[0])  # what is made once is made
+    with host_must_not_wait(device):
+        step(batches[1])
+
+
+@pytest.mark.parametrize("device", ["meta", GPU])
+def test_what_was_sent_is_known_on_the_host_until_it_changes(device):
+    values = torch.arange(4)
+    on_device = send(values, torch.device(device))
+    with host_must_not_wait(device):
+        assert on_host(on_device).equal(values)
+    on_device.add_(1)
+    if device == "cuda":
+        assert on_host(on_device).equal(values + 1)
+    else:
+        with pytest.raises(NotImplementedError, match="no data"):  # it asks the device
+            on_host(on_device)
 
 
 @on_devices

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from tiny_training import tiny_trainer
+from vanilla_transformer.training.fast import make_fast
+from vanilla_transformer.training.late_numbers import LateNumbers
 
 
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -45,6 +48,45 @@ def test_a_gpu_trains_as_a_cpu_does(tmp_path):
     expected, _ = train(tmp_path / "cpu", "cpu", **options)
     found, _ = train(tmp_path / "cuda", "cuda", **options)
     assert found == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("attention", ["sdpa", "packed_sdpa"])
+def test_the_host_waits_no_more_often_in_more_steps(attention, tmp_path):
+    """It waits at the beginning and the end; where the library looks at masks, as "sdpa" has it, also in each step."""
+
+    def times(steps: int) -> int:
+        options = {"max_steps": steps, "logging_steps": 100, "save_strategy": "no", "tokens_per_batch": 64}
+        trainer = tiny_trainer(tmp_path / str(steps), use_cpu=False, **options)
+        make_fast(trainer.model, packing=attention == "packed_sdpa", loss_chunk_size=4)
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                trainer.train()
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+        return sum("synchronizing" in str(warning.message) for warning in seen)
+
+    times(2)  # what is made once is made
+    few, many = times(4), times(14)
+    assert many - few <= (10 * 2 if attention == "sdpa" else 0)  # the mask of the source, seen by both stacks
+
+
+@on_devices
+def test_numbers_of_a_step_come_in_the_next_on_a_gpu_and_else_at_once(device):
+    late = LateNumbers()
+    come = [late.exchange(step, torch.full((2,), float(step), device=device)) for step in (1, 2, 3)]
+    known = [(step, [step, step]) for step in (1, 2, 3)]
+    assert come == (known if device == "cpu" else [None, *known[:2]])
+
+
+@pytest.mark.gpu
+def test_a_run_that_diverges_on_a_gpu_stops(tmp_path):
+    trainer = tiny_trainer(tmp_path, use_cpu=False, save_strategy="no", learning_rate=1e30, warmup_steps=0)
+    with pytest.raises(FloatingPointError, match="Training has diverged"):
+        trainer.train()
 
 
 @on_devices

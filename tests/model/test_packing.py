@@ -148,7 +148,7 @@ def test_a_label_in_the_middle_may_be_missing():
 
 def test_a_sequence_without_a_token_does_no_harm():
     mask = real((4, 0, 2))
-    packing = Packing(mask.bool())
+    packing = Packing(mask.bool(), mask.device)
     states = torch.randn(3, 4, 6)
     packed = packing.pack(states)
     assert packed.shape == (1, 6, 6)

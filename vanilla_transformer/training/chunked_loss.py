@@ -30,8 +30,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         total = states.new_zeros((), dtype=torch.float32)
         states_grad, weight_grad = torch.empty_like(states), torch.zeros_like(weight)
         bias_grad = None if bias is None else torch.zeros_like(bias)
-        if torch.is_autocast_enabled(states.device.type):  # once, not for each chunk
-            dtype = torch.get_autocast_dtype(states.device.type)
+        kind = states.device.type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # once, not for each chunk
+            dtype = torch.get_autocast_dtype(kind)
             states, weight = states.to(dtype), weight.to(dtype)
         # Memory for a chunk's logits, probabilities and gradients: large blocks are expensive to ask for.
         size = (min(chunk, len(states)), weight.shape[0])

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import is_tracing
 
+from attention_vanilla_transformer import on_host, send
 from configuration_vanilla_transformer import require_private_names
-from losses_vanilla_transformer import IGNORED_LABEL, check_labels, check_rows
+from losses_vanilla_transformer import IGNORED_LABEL, check_labels, check_rows, mean
 from modeling_vanilla_transformer import VocabularyModel
 from vanilla_transformer.training import dropout
 from vanilla_transformer.training.chunked_loss import ChunkedCrossEntropy
@@ -131,9 +131,7 @@ def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
         chosen = real if states.device.type == "cpu" else ...
         states, targets = states[chosen].view(-1, states.shape[-1]), labels[chosen].view(-1)
         total = ChunkedCrossEntropy.apply(states, head.weight, head.bias, targets, label_smoothing, size)
-        if num_items_in_batch is None:
-            num_items_in_batch = real.sum().clamp(min=1)
-        return None, total / torch.as_tensor(num_items_in_batch, device=total.device)
+        return None, mean(total, real.sum() if num_items_in_batch is None else num_items_in_batch)
 
     return logits_and_loss
 
@@ -150,5 +148,5 @@ def leave_out_padding_of_labels(
     inputs = [*args[3:4], options.get("decoder_input_ids"), options.get("decoder_inputs_embeds")]
     if any(given is not None and given.shape[:2] != labels.shape for given in inputs):
         return args, options  # the loss says so
-    real = (labels != IGNORED_LABEL).flip(-1).cumsum(-1).flip(-1) > 0
-    return args, options | {"decoder_attention_mask": real}
+    real = (on_host(labels) != IGNORED_LABEL).flip(-1).cumsum(-1).flip(-1) > 0
+    return args, options | {"decoder_attention_mask": send(real, labels.device)}

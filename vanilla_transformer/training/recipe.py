@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 import torch
 from datasets import Dataset, IterableDataset
 from datasets.distributed import split_dataset_by_node
+from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -28,6 +30,7 @@ from transformers import (
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import SchedulerType, seed_worker
 
+from attention_vanilla_transformer import send
 from configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.training.averaging import load_weights
 from vanilla_transformer.training.batching import (
@@ -48,6 +51,7 @@ from vanilla_transformer.training.checkpoints import (
     was_interrupted,
 )
 from vanilla_transformer.training.collating import ArrowRows, PairCollator
+from vanilla_transformer.training.late_numbers import LateNumbers
 from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
 from vanilla_transformer.training.same_run import check_same_run, digest
 from vanilla_transformer.training.schedule import PaperSchedule
@@ -176,6 +180,8 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             self.bf16 = not chosen and multiplies_bfloat16(self.use_cpu)
         if self.bf16 and not torch.accelerator.is_available():
             self.use_cpu = True  # without it the library takes bfloat16 for a slip
+        if self.accelerator_config is None:
+            self.accelerator_config = {"non_blocking": True}  # batches are on their way to a GPU while it works
         self.settle_schedule()
         super().__post_init__()
 
@@ -235,6 +241,11 @@ def check_finite(model: PreTrainedModel) -> None:
             raise FloatingPointError(f"{name} holds weights that are not finite, which are not saved. {DIVERGED}")
 
 
+def sent(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """The batch with its tensors on their way to the device."""
+    return {name: send(value, device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
 def check_positions(model: PreTrainedModel, rows: Any) -> None:
     """Raise a ValueError for rows longer than a table of learned positions, which is better known before training."""
     config = model.config
@@ -277,6 +288,7 @@ class PaperRecipe(Mixin):
         self.saved_use_cache = getattr(getattr(model, "config", None), "use_cache", True)
         super().__init__(model, *arguments, **options)
         require_private_names(self, *PRIVATE_ATTRIBUTES)
+        self.late_numbers = LateNumbers()
         if self.args.save_on_sigterm:
             self.add_callback(SaveOnSigterm)
         if self.args.early_stopping_patience is not None:
@@ -356,13 +368,20 @@ class PaperRecipe(Mixin):
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         """As the library's. Asked for before each step of the optimiser: the time to stop a run that diverged."""
         norm = super()._get_grad_norm(model, grad_norm)
-        # A gradient scaler (float16) finds such gradients itself, and leaves the step out.
-        loss = float(self._tr_loss)  # the sum since it was last logged
-        if self.accelerator.mixed_precision != "fp16" and not math.isfinite(loss + float(norm)):
-            raise FloatingPointError(
-                f"Step {self.state.global_step + 1}: loss {loss}, gradient norm {float(norm)}. {DIVERGED}"
-            )
+        if self.accelerator.mixed_precision == "fp16":
+            return norm  # a gradient scaler finds such gradients itself, and leaves the step out
+        loss = self._tr_loss  # the sum since it was last logged
+        numbers = torch.stack((loss, loss.new_zeros(()) + (norm.full_tensor() if isinstance(norm, DTensor) else norm)))
+        found = self.late_numbers.exchange(self.state.global_step + 1, numbers)
+        if found is not None and not math.isfinite(sum(found[1])):
+            raise FloatingPointError("Step {}: loss {}, gradient norm {}. {}".format(found[0], *found[1], DIVERGED))
         return norm
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Any]], torch.Tensor | int | None]:
+        """As the library's, of batches on their way to the device, for which the host does not wait."""
+        return super().get_batch_samples(map(partial(sent, device=device), epoch_iterator), num_batches, device)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         if not self.args.should_save:

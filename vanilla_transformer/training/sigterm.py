@@ -8,6 +8,8 @@ import torch
 from accelerate.utils import reduce
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from vanilla_transformer.training.late_numbers import LateNumbers
+
 
 class SaveOnSigterm(TrainerCallback):
     """On SIGTERM: end the step, save a checkpoint, and exit with status 143, as a terminated process does.
@@ -27,6 +29,7 @@ class SaveOnSigterm(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         """Listen to the signal."""
         self.asked = self.stopping = self.interrupting = False
+        self.late_numbers = LateNumbers()
         self.installed = threading.current_thread() is threading.main_thread()  # no other thread may handle signals
         if self.installed:
             self.previous = signal.signal(signal.SIGTERM, self.ask)
@@ -35,8 +38,10 @@ class SaveOnSigterm(TrainerCallback):
         """If any process was asked to: save after this step, and stop."""
         asked = self.asked
         if args.world_size > 1:
-            # All stop after the same step: one that went on would wait for the others' gradients.
-            asked = reduce(torch.tensor(float(asked), device=args.device), "sum").item() > 0
+            # All stop after the same step (on GPUs, the next): one that went on would wait for the others' gradients.
+            askers = reduce(torch.full((1,), float(asked), device=args.device), "sum")
+            found = self.late_numbers.exchange(state.global_step, askers)
+            asked = found is not None and found[1][0] > 0
         if asked:
             self.interrupting = not control.should_save
             self.asked = self.stopping = control.should_save = control.should_training_stop = True
