@@ -166,6 +166,10 @@ class Packing:
         self.keys = send(from_left | (lengths == 0)[:, None], device)[:, None, None, :]  # (batch, 1, 1, longest)
         self.ends = send(F.pad(lengths.cumsum(0), (1, 0)).int(), device)  # (batch + 1,) where sequences of the row end
 
+        # FlashAttention, as PyTorch has it, takes such rows as they are: on GPUs since Ampere.
+        on_gpu = varlen_attn is not None and device.type == "cuda"
+        self.has_kernel = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
+
     def pack(self, states: Tensor) -> Tensor:
         """(batch, length, width) -> (1, tokens, width)"""
         return states.flatten(0, 1).index_select(0, self.padded_index)[None]
@@ -264,17 +268,14 @@ def plain_attention(
     return F.dropout(scores.softmax(dim=-1), dropout_p) @ value
 
 
-def has_kernel_for_rows(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
-    """Whether FlashAttention, as PyTorch has it, takes such rows as they are: on GPUs since Ampere, in 16 bits."""
+def suit_the_kernel(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
+    """Whether FlashAttention takes such heads: in 16 bits, all of one width, without dropout."""
     return (
-        varlen_attn is not None
-        and query.device.type == "cuda"
-        and query.dtype == key.dtype == value.dtype
+        query.dtype == key.dtype == value.dtype
         and query.dtype in (torch.bfloat16, torch.float16)
         and query.shape[-1] == value.shape[-1]
         and query.shape[-1] % 8 == 0
         and not dropout
-        and torch.cuda.get_device_capability(query.device) >= (8, 0)
     )
 
 
@@ -304,7 +305,7 @@ def packed_sdpa_attention_forward(
         return plain_attention(query, key, value, attention_mask, dropout, is_causal, scaling).transpose(1, 2), None
 
     queries, keys = attention_mask
-    if has_kernel_for_rows(query, key, value, dropout):
+    if queries.has_kernel and suit_the_kernel(query, key, value, dropout):
         rows = (states[0].transpose(0, 1) for states in (query, key, value))  # (tokens, heads, width)
         window = (-1, 0 if module.is_causal else -1)  # positions seen before and after; -1: all
         lengths = (queries.ends, keys.ends, queries.longest, keys.longest)

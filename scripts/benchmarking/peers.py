@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from benchmarking.results import COMPILED, OURS
+from benchmarking.results import COMPILED, OURS, PACKED_COMPILED
 from modeling_vanilla_transformer import sinusoids
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -32,7 +32,7 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForSequenceClassification,
 )
-from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, fast_products, make_fast, make_plain
+from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, fast_products, make_fast
 
 
 @dataclass(frozen=True)
@@ -224,9 +224,11 @@ def packed(model: PreTrainedModel) -> PreTrainedModel:
     return make_fast(model, loss_chunk_size=LOSS_CHUNK_SIZE if model.config.is_encoder_decoder else 0)
 
 
-def compiled(model: PreTrainedModel, backend: str = "inductor") -> PreTrainedModel:
-    """The same with its layers compiled, once for all lengths."""
-    for module in make_plain(model).modules():
+def compiled(model: PreTrainedModel, packing: bool, backend: str = "inductor") -> PreTrainedModel:
+    """The model with its layers compiled, once for all lengths; what is only for processors is left out."""
+    chunk = LOSS_CHUNK_SIZE if packing and model.config.is_encoder_decoder else 0
+    make_fast(model, packing=packing, loss_chunk_size=chunk, quick_dropout=False, onednn=False)
+    for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.compile(fullgraph=True, dynamic=True, backend=backend)
     return model
@@ -237,7 +239,10 @@ Makers = dict[str, Callable[[], nn.Module]]  # what makes each model, by name
 
 def with_compiled(makers: Makers) -> Makers:
     """Ours compiled beside the models that run as they are."""
-    return {OURS: makers[OURS], COMPILED: lambda: compiled(makers[OURS]())} | makers
+    return makers | {
+        COMPILED: lambda: compiled(makers[OURS](), packing=False),
+        PACKED_COMPILED: lambda: compiled(makers[OURS](), packing=True),
+    }
 
 
 def translators(size: Size) -> Makers:

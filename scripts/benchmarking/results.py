@@ -12,7 +12,8 @@ from vanilla_transformer.inside.palette import LIGHT
 from vanilla_transformer.training.model_card import markdown_table
 
 
-OURS, PACKED, COMPILED = "ours", "ours, packed", "ours, compiled"
+OURS, PACKED = "ours", "ours, packed"
+COMPILED, PACKED_COMPILED = f"{OURS}, compiled", f"{PACKED}, compiled"
 HEADER = ("what", "model", "median", "spread", "ours / theirs", "ours, packed / theirs", "")
 
 

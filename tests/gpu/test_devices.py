@@ -293,7 +293,7 @@ def test_what_was_sent_is_known_on_the_host_until_it_changes(device):
 def test_a_training_step_compiles_whole_and_for_any_length(name, device):
     make, make_batch = CLASSES[name]
     model, backend = make(**WIDE).to(device).train(), "inductor" if device == "cuda" else "eager"
-    plain = {name: values.to(device) for name, values in make_batch().items() if name != "attention_mask"}
+    plain = {name: values.to(device) for name, values in make_batch().items()}
     shorter = {name: values[:, :6].contiguous() for name, values in plain.items()}
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
     for batch in (plain, shorter):

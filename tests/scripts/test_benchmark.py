@@ -66,11 +66,12 @@ def test_all_models_compute_a_loss_of_the_same_batches(batches, precision):
             assert loss == pytest.approx(math.log(TOY.vocab_size), rel=0.25), name
 
 
-def test_compiled_layers_compute_the_same_for_batches_of_any_length(batches):
+@pytest.mark.parametrize("packing", [False, True])
+def test_compiled_layers_compute_the_same_for_batches_of_any_length(batches, packing):
     """Whole graphs: a break would be an error. What a compiler then makes of them, a GPU shows."""
     torch.manual_seed(0)
     plain = translators(TOY)[OURS]().eval()
-    twin = compiled(copy.deepcopy(plain), backend="eager")
+    twin = compiled(copy.deepcopy(plain), packing, backend="eager")
     for number in range(3):
         inputs, _ = batches.pair(number)
         torch.testing.assert_close(twin(**inputs).loss, plain(**inputs).loss)
