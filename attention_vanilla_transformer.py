@@ -134,7 +134,7 @@ def send(values: Tensor, device: torch.device) -> Tensor:
         return values
     if device.type == "cuda":
         values = values.pin_memory()
-    sent = values.to(device, non_blocking=True)
+    sent = values.to(device, non_blocking=device.type != "mps")  # which might copy what has changed since
     if not sent.is_inference():  # such tensors do not tell whether they were changed
         sent.kept_on_host = values, sent._version
     return sent

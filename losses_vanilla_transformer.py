@@ -48,7 +48,9 @@ def mean(total: Tensor, number: Tensor | int) -> Tensor:
     """A sum over so many targets, or over one if there are none. The number is not looked at: it may be on a GPU."""
     if not isinstance(number, Tensor):
         return total / max(number, 1)
-    return total / number.clamp(min=1).to(total.device, non_blocking=True)
+    number = number.clamp(min=1)
+    alone = number.dim() == 0 and number.device.type == "cpu"  # which divides as a plain number does
+    return total / (number if alone else number.to(total.device))
 
 
 def without_padding(labels: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:

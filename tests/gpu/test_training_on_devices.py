@@ -51,13 +51,14 @@ def test_a_gpu_trains_as_a_cpu_does(tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("tokens_per_batch", [64, 0])
 @pytest.mark.parametrize("attention", ["sdpa", "packed_sdpa"])
-def test_the_host_waits_no_more_often_in_more_steps(attention, tmp_path):
+def test_the_host_waits_no_more_often_in_more_steps(attention, tokens_per_batch, tmp_path):
     """It waits at the beginning and the end; where the library looks at masks, as "sdpa" has it, also in each step."""
 
     def times(steps: int) -> int:
-        options = {"max_steps": steps, "logging_steps": 100, "save_strategy": "no", "tokens_per_batch": 64}
-        trainer = tiny_trainer(tmp_path / str(steps), use_cpu=False, **options)
+        options = {"max_steps": steps, "logging_steps": 100, "save_strategy": "no", "use_cpu": False}
+        trainer = tiny_trainer(tmp_path / str(steps), tokens_per_batch=tokens_per_batch, **options)
         make_fast(trainer.model, packing=attention == "packed_sdpa", loss_chunk_size=4)
         mode = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("warn")

@@ -1,4 +1,4 @@
-"""The recipe of the paper's base model runs as its file stands, on a small data set with the columns of WMT14."""
+"""The recipes of the paper's models run as their files stand, on a small data set with the columns of WMT14."""
 
 import json
 from pathlib import Path
@@ -26,19 +26,20 @@ def write_copy(folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_the_papers_base_recipe_runs_as_it_stands(tmp_path):
+@pytest.mark.parametrize(("name", "d_model"), [("base", 512), ("big", 1024)])
+def test_the_papers_recipes_run_as_they_stand(name, d_model, tmp_path):
     data, run = tmp_path / "data", tmp_path / "run"
     data.mkdir()
     train_translation.main(
         [
-            str(RECIPES / "paper_base_wmt14_en_de.yaml"), "--dataset", write_copy(data), "--output_dir", str(run),
+            str(RECIPES / f"paper_{name}_wmt14_en_de.yaml"), "--dataset", write_copy(data), "--output_dir", str(run),
             "--max_steps", "3", "--max_train_samples", "2000", "--use_cpu", "true", "--disable_tqdm", "true",
         ]
     )  # fmt: skip
     state = json.loads((run / "checkpoint-3" / "trainer_state.json").read_text())
     assert state["global_step"] == 3
     config = json.loads((run / "config.json").read_text())
-    assert (config["d_model"], config["encoder_layers"], config["label_smoothing"]) == (512, 6, 0.1)
+    assert (config["d_model"], config["encoder_layers"], config["label_smoothing"]) == (d_model, 6, 0.1)
     assert "BLEU" in (run / "README.md").read_text()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow.compute as pc
 import torch
+from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset, IterableDataset
 from datasets.distributed import split_dataset_by_node
 from torch import Tensor
@@ -180,8 +181,6 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             self.bf16 = not chosen and multiplies_bfloat16(self.use_cpu)
         if self.bf16 and not torch.accelerator.is_available():
             self.use_cpu = True  # without it the library takes bfloat16 for a slip
-        if self.accelerator_config is None:
-            self.accelerator_config = {"non_blocking": True}  # batches are on their way to a GPU while it works
         self.settle_schedule()
         super().__post_init__()
 
@@ -472,7 +471,10 @@ class PaperRecipe(Mixin):
     def get_train_dataloader(self) -> DataLoader:
         """Batches filled up to `tokens_per_batch` (section 5.1), or the library's where that is 0."""
         if not self.args.tokens_per_batch:
-            return super().get_train_dataloader()
+            loader = super().get_train_dataloader()
+            if isinstance(loader, DataLoaderShard):
+                loader.device = None  # `get_batch_samples` sends them
+            return loader
         # Each process draws its own batches, so the loader is not prepared (which would share them out once more).
         args = self.args
         options: dict[str, Any] = {
