@@ -69,11 +69,15 @@ def language_model_scores(nats_per_token: float, tokens: int, text_bytes: int) -
 
 
 def classification_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Accuracy and macro F1 in percent. Multi-label (rows of 0 and 1): accuracy is that of whole rows."""
-    return {
-        "accuracy": 100 * float(accuracy_score(labels, predicted)),
-        "macro_f1": 100 * float(f1_score(labels, predicted, average="macro", zero_division=0)),
-    }
+    """Accuracy and macro F1 in percent. Multi-label (rows of 0 and 1): accuracy is that of whole rows.
+
+    Macro F1 is the mean over the classes that occur in `labels`. A class that is only ever predicted would add an F1
+    of 0 for a single error; as it is, that error only lowers the F1 of the right class.
+    """
+    occurring = np.unique(labels) if labels.ndim == 1 else np.flatnonzero(labels.any(axis=0))
+    classes = occurring if len(occurring) else None  # none: rows of zeros alone
+    macro_f1 = f1_score(labels, predicted, labels=classes, average="macro", zero_division=0)
+    return {"accuracy": 100 * float(accuracy_score(labels, predicted)), "macro_f1": 100 * float(macro_f1)}
 
 
 def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
