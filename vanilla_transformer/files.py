@@ -38,6 +38,12 @@ def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
         yield stream
 
 
+def check_input(path: str) -> None:
+    """Raise a FileNotFoundError, before long work begins, if there is no such file; "-" is standard input."""
+    if path != "-" and not Path(path).exists():  # not opened, since a pipe can be opened only once
+        raise FileNotFoundError(f"{path}: there is no such file.")
+
+
 def utf8_lines(path: str) -> Iterator[str]:
     """The lines of a file, also of a gzipped one, or of standard input for "-".
 

@@ -40,6 +40,8 @@ WRONG = [
     ("walkthrough --model tr", "--model tr needs a sentence: give --text"),
     # models that are not there, or of another task
     ("translate --model missing", "missing: there is no such folder"),
+    ("translate --model missing --input none.txt", "none.txt: there is no such file"),  # before a model is loaded
+    ("generate_text --model missing --input none.txt", "none.txt: there is no such file"),
     ("translate --model empty", "empty holds no model: it has no config.json"),
     ("translate --model damaged", "is not a valid JSON file"),
     ("translate --model classifier", "ForSequenceClassification); needed is a translator"),
@@ -85,12 +87,20 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def unchanged(folder):
+    """What wrong use leaves behind: nothing."""
+    before = sorted(folder.rglob("*"))
+    yield
+    assert sorted(folder.rglob("*")) == before
+
+
 def test_there_are_at_least_40():
     assert len(WRONG) >= 40
 
 
 @pytest.mark.parametrize(("command", "said"), WRONG, ids=[command for command, _ in WRONG])
-def test_wrong_use_ends_in_one_line_and_code_2(command, said, folder, monkeypatch, capsys):
+def test_wrong_use_ends_in_one_line_and_code_2(command, said, folder, unchanged, monkeypatch, capsys):
     script, *arguments = command.split()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [f"{script}.py", *arguments])

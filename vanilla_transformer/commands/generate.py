@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, set_seed
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.decoding import continue_text
-from vanilla_transformer.files import map_by_length, open_output, utf8_lines
+from vanilla_transformer.files import check_input, map_by_length, open_output, utf8_lines
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.training.fast import fast_products
 
@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
         ValueError: the model is no language model, or the input is not UTF-8.
     """
     (args,) = CommandParser(GenerateArguments, __doc__).parse_args_into_dataclasses(arguments)
+    check_input(args.input)
     loaded = load_model(args.model, ("VanillaTransformerForCausalLM",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)
     tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)

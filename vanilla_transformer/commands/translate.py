@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.commands.export import QUANTIZATIONS
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
-from vanilla_transformer.files import map_by_length, open_output, utf8_lines
+from vanilla_transformer.files import check_input, map_by_length, open_output, utf8_lines
 from vanilla_transformer.loading import load_model, shipped_model
 from vanilla_transformer.training.fast import fast_products
 
@@ -73,6 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
     args, given = parser.parse_args_into_dataclasses(arguments)
     if given.text and args.input != "-":
         raise ValueError(f"Give texts or --input {args.input}, not both.")
+    check_input(args.input)
     source = args.model or shipped_model(DEFAULT_MODEL)
     loaded = load_model(source, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -33,7 +33,7 @@ def sole_run(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: another process has the lock.
     """
-    made = not folder.exists()
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
@@ -53,5 +53,6 @@ def sole_run(folder: Path) -> Iterator[None]:
     finally:
         LOCKS.discard(descriptor)
         os.close(descriptor)
-        if made and not any(folder.iterdir()):
-            folder.rmdir()  # a run that was refused leaves nothing
+        with suppress(OSError):  # a folder that holds something stays, and so do those around it
+            for path in made:
+                path.rmdir()  # a run that was refused leaves nothing behind
