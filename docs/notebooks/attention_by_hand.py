@@ -5,8 +5,8 @@
 # number by number, and then find the same numbers in a real model. You need to know what a matrix product is, and a
 # little Python. Everything runs in seconds.
 #
-# **What you will be able to do at the end:** say in your own words what queries, keys and values are; compute attention
-# weights from them; explain the square root; and mask what may not be seen.
+# **By the end you will be able to** say in your own words what queries, keys and values are; compute attention weights from
+# them; explain the square root; and mask what must not be seen.
 
 # %%
 import math
@@ -19,8 +19,8 @@ torch.set_printoptions(precision=3, sci_mode=False)
 # %% [markdown]
 # ## 1. Three words, three vectors
 #
-# A model knows a word as a vector, a list of numbers. Ours have four numbers, and are as simple as can be: the first word
-# is $(1, 0, 0, 0)$, the second $(0, 1, 0, 0)$, the third $(0, 0, 1, 0)$. One row for each word makes the matrix $X$.
+# To a model, a word is a vector: a list of numbers. Ours have four numbers each and are as simple as can be: the first word
+# is $(1, 0, 0, 0)$, the second $(0, 1, 0, 0)$, the third $(0, 0, 1, 0)$. Stacked, one row per word, they form the matrix $X$.
 
 # %%
 words = ["Today", "is", "sunday"]
@@ -30,12 +30,12 @@ X
 # %% [markdown]
 # ## 2. Queries, keys and values
 #
-# Think of a library. You come with a question (the **query**). Every book has a label on its back (the **key**) and
-# something inside (the **value**). You compare your question with each label, and take away a mixture of the books, most
-# from those whose labels fit best.
+# Think of a library. You come with a question (the **query**). Every book has a label on its spine (the **key**) and
+# contents (the **value**). You compare your question with every label, and leave with a mixture of the books: mostly of those
+# whose labels fit best.
 #
-# In attention, each word asks *and* is a book. Three matrices make the three vectors of a word out of the one that it has.
-# They are learned; here we take those of a published example.
+# In attention, each word is both a visitor *and* a book. Three matrices turn the word's one vector into these three.
+# A model learns them; here we take the ones from a published example.
 
 # %%
 from vanilla_transformer.inside.worked_examples import TODAY_W_K, TODAY_W_Q, TODAY_W_V
@@ -46,11 +46,11 @@ Q, K, V = X @ W_Q, X @ W_K, X @ W_V
 Q
 
 # %% [markdown]
-# $X$ picks rows: the query of "Today" is the first row of $W_Q$. (With real word vectors it is a mixture of all rows.)
+# $X$ simply picks rows: the query of "Today" is the first row of $W_Q$. (With real word vectors it is a mixture of all rows.)
 #
 # ## 3. Scores: how well does a question fit a label?
 #
-# The dot product of two vectors is large where they point the same way. The score of "Today" for "is" is the dot product of
+# The dot product of two vectors is large when they point the same way. The score of "Today" for "is" is the dot product of
 # the query of "Today" and the key of "is":
 
 # %%
@@ -58,7 +58,7 @@ score = sum(q * k for q, k in zip(Q[0], K[1], strict=True))
 print(f"{score:.3f}")  # 0.830
 
 # %% [markdown]
-# All nine at once are one matrix product: row = who asks, column = who is asked.
+# All nine scores at once are a single matrix product: the row says who asks, the column who is asked.
 
 # %%
 S = Q @ K.T
@@ -81,7 +81,7 @@ assert (best, least) == ("sunday", "Today"), "look at the last row of S: the lar
 # %% [markdown]
 # ## 4. Why divide by $\sqrt{d_k}$?
 #
-# A dot product of long vectors is a sum of many terms, so it is larger by chance alone. Let us see by how much.
+# The dot product of long vectors is a sum of many terms, so it is larger by chance alone. Let us see by how much.
 
 # %%
 for d_k in (4, 16, 64, 256):
@@ -91,8 +91,8 @@ for d_k in (4, 16, 64, 256):
     print(f"d_k = {d_k:3}: scores spread by {spread:5.1f}, the square root of d_k is {math.sqrt(d_k):4.1f}")
 
 # %% [markdown]
-# The spread (the standard deviation) grows with $\sqrt{d_k}$. Dividing by it makes scores of all widths alike.
-# Without it the softmax, which comes next, would put nearly everything on one word, and learn slowly.
+# The spread (the standard deviation) grows with $\sqrt{d_k}$. Dividing by it gives scores of the same size at any width.
+# Otherwise the softmax, which comes next, would put nearly all the weight on one word, and the model would learn slowly.
 
 # %%
 d_k = K.shape[-1]
@@ -102,8 +102,8 @@ scaled
 # %% [markdown]
 # ## 5. Softmax: from scores to shares
 #
-# We want shares: positive, and summing to 1. The softmax takes $e$ to the power of each score (which is positive), and
-# divides by the sum.
+# We want shares that are positive and sum to 1. The softmax raises $e$ to the power of each score, which makes it positive,
+# and divides by the sum.
 
 # %% [markdown]
 # ### Exercise 2
@@ -146,8 +146,8 @@ head
 #
 # ## 7. The same in a real model
 #
-# The project's own modules, with these matrices in them, must give the same. `record` runs the model and writes down every
-# step.
+# The project's own modules must give the same numbers when they hold these matrices. `record` runs the model and writes down
+# every step.
 
 # %%
 from vanilla_transformer.inside import record
@@ -161,14 +161,14 @@ torch.testing.assert_close(steps["heads"].tensor[0], head)
 print("The model's line:", steps["weights"].source)
 
 # %% [markdown]
-# ## 8. What may not be seen
+# ## 8. What must not be seen
 #
-# A decoder writes from left to right, so a word must not look at those after it. We add $-\infty$ to such scores *before* the
-# softmax: $e^{-\infty} = 0$, and the rest still sums to 1.
+# A decoder writes from left to right, so a word must not look at those after it. We add $-\infty$ to their scores *before* the
+# softmax: $e^{-\infty} = 0$, and the other weights still sum to 1.
 #
 # ### Exercise 3
 #
-# Make `masked`, the scaled scores with $-\infty$ above the diagonal. `torch.triu(..., diagonal=1)` keeps what lies above it.
+# Compute `masked`, the scaled scores with $-\infty$ above the diagonal. `torch.triu(..., diagonal=1)` keeps what is above it.
 
 # %% tags=["exercise"]
 masked = scaled  # your code
@@ -187,8 +187,8 @@ masked.softmax(dim=-1)
 # %% [markdown]
 # ### Exercise 4
 #
-# Why not multiply the weights by a matrix of zeros and ones *after* the softmax? Compute the sums of the rows that this
-# would give, `sums`, and say what is wrong with them.
+# Why not multiply the weights by a matrix of zeros and ones *after* the softmax? Compute `sums`, the sums of the rows that this
+# would give, and say what is wrong with them.
 
 # %% tags=["exercise"]
 sums = None  # your code
@@ -201,6 +201,6 @@ assert sums is not None and sums[0] < 0.3, "the first row has lost more than two
 assert abs(sums[2] - 1) < 1e-6
 
 # %% [markdown]
-# They no longer sum to 1, so early words would get smaller results than late ones.
+# The rows no longer sum to 1, so early words would get smaller results than late ones.
 #
 # **Go on** with [the walk-through](../walkthrough.md), or [look inside a trained model](look_inside.ipynb).

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Into production
 #
-# You have a model folder. This notebook takes it elsewhere: to the Hub, to CTranslate2 and ONNX, and tells what is needed to train
-# on several GPUs. It takes a few minutes.
+# You have a model folder. This notebook takes it further: to the Hub, to CTranslate2 and ONNX, and to bfloat16. It also shows how
+# to train on several GPUs. It takes a few minutes.
 #
-# **What you will be able to do at the end:** publish a model with a dry run first; export it and check that nothing has
-# changed; and start a training run on many GPUs.
+# **By the end you will be able to** publish a model, with a dry run first; export it and check that nothing has changed; and
+# start a training run on many GPUs.
 
 # %%
 import os
@@ -20,7 +20,7 @@ from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import load_model
 
 
-folder = os.environ.get("TRANSLATOR")  # the folder of a translator of yours
+folder = os.environ.get("TRANSLATOR")  # the folder of a translator of your own
 if folder is None:
     from vanilla_transformer.loading import shipped_model
 
@@ -45,11 +45,12 @@ for file in sorted(Path(folder).iterdir()):
     print(f"{file.stat().st_size:>10,} {file.name}")
 
 # %% [markdown]
-# Weights are safetensors: numbers and nothing that could be run. The only code is the model's own, in plain Python files.
+# The weights are safetensors: nothing but numbers, with nothing that could be run. If there is any code, it is the model's own,
+# in plain Python files.
 #
 # ### Exercise 1
 #
-# How many bytes does a parameter take in the file? Compute `bytes_each`, the size of `model.safetensors` divided by the
+# How many bytes does the file use per parameter? Compute `bytes_each`, the size of `model.safetensors` divided by the
 # number of parameters (`model.num_parameters()`).
 
 # %% tags=["exercise"]
@@ -59,25 +60,25 @@ bytes_each = None  # your code
 bytes_each = (Path(folder) / "model.safetensors").stat().st_size / model.num_parameters()
 
 # %% tags=["check"]
-assert bytes_each is not None and 1.9 < bytes_each < 6, "4 bytes in float32, 2 in bfloat16, and a little for the names"
+assert bytes_each is not None and 1.9 < bytes_each < 6, "4 in float32 or 2 in bfloat16, plus a little for the names"
 
 # %% [markdown]
 # ## 2. To the Hub
 #
-# First see what would go; nothing is sent. Then log in with `hf auth login`, and leave out `--dry_run`.
+# First look at what would be uploaded, without sending anything. Then log in with `hf auth login`, and leave out `--dry_run`.
 #
 # ```bash
 # python scripts/push_to_hub.py runs/my-model USER/NAME --dry_run
 # python scripts/push_to_hub.py runs/my-model USER/NAME --private
 # ```
 #
-# Whoever loads it needs no installation of this project, only `trust_remote_code=True`. A Space with the demo goes the same
-# way: [the page on the Hub](../hub.md) has the command.
+# To load it, others do not have to install this project; they only pass `trust_remote_code=True`. A Space with the demo is
+# uploaded the same way: [the page on the Hub](../hub.md) has the command.
 #
 # ## 3. To other runtimes
 #
-# [CTranslate2](https://opennmt.net/CTranslate2/) translates on CPUs several times faster, with weights of 8 bits if you like. ONNX
-# is read by nearly everything. Both need the extra `export`: `pip install "vanilla-transformer[export]"`.
+# [CTranslate2](https://opennmt.net/CTranslate2/) translates several times faster on CPUs, with 8-bit weights if you like. ONNX
+# can be read by almost everything. Both need the extra `export`: `pip install "vanilla-transformer[export]"`.
 
 # %%
 import importlib.util
@@ -97,12 +98,12 @@ if exported.exists():
         print(tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0]), skip_special_tokens=True))
 
 # %% [markdown]
-# ## 4. Numbers of fewer bits
+# ## 4. Fewer bits per number
 #
 # ### Exercise 2
 #
-# How much does bfloat16 change? Make `small`, a copy of the model in bfloat16, and compute `change`: the largest difference between the
-# encoder outputs of `model` and `small` for the first sentence (as a float).
+# How much does bfloat16 change? Make `small`, a copy of the model in bfloat16, and compute `change`, as a float: the largest
+# difference between the encoder outputs of `model` and `small` for the first sentence.
 
 # %% tags=["exercise"]
 small, change = None, None  # your code
@@ -125,12 +126,12 @@ assert 0 < change < 0.5, change
 # %% [markdown]
 # ## 5. Training on several GPUs
 #
-# The same script, started once for each GPU. DDP keeps a whole model on each; FSDP2 shares parameters and optimizer out, for
-# models that do not fit on one.
+# Start the same script once per GPU. DDP keeps a whole copy of the model on each GPU; FSDP2 divides the parameters and the
+# optimizer among them, for models that do not fit on one.
 #
 # ```bash
 # torchrun --nproc_per_node 8 scripts/train_translation.py --preset big --bf16 true
 # accelerate launch --config_file launch/fsdp2.yaml --num_processes 8 scripts/train_translation.py --preset big
 # ```
 #
-# [Train](../train.md) says more.
+# [From one GPU to many machines](../scale.md) says more.

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Look inside a trained model
 #
-# You will take a translator that has been trained, watch one sentence go through it, and find out what its heads attend to.
-# You need to have seen [attention by hand](attention_by_hand.ipynb). It takes a few minutes, most of them for loading.
+# You will take a trained translator, watch a sentence go through it, and find out what its heads attend to. Work through
+# [attention by hand](attention_by_hand.ipynb) first. This notebook takes a few minutes, most of them for loading.
 #
-# **What you will be able to do at the end:** read an attention map; follow a sentence through all layers; find the word
-# that a translation comes from; and test a claim about what a head does.
+# **By the end you will be able to** read an attention map; follow a sentence through all layers; find the word that a
+# translation comes from; and test a claim about what a head does.
 
 # %%
 import os
@@ -25,8 +25,8 @@ torch.set_printoptions(precision=2, sci_mode=False)
 # %% [markdown]
 # ## 1. A translator
 #
-# `checkpoints/en-es` ships with the project: it translates short English sentences to Spanish. (Outside a clone, it comes from
-# the Hub. Any translator of yours will do: set the variable `TRANSLATOR` to its folder.)
+# `checkpoints/en-es` comes with the project. It translates short English sentences into Spanish. (Outside a clone, it is
+# fetched from the Hub. To use a translator of your own, set the environment variable `TRANSLATOR` to its folder.)
 
 # %%
 folder = os.environ.get("TRANSLATOR")
@@ -41,8 +41,8 @@ print(translate([sentence], model, tokenizer)[0])
 # %% [markdown]
 # ## 2. One head, one picture
 #
-# `record` runs the model once and writes down every step of one layer. The weights of the decoder's cross-attention say which
-# source tokens each target token looks at. Rows are target tokens (what the decoder reads), columns source tokens.
+# `record` runs the model once and writes down every step of one layer. The weights of the decoder's cross-attention show which
+# source tokens each target token looks at. Rows are target tokens (what the decoder reads), columns are source tokens.
 
 # %%
 source = tokenizer(sentence, return_tensors="pt")
@@ -70,7 +70,7 @@ layers = len(find_stacks(model)["decoder"].layers)
 show(weights("cross-attention", layer=layers - 1).mean(dim=0), target_words, source_words)
 
 # %% [markdown]
-# That is the mean over the heads of the last layer. Each head by itself does something else:
+# That is the mean over the heads of the last layer. Each single head does something different:
 
 # %%
 for head, matrix in enumerate(weights("cross-attention", layer=layers - 1), start=1):
@@ -80,9 +80,9 @@ for head, matrix in enumerate(weights("cross-attention", layer=layers - 1), star
 # %% [markdown]
 # ### Exercise 1
 #
-# How sure is a head? The entropy $-\sum_j a_j \ln a_j$ of a row of weights is 0 where all weight lies on one key, and
-# $\ln n$ where $n$ keys share it evenly. Compute `entropies`, the mean entropy over the rows for each head of the last
-# layer's cross-attention: a tensor with one number for each head.
+# How focused is a head? The entropy $-\sum_j a_j \ln a_j$ of a row of weights is 0 if all the weight is on one key, and
+# $\ln n$ if $n$ keys share it evenly. Compute `entropies`: for each head of the last layer's cross-attention, the mean
+# entropy over its rows. The result is a tensor with one number per head.
 
 # %% tags=["exercise"]
 entropies = None  # your code
@@ -92,14 +92,14 @@ A = weights("cross-attention", layer=layers - 1)
 entropies = -(A * A.clamp(min=1e-9).log()).sum(dim=-1).mean(dim=-1)
 
 # %% tags=["check"]
-assert entropies is not None and entropies.shape == (model.config.num_heads,), "one number for each head"
+assert entropies is not None and entropies.shape == (model.config.num_heads,), "one number per head"
 assert (entropies >= 0).all() and (entropies <= torch.log(torch.tensor(len(source_words))) + 1e-4).all()
 
 # %% [markdown]
 # ## 3. From layer to layer
 #
-# The embedding of a word knows nothing of its sentence. With every layer, the vectors take more from each other. Let us
-# measure how similar the vectors of two different tokens are on average: the cosine of the angle between them.
+# The embedding of a word knows nothing about its sentence. Layer by layer, the vectors take in more of each other. How similar
+# are the vectors of two different tokens on average? Let us measure the cosine of the angle between them.
 
 
 # %%
@@ -119,25 +119,25 @@ for number, layer_states in enumerate(states):
 # %% [markdown]
 # ## 4. Does a head matter?
 #
-# A claim about a head wants a test: switch it off and see what changes. A head is switched off by setting its columns of
-# $W^O$ to zero.
+# To test a claim about a head, switch it off and see what changes. Setting a head's columns of $W^O$ to zero switches it off.
 #
 # ### Exercise 2
 #
-# Write `without_head(layer, head)`, which gives the translation with one head of the decoder's cross-attention switched off (both
-# counted from 0), and leaves the model as it was. `model.model.decoder.layers[layer].cross_attn.o_proj.weight` has the shape
-# (d_model, heads · d_v), and the columns of a head lie side by side.
+# Write `without_head(sentence, layer, head)`, which translates a sentence with one head of the decoder's cross-attention switched
+# off (layer and head counted from 0) and leaves the model as it was.
+# `model.model.decoder.layers[layer].cross_attn.o_proj.weight` has the shape (d_model, heads · d_v); the columns of a head are next
+# to each other.
 
 
 # %% tags=["exercise"]
-def without_head(layer, head):
-    """The translation of `sentence` without one head."""
+def without_head(sentence, layer, head):
+    """The translation of a sentence without one head."""
     return None  # your code
 
 
 # %% tags=["solution"]
-def without_head(layer, head):
-    """The translation of `sentence` without one head."""
+def without_head(sentence, layer, head):
+    """The translation of a sentence without one head."""
     weight, d_v = model.model.decoder.layers[layer].cross_attn.o_proj.weight, model.config.d_v
     kept = weight.detach().clone()
     with torch.no_grad():
@@ -150,21 +150,35 @@ def without_head(layer, head):
 
 # %% tags=["check"]
 before = translate([sentence], model, tokenizer)[0]
-assert isinstance(without_head(0, 0), str), "it must give a translation"
+assert isinstance(without_head(sentence, 0, 0), str), "it must give a translation"
 assert translate([sentence], model, tokenizer)[0] == before, "the model must be as it was"
 
+# %% [markdown]
+# Which heads change something?
+
 # %%
-for layer in range(layers):
-    for head in range(model.config.num_heads):
-        print(f"without head {head + 1} of layer {layer + 1}: {without_head(layer, head)}")
+for text in (
+    sentence,
+    "My brother lives in a small house near the river.",
+    "She told me that she wanted to learn French.",
+):
+    usual = translate([text], model, tokenizer)[0]
+    print(f"\n{text} -> {usual}")
+    for layer in range(layers):
+        for head in range(model.config.num_heads):
+            if (other := without_head(text, layer, head)) not in (None, usual):
+                print(f"  without head {head + 1} of layer {layer + 1}: {other}")
 
 # %% [markdown]
-# Most heads can go without harm: others have learned nearly the same. Which ones cannot?
+# Most heads can be removed without any harm, because others have learned nearly the same thing. The few that change something tell
+# you what they were good for: without head 2 of layer 2, for example, our translator puts "small" before the house, as English
+# does.
 #
 # ## 5. Words that are alike
 #
-# The embedding matrix has a row for each token, learned with everything else. Tokens that are used alike come to lie in similar
-# directions. How similar two directions are is said by the cosine of the angle between them: 1 for the same, 0 for a right angle.
+# The embedding matrix has a row for each token, learned along with everything else. Tokens that are used in similar ways end up
+# pointing in similar directions. The cosine of the angle between two directions measures this: it is 1 for the same direction
+# and 0 for a right angle.
 
 # %%
 embeddings = model.get_input_embeddings().weight.detach()
@@ -178,8 +192,8 @@ def rows(word):
 # %% [markdown]
 # ### Exercise 3
 #
-# Write `similarity(first, second)`, the cosine between the embeddings of two words, as a float. Of a word that has several
-# tokens, take the mean of its `rows`.
+# Write `similarity(first, second)`, which returns the cosine between the embeddings of two words as a float. If a word has
+# several tokens, take the mean of its `rows`.
 
 
 # %% tags=["exercise"]
@@ -196,7 +210,7 @@ def similarity(first, second):
 
 # %% tags=["check"]
 assert abs(similarity("three", "three") - 1) < 1e-5, "a word and itself: 1"
-assert abs(similarity("three", "two") - similarity("two", "three")) < 1e-6, "the order makes no difference"
+assert abs(similarity("three", "two") - similarity("two", "three")) < 1e-6, "the order must not matter"
 assert -1 <= similarity("three", "travel") <= 1
 
 # %% [markdown]
@@ -214,7 +228,7 @@ for first, second in (
     print(f"{first:>8} {second:<8} {cosine:.2f}")
 
 # %% [markdown]
-# And as a map: the two directions in which these words differ most (their principal components), out of all that there are.
+# And as a map: of all directions, it shows the two in which these words differ most (their principal components).
 
 # %%
 from matplotlib import pyplot as plt
@@ -232,7 +246,7 @@ plt.show()
 # %% [markdown]
 # ## 6. Every equation, in the browser
 #
-# The walk writes all of it as a page, with each matrix and the words beside its rows:
+# The walk writes everything as a page, with each matrix and the words next to its rows:
 
 # %%
 from vanilla_transformer.inside.rendering import page_html

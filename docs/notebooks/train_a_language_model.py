@@ -1,11 +1,11 @@
 # %% [markdown]
 # # A small language model from scratch
 #
-# You will train a decoder on a text and let it write. The default text is made of phrases and needs no download; any `.txt`
-# file of yours will do, and is more fun.
+# You will train a decoder on a text and let it write. The default text is made of phrases and needs no download; a `.txt` file
+# of your own works just as well, and is more fun.
 #
-# **What you will be able to do at the end:** say what a language model learns; read perplexity; and choose between sampling
-# and taking the likeliest word.
+# **By the end you will be able to** say what a language model learns; interpret perplexity; and choose between sampling and
+# taking the likeliest word.
 
 # %%
 import math
@@ -22,13 +22,13 @@ from vanilla_transformer.tasks import LANGUAGE_MODELING
 from vanilla_transformer.training.run import run
 
 
-QUICK = os.environ.get("QUICK") == "1"  # a test only wants to see that it runs
+QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs
 folder = Path("runs/notebook-language-model")
 
 # %% [markdown]
 # ## 1. A text
 #
-# Put a file of yours in the place of `text`: a book, your notes, a season of subtitles. A hundred kilobytes are little, some
+# Replace `text` with a file of your own: a book, your notes, a season of subtitles. A hundred kilobytes is not much; a few
 # megabytes are better.
 
 # %%
@@ -40,8 +40,8 @@ print(f"{text.stat().st_size / 1e6:.1f} MB. It begins:\n{documents[0]}")
 # %% [markdown]
 # ## 2. Train
 #
-# The model reads a row of 64 tokens, and at each position guesses the next one. The causal mask sees to it that it does not
-# look ahead, so one row gives 64 guesses at once.
+# The model reads a row of 64 tokens and predicts, at each position, the token that comes next. The causal mask keeps it from
+# looking ahead, so one row gives 64 predictions at once.
 
 # %%
 if not (folder / "README.md").exists():
@@ -70,13 +70,13 @@ if not (folder / "README.md").exists():
 # %% [markdown]
 # ## 3. Perplexity
 #
-# The loss is the mean of $-\ln p$, where $p$ is the probability that the model gave the token which really came. Its
-# exponential, the perplexity, says among how many equally likely tokens the model would be as unsure.
+# The loss is the mean of $-\ln p$, where $p$ is the probability that the model gave to the token that actually came next. Its
+# exponential is the perplexity: choosing among that many equally likely tokens would leave the model just as unsure.
 #
 # ### Exercise 1
 #
-# Write `perplexity(sentence)`: tokenize it, call the model with `labels` equal to the `input_ids`, and take the exponential of the
-# loss.
+# Write `perplexity(sentence)`: tokenize the sentence, call the model with `labels` equal to the `input_ids`, and take the
+# exponential of the loss.
 
 # %%
 model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
@@ -84,13 +84,13 @@ model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
 
 # %% tags=["exercise"]
 def perplexity(sentence):
-    """Among how many tokens the model hesitates."""
+    """The perplexity of a sentence."""
     return 0.0  # your code
 
 
 # %% tags=["solution"]
 def perplexity(sentence):
-    """Among how many tokens the model hesitates."""
+    """The perplexity of a sentence."""
     batch = tokenizer(sentence, return_tensors="pt")
     with torch.no_grad():
         return math.exp(model(**batch, labels=batch["input_ids"]).loss.item())
@@ -103,8 +103,8 @@ assert QUICK or perplexity(documents[0][:200]) < perplexity("Xq zzv qwxk jjp."),
 # %% [markdown]
 # ## 4. Let it write
 #
-# From the probabilities of the next token one is drawn, put behind the text, and so on. The temperature divides the logits
-# before the softmax: below 1 the likely become likelier.
+# A token is drawn from the probabilities of the next one, appended to the text, and so on. The temperature divides the logits
+# before the softmax: below 1, likely tokens become even likelier.
 
 # %%
 prompt = " ".join(documents[0].split()[:4])
@@ -118,8 +118,8 @@ for temperature in (0.5, 1.0):
 # %% [markdown]
 # ### Exercise 2
 #
-# What does the temperature do to the probabilities? Compute `sharp` and `flat`, the largest probability of the next token after
-# `prompt` at the temperatures 0.5 and 2.
+# What does the temperature do to the probabilities? Compute `sharp` and `flat`: the largest probability of the next token after
+# `prompt`, at temperatures 0.5 and 2.
 
 # %% tags=["exercise"]
 sharp, flat = 0.0, 0.0  # your code
@@ -130,9 +130,9 @@ with torch.no_grad():
 sharp, flat = ((logits / temperature).softmax(dim=-1).max().item() for temperature in (0.5, 2.0))
 
 # %% tags=["check"]
-assert 0 < flat < sharp <= 1, "the lower the temperature, the more the likeliest token gets"
+assert 0 < flat < sharp <= 1, "the lower the temperature, the larger the share of the likeliest token"
 
 # %% [markdown]
-# **Go on**: `python scripts/generate_text.py --model runs/notebook-language-model < prompts.txt` writes from the command line,
+# **Go on:** `python scripts/generate_text.py --model runs/notebook-language-model < prompts.txt` writes from the command line,
 # `python scripts/serve.py runs/notebook-language-model` answers over HTTP, and
-# [the results](../results.md) have the recipe for Tiny Shakespeare.
+# [the results](../results.md) include a recipe for Tiny Shakespeare.

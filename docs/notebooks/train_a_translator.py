@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Train a translator on your own sentences
 #
-# You will train an encoder-decoder from nothing: on phrases that need no download, on a file of yours, or on a data set of
-# the Hub. With the first, it takes about five minutes on two cores.
+# You will train an encoder-decoder from scratch: on phrases that need no download, on a file of your own, or on a data set from
+# the Hub. With the phrases, it takes about five minutes on two cores.
 #
-# **What you will be able to do at the end:** bring your own pairs of sentences into the form that the scripts read, train,
-# score what came out, and translate with it.
+# **By the end you will be able to** bring your own pairs of sentences into the form that the scripts read; train a model; score
+# it; and translate with it.
 
 # %%
 import json
@@ -20,17 +20,18 @@ from vanilla_transformer.tasks import TRANSLATION
 from vanilla_transformer.training.run import run
 
 
-QUICK = os.environ.get("QUICK") == "1"  # a test only wants to see that it runs
+QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs
 folder = Path("runs/notebook-translator")
 
 # %% [markdown]
 # ## 1. Data: pairs of sentences
 #
-# Whatever you have must become rows with a `source` and a `target`. Three ways:
+# Whatever data you have must become rows with a `source` and a `target`. There are three ways:
 #
-# - **Phrases, no network:** `phrasebook("translation", "en", "es")` draws dates, amounts, countries and more from Unicode CLDR.
-# - **A file of yours:** JSON Lines, one pair a line. A download from [Tatoeba](https://tatoeba.org) is lines with tabs between
-#   the two languages; the function below turns it into JSON Lines.
+# - **Phrases, without a network:** `phrasebook("translation", "en", "es")` generates dates, amounts, countries and more from
+#   Unicode CLDR.
+# - **A file of your own:** JSON Lines, one pair per line. A download from [Tatoeba](https://tatoeba.org) has tabs between the two
+#   languages; the function that you will write below reads it.
 # - **The Hub:** `--dataset bentrevett/multi30k --columns source=en target=de`, for example.
 
 # %%
@@ -45,7 +46,7 @@ for row in phrases["train"].select(range(5)):
 # ### Exercise 1
 #
 # Write `tabs_to_rows(text)`, which turns lines such as `Go.<tab>Ve.<tab>some note` into a list of dictionaries with `source` and
-# `target`, and leaves out lines with fewer than two columns.
+# `target`, and skips lines with fewer than two columns.
 
 
 # %% tags=["exercise"]
@@ -66,7 +67,7 @@ rows = tabs_to_rows("Go.\tVe.\tCC-BY 2.0\n\nHi.\tHola.")
 assert rows == [{"source": "Go.", "target": "Ve."}, {"source": "Hi.", "target": "Hola."}], rows
 
 # %% [markdown]
-# A file of rows, as the training script reads it:
+# This writes the rows to files, in the form that the training script reads:
 
 # %%
 folder.parent.mkdir(parents=True, exist_ok=True)
@@ -79,8 +80,9 @@ print(file.read_text(encoding="utf-8").splitlines()[0])
 # %% [markdown]
 # ## 2. Train
 #
-# The options are those of `scripts/train_translation.py`; on a command line they look the same. Small data wants a small
-# model: 128 wide, 3 + 3 layers. The learning rate rises for 400 steps and then falls, as in section 5.3 of the paper.
+# The options are those of `scripts/train_translation.py`, where you would give them on the command line. A small data set calls
+# for a small model: 128 wide, with 3 + 3 layers. The learning rate rises for 400 steps and then falls, as in section 5.3 of the
+# paper.
 
 # %%
 files = {split: str(folder.parent / f"notebook-{split}.jsonl") for split in ("train", "validation", "test")}
@@ -104,7 +106,7 @@ options = {
     "max_eval_samples": 20 if QUICK else 500,
     "report_to": "none",
 }
-if not (folder / "README.md").exists():  # else it has been trained already
+if not (folder / "README.md").exists():  # otherwise it has been trained already
     scores = run(TRANSLATION, [f"--{name}={value}" for name, value in options.items()])
     print(scores)
 
@@ -117,12 +119,12 @@ for text in ["Wednesday, July 4, 2029", "12 kilometers or 3 miles"]:
     print(text, "->", translate([text], model, tokenizer)[0])
 
 # %% [markdown]
-# It knows phrases, and nothing else: a sentence about the weather comes out as nonsense. That is not the architecture but the
-# data.
+# It knows phrases and nothing else: a sentence about the weather comes out as nonsense. That is due to the data, not the
+# architecture.
 #
 # ### Exercise 2
 #
-# How good is it? Compute `exact`, the share of the first 50 test phrases that it translates exactly as the data have them.
+# How good is it? Compute `exact`, the share of the first 50 test phrases whose translation is exactly the one in the data.
 
 # %% tags=["exercise"]
 exact = None  # your code
@@ -133,12 +135,12 @@ outputs = translate(list(first["source"]), model, tokenizer)
 exact = sum(output == target for output, target in zip(outputs, first["target"], strict=True)) / 50
 
 # %% tags=["check"]
-assert exact is not None and 0 <= exact <= 1, "a share lies between 0 and 1"
+assert exact is not None and 0 <= exact <= 1, "a share is between 0 and 1"
 assert QUICK or exact > 0.8, "after 2,500 steps it should be above 80 %"
 
 # %% [markdown]
 # ## 4. Share it
 #
 # The folder has everything: weights, tokenizer, code, and a model card with the scores. `python scripts/push_to_hub.py
-# runs/notebook-translator USER/NAME` puts it on the Hub, [into production](../deploy.md) says what else can be done with it,
-# and [look inside](look_inside.ipynb) works on it with `TRANSLATOR=runs/notebook-translator`.
+# runs/notebook-translator USER/NAME` uploads it to the Hub, [Deploy](../deploy.md) shows what else you can do with it, and
+# [look inside](look_inside.ipynb) opens it if you set `TRANSLATOR=runs/notebook-translator`.

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # An encoder and what it is good for
 #
-# You will pretrain an encoder on plain text, and take it to a task: naming the language of a short text. Then you see three
-# more tasks that differ in the last layer only: tagging words, finding an answer, and giving a text a number.
+# You will pretrain an encoder on plain text and fine-tune it for a task: recognising the language of a short text. Then you will
+# see three more tasks that differ only in the last layer: tagging words, finding an answer, and scoring a text with a number.
 #
-# **What you will be able to do at the end:** say what pretraining is; train a classifier on your own rows; and choose the
-# head that a task needs.
+# **By the end you will be able to** say what pretraining is; train a classifier on your own rows; and choose the head that a
+# task needs.
 
 # %%
 import os
@@ -20,7 +20,7 @@ from vanilla_transformer.tasks import CLASSIFICATION, MASKED_LANGUAGE_MODELING
 from vanilla_transformer.training.run import run
 
 
-QUICK = os.environ.get("QUICK") == "1"  # a test only wants to see that it runs
+QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs
 runs = Path("runs")
 size = {"num_layers": 1 if QUICK else 2, "d_model": 32 if QUICK else 128, "d_ff": 64 if QUICK else 256, "num_heads": 4}
 common = {
@@ -32,15 +32,15 @@ common = {
 
 
 def options(**given):
-    """As on a command line."""
+    """The options as on a command line."""
     return [f"--{name}={value}" for name, value in given.items()]
 
 
 # %% [markdown]
 # ## 1. Pretraining: guess the masked word
 #
-# An encoder sees a whole sentence at once, so it cannot be trained to guess the next word: it would see it. Instead some
-# tokens are masked, and it has to name them from what stands on both sides. No labels are needed, only text.
+# An encoder sees the whole sentence at once, so it cannot be trained to guess the next word: it would already see it. Instead,
+# some tokens are masked, and the encoder has to guess them from the words on both sides. This needs only text, no labels.
 
 # %%
 encoder = runs / "notebook-encoder"
@@ -63,7 +63,7 @@ if not (encoder / "README.md").exists():
 # %% [markdown]
 # ## 2. A task: which language is it?
 #
-# The rows have a `text` and a `label`. Yours may be reviews and stars, or messages and departments.
+# The rows have a `text` and a `label`. Yours could be reviews and stars, or messages and departments.
 
 # %%
 rows = phrasebook("classification", size=1000)
@@ -71,7 +71,8 @@ for row in rows["train"].select(range(4)):
     print(row["label"], "|", row["text"])
 
 # %% [markdown]
-# The same layers, with a new last layer: the mean of the output vectors, and one linear layer over it.
+# `model_name_or_path` starts from the pretrained layers. Only the last one is new: a linear layer on the mean of the output
+# vectors.
 
 # %%
 classifier = runs / "notebook-classifier"
@@ -79,10 +80,9 @@ if not (classifier / "README.md").exists():
     scores = run(
         CLASSIFICATION,
         options(
-            **size,
             **common,
+            model_name_or_path=encoder,
             output_dir=classifier,
-            vocab_size=500 if QUICK else 3000,
             max_steps=20 if QUICK else 500,
             learning_rate=1e-3,
             warmup_steps=50,
@@ -94,8 +94,8 @@ if not (classifier / "README.md").exists():
 # %% [markdown]
 # ### Exercise 1
 #
-# Write `language(text)`, which gives the label of a text: tokenize it, run the model, take the class with the largest logit, and
-# look up its name in `model.config.id2label`.
+# Write `language(text)`, which returns the label of a text: tokenize it, run the model, take the class with the largest logit,
+# and look up its name in `model.config.id2label`.
 
 # %%
 model, tokenizer = load_model(classifier), AutoTokenizer.from_pretrained(classifier)
@@ -123,11 +123,11 @@ assert QUICK or sum(found) > 20, f"only {sum(found)} of 30 are right"
 # %% [markdown]
 # ## 3. How sure is it?
 #
-# Logits are no probabilities: the softmax makes them some.
+# Logits are not probabilities; the softmax turns them into some.
 #
 # ### Exercise 2
 #
-# Write `confidence(text)`: the probability that the model gives its own answer.
+# Write `confidence(text)`, which returns the probability that the model gives to its own answer.
 
 
 # %% tags=["exercise"]
@@ -145,19 +145,19 @@ def confidence(text):
 
 
 # %% tags=["check"]
-assert 1 / model.config.num_labels <= confidence("12 km") <= 1, "a probability, and the largest of all"
+assert 1 / model.config.num_labels <= confidence("12 km") <= 1, "it must be a probability, and the largest of them all"
 
 # %% [markdown]
 # ## 4. Other heads
 #
-# The encoder gives a vector for each token. What a task needs of it decides the head:
+# The encoder produces a vector for each token. What a task needs from them decides the head:
 #
 # | task | head | labels |
 # | --- | --- | --- |
-# | a class for the text | the mean of the vectors, one linear layer | a class |
+# | a class for the text | the mean of the vectors, then one linear layer | a class |
 # | a number for the text | the same, with one output | a number |
-# | a class for each word | one linear layer over each vector | a class for each word |
-# | a span that answers | two scores for each token: start and end | where the answer begins and ends |
+# | a class for each word | one linear layer on each vector | a class for each word |
+# | a span that answers a question | two scores for each token: start and end | where the answer begins and ends |
 
 # %%
 from vanilla_transformer import (
@@ -178,6 +178,5 @@ print("nine classes for each token:", tuple(tagger(ids).logits.shape))
 print("start and end for each token:", tuple(reader(ids).start_logits.shape), tuple(reader(ids).end_logits.shape))
 
 # %% [markdown]
-# Training them is the same command with another script: `train_tagger.py`, `train_question_answering.py`, and
-# `train_classifier.py --task regression`. `--model_name_or_path runs/notebook-encoder` starts from the pretrained layers.
-# [Tasks](../tasks.md) shows each of them.
+# To train them, use the same options with another script: `train_tagger.py`, `train_question_answering.py`, or
+# `train_classifier.py --task regression`. [Tasks](../tasks.md) shows each of them.
