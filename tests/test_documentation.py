@@ -16,13 +16,13 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
+from code_blocks import blocks, printed
 from family import encoder_decoder, encoder_only, tokens
 from modeling_vanilla_transformer import sinusoids
 from vanilla_transformer import VanillaTransformerEncoderModel
@@ -33,52 +33,18 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path
     for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))
 }
-BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]+) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of code; `place` is "page:line", `mark` the comment before it or nothing."""
-
-    place: str
-    language: str
-    code: str
-    mark: str
-
-
-def blocks(page: str, language: str) -> list[Block]:
-    text = PAGES[page].read_text(encoding="utf-8")
-    found = []
-    for match in BLOCK.finditer(text):
-        line = text.count("\n", 0, match.start("code")) + 1
-        found.append(Block(f"{page}:{line}", match["language"], match["code"], match["mark"] or ""))
-    return [block for block in found if block.language == language]
-
-
-def printed(code: str) -> list[str]:
-    """What the comments say is printed: those behind a call of print, and those in the lines right below one."""
-    lines, after_print = [], False
-    for line in map(str.strip, code.splitlines()):
-        if line.startswith("print("):
-            after_print = True
-            lines += line.split("  # ")[1:]
-        elif after_print and line.startswith("# "):
-            lines.append(line.removeprefix("# "))
-        else:
-            after_print = False
-    return lines
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_python_runs_and_prints_what_its_comments_say(page, capsys):
     session = {}
-    for block in blocks(page, "python"):
+    for block in blocks(PAGES[page], "python"):
         if not block.mark.startswith(("no-test: ", "quoted: ")):
             exec(compile(block.code, block.place, "exec"), session)
             assert capsys.readouterr().out.splitlines() == printed(block.code), block.place
 
 
-QUOTES = [block for page in PAGES for block in blocks(page, "python") if block.mark.startswith("quoted: ")]
+QUOTES = [block for page in PAGES for block in blocks(PAGES[page], "python") if block.mark.startswith("quoted: ")]
 
 
 @pytest.mark.parametrize("block", QUOTES, ids=lambda block: block.place)
@@ -134,7 +100,7 @@ def options_of(tmp_path_factory) -> Callable[[str], set[str]]:
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_name_scripts_and_options_and_targets_that_exist(page, options_of):
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-    for block in blocks(page, "bash"):
+    for block in blocks(PAGES[page], "bash"):
         for words in commands(block.code):
             if words[0] == "make":
                 assert set(words[1:2]) <= set(targets), block.place

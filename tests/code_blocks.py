@@ -1,0 +1,42 @@
+"""The fenced blocks of code in a page of Markdown, and what they say is printed."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]+) -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of code; `place` is "page:line", `mark` the comment before it or nothing."""
+
+    place: str
+    language: str
+    code: str
+    mark: str
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """The blocks of a page in one language."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start("code")) + 1
+        found.append(Block(f"{page.name}:{line}", match["language"], match["code"], match["mark"] or ""))
+    return [block for block in found if block.language == language]
+
+
+def printed(code: str) -> list[str]:
+    """What the comments say is printed: those behind a call of print, and those in the lines right below one."""
+    lines, after_print = [], False
+    for line in map(str.strip, code.splitlines()):
+        if line.startswith("print("):
+            after_print = True
+            lines += line.split("  # ")[1:]
+        elif after_print and line.startswith("# "):
+            lines.append(line.removeprefix("# "))
+        else:
+            after_print = False
+    return lines

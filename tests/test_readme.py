@@ -1,0 +1,63 @@
+"""The README, line by line in a fresh clone: its commands work as written, and print what it shows.
+
+In a block of bash, a line that begins with # below a command is what the command prints.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from code_blocks import blocks, printed
+from fresh_process import ROOT
+
+
+NEXT = "the next command of the README"  # tells in the shell's output where one command ends
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("readme") / "clone"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True, timeout=600)
+    return folder
+
+
+def run(command: list[str], clone: Path) -> str:
+    """What a command prints in the clone, without questions to the user."""
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    environment |= {"HF_HOME": str(clone.parent / "hf_home"), "OMP_NUM_THREADS": "1"}
+    process = subprocess.run(
+        command, cwd=clone, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=3000
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
+
+
+def with_outputs(code: str) -> list[tuple[str, list[str]]]:
+    """The commands of a block, and the lines that each is said to print."""
+    commands: list[tuple[str, list[str]]] = []
+    for line in code.splitlines():
+        if line.startswith("# "):
+            commands[-1][1].append(line.removeprefix("# "))
+        elif line:
+            commands.append((line, []))
+    return commands
+
+
+@pytest.mark.slow
+def test_the_first_lines_need_no_installation(clone):
+    (block,) = blocks(clone / "README.md", "python")
+    assert run([sys.executable, "-c", block.code], clone).splitlines() == printed(block.code)
+
+
+@pytest.mark.slow
+def test_every_command_works_in_the_shell_where_the_one_before_was_run(clone):
+    commands = [pair for block in blocks(clone / "README.md", "bash") for pair in with_outputs(block.code)]
+    assert len(commands) >= 3 and any(said for _, said in commands)
+    session = "\n".join(f"echo '{NEXT}'\n{command}" for command, _ in commands)
+    _, *outputs = run(["bash", "-e", "-c", session], clone).split(f"{NEXT}\n")
+    for (command, said), output in zip(commands, outputs, strict=True):
+        assert output.strip(), command
+        assert not said or output.splitlines() == said, command
