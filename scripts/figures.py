@@ -10,6 +10,7 @@ from pathlib import Path
 from plots.attention import attention_mask, masks, softmax_jacobian
 from plots.complexity import QUICK, complexity
 from plots.diagrams import attention, encoder_decoder, families
+from plots.embeddings import embedding_map
 from plots.positions import permutation_equivariance, position_dot_products, position_shift, sinusoid_heat_map
 from plots.style import save
 from plots.training import label_smoothing, learning_rate_schedule
@@ -19,9 +20,9 @@ from vanilla_transformer.command_line import CommandParser, run_command
 FIGURES = {
     function.__name__.replace("_", "-"): function
     for function in (
-        encoder_decoder, families, attention, softmax_jacobian, attention_mask, masks, sinusoid_heat_map,
-        position_shift, position_dot_products, permutation_equivariance, complexity, learning_rate_schedule,
-        label_smoothing,
+        encoder_decoder, families, attention, softmax_jacobian, attention_mask, masks, embedding_map,
+        sinusoid_heat_map, position_shift, position_dot_products, permutation_equivariance, complexity,
+        learning_rate_schedule, label_smoothing,
     )
 }  # fmt: skip
 FOLDER = Path(__file__).parent.parent / "docs" / "figures"

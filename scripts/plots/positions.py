@@ -9,11 +9,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from modeling_vanilla_transformer import sinusoids
-from plots.style import line_colors, matrix
+from plots.style import label_words, line_colors, matrix
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerEncoderModel
 
 
 TRAINING_LENGTH = 256  # of the longest sentence in training, in the figure of dot products
+SENTENCE = "orange is my favorite fruit .".split()
+ORDER = [4, 0, 3, 1, 5, 2]  # "fruit orange favorite is . my"
 
 
 def encodings(positions: Tensor, d_model: int) -> Tensor:
@@ -90,20 +92,20 @@ def position_dot_products() -> Figure:
 
 @cache
 def permutation_outputs(positions: bool) -> tuple[np.ndarray, np.ndarray]:
-    """An encoder's outputs for a sentence, put in another order, and its outputs for the sentence in that order.
+    """An encoder's outputs for `SENTENCE`, put in another order, and its outputs for the sentence in that order.
 
     Both (length, d_model), by an encoder of random weights with or without positions.
     """
     torch.manual_seed(0)
     config = VanillaTransformerEncoderConfig(
-        vocab_size=12, d_model=24, num_heads=4, d_ff=48, num_layers=2, position_embedding="learned"
+        vocab_size=len(SENTENCE), d_model=24, num_heads=4, d_ff=48, num_layers=2, position_embedding="learned"
     )
     encoder = VanillaTransformerEncoderModel(config).eval()
     encoder.embed_positions.weight.data.mul_(config.d_model**0.5 if positions else 0.0)
-    ids, order = torch.arange(8)[None], torch.randperm(8)
+    ids = torch.arange(len(SENTENCE))[None]
     with torch.no_grad():
-        ordered, permuted = encoder(ids).last_hidden_state, encoder(ids[:, order]).last_hidden_state
-    return ordered[0, order].numpy(), permuted[0].numpy()
+        ordered, permuted = encoder(ids).last_hidden_state, encoder(ids[:, ORDER]).last_hidden_state
+    return ordered[0, ORDER].numpy(), permuted[0].numpy()
 
 
 def permutation_equivariance() -> Figure:
@@ -114,7 +116,7 @@ def permutation_equivariance() -> Figure:
         limit = float(np.abs(expected).max())
         for ax, values in zip(row, (expected, actual, difference), strict=True):
             matrix(ax, values, limit=limit, aspect="auto")
-            ax.set(xticks=[], yticks=[])
+            label_words(ax, [SENTENCE[i] for i in ORDER] if ax is row[0] else [], [])
         row[0].set_ylabel("with positions" if positions else "without positions")
         row[2].set_xlabel(f"largest difference: {np.abs(difference).max():.2g}")
     for ax, title in zip(

@@ -16,6 +16,7 @@ from fresh_process import ROOT
 from modeling_vanilla_transformer import DecoderLayer, TransformerLayer
 from plots.attention import WIDTHS, jacobian_norm, jacobian_norms, mask_examples, masked_attention
 from plots.complexity import LAYERS, QUICK, WINDOW, growth, measure, measure_bytes
+from plots.embeddings import embedding_points
 from plots.positions import dot_products, permutation_outputs, shift_errors, shift_matrix
 from plots.style import THEMES, theme_parameters
 from plots.training import loss_by_confidence, smoothed_targets
@@ -195,6 +196,13 @@ def test_without_positions_an_encoder_is_equivariant():
     assert np.abs(np.diff(permuted_output, axis=0)).max() > 0.5
     permuted_output, output_of_permuted = permutation_outputs(positions=True)
     assert np.abs(permuted_output - output_of_permuted).max() > 0.5
+
+
+def test_the_map_of_embeddings_keeps_words_of_a_kind_together():
+    groups = [torch.tensor(points) for points in embedding_points().values()]
+    within = torch.cat([torch.pdist(points) for points in groups])
+    between = torch.cat([torch.cdist(a, b).flatten() for i, a in enumerate(groups) for b in groups[i + 1 :]])
+    assert within.mean() < 0.6 * between.mean()
 
 
 def test_smoothed_targets_share_epsilon_among_all_classes():
