@@ -107,8 +107,7 @@ def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: li
         named = pipeline(tag, **parts)
         key = "token_str" if tag == "fill-mask" else "label"
         for given in inputs:
-            text = given["text"].replace("[MASK]", tokenizer.mask_token)
-            yield ", ".join(f"{found[key].strip()} ({found['score']:.0%})" for found in named(text, top_k=3))
+            yield ", ".join(f"{found[key].strip()} ({found['score']:.0%})" for found in named(given["text"], top_k=3))
 
 
 def score(folder: Path, data: Path) -> Scores:
@@ -231,7 +230,8 @@ def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: s
         usage=USAGE.format(name=name, auto_class=AUTO_CLASSES[tag]),
         oldest=OLDEST,
         examples=markdown_table(
-            ("given", "answer"), [(" ".join(reversed(given.values())), answer) for given, answer in shown]
+            ("given", "answer"),
+            [(" ".join(reversed(given.values())).replace("<", "&lt;"), answer) for given, answer in shown],
         ),
         scores=markdown_table(("data", "metric", "value"), rows),
         seed=yaml.safe_load(recipe.read_text(encoding="utf-8"))["seed"],
