@@ -103,20 +103,20 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         activation_dropout: dropout inside the feed-forward network; the paper has none.
         activation_function: name of a function in `transformers.activations.ACT2FN`; the paper's is "relu".
         layer_norm_eps: added to the variance in layer normalisation.
-        norm_position: "post" normalises after the residual sum, as the paper; "pre" before the sub-layer, and again
-            after each stack.
+        norm_position: "post" normalises after the residual sum, as in the paper; "pre" before the sub-layer, and
+            again after each stack.
         position_embedding: "sinusoidal" (section 3.5; no length limit) or "learned" (Table 3, row E).
         sinusoid_layout: "interleaved" sines and cosines (section 3.5), or "half_split", all sines before all cosines.
         sinusoid_frequencies: "paper", or "tensor2tensor", whose lowest frequency is exactly 1 / 10000.
         position_offset: number of the first position; the paper's is 0.
-        normalize_embedding: layer normalisation of embedding + position, which the paper has not.
-        max_position_embeddings: number of learned positions, and the longest output that `generate` gives by default.
+        normalize_embedding: layer normalisation of embedding + position; the paper has none.
+        max_position_embeddings: number of learned positions, and the longest output of `generate` by default.
         scale_embedding: multiply embeddings by sqrt(d_model) (section 3.4).
         attention_bias: biases in the four attention projections; the paper has none.
         output_bias: a bias in the output projection; the paper has none.
         tie_word_embeddings: output projection and embedding are one matrix (section 3.4).
-        label_smoothing: epsilon of section 5.4, spread evenly over the vocabulary. In the losses over the vocabulary,
-            while training; an evaluation loss is the plain cross-entropy.
+        label_smoothing: epsilon of section 5.4, spread evenly over the vocabulary. It applies to losses over the
+            vocabulary, in training only; an evaluation loss is the plain cross-entropy.
         sliding_window: size r of the neighbourhood that self-attention sees (section 4, "restricted"). A causal
             position sees itself and the r - 1 before it, a bidirectional one r // 2 on either side. None: everything.
             Continuous batching (`generate_batch`) then needs `attn_implementation="eager"`.

@@ -1,11 +1,11 @@
-"""Saved models to try in the browser: each of those given gets the tab of its task.
+"""Try saved models in the browser, each in the tab for its task.
 
     python demo/app.py
     python demo/app.py --model runs/quickstart-en-es runs/phrasebook-classifier
 
-The models come from folders or the Hub. Code beside their weights runs only where it is this project's own, word for
-word, or with --trust_remote_code: it can do whatever you can. Where no model is given, those in checkpoints are shown,
-which come with this project.
+The models come from folders or the Hub; without --model, the app shows those in checkpoints, which come with this
+project. Code beside the weights runs only if it is this project's own, word for word, or with --trust_remote_code: it
+can do whatever you can.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The mean of the last checkpoints of a run (section 6.1), as a complete model folder.
+"""Average the last checkpoints of a run (section 6.1) into a complete model folder.
 
 python scripts/average_checkpoints.py --run RUN_FOLDER --last 5 --output NEW_FOLDER
 python scripts/average_checkpoints.py --checkpoints FOLDER FOLDER --output NEW_FOLDER

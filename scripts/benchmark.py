@@ -1,8 +1,8 @@
-"""Measure this project beside its peers: the same work, the same process, in turns (A B A B ...).
+"""Measure this project against others: the same work, in the same process, taking turns (A B A B ...).
 
-python scripts/benchmark.py                                              # all sections, about an hour on two cores
+python scripts/benchmark.py                                              # all sections, an hour on two cores
 python scripts/benchmark.py --device cuda                                # the paper's sizes on a GPU, within 8 minutes
-python scripts/benchmark.py --quick true                                 # all of them at toy sizes: whether they run
+python scripts/benchmark.py --quick true                                 # all at toy sizes, to see that they run
 python scripts/benchmark.py --sections train decode --train_file train.jsonl.gz --columns source=en target=de
 
 Prints a table of medians, spreads and ratios to ours, and writes it as JSON, as a picture and as Markdown, after each

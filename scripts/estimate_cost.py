@@ -1,4 +1,4 @@
-"""What training will cost before it begins: parameters, memory of each GPU, operations of a step, hours.
+"""Estimate what training will cost, before it begins: parameters, memory per GPU, operations per step, hours.
 
 python scripts/estimate_cost.py --preset big --tokens_per_batch 25000 --gpus 8
 python scripts/estimate_cost.py --preset base --gpus 1 --gradient_accumulation_steps 4 --steps 100000

@@ -1,9 +1,9 @@
-"""Score a saved model on any data, by the tools of its task.
+"""Score a saved model on any data, with the metrics of its task.
 
 python scripts/evaluate_model.py --model runs/en-de --test_file test.jsonl --columns source=en target=de
 python scripts/evaluate_model.py --model runs/classifier --dataset user/reviews --splits test=dev --scores scores.json
 
-Every option of the task's training script is there as well, such as --per_device_eval_batch_size.
+The options of the task's training script work here too, such as --per_device_eval_batch_size.
 """
 
 from vanilla_transformer.command_line import run_command

@@ -1,4 +1,4 @@
-"""Export a saved model for other runtimes: CTranslate2 or ONNX, with tokenizer and generation settings beside it.
+"""Export a saved model for CTranslate2 or ONNX, together with its tokenizer and generation settings.
 
 python scripts/export_model.py --source runs/en-de --output runs/en-de-ct2 --to ctranslate2 --quantization int8
 python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to onnx

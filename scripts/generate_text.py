@@ -1,4 +1,4 @@
-"""Continue prompts with a saved language model: from a file or standard input to a file or standard output.
+"""Continue prompts, one per line of a file or of standard input, with a saved language model.
 
 echo "To be" | python scripts/generate_text.py --model FOLDER_OR_HUB_NAME --max_new_tokens 100
 """

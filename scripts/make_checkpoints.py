@@ -1,8 +1,8 @@
-"""Train the checkpoints that ship, each by its recipe, and put them into checkpoints/, with scores and cards.
+"""Train the models that ship with the project, each with its recipe, into checkpoints/, with scores and cards.
 
 python scripts/make_checkpoints.py                       # all of them: make checkpoints
-python scripts/make_checkpoints.py --names tagger        # one; a training that has finished is not done again
-python scripts/make_checkpoints.py --data_only true      # only write what they learn from
+python scripts/make_checkpoints.py --names tagger        # just one; finished training is not repeated
+python scripts/make_checkpoints.py --data_only true      # only write the training data
 """
 
 from dataclasses import dataclass, field

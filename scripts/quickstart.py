@@ -1,4 +1,4 @@
-"""The main job at small scale: train a translator on the embedded phrasebook, score it, save it, load it, use it.
+"""Train a small translator on the built-in phrasebook, score it, save it, load it again, and use it.
 
 python scripts/quickstart.py                                            # English to Spanish
 python scripts/quickstart.py --source_locale hi --target_locale en      # Hindi to English
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     locales = (args.source_locale, args.target_locale)
     folder = Path(args.output_dir or f"runs/quickstart-{'-'.join(locales)}")
     if (folder / MODEL_CARD).is_file():
-        print(f"{folder} holds a trained model already. Remove the folder to train it anew.\n")
+        print(f"{folder} already holds a trained model. Remove the folder to train it again.\n")
     else:
         print(f"Training a translator from {locales[0]} to {locales[1]} on the CLDR phrasebook.", flush=True)
         options = ["--source_locale", locales[0], "--target_locale", locales[1], "--output_dir", str(folder)]

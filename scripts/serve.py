@@ -1,15 +1,16 @@
-"""Serve a saved language model over HTTP, in the form of OpenAI's interface: `transformers serve` for our models.
+"""Serve a saved language model over HTTP with an OpenAI-style API: `transformers serve` for our models.
 
 pip install "transformers[serving]"
 python scripts/serve.py FOLDER_OR_HUB_NAME --port 8000
 
-For your own machine: it listens on 127.0.0.1 only, unless `--host` says otherwise, and has neither passwords nor
-encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat template. An
-answer ends at the model's `max_position_embeddings`, whatever a request asks for. SIGTERM ends it within seconds.
+It is meant for your own machine: it listens only on 127.0.0.1 unless `--host` says otherwise, and has neither
+passwords nor encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat
+template. An answer ends at the model's `max_position_embeddings`, whatever a request asks for. SIGTERM stops the
+server within seconds.
 
-Other options, such as --device, are those of `transformers serve`, without --continuous-batching, which knows no such
-end. By itself (in 5.23) it finds no class that is saved beside the weights, not even with --trust-remote-code: it
-looks for the name of the class among the library's own. So this puts the installed class there.
+Other options, such as --device, are those of `transformers serve`, except --continuous-batching, which has no such
+limit. On its own, `transformers serve` (5.23) does not find classes that are saved beside the weights, not even with
+--trust-remote-code: it looks for the class by name among the library's own. So this puts the installed class there.
 """
 
 from pathlib import Path

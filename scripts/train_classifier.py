@@ -1,4 +1,4 @@
-"""Train a classifier of texts: one class of several, several classes at once, or a number.
+"""Train a text classifier: one class per text, several classes, or a number.
 
 python scripts/train_classifier.py --task regression --train_file train.jsonl --columns label=score
 """

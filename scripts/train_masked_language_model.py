@@ -1,4 +1,4 @@
-"""Pretrain an encoder by naming masked tokens; each other encoder task can go on from it with --model_name_or_path.
+"""Pretrain an encoder to predict masked tokens. Other encoder tasks can start from it with --model_name_or_path.
 
 python scripts/train_masked_language_model.py --preset tiny --train_file text.txt --output_dir runs/encoder
 """

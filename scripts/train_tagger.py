@@ -1,4 +1,4 @@
-"""Train a tagger: a class for each word, such as named entities in the BIO scheme.
+"""Train a tagger, which gives each word a class, such as named entities in the BIO scheme.
 
 python scripts/train_tagger.py --train_file train.jsonl --columns tags=ner_tags --output_dir runs/tagger
 """

@@ -1,4 +1,4 @@
-"""Train a translator, or any model from text to text, with the paper's recipe.
+"""Train a translator, or any other text-to-text model, with the paper's recipe.
 
 python scripts/train_translation.py --preset tiny --train_file train.en train.de --output_dir runs/en-de
 """

@@ -1,4 +1,4 @@
-"""Translate texts, or lines of a file or of standard input, with a saved model: to standard output or a file.
+"""Translate texts, or the lines of a file or of standard input, with a saved model.
 
 python scripts/translate.py "I like to travel."
 python scripts/translate.py --model FOLDER_OR_HUB_NAME < source.txt > target.txt

@@ -1,4 +1,4 @@
-"""Write the metadata at the top of README.md, which the Hub reads, anew: scores are those of the checkpoints' cards.
+"""Update the metadata at the top of README.md, which the Hub reads, with the scores from the checkpoints' cards.
 
 python scripts/update_readme.py
 """

@@ -87,7 +87,10 @@ def test_help_says_what_the_command_does_and_names_only_defaults_that_there_are(
     ("command", "line"),
     [
         (["scripts/translate.py", "Hello", "--modell", "x"], "There is no option --modell; did you mean --model?"),
-        (["-m", "vanilla_transformer", "translat"], "There is no command 'translat'; there are: translate, generate"),
+        (
+            ["-m", "vanilla_transformer", "translat"],
+            "There is no command 'translat'; choose one of: translate,",
+        ),
         (["-m", "vanilla_transformer", "average", "--output", "x"], "Give either --run or --checkpoints."),
     ],
 )

@@ -44,7 +44,7 @@ def command(arguments: list[str]) -> None:
         print(usage())
         return
     if name not in COMMANDS:
-        raise ValueError(f"There is no command {name!r}; there are: {', '.join(COMMANDS)}.")
+        raise ValueError(f"There is no command {name!r}; choose one of: {', '.join(COMMANDS)}.")
     sys.argv = [f"vanilla-transformer {name}", *arguments]  # what the command's help calls itself
     import_module(f"vanilla_transformer.commands.{COMMANDS[name]}").main(arguments)
 

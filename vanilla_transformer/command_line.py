@@ -19,8 +19,8 @@ USER_ERRORS = (ValueError, OSError, ImportError, FloatingPointError, EntryNotFou
 
 # For commands that load a model: `field(default=False, metadata=TRUST_REMOTE_CODE)`.
 TRUST_REMOTE_CODE = {
-    "help": "Run the Python files that lie beside the weights, in the place of the installed classes: as you, with "
-    "your files and your network. Read them first."
+    "help": "Run the Python files beside the weights instead of the installed classes. They run with "
+    "your rights, and can use your files and your network: read them first."
 }
 
 

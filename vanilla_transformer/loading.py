@@ -58,7 +58,7 @@ def shipped_model(name: str) -> str:
         copy = snapshot_download(HUB_NAME, allow_patterns=f"checkpoints/{name}/*")
     except OSError as error:
         raise FileNotFoundError(
-            f"There is no {CHECKPOINTS / name}, and {HUB_NAME} could not be had from the Hub ({error}): "
+            f"There is no {CHECKPOINTS / name}, and {HUB_NAME} could not be fetched from the Hub ({error}): "
             "give a model with --model."
         ) from error
     return f"{copy}/checkpoints/{name}"
@@ -160,7 +160,7 @@ def model_class(
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, revision=revision)
     except StrictDataclassError as error:
-        raise ValueError(f"{source} has a config.json that cannot be: {error}") from error
+        raise ValueError(f"{source} has an invalid config.json: {error}") from error
     if trust_remote_code and (remote := class_beside_the_weights(source, config, heads, revision)):
         return remote
     architecture = (config.architectures or ["none"])[0]

@@ -522,7 +522,7 @@ FAULTS = {
     ),
     "column name given twice": (
         "translation",
-        "a.csv has two columns of the name 'source'",
+        "a.csv has two columns named 'source'",
         {"train_file": [("a.csv", "source,target,source\na,b,c\n")]},
     ),
     "two bytes a character": (

@@ -125,11 +125,11 @@ def test_the_example_file_of_the_docs_can_be_walked_through():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"W_Q": None}, "W_Q is no matrix of numbers"),
-        ({"W_K": [[1.0], [2.0]]}, "W_K's columns are 1, but must be as many as the columns of W_Q: 2"),
-        ({"W_V": [[1.0, 2.0]]}, "W_V's rows are 1, but must be as many as the columns of X: 2"),
+        ({"W_Q": None}, "W_Q is not a matrix of numbers"),
+        ({"W_K": [[1.0], [2.0]]}, "W_K's columns number 1, but must number 2, like the columns of W_Q"),
+        ({"W_V": [[1.0, 2.0]]}, "W_V's rows number 1, but must number 2, like the columns of X"),
         ({"X": [1.0, 2.0]}, "X has the shape"),
-        ({"words": ["a"]}, "words are 1, but must be as many as the rows of X: 3"),
+        ({"words": ["a"]}, "words number 1, but must number 3, like the rows of X"),
         ({"heads": 3}, "heads=3 must divide the 2 columns of W_Q"),
         ({"W_Z": [[1.0]]}, "holds W_Z"),
     ],
@@ -185,8 +185,8 @@ def test_the_page_needs_no_other_file_and_escapes_the_sentence(translator, tmp_p
         (["--layer", "0"], "no layer 0: the model has layers 1 to 2"),
         (["--head", "9"], "no head 9: the model has heads 1 to 4"),
         (["--stack", "middle"], "middle"),
-        (["--example", "today"], "--example today has a sentence of its own"),
-        (["--numbers", "x.json"], "--numbers x.json is an example by itself"),
+        (["--example", "today"], "--example today has its own sentence"),
+        (["--numbers", "x.json"], "--numbers x.json is an example on its own"),
     ],
 )
 def test_what_the_model_has_not_is_refused_by_name(translator, arguments, named):

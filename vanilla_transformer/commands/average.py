@@ -1,4 +1,4 @@
-"""The mean of the last checkpoints of a run (section 6.1), as a complete model folder.
+"""Average the last checkpoints of a run (section 6.1) into a complete model folder.
 
 python scripts/average_checkpoints.py --run RUN_FOLDER --last 5 --output NEW_FOLDER
 python scripts/average_checkpoints.py --checkpoints FOLDER FOLDER --output NEW_FOLDER
@@ -16,10 +16,12 @@ from vanilla_transformer.training.checkpoints import complete_checkpoints
 class AverageArguments:
     """Options of the command: which checkpoints, and where their mean goes."""
 
-    output: str = field(metadata={"help": "New folder for the averaged model."})
-    run: str | None = field(default=None, metadata={"help": "Folder of a training run, which holds its checkpoints."})
-    last: int = field(default=5, metadata={"help": "Number of the run's checkpoints, counted from the last one."})
-    checkpoints: list[str] = field(default_factory=list, metadata={"help": "These folders, instead of a run's."})
+    output: str = field(metadata={"help": "Folder to create for the averaged model."})
+    run: str | None = field(default=None, metadata={"help": "Folder of a training run, with its checkpoints."})
+    last: int = field(default=5, metadata={"help": "How many of the run's last checkpoints to average."})
+    checkpoints: list[str] = field(
+        default_factory=list, metadata={"help": "Average these folders instead of a run's last checkpoints."}
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:

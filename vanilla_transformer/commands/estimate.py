@@ -1,4 +1,4 @@
-"""What training will cost before it begins: parameters, memory of each GPU, operations of a step, hours.
+"""Estimate what training will cost, before it begins: parameters, memory per GPU, operations per step, hours.
 
 python scripts/estimate_cost.py --preset big --tokens_per_batch 25000 --gpus 8
 python scripts/estimate_cost.py --preset base --gpus 1 --gradient_accumulation_steps 4 --steps 100000
@@ -23,32 +23,41 @@ class EstimateArguments:
 
     preset: str = field(default="base", metadata={"help": f"A row of the paper's Table 3: {', '.join(PRESETS)}."})
     vocab_size: int = field(default=37000, metadata={"help": "Tokens of the shared vocabulary (section 5.1: 37000)."})
-    norm_position: Literal["post", "pre"] = field(default="post", metadata={"help": "As in training."})
+    norm_position: Literal["post", "pre"] = field(
+        default="post", metadata={"help": "Where the layers are normalised, as in training."}
+    )
     tokens_per_batch: int = field(
-        default=25_000, metadata={"help": "Source tokens, and target tokens, of a whole step (section 5.1: 25000)."}
+        default=25_000,
+        metadata={"help": "Source tokens of a whole step, and as many target tokens (section 5.1: 25000)."},
     )
     sentence_length: int = field(
-        default=30, metadata={"help": "Tokens of a sentence in the mean: attention costs more in longer ones."}
+        default=30, metadata={"help": "Mean number of tokens per sentence; attention costs more in longer ones."}
     )
-    gpus: int = field(default=1, metadata={"help": "GPUs that share a step, on all machines together."})
-    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Passes of each GPU in a step."})
+    gpus: int = field(default=1, metadata={"help": "GPUs that share a step, counted over all machines."})
+    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Passes that each GPU makes per step."})
     sharding: Literal["ddp", "zero2", "fsdp2"] = field(
-        default="ddp", metadata={"help": "What the GPUs share out, as the launch file of that name does."}
+        default="ddp",
+        metadata={"help": "How the model is spread over the GPUs, as by the launch file of the same name."},
     )
-    bf16: bool = field(default=True, metadata={"help": "Products in bfloat16."})
+    bf16: bool = field(default=True, metadata={"help": "Multiply matrices in bfloat16."})
     loss_chunk_size: int = field(
-        default=LOSS_CHUNK_SIZE, metadata={"help": "As in training: positions whose logits are held at once; 0: all."}
+        default=LOSS_CHUNK_SIZE,
+        metadata={"help": "Positions whose logits are held at once, as in training; 0 means all."},
     )
-    gradient_checkpointing: bool = field(default=False, metadata={"help": "As in training: layers are run twice."})
+    gradient_checkpointing: bool = field(
+        default=False, metadata={"help": "Run layers twice to save memory, as in training."}
+    )
     steps: list[int] = field(
         default_factory=lambda: [100_000, 300_000],
-        metadata={"help": "Steps of training (section 5.2: 100000 for base, 300000 for big)."},
+        metadata={"help": "Training steps (section 5.2: 100000 for base, 300000 for big)."},
     )
     tflops: float = field(
         default=989.0,
-        metadata={"help": "Operations per second of a GPU, in 10^12: dense, in the precision of training. H100: 989."},
+        metadata={
+            "help": "Peak operations per second of one GPU, in 10^12: dense, in the precision of training (H100: 989)."
+        },
     )
-    mfu: float = field(default=0.4, metadata={"help": "Share of these that training reaches."})
+    mfu: float = field(default=0.4, metadata={"help": "Share of this peak that training reaches."})
 
     def __post_init__(self):
         for name in ("tokens_per_batch", "sentence_length", "gpus", "gradient_accumulation_steps", "tflops"):
@@ -57,7 +66,7 @@ class EstimateArguments:
         if not 0 < self.mfu <= 1:
             raise ValueError(f"--mfu {self.mfu} is a share: it must be above 0 and at most 1.")
         if self.loss_chunk_size < 0:
-            raise ValueError(f"--loss_chunk_size {self.loss_chunk_size} must not be negative; 0 is all at once.")
+            raise ValueError(f"--loss_chunk_size {self.loss_chunk_size} must not be negative; 0 means all at once.")
 
 
 def rows_of(args: EstimateArguments, cost: StepCost) -> list[tuple[str, str]]:

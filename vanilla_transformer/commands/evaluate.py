@@ -1,9 +1,9 @@
-"""Score a saved model on any data, by the tools of its task.
+"""Score a saved model on any data, with the metrics of its task.
 
 python scripts/evaluate_model.py --model runs/en-de --test_file test.jsonl --columns source=en target=de
 python scripts/evaluate_model.py --model runs/classifier --dataset user/reviews --splits test=dev --scores scores.json
 
-Every option of the task's training script is there as well, such as --per_device_eval_batch_size.
+The options of the task's training script work here too, such as --per_device_eval_batch_size.
 """
 
 import json
@@ -30,7 +30,7 @@ from vanilla_transformer.training.task import HELD_OUT, Scores
 class EvaluationArguments:
     """Options of the command beside those of its data and of the model's task."""
 
-    model: str = field(metadata={"help": "Folder of the model, or its name on the Hub."})
+    model: str = field(metadata={"help": "Model folder, or name on the Hub."})
     scores: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 

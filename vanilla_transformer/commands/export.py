@@ -1,4 +1,4 @@
-"""Export a saved model for other runtimes: CTranslate2 or ONNX, with tokenizer and generation settings beside it.
+"""Export a saved model for CTranslate2 or ONNX, together with its tokenizer and generation settings.
 
 python scripts/export_model.py --source runs/en-de --output runs/en-de-ct2 --to ctranslate2 --quantization int8
 python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to onnx
@@ -27,11 +27,14 @@ class ExportArguments:
         ValueError: a quantization for ONNX; an output folder that exists.
     """
 
-    source: str = field(metadata={"help": "The model: a folder, or a name on the Hub."})
-    output: str = field(metadata={"help": "New folder for the exported model."})
-    to: str = field(default="ctranslate2", metadata={"help": "Format.", "choices": ["ctranslate2", "onnx"]})
+    source: str = field(metadata={"help": "Model folder, or name on the Hub."})
+    output: str = field(metadata={"help": "Folder to create for the exported model."})
+    to: str = field(
+        default="ctranslate2", metadata={"help": "Format to export to.", "choices": ["ctranslate2", "onnx"]}
+    )
     quantization: str | None = field(
-        default=None, metadata={"help": "Type of the stored weights, of CTranslate2.", "choices": list(QUANTIZATIONS)}
+        default=None,
+        metadata={"help": "Type of the stored weights (CTranslate2 only).", "choices": list(QUANTIZATIONS)},
     )
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 

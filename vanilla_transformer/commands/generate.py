@@ -1,4 +1,4 @@
-"""Continue prompts with a saved language model: from a file or standard input to a file or standard output.
+"""Continue prompts, one per line of a file or of standard input, with a saved language model.
 
 echo "To be" | python scripts/generate_text.py --model FOLDER_OR_HUB_NAME --max_new_tokens 100
 """
@@ -20,19 +20,23 @@ from vanilla_transformer.training.fast import fast_products
 class GenerateArguments:
     """Options of the command: model, files, and how the next token is chosen."""
 
-    model: str = field(metadata={"help": "Folder of the model, or its name on the Hub."})
-    input: str = field(default="-", metadata={"help": "File with one prompt a line; - is standard input."})
+    model: str = field(metadata={"help": "Model folder, or name on the Hub."})
+    input: str = field(default="-", metadata={"help": "File with one prompt per line; - is standard input."})
     output: str = field(default="-", metadata={"help": "File for the texts; - is standard output."})
-    batch_size: int = field(default=16, metadata={"help": "Prompts continued at once."})
-    max_new_tokens: int = field(default=100, metadata={"help": "Length of a continuation, in tokens."})
-    do_sample: bool = field(default=True, metadata={"help": "Sample; with --do_sample false take the likeliest."})
-    temperature: float = field(default=1.0, metadata={"help": "Below 1 sharpens the distribution that is sampled."})
-    top_k: int = field(default=50, metadata={"help": "Sample among this many of the likeliest tokens; 0 is all."})
-    top_p: float = field(
-        default=1.0, metadata={"help": "Sample among the likeliest tokens of this total probability."}
+    batch_size: int = field(default=16, metadata={"help": "How many prompts to continue at once."})
+    max_new_tokens: int = field(default=100, metadata={"help": "Maximum length of a continuation, in tokens."})
+    do_sample: bool = field(
+        default=True, metadata={"help": "Sample the next token; with false, take the likeliest one."}
     )
-    seed: int = field(default=0, metadata={"help": "Seed of the sampling."})
-    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device."})
+    temperature: float = field(
+        default=1.0, metadata={"help": "Values below 1 sharpen the distribution that is sampled from."}
+    )
+    top_k: int = field(default=50, metadata={"help": "Sample from this many of the likeliest tokens; 0 means all."})
+    top_p: float = field(
+        default=1.0, metadata={"help": "Sample from the likeliest tokens with this total probability."}
+    )
+    seed: int = field(default=0, metadata={"help": "Seed for sampling."})
+    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device to run on."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
 

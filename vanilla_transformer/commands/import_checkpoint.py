@@ -1,10 +1,10 @@
-"""Turn a published model of this architecture into one of ours, or one of ours into a Marian or GPT-2 model.
+"""Convert a published model of this architecture into one of ours, or one of ours into a Marian or GPT-2 model.
 
 python scripts/import_checkpoint.py --source Helsinki-NLP/opus-mt-en-de --output runs/opus-mt-en-de
 python scripts/import_checkpoint.py --source runs/opus-mt-en-de --output runs/marian-en-de --to marian
 
-Taken: Marian (opus-mt), FSMT (WMT19), M2M100 and NLLB, BART, GPT-1, GPT-2, BERT and DistilBERT. The new folder holds
-weights, code, generation settings and tokenizer; logits and generated text are the same.
+It can import Marian (opus-mt), FSMT (WMT19), M2M100 and NLLB, BART, GPT-1, GPT-2, BERT and DistilBERT. The new folder
+has weights, code, generation settings and tokenizer, and gives the same logits and the same generated text.
 """
 
 from dataclasses import dataclass, field
@@ -24,12 +24,16 @@ from vanilla_transformer.training.checkpoints import share
 class ImportArguments:
     """Options of the command: what is converted, which way, and where it goes."""
 
-    source: str = field(metadata={"help": "The model: a folder, or a name on the Hub."})
-    output: str = field(metadata={"help": "New folder for the converted model."})
+    source: str = field(metadata={"help": "Model folder, or name on the Hub."})
+    output: str = field(metadata={"help": "Folder to create for the converted model."})
     to: str | None = field(
-        default=None, metadata={"help": "Convert one of ours the other way.", "choices": ["marian", "gpt2"]}
+        default=None,
+        metadata={
+            "help": "Convert in the other direction: from a model of this project.",
+            "choices": ["marian", "gpt2"],
+        },
     )
-    revision: str | None = field(default=None, metadata={"help": "Revision of a model on the Hub."})
+    revision: str | None = field(default=None, metadata={"help": "Revision of the model on the Hub."})
 
 
 def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:

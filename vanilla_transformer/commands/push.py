@@ -161,7 +161,7 @@ def load_card(folder: Path, space: bool, models: list[str]) -> RepoCard:
         raise ValueError(f"{folder / 'README.md'} has no metadata: it must begin with YAML between two lines of ---.")
     if space:
         if card.data.to_dict().get("sdk") != "gradio":
-            raise ValueError(f"{folder / 'README.md'} is not of a Gradio Space: its metadata must say sdk: gradio.")
+            raise ValueError(f"{folder / 'README.md'} is not a Gradio Space: its metadata must say sdk: gradio.")
         if models:
             card.data.models = card.data.preload_from_hub = models
     return card
@@ -225,9 +225,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="Folder of the saved model, of the clone, or of the demo.")
     parser.add_argument("repo_id", help="Name on the Hub, as user/name.")
     parser.add_argument("--private", action="store_true", help="Make the repository private.")
-    parser.add_argument("--revision", default="main", help="Branch to commit to; made if it is not there.")
-    parser.add_argument("--commit_message", default="Upload with push_to_hub.py", help="What the history says.")
-    parser.add_argument("--dry_run", action="store_true", help="List what would go, and send nothing.")
+    parser.add_argument("--revision", default="main", help="Branch to commit to; created if it does not exist.")
+    parser.add_argument("--commit_message", default="Upload with push_to_hub.py", help="Commit message.")
+    parser.add_argument("--dry_run", action="store_true", help="List what would be uploaded, and send nothing.")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--repo", action="store_true", help="The folder is a clone: upload its code and checkpoints as one repository."
@@ -237,7 +237,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--models",
         nargs="+",
         default=[],
-        help="Hub names of models that the Space shows in the place of the checkpoints: its variable MODEL_ID.",
+        help="Models on the Hub that the Space shows instead of the checkpoints (sets the Space's variable MODEL_ID).",
     )
     args = parser.parse_args(arguments)
     if not args.folder.is_dir():
@@ -254,5 +254,5 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"A dry run: nothing was sent to {args.repo_id}.")
         return
     if get_token() is None:
-        raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one that may write.")
+        raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one with write access.")
     print(push(args, files, card))

@@ -1,4 +1,4 @@
-"""Translate texts, or lines of a file or of standard input, with a saved model: to standard output or a file.
+"""Translate texts, or the lines of a file or of standard input, with a saved model.
 
 python scripts/translate.py "I like to travel."
 python scripts/translate.py --model FOLDER_OR_HUB_NAME < source.txt > target.txt
@@ -32,25 +32,29 @@ class TranslateArguments:
 
     model: str | None = field(
         default=None,
-        metadata={"help": f"Folder of the model, or its name on the Hub; by default checkpoints/{DEFAULT_MODEL}."},
+        metadata={"help": f"Model folder, or name on the Hub; by default checkpoints/{DEFAULT_MODEL}."},
     )
-    input: str = field(default="-", metadata={"help": "File with one text a line; - is standard input."})
+    input: str = field(default="-", metadata={"help": "File with one text per line; - is standard input."})
     output: str = field(default="-", metadata={"help": "File for the translations; - is standard output."})
-    batch_size: int = field(default=64, metadata={"help": "Texts translated at once."})
+    batch_size: int = field(default=64, metadata={"help": "How many texts to translate at once."})
     num_beams: int | None = field(default=None, metadata={"help": "Beam size; by default the model's own."})
-    length_penalty: float | None = field(default=None, metadata={"help": "Its alpha; by default the model's own."})
-    extra_tokens: int = field(default=EXTRA_TOKENS, metadata={"help": "Output length beyond the input's, in tokens."})
-    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device."})
+    length_penalty: float | None = field(
+        default=None, metadata={"help": "Alpha of the length penalty; by default the model's own."}
+    )
+    extra_tokens: int = field(
+        default=EXTRA_TOKENS, metadata={"help": "How many tokens longer than its input an output may be."}
+    )
+    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device to run on."})
     engine: str = field(
         default="pytorch",
         metadata={
-            "help": "What computes: PyTorch, or CTranslate2, which is faster: for it the model is converted once, "
-            "and kept in its folder.",
+            "help": "PyTorch, or CTranslate2, which is faster; the model is converted for it once, and the "
+            "result kept in its folder.",
             "choices": ["pytorch", "ctranslate2"],
         },
     )
     quantization: str | None = field(
-        default=None, metadata={"help": "Type of CTranslate2's weights.", "choices": list(QUANTIZATIONS)}
+        default=None, metadata={"help": "Type of the weights in CTranslate2.", "choices": list(QUANTIZATIONS)}
     )
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
@@ -69,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
         ImportError: CTranslate2 is asked for, and not installed.
     """
     parser = CommandParser(TranslateArguments, __doc__)
-    parser.add_argument("text", nargs="*", help="Texts to translate, in the place of --input.")
+    parser.add_argument("text", nargs="*", help="Texts to translate, instead of --input.")
     args, given = parser.parse_args_into_dataclasses(arguments)
     if given.text and args.input != "-":
         raise ValueError(f"Give texts or --input {args.input}, not both.")

@@ -1,7 +1,7 @@
 """Walk through one forward pass of a model, equation by equation, in the terminal or as a web page.
 
 python scripts/walkthrough.py --example today                             # a published worked example
-python scripts/walkthrough.py --text "12 miles"                           # your sentence, in checkpoints/en-es
+python scripts/walkthrough.py --text "12 miles"                           # your sentence, read by checkpoints/en-es
 python scripts/walkthrough.py --model FOLDER --text "12 miles" --stack decoder --layer 3 --head 2 --html walk.html
 python scripts/walkthrough.py --numbers mine.json                         # your own X, W_Q, W_K, W_V and W_O
 """
@@ -35,27 +35,33 @@ class WalkthroughArguments:
 
     example: str | None = field(
         default=None,
-        metadata={"help": "Worked example to show; without any other option it is today.", "choices": list(EXAMPLES)},
+        metadata={"help": 'Worked example to show; "today" if no other option is given.', "choices": list(EXAMPLES)},
     )
     numbers: str | None = field(
         default=None,
         metadata={
-            "help": "Show attention over your own numbers: a JSON file with X, W_Q, W_K, W_V and W_O (lists of rows), "
-            "and words and heads if you like."
+            "help": "Show attention with your own numbers: a JSON file with X, W_Q, W_K, W_V and W_O (lists of "
+            "rows), and optionally words and heads."
         },
     )
-    text: str | None = field(default=None, metadata={"help": "Your sentence; for a translator its source."})
+    text: str | None = field(default=None, metadata={"help": "Your sentence; for a translator, the source."})
     model: str | None = field(
         default=None,
-        metadata={"help": f"Model that reads it, a folder or a name on the Hub; by default checkpoints/{TRANSLATOR}."},
+        metadata={
+            "help": f"Model that reads it: a folder, or a name on the Hub; by default checkpoints/{TRANSLATOR}."
+        },
     )
     target: str | None = field(
-        default=None, metadata={"help": "What a translator's decoder reads; by default its own translation."}
+        default=None, metadata={"help": "What the decoder of a translator reads; by default, its own translation."}
     )
-    stack: str | None = field(default=None, metadata={"help": "encoder or decoder; by default all that there are."})
+    stack: str | None = field(
+        default=None, metadata={"help": "encoder or decoder; by default, every stack that the model has."}
+    )
     layer: int = field(default=1, metadata={"help": "Layer, counted from 1."})
     head: int = field(default=1, metadata={"help": "Attention head, counted from 1."})
-    precision: int | None = field(default=None, metadata={"help": "Decimals; by default 3, or as a source prints."})
+    precision: int | None = field(
+        default=None, metadata={"help": "Decimals; by default 3, or as many as the source of an example prints."}
+    )
     html: str | None = field(default=None, metadata={"help": "Write a self-contained web page to this file."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
@@ -63,11 +69,11 @@ class WalkthroughArguments:
         if self.model is not None and not self.text:
             raise ValueError(f"--model {self.model} needs a sentence: give --text.")
         if self.text and self.example is not None:
-            raise ValueError(f"--example {self.example} has a sentence of its own: leave out --text.")
+            raise ValueError(f"--example {self.example} has its own sentence: leave out --text.")
         if self.numbers is not None and (self.text or self.example is not None):
-            raise ValueError(f"--numbers {self.numbers} is an example by itself: leave out --text and --example.")
+            raise ValueError(f"--numbers {self.numbers} is an example on its own: leave out --text and --example.")
         if not self.text and not (self.target is self.stack is None):
-            raise ValueError("--target and --stack are for a sentence of yours: give --text too.")
+            raise ValueError("--target and --stack are for your own sentence: give --text too.")
         if self.text and self.model is None:
             self.model = shipped_model(TRANSLATOR)
 

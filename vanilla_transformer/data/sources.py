@@ -36,56 +36,67 @@ class DataArguments:
 
     dataset: str = field(
         default="phrasebook",
-        metadata={"help": "The embedded phrasebook, or a data set on the Hub by its name, or in a folder."},
+        metadata={"help": "The built-in phrasebook, the name of a data set on the Hub, or a folder with one."},
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
     dataset_revision: str | None = field(default=None, metadata={"help": "Revision of a data set on the Hub."})
     splits: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "What the splits of a data set on the Hub are called, as ours=yours: validation=dev. "
-            "test=none leaves one out, as where its labels are withheld."
+            "help": "What the splits of a data set on the Hub are called, as ours=yours, such as "
+            "validation=dev. test=none leaves a split out, for example because its labels are "
+            "withheld."
         },
     )
     train_file: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "Local training data in place of --dataset: .jsonl, .json, .csv, .parquet or .txt, also gzipped; "
-            "for translation also two files of parallel lines, such as train.en train.de."
+            "help": "Local training data instead of --dataset: .jsonl, .json, .csv, .parquet or .txt, "
+            "optionally gzipped. For translation, two files of parallel lines also work, such as "
+            "train.en train.de."
         },
     )
-    validation_file: list[str] = field(default_factory=list, metadata={"help": "Local validation data, likewise."})
-    test_file: list[str] = field(default_factory=list, metadata={"help": "Local test data, likewise."})
+    validation_file: list[str] = field(
+        default_factory=list, metadata={"help": "Local validation data, in the same formats."}
+    )
+    test_file: list[str] = field(default_factory=list, metadata={"help": "Local test data, in the same formats."})
     columns: list[str] = field(
         default_factory=list,
         metadata={"help": "What your columns are called, as ours=yours, such as source=en target=translation.de."},
     )
     sample_by: Literal["line", "paragraph", "document"] = field(
         default="document",
-        metadata={"help": "For language models, what is one document in a .txt file: the whole file, or each part."},
+        metadata={
+            "help": "What counts as one document in a .txt file, for language models: each line, each "
+            "paragraph, or the whole file."
+        },
     )
     drop_empty: bool = field(
         default=False,
-        metadata={"help": "Leave out rows with an empty text, an error otherwise; language models always do."},
+        metadata={
+            "help": "Skip rows with an empty text, which are an error otherwise; language models always skip them."
+        },
     )
     validation_fraction: float = field(
-        default=0.05, metadata={"help": "Share of the training rows held out where there is no validation split."}
+        default=0.05, metadata={"help": "Share of the training rows to hold out if there is no validation split."}
     )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows."})
     max_eval_samples: int | None = field(
-        default=None, metadata={"help": "Use only this many rows of each other split."}
+        default=None, metadata={"help": "Use only this many rows of each of the other splits."}
     )
     source_locale: str = field(default="en", metadata={"help": "Source language of the phrasebook's translations."})
     target_locale: str = field(default="es", metadata={"help": "Target language of the phrasebook's translations."})
-    phrases: int | None = field(default=None, metadata={"help": "Training rows of the phrasebook."})
+    phrases: int | None = field(default=None, metadata={"help": "How many training rows the phrasebook generates."})
     streaming: bool = field(
         default=False, metadata={"help": "Read the training text as it arrives (language models and translation)."}
     )
-    data_split_seed: int = field(default=0, metadata={"help": "Seed of the phrasebook and of held-out rows."})
+    data_split_seed: int = field(
+        default=0, metadata={"help": "Seed for the phrasebook and for choosing held-out rows."}
+    )
 
     def __post_init__(self):
         if self.files and self.dataset != "phrasebook":
-            raise ValueError(f"--dataset {self.dataset} and --train_file exclude each other: give one of them.")
+            raise ValueError(f"--dataset {self.dataset} and --train_file exclude each other: give only one.")
         if self.files or self.dataset == "phrasebook":
             for name in ("dataset_config", "dataset_revision", "splits"):
                 if getattr(self, name):
@@ -170,7 +181,7 @@ def check_header(file: str, lines: Iterator[str]) -> None:
     except csv.Error as error:
         raise ValueError(f"{file} has no header that can be read as csv: {error}.") from error
     if twice := [name for name, times in Counter(header).items() if name and times > 1]:
-        raise ValueError(f"{file} has two columns of the name {twice[0]!r}: rename one.")
+        raise ValueError(f"{file} has two columns named {twice[0]!r}: rename one.")
 
 
 def check_first_object(file: str, lines: Iterator[str]) -> None:

@@ -334,7 +334,7 @@ def matrix_of(file: str, given: dict[str, Any], name: str) -> Tensor:
     try:
         matrix = torch.tensor(given[name], dtype=torch.float32)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{file}: {name} is no matrix of numbers ({error}).") from error
+        raise ValueError(f"{file}: {name} is not a matrix of numbers ({error}).") from error
     if matrix.dim() != 2 or not matrix.numel():
         raise ValueError(f"{file}: {name} has the shape {tuple(matrix.shape)}; it must have rows and columns.")
     return matrix
@@ -343,4 +343,4 @@ def matrix_of(file: str, given: dict[str, Any], name: str) -> Tensor:
 def check_size(file: str, what: str, size: int, wanted: int, of: str) -> None:
     """Raise a ValueError unless the two sizes are one."""
     if size != wanted:
-        raise ValueError(f"{file}: {what} are {size}, but must be as many as the {of}: {wanted}.")
+        raise ValueError(f"{file}: {what} number {size}, but must number {wanted}, like the {of}.")

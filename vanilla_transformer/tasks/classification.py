@@ -38,10 +38,10 @@ class ClassifierArguments(RecipeArguments):
     task: str = field(
         default="classification",
         metadata={
-            "help": "classification (one label a text), multi_label (a list of labels) or regression (numbers)."
+            "help": "classification (one label per text), multi_label (a list of labels) or regression (numbers)."
         },
     )
-    max_length: int = field(default=512, metadata={"help": "Cut longer texts to this many tokens."})
+    max_length: int = field(default=512, metadata={"help": "Truncate texts to this many tokens."})
 
     def __post_init__(self):
         super().__post_init__()

@@ -17,7 +17,7 @@ from vanilla_transformer.training.task import Notes, Rows, Task, measure
 class LanguageModelArguments(RecipeArguments):
     """Options of training: the recipe's, and the length of a row."""
 
-    block_size: int = field(default=256, metadata={"help": "Tokens of one training row, filled with documents."})
+    block_size: int = field(default=256, metadata={"help": "Tokens per training row; rows are filled with documents."})
 
 
 def encode_rows(

@@ -18,8 +18,8 @@ from vanilla_transformer.training.task import Notes, Rows, Task, measure
 class MaskedLanguageModelArguments(RecipeArguments):
     """Options of training: the recipe's, the longest text, and how much of it is masked."""
 
-    max_length: int = field(default=256, metadata={"help": "Cut texts into pieces of this many tokens."})
-    mask_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are to be predicted."})
+    max_length: int = field(default=256, metadata={"help": "Split texts into pieces of this many tokens."})
+    mask_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict."})
 
 
 class ReproducibleMasking(DataCollatorForLanguageModeling):

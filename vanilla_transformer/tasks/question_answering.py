@@ -16,9 +16,9 @@ from vanilla_transformer.training.task import Notes, Task
 class QuestionAnsweringArguments(RecipeArguments):
     """Options of training: the recipe's, and how long texts are read in pieces."""
 
-    max_length: int = field(default=384, metadata={"help": "Tokens of question and text that are read at once."})
-    stride: int = field(default=128, metadata={"help": "Overlap of the pieces of a longer text, in tokens."})
-    max_answer_length: int = field(default=30, metadata={"help": "Longest answer, in tokens."})
+    max_length: int = field(default=384, metadata={"help": "How many tokens of question and text are read at once."})
+    stride: int = field(default=128, metadata={"help": "Overlap between the pieces of a longer text, in tokens."})
+    max_answer_length: int = field(default=30, metadata={"help": "Maximum length of an answer, in tokens."})
 
 
 def read_pieces(rows: dict, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments) -> dict[str, list]:

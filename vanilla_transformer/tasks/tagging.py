@@ -23,7 +23,7 @@ from vanilla_transformer.training.task import Notes, Task, measure
 class TaggerArguments(RecipeArguments):
     """Options of training: the recipe's, and the longest sentence."""
 
-    max_length: int = field(default=512, metadata={"help": "Cut longer sentences to this many tokens."})
+    max_length: int = field(default=512, metadata={"help": "Truncate sentences to this many tokens."})
 
 
 def class_names(train: Dataset) -> dict[str, Any]:

@@ -30,21 +30,23 @@ class TranslationArguments(RecipeArguments):
     length_penalty: float | None = field(
         default=0.6, metadata={"help": "Alpha of the length penalty of Wu et al. (2016)."}
     )
-    extra_tokens: int = field(default=EXTRA_TOKENS, metadata={"help": "Output length beyond the input's, in tokens."})
-    max_length: int = field(default=256, metadata={"help": "Cut training sequences after this many tokens."})
+    extra_tokens: int = field(
+        default=EXTRA_TOKENS, metadata={"help": "How many tokens longer than its input an output may be."}
+    )
+    max_length: int = field(default=256, metadata={"help": "Truncate training sequences to this many tokens."})
     preprocessing_num_workers: int | None = field(
         default=None,
-        metadata={"help": "Tokenize in this many processes; by default in one, with a thread per core."},
+        metadata={"help": "Tokenize in this many processes; by default, in one process with a thread per core."},
     )
     moses_language: str | None = field(
         default=None,
         metadata={
-            "help": "Language of the targets, such as de: also give the BLEU of text that Moses' tokenizer has cut, "
-            "as the paper and many others report it."
+            "help": "Language of the targets, such as de: also report BLEU on text tokenised by Moses, as the "
+            "paper and many others do."
         },
     )
     split_compounds: bool = field(
-        default=False, metadata={"help": "Split words at their hyphens for that BLEU, as the paper's authors did."}
+        default=False, metadata={"help": "Split words at hyphens for that BLEU, as the paper's authors did."}
     )
 
     @property

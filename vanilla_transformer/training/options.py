@@ -33,7 +33,7 @@ class ModelSource:
 
     model_name_or_path: str | None = field(
         default=None,
-        metadata={"help": "Continue from this checkpoint (a folder or a Hub name) instead of a new model."},
+        metadata={"help": "Continue from this checkpoint (a folder or a Hub name) instead of starting a new model."},
     )
     preset: str = field(
         default="base", metadata={"help": f"Size of a new model, a row of the paper's Table 3: {', '.join(PRESETS)}."}
@@ -41,22 +41,22 @@ class ModelSource:
     small_initial_weights: bool = field(
         default=False,
         metadata={
-            "help": "Begin a new model with small matrices, of a variance of 2 / (5 fan_in): fewer steps for "
-            "translators of some size, more for tiny models."
+            "help": "Start a new model with small weights, of variance 2 / (5 fan_in): larger translators then "
+            "need fewer steps, tiny models more."
         },
     )
     attn_implementation: str = field(
         default="packed_sdpa",
         metadata={
-            "help": "How attention is computed: packed_sdpa (which leaves padding out of all layers), sdpa, eager, "
+            "help": "How attention is computed: packed_sdpa (leaves padding out of all layers), sdpa, eager, "
             "flash_attention_2 or flex_attention."
         },
     )
     loss_chunk_size: int = field(
         default=LOSS_CHUNK_SIZE,
         metadata={
-            "help": "In training, compute the loss over the vocabulary for this many positions at a time: the same "
-            "loss in less memory and time. 0: all at once."
+            "help": "In training, compute the loss over the vocabulary for this many positions at a time: the "
+            "same loss in less memory and time. 0 means all at once."
         },
     )
 

@@ -87,69 +87,73 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     """
 
     output_dir: str = field(default="runs/model", metadata={"help": "Folder for checkpoints and the final model."})
-    do_train: bool = field(default=True, metadata={"help": "Train; with false only evaluate."})
+    do_train: bool = field(default=True, metadata={"help": "Train; with false, only evaluate."})
     schedule: Literal["paper", "library"] | None = field(
         default=None,
         metadata={
             "help": "paper (section 5.3): --learning_rate_scale * d_model^-0.5 * min(step^-0.5, step * "
-            "warmup_steps^-1.5); library: --lr_scheduler_type, up to --learning_rate. By default library where a "
-            "--learning_rate is given, else paper."
+            "warmup_steps^-1.5); library: --lr_scheduler_type with a peak of --learning_rate. The "
+            "default is library if a --learning_rate is given, and paper otherwise."
         },
     )
     # The library's type has no None: these are settled when an instance is made.
     learning_rate: float | None = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "Peak learning rate of a schedule of the library."}
+        default=None, metadata={"help": "Peak learning rate of one of the library's schedules."}
     )
     lr_scheduler_type: SchedulerType | None = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "Which schedule of the library; by default linear."}
+        default=None, metadata={"help": "Which of the library's schedules to use; by default linear."}
     )
-    learning_rate_scale: float = field(default=1.0, metadata={"help": "Factor on the paper's schedule."})
-    warmup_steps: float = field(default=4000, metadata={"help": "Steps of rising learning rate; below 1 a ratio."})
+    learning_rate_scale: float = field(default=1.0, metadata={"help": "Factor that multiplies the paper's schedule."})
+    warmup_steps: float = field(
+        default=4000,
+        metadata={"help": "Steps over which the learning rate rises; a number below 1 is a share of all steps."},
+    )
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
     muon: bool = field(
         default=False,
         metadata={
-            "help": "Train the matrices of the layers with Muon, and Adam the rest: about a sixth fewer steps to the "
-            "same loss. Not for weights in shards (FSDP)."
+            "help": "Train the layers' matrices with Muon and the rest with Adam: about a sixth fewer steps to "
+            "the same loss. Not for sharded weights (FSDP)."
         },
     )
-    max_grad_norm: float = field(default=0.0, metadata={"help": "Largest gradient norm; 0: no clipping."})
+    max_grad_norm: float = field(default=0.0, metadata={"help": "Clip gradients to this norm; 0 means no clipping."})
     tokens_per_batch: int = field(
         default=0,
         metadata={
-            "help": "Fill batches up to this many source and as many target tokens, padding included, with sequences "
-            "of similar length (section 5.1: 25000). 0: --per_device_train_batch_size sequences."
+            "help": "Fill batches with sequences of similar length, up to this many source tokens and as many "
+            "target tokens, padding included (section 5.1: 25000). 0 means batches of "
+            "--per_device_train_batch_size sequences."
         },
     )
     tokens_per_batch_of: Literal["step", "device"] = field(
         default="step",
         metadata={
-            "help": "Whose tokens --tokens_per_batch counts: those of a whole step, shared by all devices and "
-            "accumulation steps; or those that one device has at once."
+            "help": "What --tokens_per_batch counts: the tokens of a whole step, over all devices and "
+            "accumulation steps, or those that one device processes at once."
         },
     )
     average_checkpoints: int = field(
-        default=1, metadata={"help": "The final model is the mean of this many last checkpoints (section 6.1: 5)."}
+        default=1, metadata={"help": "Make the final model the mean of this many last checkpoints (section 6.1: 5)."}
     )
     early_stopping_patience: int | None = field(
         default=None,
         metadata={
-            "help": "Stop after this many evaluations without a better --metric_for_best_model; needs "
+            "help": "Stop after this many evaluations without improvement in --metric_for_best_model; needs "
             "--load_best_model_at_end true."
         },
     )
     bf16: bool | None = field(  # type: ignore[assignment]  # settled likewise
         default=None,
         metadata={
-            "help": "Multiply matrices in bfloat16, with weights and sums in float32. By default where the processor "
-            "has instructions for it."
+            "help": "Multiply matrices in bfloat16, with weights and sums in float32. On by default if the "
+            "processor has instructions for it."
         },
     )
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Log the last finite loss instead of one that is nan or inf."}
     )
-    save_on_sigterm: bool = field(default=True, metadata={"help": "On SIGTERM save a checkpoint and exit."})
+    save_on_sigterm: bool = field(default=True, metadata={"help": "Save a checkpoint and exit on SIGTERM."})
 
     def __post_init__(self):
         if self.label_smoothing_factor:
@@ -164,7 +168,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                 "with the same --eval_strategy and --save_strategy."
             )
         if self.muon and self.fsdp:
-            raise ValueError("muon=True needs whole matrices, and --fsdp has them in shards: leave out one of them.")
+            raise ValueError("muon=True needs whole matrices, but --fsdp shards them: leave out one of the two.")
         if self.load_best_model_at_end and self.average_checkpoints > 1:
             if self.average_checkpoints != type(self).average_checkpoints:
                 raise ValueError(

@@ -30,9 +30,9 @@ MODEL_CARD = "README.md"  # written last: the sign of a finished run
 class NewTokenizerArguments:
     """Options of a tokenizer that is trained."""
 
-    vocab_size: int = field(default=8000, metadata={"help": "Tokens of a tokenizer that is trained, at most."})
+    vocab_size: int = field(default=8000, metadata={"help": "Maximum vocabulary size of a newly trained tokenizer."})
     tokenizer_kind: str = field(
-        default="byte_bpe", metadata={"help": f"How a tokenizer that is trained cuts text: {' or '.join(KINDS)}."}
+        default="byte_bpe", metadata={"help": f"How a newly trained tokenizer splits text: {' or '.join(KINDS)}."}
     )
     lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
 
