@@ -255,7 +255,9 @@ from vanilla_transformer.inside.walks import walk_sentence
 
 walk = walk_sentence(model, tokenizer, sentence, stack="decoder", layer=layers - 1)
 page = page_html([walk], precision=3)
-print(f"{len(walk.steps)} steps; the likeliest next words:", [word for word, _ in walk.likeliest])
+print(len(walk.steps), "steps")
+for place, words in walk.likeliest:
+    print(f"{place:>12}:", [word for word, _ in words])
 
 # %% [markdown]
 # In a notebook, show it with `from IPython.display import HTML; HTML(page)`. On the command line:

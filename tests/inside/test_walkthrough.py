@@ -60,13 +60,14 @@ def test_the_decoder_of_a_translator_is_walked_through_cross_attention(capsys, t
 def test_without_a_stack_a_sentence_goes_through_both_and_ends_in_the_likeliest_words(capsys, translator):
     text = shown(capsys, "--model", translator, "--text", "three miles", "--target", "tres millas")
     assert text.index("in the encoder") < text.index("cross-attention") < text.index("p = softmax(logits)")
-    last = text[text.index("the likeliest words after ") :]
-    words = re.findall(r"^ +(\d+\.\d)%  (\S+)$", last, re.M)
-    assert len(words) == 5
+    lines = re.findall(r"^ *after (\S+) +(.+)$", text[text.index("the likeliest words") :], re.M)
     model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
     batch = tokenizer("three miles", text_target="tres millas", return_tensors="pt")
-    probabilities = model(**batch).logits[0, -1].softmax(dim=-1).topk(5)
-    assert [float(p) for p, _ in words] == pytest.approx((100 * probabilities.values).tolist(), abs=0.06)
+    probabilities = model(**batch).logits[0].softmax(dim=-1).topk(5)
+    assert len(lines) == batch["labels"].shape[1] and lines[0][0] == "<s>"
+    for (_, said), expected in zip(lines, probabilities.values, strict=True):
+        shown_values = [float(p) for p in re.findall(r"(\d+\.\d)%", said)]
+        assert shown_values == pytest.approx((100 * expected).tolist(), abs=0.06)
 
 
 def test_a_sentence_alone_is_read_by_the_translator_that_ships(capsys, translator, tmp_path, monkeypatch):
@@ -117,6 +118,13 @@ def test_own_numbers_are_shown_under_their_words_with_the_matrices(capsys, tmp_p
     assert re.search(r"^ +b +0\.500 +-1\.000 *$", text, re.M)  # the query of b
 
 
+def test_own_numbers_are_not_called_learned(capsys, tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(NUMBERS))
+    text = shown(capsys, "--numbers", str(file))
+    assert "The vectors that the example starts from" in text and "the model has learned for it" not in text
+
+
 def test_the_example_file_of_the_docs_can_be_walked_through():
     steps = walked(ROOT / "docs" / "examples" / "my_numbers.json")
     assert steps["queries"].tolist() == [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
@@ -158,8 +166,8 @@ def test_equations_are_typeset_in_a_page():
     page = ElementTree.fromstring(mathml("A = softmax(S / √d_k + M)").replace("&nbsp;", " "))
     assert page.tag == "math"
     (fraction,) = page.iter("mfrac")
-    assert fraction.find("mi").text == "S" and [e.text for e in fraction.find("msqrt/msub")] == ["d", "k"]
-    assert "".join(page.itertext()) == "A=softmax(Sdk+M)"
+    assert fraction.find("mi").text == "S" and [e.text for e in fraction.find("mrow/msub")] == ["d", "k"]
+    assert "".join(page.itertext()) == "A=softmax(S√dk+M)"
 
 
 def test_every_equation_of_the_recorder_is_whole_mathml(translator):

@@ -10,7 +10,7 @@ TOKEN = re.compile(r"\s*(√|[^\W\d_]+(?:_(?:\w+))?ᵀ?|\d+(?:\.\d+)?i?|\.\.\.|\
 
 
 def mathml(equation: str) -> str:
-    """A `<math>` element; words between symbols become text, `a / b` a fraction, `x_y` a subscript, `√x` a root."""
+    """A `<math>` element; words between symbols become text, `a / b` a fraction, `x_y` a subscript."""
     parts = Parts(TOKEN.findall(equation))
     return f"<math>{parts.row('')}</math>"
 
@@ -43,8 +43,8 @@ class Parts:
 
     def element(self, token: str) -> str:
         """A token with what belongs to it."""
-        if token == "√":
-            return f"<msqrt>{self.atom()}</msqrt>"
+        if token == "√":  # no <msqrt>: where there is no mathematical font, Chromium draws it without its sign
+            return f"<mrow><mo>√</mo>{self.atom()}</mrow>"
         if token == "(":
             return f"<mrow><mo>(</mo>{self.row(')')}<mo>)</mo></mrow>"
         if token[0].isdigit():

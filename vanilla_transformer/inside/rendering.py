@@ -34,8 +34,8 @@ class Walk:
         printed: name of a self-attention step -> values (places, features) that a publication prints of the first
             sentence.
         beyond: (part, name) of steps whose numbers are ours, not the publication's.
-        likeliest: words that may stand in a place and their probabilities, the likeliest first.
-        place: which place that is.
+        likeliest: places, such as "after <s>", each with the words that may stand there and their probabilities, the
+            likeliest first.
     """
 
     title: str
@@ -45,8 +45,7 @@ class Walk:
     source_words: list[list[str]]
     printed: dict[str, list] = field(default_factory=dict)
     beyond: frozenset[tuple[str, str]] = frozenset()
-    likeliest: list[tuple[str, float]] = field(default_factory=list)
-    place: str = "next"
+    likeliest: list[tuple[str, list[tuple[str, float]]]] = field(default_factory=list)
 
     def difference(self, step: Step) -> float | None:
         """The largest distance from the published values, where there are any."""
@@ -168,9 +167,11 @@ def print_walk(walk: Walk, precision: int, console: Console | None = None) -> No
             for grid in (*learned_tables(step, precision, max_columns), *tables(walk, step, precision, max_columns)):
                 print_grid(grid, console)
     if walk.likeliest:
-        console.rule(f"the likeliest words {escape_markup(walk.place)}", style="cyan")
-        for word, probability in walk.likeliest:
-            console.print(f"{probability:8.1%}  {escape_markup(word)}", highlight=False)
+        console.rule("the likeliest words", style="cyan")
+        width = max(len(place) for place, _ in walk.likeliest)
+        for place, words in walk.likeliest:
+            line = "   ".join(f"{word} {probability:.1%}" for word, probability in words)
+            console.print(f"{place:>{width}}   {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def print_grid(grid: Grid, console: Console) -> None:
@@ -252,8 +253,11 @@ def walk_html(walk: Walk, precision: int) -> str:
     for part, steps in groupby(walk.steps, key=lambda step: step.part):
         parts += [f"<h2>{part}</h2>", *(step_html(walk, step, precision) for step in steps)]
     if walk.likeliest:
-        rows = "".join(f"<tr><th>{escape(word)}</th><td>{p:.1%}</td></tr>" for word, p in walk.likeliest)
-        parts.append(f"<section><h2>the likeliest words {escape(walk.place)}</h2><table>{rows}</table></section>")
+        rows = "".join(
+            f"<tr><th>{escape(place)}</th>{''.join(f'<td>{escape(word)} {p:.1%}</td>' for word, p in words)}</tr>"
+            for place, words in walk.likeliest
+        )
+        parts.append(f'<section><h2>the likeliest words</h2><div class="matrix"><table>{rows}</table></div></section>')
     return "\n".join([*parts, "</div>"])
 
 
@@ -263,6 +267,7 @@ def page_html(walks: Sequence[Walk], precision: int) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>html {{ color-scheme: light dark; background: {css('paper')}; }}</style>"
+        f"<style>html {{ color-scheme: light dark; background: {css('paper')}; }} "
+        "@media print { html { color-scheme: light; } }</style>"
         f"<title>{escape(walks[0].title)}</title>\n{body}\n</html>\n"
     )

@@ -1,5 +1,6 @@
 """Walks: the steps that a worked example explains, or those of one layer of a model on a sentence."""
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +12,7 @@ from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
 
 
-LIKELIEST = 5  # words that a walk ends with
+LIKELIEST = 5  # words for each place that a walk ends with
 
 
 def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
@@ -19,9 +20,14 @@ def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
     steps = record(example.model(), example.inputs(), layer, head)
     steps_shown = (*example.steps, *example.beyond)
     wanted = {(part, name) for part, name in steps_shown if head == 0 or name not in example.first_head_only}
-    shown = [step for step in steps if (step.part, step.name) in wanted]
-    beyond = frozenset(example.beyond)
+    shown = [as_given(step) for step in steps if (step.part, step.name) in wanted]
+    beyond = frozenset((part, "vectors" if name == "embeddings" else name) for part, name in example.beyond)
     return Walk(example.title, example.note, shown, example.words(), [], example.printed_of(head), beyond)
+
+
+def as_given(step: Step) -> Step:
+    """The vectors that a worked example starts from are not learned: its step of that name is X."""
+    return replace(step, name="vectors", equation="X") if step.name == "embeddings" else step
 
 
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
@@ -77,20 +83,18 @@ def walk_sentence(
 def name_the_likeliest(
     walk: Walk, probabilities: Tensor, ids: Tensor, stack: str, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Put the likeliest words into the walk: those that may come next, or those behind the first mask.
+    """Put the likeliest words into the walk: those that may come next at each place, or those behind each mask.
 
     Args:
         probabilities: (length, vocab).
         ids: (length,), the text; its masks are looked for where there is an encoder alone.
     """
-    position = -1
     if stack == "encoder":
-        masked = (ids == tokenizer.mask_token_id).nonzero() if tokenizer.mask_token_id is not None else ids[:0]
-        if not len(masked):
-            return
-        position, walk.place = int(masked[0]), f"in the place of {tokenizer.mask_token}"
-    values, tokens = probabilities[position].topk(min(LIKELIEST, probabilities.shape[-1]))
-    words = [word for (word,) in words_of(tokens[:, None], tokenizer)]
-    walk.likeliest = list(zip(words, values.tolist(), strict=True))
-    if position == -1:
-        walk.place = f"after {walk.words[0][-1]}"
+        masks = [place for place, token in enumerate(ids.tolist()) if token == tokenizer.mask_token_id]
+        places = dict.fromkeys(masks, f"in place of {tokenizer.mask_token}")
+    else:
+        places = {place: f"after {word}" for place, word in enumerate(walk.words[0])}
+    for place, name in places.items():
+        values, tokens = probabilities[place].topk(min(LIKELIEST, probabilities.shape[-1]))
+        words = [word for (word,) in words_of(tokens[:, None], tokenizer)]
+        walk.likeliest.append((name, list(zip(words, values.tolist(), strict=True))))
