@@ -39,13 +39,13 @@ TEMPLATE = """\
 
 ## Use
 
-The code lies at the root of the repository, not in this folder: `repository` is a clone of it, or its name on the Hub.
+The code is at the root of the repository, not in this folder: `repository` is a clone of it, or its name on the Hub.
 
 ```python
 {{ usage }}
 ```
 
-With the project installed, `from_pretrained("checkpoints/{{ name }}")` does without remote code, after
+With the project installed, `from_pretrained("checkpoints/{{ name }}")` works without remote code, after
 `import vanilla_transformer`. The code needs transformers {{ oldest }} or newer.
 
 ## Examples
@@ -56,12 +56,12 @@ With the project installed, `from_pretrained("checkpoints/{{ name }}")` does wit
 
 {{ scores }}
 
-One training, with seed {{ seed }}: there is no spread to give. {{ storage }}
+One training, with seed {{ seed }}, so there is no spread to give. {{ storage }}
 
 ## Training
 
-{{ parameters }} parameters. `python scripts/make_checkpoints.py --names {{ name }}` trains it by this recipe, and
-makes the data that this names:
+{{ parameters }} parameters. `python scripts/make_checkpoints.py --names {{ name }}` trains it with this recipe, and
+generates the data that the recipe names:
 
 ```yaml
 {{ recipe }}
