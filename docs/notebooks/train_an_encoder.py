@@ -1,8 +1,8 @@
 # %% [markdown]
 # # An encoder and what it is good for
 #
-# You will pretrain an encoder on plain text and fine-tune it for a task: recognising the language of a short text. Then you will
-# see three more tasks that differ only in the last layer: tagging words, finding an answer, and scoring a text with a number.
+# You will pretrain an encoder on plain text and fine-tune it for a task: recognising the language of a short text. Then come three
+# more tasks that differ only in the last layer: scoring a text with a number, tagging words, and answering questions.
 #
 # **By the end you will be able to** say what pretraining is; train a classifier on your own rows; and choose the head that a
 # task needs.
@@ -178,5 +178,83 @@ print("nine classes for each token:", tuple(tagger(ids).logits.shape))
 print("start and end for each token:", tuple(reader(ids).start_logits.shape), tuple(reader(ids).end_logits.shape))
 
 # %% [markdown]
-# To train them, use the same options with another script: `train_tagger.py`, `train_question_answering.py`, or
-# `train_classifier.py --task regression`. [Tasks](../tasks.md) shows each of them.
+# ### A number for a text
+#
+# The rows are durations such as "3 hours and 5 minutes", and the number is how long they are: the logarithm (to base 10) of the
+# seconds. "1 hour" is 3600 seconds, which gives 3.56.
+
+# %%
+estimator = runs / "notebook-estimator"
+if not (estimator / "README.md").exists():
+    scores = run(
+        CLASSIFICATION,
+        options(
+            **size,
+            **common,
+            task="regression",
+            output_dir=estimator,
+            vocab_size=500 if QUICK else 3000,
+            max_steps=20 if QUICK else 400,
+            learning_rate=1e-3,
+            warmup_steps=50,
+            per_device_train_batch_size=32,
+        ),
+    )
+    print(scores["test"])
+
+# %% [markdown]
+# ### Exercise 3
+#
+# Write `seconds(text)`: how many seconds long the model thinks that a duration is.
+
+# %%
+judge, judge_tokenizer = load_model(estimator), AutoTokenizer.from_pretrained(estimator)
+
+
+# %% tags=["exercise"]
+def seconds(text):
+    """How long a duration is, in seconds."""
+    return 0.0  # your code
+
+
+# %% tags=["solution"]
+def seconds(text):
+    """How long a duration is, in seconds."""
+    with torch.no_grad():
+        (power,) = judge(**judge_tokenizer(text, return_tensors="pt")).logits[0].tolist()
+    return 10**power
+
+
+# %% tags=["check"]
+assert seconds("2 hours") > 0, "10 to the power of the logit is positive"
+assert QUICK or 0.1 < seconds("2 hours") / 7200 < 10, f"2 hours are 7200 seconds, not {seconds('2 hours'):.0f}"
+
+# %%
+for text in ("5 seconds", "40 minutes", "2 hours", "3 days", "2 weeks"):
+    print(f"{text}: about {seconds(text):,.0f} seconds")
+
+# %% [markdown]
+# ### A class for each word, and a span that answers
+#
+# The project comes with a trained model for each of these two tasks:
+
+# %%
+from pipeline_vanilla_transformer import QuestionAnsweringPipeline
+from transformers import pipeline
+
+from vanilla_transformer.loading import shipped_model
+
+
+text = "The flight to Peru leaves on May 5, 2031 at 9:40 AM and costs 120 euros."
+tag = pipeline("token-classification", model=shipped_model("tagger"), aggregation_strategy="first")
+for found in tag(text):
+    print(f"{found['entity_group']:>8} {found['word'].strip()}")
+
+folder = shipped_model("reader")
+answer = QuestionAnsweringPipeline(model=load_model(folder), tokenizer=AutoTokenizer.from_pretrained(folder))
+for question in ("Where does the flight go?", "How much does the flight cost?"):
+    print(question, answer(question=question, context=text)["answer"])
+
+# %% [markdown]
+# You train them in the same way, with `train_tagger.py` and `train_question_answering.py`. [Tasks](../tasks.md) shows what your rows
+# have to look like.
