@@ -120,12 +120,12 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         sliding_window: size r of the neighbourhood that self-attention sees (section 4, "restricted"). A causal
             position sees itself and the r - 1 before it, a bidirectional one r // 2 on either side. None: everything.
             Continuous batching (`generate_batch`) then needs `attn_implementation="eager"`.
-        pad_token_id, bos_token_id, eos_token_id: ids of the special tokens. One outside the vocabulary is refused
-            where it is used.
+        pad_token_id, bos_token_id, eos_token_id: ids of the special tokens. An id outside the vocabulary is refused
+            when it is used.
         use_cache: whether decoders return their keys and values for the next step.
 
     Raises:
-        StrictDataclassError: a field has the wrong type, or a value that cannot work; the message names both.
+        StrictDataclassError: a field has the wrong type or an impossible value; the message names both.
     """
 
     attribute_map: ClassVar[dict[str, str]] = {
@@ -304,7 +304,7 @@ class VanillaTransformerConfig(TransformerConfig):
         decoder_start_token_id: first token of every decoder input.
         share_encoder_decoder_embeddings: source and target use one embedding matrix (section 3.4), which needs a
             joint vocabulary.
-        target_vocab_size: number of target tokens, where they have a vocabulary of their own. None: vocab_size.
+        target_vocab_size: number of target tokens, if the target has a vocabulary of its own. None: vocab_size.
         decoder_d_ff: inner width of the decoder's feed-forward networks. None: d_ff.
     All other fields: see `TransformerConfig`.
     """
@@ -362,8 +362,7 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
         num_layers: number of layers N.
         pooling: how a sentence becomes one vector for classification: "mean" over its real tokens, its "first" token,
             or the "max" of each feature over its real tokens.
-        type_vocab_size: number of kinds of tokens that have an embedding of their own (BERT's segments); the paper has
-            none.
+        type_vocab_size: number of token types, each with its own embedding (BERT's segments); the paper has none.
         mlm_head_transform: a layer with activation and layer normalisation before the output of masked LM, as in BERT.
     All other fields: see `TransformerConfig`.
     """

@@ -1,4 +1,4 @@
-"""Saved models of this project: under their own heads, by the installed classes, and none with damaged weights."""
+"""Load this project's saved models: with their own heads, by the installed classes, and only with sound weights."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -144,12 +144,12 @@ def model_class(
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> type[PreTrainedModel]:
-    """The class of a saved model.
+    """Find the class of a saved model.
 
     Args:
         source: its folder, or its name on the Hub.
-        heads: names of the classes that will do.
-        trust_remote_code: run the code that lies beside the weights, if there is any, and give its class.
+        heads: names of the acceptable classes.
+        trust_remote_code: run the code beside the weights, if there is any, and return its class.
         revision: of a model on the Hub.
 
     Raises:
@@ -176,11 +176,11 @@ def load_model(
     revision: str | None = None,
     **options,
 ) -> PreTrainedModel:
-    """A saved model, in evaluation mode, by the installed code unless told otherwise.
+    """Load a saved model, in evaluation mode, with the installed code unless told otherwise.
 
     Args:
-        options: more of `from_pretrained`, such as `attn_implementation`.
-    All others: see `model_class`; errors: also those of `load_whole`.
+        options: further arguments of `from_pretrained`, such as `attn_implementation`.
+    For the other arguments see `model_class`, and for further errors `load_whole`.
     """
     loaded_class = model_class(source, heads, trust_remote_code, revision)
     return load_whole(loaded_class, source, trust_remote_code=trust_remote_code, revision=revision, **options)

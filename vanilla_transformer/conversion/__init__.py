@@ -1,4 +1,4 @@
-"""Checkpoints of other projects, and for other runtimes."""
+"""Convert checkpoints from other projects and to them, and export models for other runtimes."""
 
 from vanilla_transformer.conversion.from_others import convert
 

@@ -456,10 +456,10 @@ def parse_locale(name: str) -> Locale:
 def phrasebook(
     task: str, source: str = "en", target: str = "es", size: int | None = None, seed: int = 0
 ) -> DatasetDict:
-    """Draw the data of one task, split into train, validation and test.
+    """Generate the data of one task, split into train, validation and test.
 
     Args:
-        task: gives the columns. All text is English, but for translation and classification.
+        task: decides the columns. All texts are English, except for translation and classification.
             "translation": `source` and `target`.
             "classification": `text` and `label`, the name of the locale that it is in, one of `CLASSIFIED_LOCALES`.
             "regression": `text`, a duration such as "2 hours and 5 minutes", and `label`, log10 of its seconds.
@@ -467,13 +467,13 @@ def phrasebook(
             "question_answering": `id`, `question`, `context` and `answers`, as in SQuAD.
             "language_modeling": `text`, one document of several sentences.
         source, target: the locales of translation, by their names in CLDR.
-        size: rows of the training split, `DEFAULT_SIZES[task]` where it is None; validation and test have a tenth of
-            it each, at most 1000. Question answering keeps contexts whole: it may hold out a few rows less.
+        size: rows of the training split, by default `DEFAULT_SIZES[task]`; validation and test each have a tenth of
+            it, at most 1000. Question answering keeps contexts whole, so it may hold out a few rows fewer.
         seed: the same seed gives the same data, in any process.
 
     Raises:
-        ValueError: unknown task or locale; twice the same locale; locales for another task than translation; a size
-            below MIN_SIZE or above MAX_SIZE, or beyond what the locales have phrases for.
+        ValueError: an unknown task or locale; the same locale twice; locales for a task other than translation; a size
+            below MIN_SIZE or above MAX_SIZE, or more rows than the locales have phrases for.
     """
     if task not in TASKS:
         raise ValueError(f"Unknown task {task!r}: choose one of {', '.join(TASKS)}.")

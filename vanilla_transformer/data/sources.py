@@ -28,10 +28,10 @@ Rows: TypeAlias = Dataset | IterableDataset
 
 @dataclass
 class DataArguments:
-    """Options of the data: where they come from, what their columns are called, and how many are used.
+    """Options of the data: where they come from, what their columns are called, and how many rows are used.
 
     Raises:
-        ValueError: options that exclude each other, or a number out of its range.
+        ValueError: options that exclude each other, or a number that is out of range.
     """
 
     dataset: str = field(

@@ -106,7 +106,7 @@ def load_splits(args: DataArguments, task: str, known_classes: set | None = None
     Classes are texts or whole numbers, as in the data; or their names, where a data set has names for its numbers.
 
     Raises:
-        ValueError: whatever of the data the task cannot work with; the message names file and row.
+        ValueError: data that the task cannot use; the message names the file and the row.
         FileNotFoundError: a local file is missing.
     """
     streams = task in ("language_modeling", "translation")
@@ -145,7 +145,7 @@ def load_splits(args: DataArguments, task: str, known_classes: set | None = None
 
 
 def texts_of(rows: Rows, task: str) -> Iterator[str]:
-    """All that a tokenizer has to read: each text of each row, tokens as a sentence with spaces between."""
+    """Everything that a tokenizer has to read: each text of each row, with tokens joined by spaces."""
     for row in each_row(rows):
         for name in TEXT_COLUMNS[task]:
             yield " ".join(as_list(row[name]))

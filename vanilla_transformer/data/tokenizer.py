@@ -102,13 +102,13 @@ def train_tokenizer(
     vocab_size: int = 8000,
     lowercase: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on `texts`, the same one each time.
+    """Train a tokenizer on `texts`; the same texts always give the same tokenizer.
 
     Args:
         template: the family of models that will read its output, a key of `TEMPLATES`. "encoder" has <mask>, and
             "causal" pads on the left.
         kind: "byte_bpe" (byte-level byte pair encoding) or "character".
-        vocab_size: most tokens that it may have; few texts give fewer.
+        vocab_size: the largest number of tokens; a small corpus gives fewer.
         lowercase: lower-case every text. Decoding then gives the lower-cased text.
 
     Raises:

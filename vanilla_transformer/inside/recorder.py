@@ -53,9 +53,9 @@ class Step:
         equation: how it is made, in the paper's symbols, as plain text.
         tensor: the result, on the CPU.
         axes: what each dimension of `tensor` counts, such as ("batch", "queries", "keys").
-        source: the line of code that makes it, such as "modeling_vanilla_transformer.py:147".
-        matrices: name -> learned matrix (inputs, outputs) or bias (outputs,) of the equation, such as W_Q, of one head
-            where the step is that of one head.
+        source: the line of code that computes it, such as "modeling_vanilla_transformer.py:147".
+        matrices: name -> learned matrix (inputs, outputs) or bias (outputs,) in the equation, such as W_Q; those of
+            one head if the step belongs to one head.
     """
 
     part: str
@@ -348,7 +348,8 @@ def record(
     While it runs, the model's attention is "recorded", which computes the same as "eager".
 
     Args:
-        inputs: what the model's `forward` takes. For the encoder of an encoder-decoder, its inputs are enough.
+        inputs: arguments of the model's `forward`. For the encoder of an encoder-decoder, those of the encoder
+            are enough.
         layer, head: which one, counted from 0. `head=None` keeps all heads, as an axis of the tensors.
         stack: "encoder" or "decoder"; by default the only one, or the encoder.
 

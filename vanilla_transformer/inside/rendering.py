@@ -150,7 +150,7 @@ def agreement(walk: Walk, step: Step) -> str:
 
 
 def print_walk(walk: Walk, precision: int, console: Console | None = None) -> None:
-    """Print the steps as tables, with the words beside the rows, and what may come next."""
+    """Print the steps as tables, with the words beside the rows, and the likeliest next words."""
     console = Console() if console is None else console
     fitting = (console.width - 12) // (precision + 6)  # a number, its sign and the space around it
     max_columns = min(MAX_COLUMNS, max(4, fitting))
@@ -262,7 +262,7 @@ def walk_html(walk: Walk, precision: int) -> str:
 
 
 def page_html(walks: Sequence[Walk], precision: int) -> str:
-    """A whole page that needs no other file, of one walk or of several."""
+    """A self-contained web page of one or several walks."""
     body = "\n".join(walk_html(walk, precision) for walk in walks)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'

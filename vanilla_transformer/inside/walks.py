@@ -48,9 +48,9 @@ def walk_sentence(
     """The steps of one layer of a model on a sentence.
 
     Args:
-        text: the sentence; for a translator the source.
-        target: what its decoder reads; by default its own translation.
-        stack: "encoder" or "decoder"; by default what comes first.
+        text: the sentence; for a translator, the source.
+        target: what its decoder reads; by default, its own translation.
+        stack: "encoder" or "decoder"; by default, the first one that the model has.
         layer, head: which one, counted from 0.
 
     Raises:

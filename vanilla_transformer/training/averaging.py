@@ -39,7 +39,7 @@ def average_checkpoints(folders: list[Path]) -> dict[str, torch.Tensor]:
     """The mean of the weights of several checkpoints of one model, computed in float32.
 
     Raises:
-        ValueError: no checkpoint, or two that differ in a name or shape.
+        ValueError: there is no checkpoint, or two of them differ in a name or a shape.
     """
     if not folders:
         raise ValueError("There is no checkpoint to average.")

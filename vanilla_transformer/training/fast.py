@@ -42,14 +42,14 @@ def make_fast(
     quick_dropout: bool = True,
     onednn: bool = True,
 ) -> PreTrainedModel:
-    """Switch on the fast forms of `model`, one of this project's, and return it.
+    """Switch on everything that makes training `model`, one of this project's, faster; return the model.
 
     Args:
         packing: leave padding out of all layers: `attn_implementation="packed_sdpa"`.
-        loss_chunk_size: while training with labels, compute logits and loss for this many positions at a time, and
-            give no logits. 0: all at once. Only models that predict tokens have it.
+        loss_chunk_size: in training with labels, compute logits and loss for this many positions at a time, and
+            return no logits. 0: all at once. Applies only to models that predict tokens.
         quick_dropout: on a CPU, draw dropout's random numbers four at a time.
-        onednn: large float32 products by oneDNN, where `onednn_is_faster()` says that this processor gains by it.
+        onednn: compute large float32 products with oneDNN, if `onednn_is_faster()` on this processor.
 
     Raises:
         ValueError: `loss_chunk_size` is negative.

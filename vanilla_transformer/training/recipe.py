@@ -79,11 +79,11 @@ require_private_names(Trainer, *PRIVATE_NAMES)
 
 @dataclass
 class RecipeArguments(Seq2SeqTrainingArguments):
-    """The library's training arguments with the paper's values as defaults, and what the paper has beyond them.
+    """The library's training arguments with the paper's values as defaults, and options for what only the paper has.
 
     Raises:
-        ValueError: a schedule of the library without its learning rate, or the paper's with one; label smoothing by
-            the Trainer; a mean of checkpoints in the place of the best one.
+        ValueError: one of the library's schedules without a learning rate, or the paper's with one; label smoothing by
+            the Trainer; a mean of checkpoints instead of the best one.
     """
 
     output_dir: str = field(default="runs/model", metadata={"help": "Folder for checkpoints and the final model."})

@@ -2,7 +2,7 @@
 
 
 class PaperSchedule:
-    """Section 5.3, Equation 3, of a step counted from 1. The scheduler of PyTorch counts from 0."""
+    """The learning rate of section 5.3, Equation 3, whose steps count from 1; PyTorch's schedulers count from 0."""
 
     def __init__(self, d_model: int, warmup_steps: int):
         self.d_model, self.warmup_steps = d_model, warmup_steps
