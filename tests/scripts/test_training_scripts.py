@@ -17,6 +17,7 @@ import train_question_answering
 import train_tagger
 import train_translation
 import translate
+from fresh_process import run_fresh
 from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
 from vanilla_transformer.data.phrasebook import phrasebook
 
@@ -167,3 +168,31 @@ def test_a_compiled_model_learns_as_well(tmp_path):
     script, task, options, learned = TASKS["classifier"]
     given = [*write_rows(task, tmp_path), *SMALL, *options, "--torch_compile", "true"]
     assert learned(script.main([*given, "--output_dir", str(tmp_path / "run")])["validation"])
+
+
+UNDER_WATCH = """
+import socket
+from pathlib import Path
+asked = []
+def refuse(*address, **options):
+    asked.append(str(address))
+    raise OSError("no network here")
+socket.getaddrinfo = refuse
+socket.socket.connect = lambda self, address: refuse(address)
+from vanilla_transformer.commands import evaluate, translate
+from vanilla_transformer.tasks import TRANSLATION
+from vanilla_transformer.training.run import run
+run(TRANSLATION, [*arguments, "--output_dir", "model"])
+run(TRANSLATION, [*arguments, "--output_dir", "further", "--model_name_or_path", "model"])
+evaluate.main(["--model", "further", "--test_file", "rows.jsonl"])
+Path("lines.txt").write_text("3 miles")
+translate.main(["--model", "further", "--input", "lines.txt", "--output", "translated.txt"])
+print(json.dumps(asked))
+"""
+
+
+def test_training_scoring_and_translating_ask_nobody_over_the_network(tmp_path):
+    model = ["--encoder_layers", "1", "--decoder_layers", "1", "--num_beams", "1"]
+    steps = ["--tokens_per_batch", "200", "--max_steps", "2", "--save_strategy", "steps", "--save_steps", "1"]
+    arguments = [*write_rows("translation", tmp_path), *SMALL, *model, *steps]
+    assert run_fresh(UNDER_WATCH, tmp_path, *arguments, installed=True) == []
