@@ -201,6 +201,7 @@ def test_checkpoints_without_training_state_are_averaged_and_not_resumed(tmp_pat
         ({"seed": 1}, "seed is 1, and was 42"),
         ({"per_device_train_batch_size": 4}, "per_device_train_batch_size is 4, and was 8"),
         ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps x processes is 2, and was 1"),
+        ({"muon": True}, "muon is True, and was False"),
     ],
 )
 def test_other_options_than_the_checkpoints_are_refused_by_name(options, message, tmp_path):

@@ -312,6 +312,7 @@ class PaperRecipe(Mixin):
             "training data's hash": digest(self.train_dataset),
             "seed": args.seed,
             "data_seed": args.data_seed,
+            "muon": args.muon,
             **batch,
         }
 
