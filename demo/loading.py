@@ -157,7 +157,9 @@ def refusal(message: str) -> gr.Error:
 
 
 def check_text(text: str | None, purpose: str) -> str:
-    """The text without space around it; in plain words what is wrong, if it is empty or too long."""
+    """The text without space around it; in plain words what is wrong, if it is none, empty or too long."""
+    if not isinstance(text, str | None):  # the page gives texts alone, a program may give anything
+        raise refusal(f"A text is needed {purpose}, not {text!r:.50}.")
     text = (text or "").strip()
     if not text:
         raise refusal(f"Please type something {purpose}.")
@@ -168,7 +170,7 @@ def check_text(text: str | None, purpose: str) -> str:
 
 def check_number(name: str, number: float | None, least: float, most: float) -> None:
     """Say in plain words that a number is none, or outside its limits."""
-    if number is None or not least <= number <= most:  # nor is NaN between them
+    if not isinstance(number, int | float) or not least <= number <= most:  # nor is NaN between them
         raise refusal(f"{name} has to be a number from {least} to {most}, not {number}.")
 
 

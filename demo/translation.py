@@ -143,7 +143,7 @@ class Translator:
     def step_to(self, text: str, translation: str, step: int) -> tuple[list[tuple], dict[str, float]]:
         """What is written before a step, counted from 1, and at it; the most likely tokens with probabilities."""
         seen = self.forward(text, translation)
-        if step is None or not 1 <= step <= len(seen.target):
+        if not isinstance(step, int) or not 1 <= step <= len(seen.target):
             raise refusal(f"This translation has the steps 1 to {len(seen.target)}.")
         before, following = (
             self.loaded.tokenizer.decode(ids) for ids in (seen.target[: step - 1], seen.target[step - 1 : step])

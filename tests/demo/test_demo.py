@@ -158,6 +158,19 @@ def test_bad_input_is_answered_in_plain_words(client, text, message):
             client.predict(*arguments, api_name=name)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "endpoint", "message"),
+    [
+        (("one two", "dos", "two"), "/decoding_step", "has the steps 1 to"),
+        ((7, None), "/next_tokens", "A text is needed to go on from, not 7"),
+        ((0, ["one"], None, None), "/explore", r"A text is needed to explore, not \['one'\]"),
+    ],
+)
+def test_what_a_program_gives_in_another_type_is_answered_in_plain_words(client, arguments, endpoint, message):
+    with pytest.raises(Exception, match=message):
+        client.predict(*arguments, api_name=endpoint)
+
+
 def test_a_number_is_that_of_the_model(client, folders):
     value, mattered, _ = client.predict(TEXT, api_name="/regress")
     loaded = load(folders["regressor"])
