@@ -363,14 +363,18 @@ def test_sigterm_within_an_epoch_does_not_do_what_is_due_at_its_end(tmp_path):
 
 @pytest.mark.slow
 def test_the_quickstart_goes_on_after_ctrl_c(tmp_path):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background of a shell ignores it
     command = [sys.executable, str(ROOT / "scripts/quickstart.py"), "--output_dir", str(tmp_path / "run")]
     for step in (100, 200):
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        log = tmp_path / f"log-{step}"
+        with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
             deadline = time.monotonic() + 500
             while not (tmp_path / "run" / f"checkpoint-{step}" / "trainer_state.json").exists():
-                assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+                if process.poll() is not None or time.monotonic() > deadline:
+                    process.kill()
+                    pytest.fail(log.read_text())
                 time.sleep(0.1)
             process.send_signal(signal.SIGINT)
-            process.communicate()
+            assert process.wait(60) == 130
     state = json.loads((tmp_path / "run" / "checkpoint-200" / "trainer_state.json").read_text())
     assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == [50, 100, 150, 200]
