@@ -118,13 +118,10 @@ def train_tokenizer(
     for option, value, known in (("template", template, TEMPLATES), ("kind", kind, KINDS)):
         if value not in known:
             raise ValueError(f"{option}={value!r} is not known: choose one of {', '.join(known)}.")
-    names = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
-    if template == "encoder":
-        names |= {"mask_token": MASK, "cls_token": BOS, "sep_token": EOS}
     # <mask> stands for a word with the space before it, which is a part of the word's token.
     special_tokens = [
         AddedToken(token, lstrip=token == MASK and kind == "byte_bpe", normalized=False, special=True)
-        for token in dict.fromkeys(names.values())
+        for token in dict.fromkeys(special_names(template).values())
     ]
     smallest = len(special_tokens) + BYTES
     if vocab_size < smallest:
@@ -144,10 +141,20 @@ def train_tokenizer(
     # Offsets leave out the space that begins a token, so that those of an answer are the answer.
     trimmed = [processors.ByteLevel(add_prefix_space=False, trim_offsets=True)] if kind == "byte_bpe" else []
     tokenizer.post_processor = processors.Sequence([*trimmed, completed])
+    return in_library(tokenizer, template)
 
+
+def special_names(template: str) -> dict[str, str]:
+    """What the library calls the special tokens."""
+    names = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
+    return names | ({"mask_token": MASK, "cls_token": BOS, "sep_token": EOS} if template == "encoder" else {})
+
+
+def in_library(tokenizer: Tokenizer, template: str) -> PreTrainedTokenizerFast:
+    """A tokenizer that was trained for a template, as the library has it."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        **names,
+        **special_names(template),
         padding_side="left" if template == "causal" else "right",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,

@@ -10,9 +10,10 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
-from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.sources import DataArguments, Rows
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import KINDS, train_tokenizer
+from vanilla_transformer.data.tokenizer_cache import trained_once
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import complete_checkpoints, last_checkpoint, was_interrupted
 from vanilla_transformer.training.folder_lock import sole_run
@@ -70,13 +71,14 @@ def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArgu
 
 
 def make_tokenizer(
-    args: TokenizerArguments, model_name_or_path: str | None, texts: Iterable[str], template: str
+    args: TokenizerArguments, model_name_or_path: str | None, rows: Rows, kind: str, template: str
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that was asked for, else the one of the checkpoint, else one trained on `texts`."""
+    """The tokenizer that was asked for, else the one of the checkpoint, else one trained on `rows` for this `kind`."""
     name = args.tokenizer_name_or_path or model_name_or_path
     if name is not None:
         return AutoTokenizer.from_pretrained(name)
-    return args.train(texts, template)
+    options = (kind, args.vocab_size, args.tokenizer_kind, args.lowercase)
+    return trained_once(lambda: args.train(texts_of(rows, kind), template), rows, template, *options)
 
 
 def made_once(make: Callable[[], Any]) -> Any:
@@ -139,8 +141,9 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
         kind = task.data_for(training)
         with training.main_process_first(desc="reading the data"):  # the others find them read
             splits = load_splits(data, kind)
-        texts = texts_of(splits["train"], kind)
-        tokenizer = made_once(lambda: make_tokenizer(tokenizing, options.model_name_or_path, texts, task.template))
+        tokenizer = made_once(
+            lambda: make_tokenizer(tokenizing, options.model_name_or_path, splits["train"], kind, task.template)
+        )
         fields = task.config_fields(options, training, splits["train"])
         model = make_model(task.model_class, options, tokenizer, **fields)
         task.prepare(model, training)
