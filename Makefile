@@ -46,7 +46,7 @@ test-slow: install
 	$(BIN)/python -m pytest -m slow --durations=15
 
 test-gpu: install
-	CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES-0} $(BIN)/python -m pytest -m gpu -rs --durations=15
+	CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES-0} $(BIN)/python -m pytest tests/gpu -m gpu -rs --durations=15
 
 lint: install
 	$(BIN)/ruff check .
