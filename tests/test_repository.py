@@ -1,5 +1,6 @@
 """What surrounds the code holds: workflows, forms and hooks are valid, versions that stand in two places are equal."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -126,6 +127,18 @@ def test_a_release_wants_a_tag_that_names_the_version(tag, released, tmp_path):
 def test_the_releases_that_errors_call_known_to_work_are_those_of_the_constraints():
     tested = pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     assert {name: tested[name].rpartition(".")[0] for name in KNOWN_TO_WORK} == KNOWN_TO_WORK
+
+
+def test_a_release_shows_the_readme_without_metadata_and_with_links_that_lead_there_from_elsewhere(tmp_path):
+    page = Path(shutil.copy(ROOT / "README.md", tmp_path))
+    commands = step("release.yml", "PyPI shows the README without the Hub's metadata, and with whole links")
+    environment = {"GITHUB_REPOSITORY": "user/name", "GITHUB_REF_NAME": "v1.0.0", "PATH": os.environ["PATH"]}
+    subprocess.run(["/bin/bash", "-ec", commands], cwd=tmp_path, env=environment, check=True)
+    text = page.read_text(encoding="utf-8")
+    assert text.lstrip().startswith("# Vanilla Transformer\n") and "model-index" not in text
+    links = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
+    assert len(links) > 20 and all(link.startswith("https://") for link in links)
+    assert "https://github.com/user/name/blob/v1.0.0/docs/walkthrough.md" in links
 
 
 def test_pre_commit_uses_the_ruff_of_the_constraints():
