@@ -26,7 +26,7 @@ if folder is None:
 
     folder = shipped_model("en-es")
 model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
-sentences = ["I like to travel.", "three miles"]
+sentences = ["I like to travel.", "My brother lives in a small house."]
 print(translate(sentences, model, tokenizer))
 
 
@@ -78,7 +78,8 @@ assert bytes_each is not None and 1.9 < bytes_each < 6, "4 in float32 or 2 in bf
 # ## 3. To other runtimes
 #
 # [CTranslate2](https://opennmt.net/CTranslate2/) translates several times faster on CPUs, with 8-bit weights if you like. ONNX
-# can be read by almost everything. Both need the extra `export`: `pip install "vanilla-transformer[export]"`.
+# can be read by almost everything. Both need the extra `export`: `pip install "vanilla-transformer[export]"`. The cells below do
+# nothing without it.
 
 # %%
 import importlib.util
@@ -96,6 +97,23 @@ if exported.exists():
     batch = [tokenizer.convert_ids_to_tokens(tokenizer(sentence)["input_ids"]) for sentence in sentences]
     for result in translator.translate_batch(batch, beam_size=1, max_decoding_length=20):
         print(tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0]), skip_special_tokens=True))
+
+# %% [markdown]
+# The translations are the same as above. As ONNX, a translator has one graph for the encoder and one for the decoder, which takes
+# the keys and values of earlier steps and returns them with those of the new step.
+
+# %%
+graphs = Path("exported-onnx")
+if importlib.util.find_spec("onnxscript") and not graphs.exists():
+    command("export", "--source", str(folder), "--output", str(graphs), "--to", "onnx")
+
+# %%
+if graphs.exists():
+    import onnxruntime
+
+    for file in sorted(graphs.glob("*.onnx")):
+        inputs = [wanted.name for wanted in onnxruntime.InferenceSession(file).get_inputs()]
+        print(f"{file.name} takes {', '.join(inputs[:4])} ({len(inputs)} inputs)")
 
 # %% [markdown]
 # ## 4. Fewer bits per number

@@ -220,9 +220,9 @@ MASK_STEPS = tuple(("self-attention", name) for name in ("scaled scores", "mask"
 EXAMPLES = {
     "today": WorkedExample(
         title="Today is sunday: multi-head attention and its residual, number by number",
-        note="The source ends at the residual connection. What it leaves out, layer norm and feed-forward network, "
-        "follows with weights of ours, that were not trained. It has no positions. Of head 2 it prints the outcome "
-        "alone, so only that is shown here.",
+        note="The source stops at the residual connection. The steps that it leaves out, layer norm and feed-forward "
+        "network, follow with untrained weights of ours. It uses no positions. Of head 2 it prints only the result, "
+        "so only that is shown here.",
         sentences=["Today is sunday".split()],
         build=today_model,
         steps=(("embedding", "embeddings"), *(("self-attention", name) for name in ATTENTION_STEPS)),
@@ -234,8 +234,8 @@ EXAMPLES = {
     ),
     "midwinter": WorkedExample(
         title="in the bleak midwinter: an encoder layer in seven steps",
-        note="Only the scaled scores and the weights are the source's numbers, which it prints in full. Of vectors "
-        "and matrices it prints the edges; all others here are made up so that they give these scores. It has no "
+        note="Only the scaled scores and the weights are the source's numbers; it prints them in full. Of its vectors "
+        "and matrices it prints only the edges, so those here are made up to give the same scores. It uses no "
         "positions and no W_O.",
         sentences=["in the bleak midwinter".split()],
         build=midwinter_model,
@@ -263,14 +263,14 @@ EXAMPLES = {
     ),
     "causal-mask": WorkedExample(
         title="orange is my favorite fruit . : a position sees itself and those before it",
-        note="The numbers are those of a small model that was not trained; the mask is any decoder's.",
+        note="The numbers come from a small, untrained model; the mask is the same in any decoder.",
         sentences=["orange is my favorite fruit .".split()],
         build=causal_model,
         steps=MASK_STEPS,
     ),
     "padding-mask": WorkedExample(
         title="three sentences of 5, 4 and 3 tokens: nobody attends to padding",
-        note="The numbers are those of a small model that was not trained; the mask is any encoder's.",
+        note="The numbers come from a small, untrained model; the mask is the same in any encoder.",
         sentences=["orange is my favorite fruit".split(), "so are ripe pears".split(), "and sweet plums".split()],
         build=padding_model,
         steps=MASK_STEPS,
@@ -319,7 +319,7 @@ def own_example(file: str) -> WorkedExample:
 
     return WorkedExample(
         title=f"The numbers of {file}: {'multi-head' if heads > 1 else 'single-head'} attention",
-        note="X, W_Q, W_K, W_V and W_O are as given; all else is computed from them.",
+        note="X, W_Q, W_K, W_V and W_O are as given; everything else is computed from them.",
         sentences=[[str(word) for word in words]],
         build=build,
         steps=(("embedding", "embeddings"), *(("self-attention", name) for name in ATTENTION_STEPS)),
