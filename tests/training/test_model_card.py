@@ -49,7 +49,7 @@ def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(
     write_model_card(tmp_path, encoder_decoder(), RecipeArguments(str(tmp_path), use_cpu=True), TrainerState(), facts)
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.language == ["pt", "en"]
-    assert "## Limits\n\nIt knows what its training data had" in card.text
+    assert "## Limits\n\nIt knows only what was in its training data" in card.text
     for unnamed in (DataArguments(train_file=["a.jsonl"]), DataArguments(dataset="user/name")):
         assert unnamed.languages("translation") is None
 

@@ -56,14 +56,14 @@ TEMPLATE = """\
 # {{ name }}
 
 A Transformer of the paper [Attention Is All You Need](https://arxiv.org/abs/1706.03762), {{ architecture }} with
-{{ parameters }} parameters, trained from the `vanilla-transformer` code, which lies in this folder.
+{{ parameters }} parameters, trained with the `vanilla-transformer` code in this folder.
 
 ## Use
 
 ```python
 from transformers import {{ imports }}
 
-folder = "{{ name }}"  # or wherever this folder lies
+folder = "{{ name }}"  # the path of this folder
 {{ usage }}
 ```
 
@@ -71,8 +71,8 @@ The code in this folder needs transformers {{ oldest }} or newer.
 
 ## Limits
 
-It knows what its training data had; of other texts its output says little. Nobody has checked what it answers, which
-can be wrong, and can repeat what is in the data.
+It knows only what was in its training data; on other texts its output means little. Nobody has checked its answers:
+they can be wrong, and can repeat parts of the data.
 
 ## Results
 
@@ -86,8 +86,8 @@ Data: {{ data }}
 
 {{ hyper_parameters }}
 {% if label_smoothing %}
-The config keeps `label_smoothing={{ label_smoothing }}` (section 5.4 of the paper): whoever trains this model further
-has a smoothed loss too, unless they set `model.config.label_smoothing = 0`.
+The config keeps `label_smoothing={{ label_smoothing }}` (section 5.4 of the paper): if you train this model further,
+your loss is smoothed too, unless you set `model.config.label_smoothing = 0`.
 {% endif %}
 """
 
