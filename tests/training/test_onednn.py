@@ -93,6 +93,14 @@ def test_a_compiler_and_an_export_see_the_plain_projection(onednn):
         torch.testing.assert_close(form(x), layer(x), rtol=1e-5, atol=1e-5)
 
 
+def test_a_compiler_makes_one_graph_of_a_fast_projection_on_any_processor():
+    """What processor it is must not be asked for where a compiler looks on, which cannot follow that."""
+    torch.manual_seed(0)
+    layer, x = make_fast_linear(nn.Linear(256, 256)), torch.randn(64, 256)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), x @ layer.weight.T + layer.bias, rtol=1e-5, atol=1e-5)
+
+
 def test_a_model_learns_the_same(onednn):
     """Through all projections, the output layer in chunks included."""
     torch.manual_seed(0)

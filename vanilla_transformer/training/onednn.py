@@ -49,9 +49,9 @@ def onednn_is_faster() -> bool:
 def belongs_to_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether x (..., rows, inputs) W^T is a large float32 product, computed here and now with plain tensors."""
     return (
-        onednn_is_faster()
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()  # first: a compiler cannot follow what comes after
         and not torch.jit.is_tracing()
+        and onednn_is_faster()
         and type(x) in PLAIN
         and type(weight) in PLAIN
         and x.dim() > 1
