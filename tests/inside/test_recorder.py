@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -329,3 +330,22 @@ def test_self_attention_is_not_linear_in_its_input():
     with torch.no_grad():
         once, twice = (attention(x, x, None)[0] for x in (states, 2 * states))
     assert (twice - 2 * once).abs().max() > 0.1
+
+
+def test_what_other_threads_run_in_the_same_modules_meanwhile_is_not_recorded():
+    model = encoder_decoder()
+    inputs, others = inputs_of(model), {"input_ids": tokens(1, 7), "decoder_input_ids": tokens(1, 6)}
+    expected = record(model, inputs, 1, stack="decoder")
+    began = []
+
+    def interrupt(*_):
+        if not began:
+            began.append(Thread(target=model, kwargs=others))
+            began[0].start()
+            began[0].join()
+
+    model.base_model.decoder.layers[1].feed_forward.register_forward_hook(interrupt)
+    found = record(model, inputs, 1, stack="decoder")
+    assert began and [step.name for step in found] == [step.name for step in expected]
+    for step, before in zip(found, expected, strict=True):
+        torch.testing.assert_close(step.tensor, before.tensor, rtol=0, atol=0)

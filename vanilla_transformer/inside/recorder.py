@@ -126,6 +126,10 @@ class Recorder(TorchFunctionMode):
         self.operations.append(Operation(function.__name__, result, self.running_line()))
         return result
 
+    def is_running(self) -> bool:
+        """Whether this is the recorder's own pass: other threads may run the same modules meanwhile."""
+        return RECORDING.get() is self
+
     def running_line(self) -> str:
         """The line of the model's code that is running, as "file:line"; "" where none is."""
         code = type(self.layer).__module__  # of a model with remote code, the copy of its own
@@ -142,6 +146,8 @@ class Recorder(TorchFunctionMode):
         self, part: str, result: Result, tensor: Tensor, source: str | None = None, matrices: Matrices | None = None
     ) -> None:
         """Record a result of the line `source`; by default, of the line that is running."""
+        if not self.is_running():
+            return
         axes = result.axes
         if "heads" in axes and self.head is not None:
             tensor = tensor.select(axes.index("heads"), self.head)
@@ -178,7 +184,7 @@ class Recorder(TorchFunctionMode):
     def watch_all(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
         """Watch every part of the layer; the handles take the hooks off again."""
         # The encoder may share modules with the decoder and come first.
-        yield self.stack.register_forward_pre_hook(lambda *_: self.steps.clear())
+        yield self.stack.register_forward_pre_hook(lambda *_: self.steps.clear() if self.is_running() else None)
         yield from self.watch_embedding()
         for name, part in ATTENTIONS.items():
             if hasattr(self.layer, name):
@@ -206,7 +212,9 @@ class Recorder(TorchFunctionMode):
             yield from self.watch(attention.k_proj, part, Result("encoder output", "Z", ("batch", "keys", "d_model")))
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
             yield projection.register_forward_hook(
-                lambda module, *_: self.projected_at.update({module: self.running_line()})
+                lambda module, *_: (
+                    self.projected_at.update({module: self.running_line()}) if self.is_running() else None
+                )
             )
         heads = Result("concatenation", "C = Concat(head_1, ..., head_h)", ("batch", "length", "h · d_v"))
         mixed = Result("output projection", "C W_O")
