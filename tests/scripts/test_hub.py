@@ -384,6 +384,7 @@ def test_the_demo_becomes_a_space_that_names_its_models(hub, tmp_path):
     for name, text in {"README.md": SPACE_CARD, "app.py": "import gradio\n", "requirements.txt": "torch\n"}.items():
         (demo / name).write_text(text)
     (demo / "assets/page.css").write_text("")
+    (demo / "assets/thumbnail.png").write_bytes(b"picture")
     for private in ("notes.txt", "credentials.json", ".env", "flagged/log.json", "data/private.json", "venv/lib/x.py"):
         (demo / private).parent.mkdir(parents=True, exist_ok=True)
         (demo / private).write_text("not for a Space")
@@ -392,12 +393,13 @@ def test_the_demo_becomes_a_space_that_names_its_models(hub, tmp_path):
     space = hub.repos["spaces", "user/demo"]
     names = set(space.files("main"))
     library = {name for name in names if name.startswith("vanilla_transformer/") or name in ROOT_MODULES}
-    assert names - library == {"README.md", "app.py", "requirements.txt", "assets/page.css"}
+    assert names - library == {"README.md", "app.py", "requirements.txt", "assets/page.css", "assets/thumbnail.png"}
     assert library >= ROOT_MODULES and "vanilla_transformer/inside/recorder.py" in library
     assert (space.sdk, space.private, space.variables) == ("gradio", True, {"MODEL_ID": "user/one user/two"})
     card = ModelCard(space.files("main")["README.md"].decode())
     for field in ("models", "preload_from_hub"):
         assert card.data.to_dict()[field] == ["user/one", "user/two"]
+    assert card.data.to_dict()["thumbnail"].endswith("/spaces/user/demo/resolve/main/assets/thumbnail.png")
     assert card.text.strip() == "# Demo"
     assert (demo / "README.md").read_text() == SPACE_CARD
 

@@ -38,6 +38,7 @@ LIBRARY_FILES = (
     *(f"vanilla_transformer/**/{name}" for name in ("*.py", "*.css", "*.js", "py.typed")),
 )
 SPACE_FILES = ("README.md", "requirements.txt", "packages.txt", "*.py", "assets/*.css", "assets/*.js", "assets/*.png")
+THUMBNAIL = "assets/thumbnail.png"
 CHECKPOINT_FILES = tuple(f"checkpoints/*/{name}" for name in MODEL_FILES)
 # Of this repository goes what somebody can use who has it from the Hub alone; the tests stay with its history.
 REPO_FILES = (
@@ -203,6 +204,8 @@ def push(args: argparse.Namespace, files: dict[str, Path], card: RepoCard) -> st
         api.add_space_variable(repo_id, "MODEL_ID", " ".join(args.models))
     contents: dict[str, str | bytes] = {name: str(path) for name, path in files.items()}
     if args.space:
+        if THUMBNAIL in files:  # which a link to the Space shows
+            card.data["thumbnail"] = f"{api.endpoint}/spaces/{repo_id}/resolve/{args.revision}/{THUMBNAIL}"
         contents["README.md"] = str(card).encode()
     commit = api.create_commit(
         repo_id,
