@@ -1,7 +1,8 @@
-"""Try saved models in the browser, each in the tab for its task.
+"""Try saved models in the browser: the explorer asks them all, and each has endpoints for programs.
 
     python demo/app.py
     python demo/app.py --model runs/quickstart-en-es runs/phrasebook-classifier
+    python demo/app.py --run runs/quickstart-en-es  # draws how a training goes
 
 The models come from folders or the Hub; without --model, the app shows those in checkpoints, which come with this
 project. Code beside the weights runs only if it is this project's own, word for word, or with --trust_remote_code: it
@@ -13,7 +14,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gradio as gr
 
@@ -21,19 +22,21 @@ from continue_text import generate_tab
 from explorer import explore_tab
 from inside import inside_tab
 from loading import Loaded, load
-from translation import translate_tab
-from understand import answer_tab, classify_tab, fill_tab, is_regression, tag_tab
+from training_runs import Runs
+from translation import offer_translations
+from understand import offer_answers, offer_classes, offer_tags, offer_words
 from vanilla_transformer.loading import shipped_models
 
 
-TABS: dict[str, tuple[str, Callable[[Loaded], None]]] = {
-    "ForConditionalGeneration": ("Translate", translate_tab),
-    "ForSequenceClassification": ("Classify", classify_tab),
-    "ForTokenClassification": ("Tag", tag_tab),
-    "ForQuestionAnswering": ("Answer", answer_tab),
-    "ForCausalLM": ("Generate", generate_tab),
-    "ForMaskedLM": ("Fill in the blank", fill_tab),
+# What there is of a model besides the explorer: its endpoints; of a language model a tab too, in which it writes on.
+OFFERS: dict[str, Callable[[Loaded], None]] = {
+    "ForConditionalGeneration": offer_translations,
+    "ForSequenceClassification": offer_classes,
+    "ForTokenClassification": offer_tags,
+    "ForQuestionAnswering": offer_answers,
+    "ForMaskedLM": offer_words,
 }
+SESSIONS = 100  # that are remembered
 WAITING = 32  # visitors at each endpoint; who comes then is told when to come again
 
 # Heat maps keep their size on a narrow screen, where one moves them sideways, which a bar that is always there and a
@@ -57,6 +60,8 @@ STYLE = """
 }
 .tokens .token { box-shadow: inset 0 -2px var(--border-color-primary); margin-right: 3px }
 """
+
+THEME = gr.themes.Default(primary_hue="blue")  # of the explorer
 
 # What a link to the page shows elsewhere.
 ABOUT = "The Transformer of Attention Is All You Need: translate, classify, generate, and see what it does inside."
@@ -82,27 +87,29 @@ def load_all(models: tuple[str, ...], trust_remote_code: bool, engine: str) -> l
     return loaded
 
 
-def titles(models: list[Loaded]) -> list[str]:
-    """The names of the tabs: of the task, and where several do the same, of the model too."""
-    tasks = ["Estimate" if is_regression(model) else TABS[model.head][0] for model in models]
-    named = [
-        f"{task}: {model.name}" if tasks.count(task) > 1 else task for task, model in zip(tasks, models, strict=True)
-    ]
+def distinct(names: list[str]) -> list[str]:
+    """The names, the second of those that are the same with a 2, and so on."""
     seen: Counter[str] = Counter()
-    for i, name in enumerate(named):
+    found = []
+    for name in names:
         seen[name] += 1
-        if seen[name] > 1:
-            named[i] += f" ({seen[name]})"
-    return named
+        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    return found
 
 
-def build(*models: str, trust_remote_code: bool = False, engine: str = "pytorch", note: str = "") -> gr.Blocks:
+def build(
+    *models: str, runs: Sequence[str] = (), trust_remote_code: bool = False, engine: str = "pytorch", note: str = ""
+) -> gr.Blocks:
     """The app on some models; on none, it shows what needs none.
 
     Args:
+        runs: folders of training runs that can be looked at.
         note: what stands at the top of the page.
     """
     loaded = load_all(models, trust_remote_code, engine)
+    for model, name in zip(loaded, distinct([model.name for model in loaded]), strict=True):
+        model.name = name
+    writers = [model for model in loaded if model.head == "ForCausalLM"]
     with gr.Blocks(title="Vanilla Transformer", analytics_enabled=False) as app:
         gr.Markdown(
             "# Vanilla Transformer\nThe model of *Attention Is All You Need*, trained small. Look what it does."
@@ -110,12 +117,15 @@ def build(*models: str, trust_remote_code: bool = False, engine: str = "pytorch"
         if note:
             gr.Markdown(note)
         with gr.Tab("Explore"):
-            explore_tab(loaded)
-        for title, model in zip(titles(loaded), loaded, strict=True):
-            with gr.Tab(title):
-                TABS[model.head][1](model)
+            explore_tab(loaded, Runs(runs))
+        for writer in writers:
+            with gr.Tab("Generate" if len(writers) == 1 else f"Generate: {writer.name}"):
+                generate_tab(writer)
         with gr.Tab("Look inside"):
             inside_tab(loaded)
+        for model in loaded:
+            if model.head in OFFERS:
+                OFFERS[model.head](model)
         gr.api(tell_busy, api_name="busy", api_visibility="private", concurrency_limit=None)
     return app
 
@@ -159,7 +169,10 @@ def serve(app: gr.Blocks, **options) -> str:
     """
     app.queue(default_concurrency_limit=1, api_open=False)  # nobody gets round the queue
     limit_waiting(app)
-    return app.launch(show_error=False, max_file_size=0, run_history=False, css=STYLE, head=HEAD, **options)[1]
+    # Gradio keeps a copy of the whole page's settings for each session, of which none here holds anything.
+    limits = {"max_file_size": 0, "state_session_capacity": SESSIONS}
+    looks = {"theme": THEME, "css": STYLE, "head": HEAD}
+    return app.launch(show_error=False, run_history=False, **limits, **looks, **options)[1]
 
 
 NO_MODEL = (
@@ -171,6 +184,12 @@ NO_MODEL = (
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", help="Folders of models, or their names on the Hub.")
+    parser.add_argument(
+        "--run",
+        nargs="+",
+        default=[],
+        help="Folders of training runs, which Train draws as they go on.",
+    )
     parser.add_argument("--port", type=int, help="Of the address; else the first free one from 7860 on.")
     parser.add_argument(
         "--trust_remote_code",
@@ -187,7 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
     models = args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
     try:
         note = "" if models else NO_MODEL
-        page = build(*models, trust_remote_code=args.trust_remote_code, engine=args.engine, note=note)
+        page = build(*models, runs=args.run, trust_remote_code=args.trust_remote_code, engine=args.engine, note=note)
         serve(page, server_port=args.port)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))

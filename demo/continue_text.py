@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from loading import Loaded, check_number, check_text, refusal, token_name, warn_of_unknown_letters
-from reading import answer_with, check_length, cut, most_tokens
+from reading import check_length, most_tokens
+from vanilla_transformer.inside.readings import pieces_of
 
 
 MOST_TOKENS = 200
@@ -146,13 +147,16 @@ class Writer:
         """The most probable next tokens after the first characters of a text, by default after all of it."""
         return self.most_probable(self.ids(check_text(text, "to go on from")[:shown]))
 
+    def cut(self, text: str) -> list[tuple[str, list[int]]]:
+        return pieces_of(self.loaded.tokenizer, text)
+
     def pieces(self, text: str, chosen: int | None = None) -> list[tuple[str, str | None]]:
         """The text in tokens, of which one may be marked."""
-        return [(piece, "chosen" if i == chosen else None) for i, (piece, _) in enumerate(cut(self.loaded, text))]
+        return [(piece, "chosen" if i == chosen else None) for i, (piece, _) in enumerate(self.cut(text))]
 
     def before(self, text: str, event: gr.SelectData) -> tuple[list[tuple[str, str | None]], str, dict[str, float]]:
         """What the model could have said in the place of the piece that was clicked, and how probable that was."""
-        _, (first, *_) = cut(self.loaded, text)[event.index]
+        _, (first, *_) = self.cut(text)[event.index]
         if first == 0:
             raise refusal("Nothing stands before the first token. Please click a later one.")
         ids = self.ids(text)
@@ -196,7 +200,10 @@ def generate_tab(loaded: Loaded) -> None:
             told = gr.Textbox(label="The clicked token, its probability and rank", placeholder="No token is clicked.")
             probable = gr.Label(label="Most probable tokens there", num_top_classes=SHOWN)
     options = [new_tokens, temperature, top_k, top_p, seed]
-    running = answer_with(writer.generate, button, [text], examples, [result], "generate", options)
+    inputs = [text, *options]
+    asked = gr.on([button.click, text.submit], writer.generate, inputs, result, api_name="generate")
+    private = {"api_name": "generate_example", "api_visibility": "private"}
+    running = [asked, examples.load_input_event.success(writer.generate, inputs, result, **private)]
     for ended in (*running, stop.click(None, cancels=running)):
         ended.then(writer.pieces, result, pieces, api_visibility="private")
     pieces.select(writer.before, result, [pieces, told, probable], api_visibility="private")

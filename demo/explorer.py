@@ -14,6 +14,7 @@ from continue_text import EXAMPLES as TO_GO_ON
 from live_training import train_live
 from loading import Loaded, check_text, refusal
 from reading import check_length
+from training_runs import Runs
 from translation import EXAMPLES as TO_TRANSLATE
 from understand import TO_ANSWER, TO_CLASSIFY, TO_FILL, TO_REGRESS, TO_TAG, is_regression
 from vanilla_transformer.inside.explore import (
@@ -68,6 +69,9 @@ class Explored:
     def __init__(self, models: Sequence[Loaded]):
         self.models = models
         self.answers = lru_cache(REMEMBERED)(self.compute)
+        self.readings = lru_cache(REMEMBERED)(self.read)
+        self.worths = lru_cache(REMEMBERED)(self.weigh)
+        self.changes = lru_cache(REMEMBERED)(self.change)
 
     def loaded(self, model: int) -> Loaded:
         if model not in range(len(self.models)):
@@ -104,20 +108,21 @@ class Explored:
         with refusing():
             return json.loads(self.answers(*wish))
 
-    def reading(self, *wish: Any) -> Reading:
+    def read(self, model: int, *wish: Any) -> Reading:
         """The text as the model reads it, with its answer."""
-        model, *rest = self.check(*wish)
         loaded = self.loaded(model)
         with refusing():
-            return settled(loaded.model, loaded.tokenizer, *rest)[0]
+            return settled(loaded.model, loaded.tokenizer, *wish)[0]
 
     @torch.inference_mode()
+    def weigh(self, model: int, *wish: Any) -> str:
+        return json.dumps(described_effects(head_effects(self.loaded(model).model, self.readings(model, *wish))))
+
     def effects(
         self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
     ) -> list[dict[str, Any]]:
         """What each head is worth to the answer, the largest first."""
-        reading = self.reading(model, text, target, context)
-        return described_effects(head_effects(self.loaded(model).model, reading))
+        return json.loads(self.worths(*self.check(model, text, target, context)))
 
     @torch.inference_mode()
     def layer(
@@ -131,7 +136,14 @@ class Explored:
     ) -> list[dict[str, Any]]:
         """The steps of one layer with their equations, shapes, lines of code and first numbers."""
         with refusing():
-            return layer_values(self.loaded(model).model, self.reading(model, text, target, context), stack, layer)
+            reading = self.readings(*self.check(model, text, target, context))
+            return layer_values(self.loaded(model).model, reading, stack, layer)
+
+    def change(self, changes: str, model: int, text: str, *wish: Any) -> str:
+        loaded = self.loaded(model)
+        with refusing():
+            wanted, reading = changes_from(json.loads(changes)), self.readings(model, text, *wish)
+            return json.dumps(compare_data(loaded.model, loaded.tokenizer, text, wanted, *wish, reading))
 
     def changed(
         self,
@@ -142,18 +154,17 @@ class Explored:
         context: str | None = None,
     ) -> dict[str, Any]:
         """What the model says with parts of it switched off, and what it makes of its usual answer."""
-        number, text, own, context = self.check(model, text, target, context)
-        loaded = self.loaded(number)
-        with refusing():
-            return compare_data(loaded.model, loaded.tokenizer, text, changes_from(changes), own, context)
+        wish = self.check(model, text, target, context)
+        return json.loads(self.changes(json.dumps(changes, sort_keys=True), *wish))
 
 
-def explore_tab(models: Sequence[Loaded]) -> None:
+def explore_tab(models: Sequence[Loaded], runs: Runs) -> None:
     """The component, which draws by itself, and the endpoints that it asks."""
     explored = Explored(models)
     for name in ("explore", "effects", "layer", "changed"):
         api_name = name if name == "explore" else f"explore_{name}"
         gr.api(getattr(explored, name), api_name=api_name)
+    gr.api(runs.training_run, api_name="training_run")
     gr.api(train_live, api_name="train", concurrency_limit=TRAININGS)
     script, style = component_files()
     offered = [
@@ -163,6 +174,6 @@ def explore_tab(models: Sequence[Loaded]) -> None:
         html_template='<div class="explorer-place hosted"></div>',
         js_on_load=f"{script}\n{HOST.read_text(encoding='utf-8')}\n"
         f"mountExplorer(element.querySelector('.explorer-place'), "
-        f"{{style: {for_script(style)}, host: host({for_script(offered)})}});",
+        f"{{style: {for_script(style)}, host: host({for_script(offered)}, {for_script(runs.names)})}});",
         apply_default_css=False,
     )

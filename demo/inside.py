@@ -1,6 +1,6 @@
 """Look inside: positions, masks, one layer step by step, the learning rate and the parameters, each by the real code.
 
-No trained model is needed, but those that are loaded can be walked through, and their learned positions are shown.
+No trained model is needed, but the learned positions of those that are loaded are shown.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from modeling_vanilla_transformer import (
 )
 from vanilla_transformer.inside.recorder import find_stacks, record
 from vanilla_transformer.training.schedule import PaperSchedule
-from walk import example_walk, sentence_walk
+from walk import example_walk, offer_walks
 
 
 MOST_WORDS = 16
@@ -156,11 +156,10 @@ def inside_tab(models: Sequence[Loaded] = ()) -> None:
         masks_section()
     with gr.Accordion("One layer, step by step", open=False):
         example_walk()
-    if models:
-        with gr.Accordion("Your sentence, step by step", open=False):
-            sentence_walk(models)
     with gr.Accordion("Learning rate and parameters", open=False):
         training_section()
+    if models:
+        offer_walks(models)
 
 
 def positions_section(tables: dict[str, Tensor]) -> None:

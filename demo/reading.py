@@ -1,11 +1,12 @@
-"""A text as a model reads it: from the page, and cut into tokens, which may be more than it has positions for."""
+"""What a model has room for, and endpoints."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import gradio as gr
 from gradio.components import Component
-from gradio.events import Dependency
 
 from loading import Loaded, refusal
 
@@ -23,38 +24,18 @@ def check_length(loaded: Loaded, tokens: int, text: str = "this text") -> None:
         raise refusal(f"The model has learned {most} positions, and {text} has {tokens} tokens. Please shorten it.")
 
 
-def cut(loaded: Loaded, text: str) -> list[tuple[str, list[int]]]:
-    """The text as the model reads it: characters with the places of their tokens.
+def offer(respond: Callable, api_name: str, *forms: Component) -> None:
+    """Make an endpoint of a function, whose values are sent as such components send them; no page shows them."""
 
-    A character that takes several tokens comes once, with all of them.
-    """
-    encoded = loaded.tokenizer(text, return_offsets_mapping=True)
-    pieces: list[tuple[str, list[int]]] = []
-    begin = end = 0  # of the last piece in the text
-    for i, (start, stop) in enumerate(encoded["offset_mapping"]):
-        if encoded.sequence_ids()[i] is None:
-            pieces.append((loaded.tokenizer.decode([encoded["input_ids"][i]]), [i]))
-        elif start < end:
-            end = max(end, stop)
-            pieces[-1] = (text[begin:end], [*pieces[-1][1], i])
-        else:
-            begin, end = end, stop
-            pieces.append((text[begin:end], [i]))
-    return pieces
+    def sent(form: Component, value: Any) -> Any:
+        value = form.postprocess(value)
+        return value.model_dump() if hasattr(value, "model_dump") else value
 
+    @wraps(respond)
+    def respond_in_form(*args, **kwargs):
+        values = respond(*args, **kwargs)
+        values = values if isinstance(values, tuple) else (values,)
+        found = tuple(sent(form, value) for form, value in zip(forms, values, strict=True))
+        return found if len(found) > 1 else found[0]
 
-def answer_with(
-    respond: Callable,
-    button: gr.Button,
-    texts: Sequence[gr.Textbox],
-    examples: gr.Examples,
-    outputs: Sequence[Component],
-    api_name: str,
-    options: Sequence[Component] = (),
-) -> list[Dependency]:
-    """Call `respond` with texts and options at a click on the button, at Enter, and at a click on an example."""
-    inputs = [*texts, *options]
-    asked = gr.on([button.click, *(text.submit for text in texts)], respond, inputs, list(outputs), api_name=api_name)
-    private = {"api_name": f"{api_name}_example", "api_visibility": "private"}
-    chosen = examples.load_input_event.success(respond, inputs, list(outputs), **private)
-    return [asked, chosen]
+    gr.api(respond_in_form, api_name=api_name)

@@ -1,7 +1,7 @@
 """Translate: the beam search's hypotheses, what each token attended to, and what each step could have written."""
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gradio as gr
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from drawing import heat_map
 from loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
-from reading import check_length, most_tokens
+from reading import check_length, most_tokens, offer
 from vanilla_transformer.decoding import EXTRA_TOKENS
 
 
@@ -61,7 +61,7 @@ def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str,
 
 
 class Translator:
-    """What the tab and the API ask of a loaded model."""
+    """What the API asks of a loaded model."""
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
@@ -125,8 +125,20 @@ class Translator:
         text = self.loaded.tokenizer.decode([i])
         return self.loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else text.strip() or "␣"
 
+    def check_look(self, kind: str, layer: str, head: str) -> None:
+        """Say in plain words which attention there is not."""
+        config = self.loaded.model.config
+        for name, value, known in (
+            ("kind", kind, list(AXES)),
+            ("layer", layer, [str(i + 1) for i in range(max(config.encoder_layers, config.decoder_layers))]),
+            ("head", head, ["mean", *(str(i + 1) for i in range(config.num_heads))]),
+        ):
+            if value not in known:
+                raise refusal(f"There is no {name} {value!r}, only: {', '.join(known)}.")
+
     def attend(self, text: str, translation: str, kind: str, layer: str, head: str) -> str:
         """One attention of one layer, in one head or in the mean over the heads."""
+        self.check_look(kind, layer, head)
         seen = self.forward(text, translation)
         layers = seen.attentions[kind]
         if int(layer) > len(layers):
@@ -140,28 +152,17 @@ class Translator:
         }[kind]
         return draw(*tokens, weights.mean(dim=0) if head == "mean" else weights[int(head) - 1], AXES[kind])
 
-    def step_to(self, text: str, translation: str, step: int) -> tuple[list[tuple], dict[str, float]]:
-        """What is written before a step, counted from 1, and at it; the most likely tokens with probabilities."""
+    def most_likely(self, text: str, translation: str, step: int) -> dict[str, float]:
+        """The most likely tokens at a step, counted from 1, with their probabilities."""
         seen = self.forward(text, translation)
         if not isinstance(step, int) or not 1 <= step <= len(seen.target):
             raise refusal(f"This translation has the steps 1 to {len(seen.target)}.")
-        before, following = (
-            self.loaded.tokenizer.decode(ids) for ids in (seen.target[: step - 1], seen.target[step - 1 : step])
-        )
         probabilities, ids = seen.probabilities[step - 1].topk(MOST_LIKELY)
         names = [token_name(self.loaded, i) for i in ids.tolist()]
-        return [(before, None), (following, "next")], dict(zip(names, probabilities.tolist(), strict=True))
-
-    def first_step(self, text: str, translation: str) -> tuple[dict, list[tuple], dict[str, float]]:
-        """The slider of the steps, set to the first, and what belongs to it."""
-        last = len(self.target_ids(check_text(text, "to translate"), translation))
-        return gr.update(maximum=last, value=1), *self.step_to(text, translation, 1)
-
-    def most_likely(self, text: str, translation: str, step: int) -> dict[str, float]:
-        return self.step_to(text, translation, step)[1]
+        return dict(zip(names, probabilities.tolist(), strict=True))
 
     def translate(self, text: str, layer: str, head: str, kind: str) -> tuple[str, list[list], str]:
-        """The best translation, the table of the hypotheses, and an attention of the best."""
+        """The best translation, the rows of the hypotheses, and an attention of the best."""
         text = check_text(text, "to translate")
         unknown = warn_of_unknown_letters(self.loaded, text)
         hypotheses = self.hypotheses(text)
@@ -172,90 +173,23 @@ class Translator:
         return best.text, rows, self.attend(text, best.text, kind, layer, head)
 
 
-def translate_tab(loaded: Loaded) -> None:
-    """The components and events of the tab. It starts with an example translated, so nothing in it is empty."""
+def offer_translations(loaded: Loaded) -> None:
+    """The endpoints of a translator."""
     translator = Translator(loaded)
     config = loaded.model.config
-    layers = [str(i + 1) for i in range(max(config.encoder_layers, config.decoder_layers))]
-    heads = ["mean", *(str(i + 1) for i in range(config.num_heads))]
+    last, (example, *_) = str(config.decoder_layers), loaded.examples or EXAMPLES
 
-    offered = list(loaded.examples or EXAMPLES)
-    example = offered[0]
-    best, rows, drawn = translator.translate(example, str(config.decoder_layers), "mean", "cross")
-    begun, first = translator.step_to(example, best, 1)
+    def translate(
+        text: str = example, layer: str = last, head: str = "mean", kind: str = "cross"
+    ) -> tuple[str, dict[str, Any], str]:
+        """The translation, a table of the hypotheses with their scores, and an attention of the best as HTML."""
+        return translator.translate(text, layer, head, kind)
 
-    gr.Markdown(f"A translator, `{loaded.name}`. It knows what its training had.")
-    with gr.Row():
-        with gr.Column():
-            text = gr.Textbox(example, label="Text")
-            examples = gr.Examples(offered, text)
-            button = gr.Button("Translate", variant="primary")
-            source = gr.Textbox(example, label="Translated", visible=False)  # stays while the next text is typed
-            translation = gr.Textbox(
-                best,
-                label="Translation",
-                info="Write your own and press Enter to see what the model makes of it.",
-                interactive=True,
-            )
-            gr.Markdown(
-                "**Beam search** keeps the four most probable beginnings and goes on from each. The score is the "
-                "logarithm of the probability, divided by a penalty for length: the nearer to 0, the better. "
-                "Click a hypothesis to look into it."
-            )
-            alternatives = gr.Dataframe(
-                rows,
-                headers=["hypothesis", "score"],
-                column_widths=["72%", "28%"],
-                show_label=False,
-                interactive=False,
-                wrap=True,
-                buttons=[],
-            )
-        with gr.Column():
-            gr.Markdown(
-                "### What it looked at\nEach row shows where one token looked: the bluer, the more. **Cross**: from "
-                "the translation into the text. **Encoder self**: from the text into itself. **Decoder self**: from "
-                "the translation back to what is already written; it cannot see what comes."
-            )
-            kind = gr.Radio(list(AXES), value="cross", label="Attention")
-            with gr.Row():
-                layer = gr.Dropdown(layers, value=str(config.decoder_layers), label="Layer", min_width=100)
-                head = gr.Dropdown(heads, value="mean", label="Head", min_width=100)
-            picture = gr.HTML(drawn, apply_default_css=False)
-    gr.Markdown(
-        "### Step by step\nThe decoder writes one token at a time. At each step it gives every token of its "
-        f"vocabulary a probability; these are the {MOST_LIKELY} most likely."
-    )
-    with gr.Row():
-        with gr.Column():
-            step = gr.Slider(
-                1, max(2, len(translator.target_ids(example, best))), value=1, step=1, precision=0, label="Step"
-            )
-            written = gr.HighlightedText(
-                begun, label="Written, and what comes next", show_legend=False, color_map={"next": "blue"}
-            )
-        probable = gr.Label(first, label="Most likely next tokens", num_top_classes=MOST_LIKELY)
+    def attention(text: str, translation: str, kind: str = "cross", layer: str = last, head: str = "mean") -> str:
+        """An attention of any translation as a table in HTML."""
+        return translator.attend(text, translation, kind, layer, head)
 
-    pair, looks, steps = [source, translation], [kind, layer, head], [step, written, probable]
-    keep = {"fn": lambda text: text, "inputs": text, "outputs": source, "api_visibility": "private"}
-    show = {"inputs": [source, layer, head, kind], "outputs": [translation, alternatives, picture]}
-    asked = gr.on([button.click, text.submit], **keep).success(translator.translate, **show, api_name="translate")
-    chosen = examples.load_input_event.success(**keep).success(
-        translator.translate, **show, api_name="translate_example", api_visibility="private"
-    )
-    for translated in (asked, chosen):
-        translated.success(translator.first_step, pair, steps, api_visibility="private")
-    picked = alternatives.select(pick, None, translation, api_visibility="private")
-    for looked_into in (picked.success, translation.submit):
-        drawn_anew = looked_into(translator.attend, [*pair, *looks], picture, api_visibility="private")
-        drawn_anew.success(translator.first_step, pair, steps, api_visibility="private")
-    gr.on([look.change for look in looks], translator.attend, [*pair, *looks], picture, api_name="attention")
-    step.change(
-        translator.step_to, [*pair, step], [written, probable], api_visibility="private", show_progress="hidden"
-    )
+    table = gr.Dataframe(headers=["hypothesis", "score"], render=False)
+    offer(translate, "translate", gr.Textbox(render=False), table, gr.HTML(render=False))
+    gr.api(attention, api_name="attention")
     gr.api(translator.most_likely, api_name="decoding_step")
-
-
-def pick(event: gr.SelectData) -> str:
-    """The hypothesis in the row that was clicked."""
-    return event.row_value[0]

@@ -1,6 +1,5 @@
 """One layer step by step: every equation with the numbers that went through it, in an example or in a loaded model."""
 
-import copy
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -16,7 +15,6 @@ from vanilla_transformer.inside.worked_examples import EXAMPLES
 
 MOST_TOKENS = 24  # of a sentence
 PRECISION = 3  # decimals
-SENTENCES = ["Wednesday, July 4, 2029", "The tank holds 3 liters"]
 
 # The page knows whether it is dark by a class, where a walk by itself asks the browser.
 THEME = """<style>
@@ -68,12 +66,6 @@ def walk_through_model(loaded: Loaded, text: str, target: str, stack: str, layer
     return walk_html(walk, PRECISION) + THEME
 
 
-def twin(loaded: Loaded) -> Loaded:
-    """The same weights in modules of its own: what the recorder attaches to them does not reach other tabs."""
-    weights = {id(tensor): tensor for tensor in (*loaded.model.parameters(), *loaded.model.buffers())}
-    return Loaded(loaded.name, loaded.head, copy.deepcopy(loaded.model, weights), loaded.tokenizer, loaded.examples)
-
-
 def example_walk() -> None:
     """The components and events of the walk through published examples."""
     gr.Markdown(
@@ -94,53 +86,13 @@ def example_walk() -> None:
     head.release(walk_through_example, [name, head], page, api_name="walk")
 
 
-def sentence_walk(models: Sequence[Loaded]) -> None:
-    """The components and events of the walk through a sentence of the visitor's in one of the models."""
-    models = [twin(loaded) for loaded in models]
-    stacks = [find_stacks(loaded.model) for loaded in models]
-    layers = [max(len(stack.layers) for stack in found.values()) for found in stacks]
-    heads = [loaded.model.config.num_heads for loaded in models]
+def offer_walks(models: Sequence[Loaded]) -> None:
+    """The endpoint of a walk through a sentence in one of the models; the page has the explorer's boxes for that."""
 
-    def choose(number: int) -> tuple[gr.Radio, gr.Slider, gr.Slider, gr.Textbox]:
-        two = len(stacks[number]) == 2
-        return (
-            gr.Radio(value=next(iter(stacks[number])), visible=two),
-            gr.Slider(maximum=max(2, layers[number]), value=1),
-            gr.Slider(maximum=max(2, heads[number]), value=1),
-            gr.Textbox(visible=two),
-        )
-
-    def respond(number: int, text: str, target: str, stack: str, layer: int, head: int) -> str:
+    def walk(number: int, text: str, target: str = "", stack: str = "encoder", layer: int = 1, head: int = 1) -> str:
+        """The steps of a layer on a sentence, in the model of that number, counted from 0, as HTML."""
+        if number not in range(len(models)):
+            raise refusal(f"There are models 0 to {len(models) - 1}, and no {number}.")
         return walk_through_model(models[number], text, target, stack, layer, head)
 
-    gr.Markdown(
-        "The same with **your sentence** in one of the models of this page: what went into a layer, what it computed, "
-        "and what came out. Of long matrices the middle is left out."
-    )
-    two = len(stacks[0]) == 2
-    with gr.Row():
-        names = [(loaded.name, number) for number, loaded in enumerate(models)]
-        number = gr.Dropdown(names, value=0, label="Model")
-        number.api_info = lambda: {"type": "integer", "enum": list(range(len(models)))}  # Gradio would say strings
-        stack = gr.Radio(["encoder", "decoder"], value=next(iter(stacks[0])), label="Stack", visible=two)
-        layer = gr.Slider(1, max(2, *layers), value=1, step=1, precision=0, label="Layer")
-        head = gr.Slider(1, max(2, *heads), value=1, step=1, precision=0, label="Head")
-    text = gr.Textbox(label="Sentence", placeholder=SENTENCES[0])
-    target = gr.Textbox(
-        "",
-        label="What the decoder has written",
-        placeholder="Leave it empty for the model's own translation.",
-        visible=two,
-    )
-    gr.Examples(SENTENCES, text)
-    button = gr.Button("Show the steps", variant="primary")
-    page = gr.HTML()
-    number.input(choose, number, [stack, layer, head, target], api_visibility="private")
-    gr.on(
-        [button.click, text.submit, target.submit],
-        respond,
-        [number, text, target, stack, layer, head],
-        page,
-        api_name="walk_sentence",
-        concurrency_limit=1,  # the recorder watches one run at a time
-    )
+    gr.api(walk, api_name="walk_sentence")

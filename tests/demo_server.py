@@ -9,8 +9,8 @@ from app import build, serve
 
 
 @contextmanager
-def address_of(*models: str) -> Iterator[str]:
-    app = build(*models)
+def address_of(*models: str, **options) -> Iterator[str]:
+    app = build(*models, **options)
     yield serve(app, server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
     app.close()
 

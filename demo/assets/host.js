@@ -1,18 +1,25 @@
 // Asks the demo's endpoints over Gradio's queue, as any client does.
-function host(models) {
+function host(models, runs) {
   const home = window.gradio_config?.root?.replace(/[/]?$/, "/") ?? document.baseURI;
   const base = new URL("gradio_api/call/", home);
+  // The server keeps something for each session; in one that rests, another question is asked.
+  const resting = [];
   async function call(name, values, onFrame = null, onJoined = null) {
+    const session_hash = resting.pop() ?? Math.random().toString(36).slice(2);
     const joined = await fetch(new URL(name, base), {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ data: values }),
+      body: JSON.stringify({ data: values, session_hash }),
     });
     if (!joined.ok) throw new Error(`The server answered ${joined.status}. Please try again.`);
     const { event_id } = await joined.json();
-    onJoined?.(event_id);
+    onJoined?.({ session_hash, event_id });
     const answer = await fetch(new URL(`${name}/${event_id}`, base));
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    const rest = async () => {
+      while (!(await reader.read()).done);
+      resting.push(session_hash);
+    };
     let text = "";
     for (;;) {
       const { value, done } = await reader.read();
@@ -23,6 +30,8 @@ function host(models) {
         const event = text.slice(0, end).match(/^event: (.*)$/m)?.[1];
         const data = JSON.parse(text.slice(0, end).match(/^data: (.*)$/m)?.[1] ?? "null");
         text = text.slice(end + 2);
+        // What streams may be stopped, and its last words would come into the next answer.
+        if (event === "complete" && !onFrame) rest().catch(() => {});
         if (event === "complete") return data?.[0];
         if (event === "error")
           throw new Error(data?.error ?? data ?? "Something went wrong on the server. Please try again.");
@@ -33,21 +42,23 @@ function host(models) {
   const wish = ({ model, text, target = null, context = null }) => [model, text, target, context];
   return {
     models,
+    runs,
+    run: (number) => call("training_run", [number]),
     explore: (request) => call("explore", wish(request)),
     effects: (request) => call("explore_effects", wish(request)),
     changed: ({ model, text, changes, target = null, context = null }) =>
       call("explore_changed", [model, text, changes, target, context]),
     train({ heads, positions, warmup, mask, norm }, onFrame) {
-      let event_id = null;
-      const ended = call("train", [heads, positions, warmup, mask, norm], onFrame, (id) => {
-        event_id = id;
+      let running = null;
+      const ended = call("train", [heads, positions, warmup, mask, norm], onFrame, (ids) => {
+        running = ids;
       });
       const stop = () =>
-        event_id &&
+        running &&
         fetch(new URL("../cancel", base), {
           method: "POST",
           headers: { "Content-Type": "application/json" },
-          body: JSON.stringify({ session_hash: event_id, fn_index: 0, event_id }),
+          body: JSON.stringify({ ...running, fn_index: 0 }),
         });
       return { ended, stop };
     },

@@ -7,9 +7,8 @@ import pytest
 
 from browsing import NEEDS_CHROMIUM, SCREENS, expect, visit
 from demo_server import address_of
-from family import decoder_only, encoder_decoder, encoder_only
+from family import decoder_only, encoder_decoder
 from saved_models import save
-from vanilla_transformer import VanillaTransformerForSequenceClassification, VanillaTransformerForTokenClassification
 
 
 pytestmark = NEEDS_CHROMIUM
@@ -19,18 +18,10 @@ pytestmark = NEEDS_CHROMIUM
 def address(tmp_path_factory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("browser")
 
-    def with_head(head):
-        return lambda **fields: encoder_only(head, **fields)
-
     models = [
         save(folder / "translator", encoder_decoder, "seq2seq"),
         save(folder / "lm", lambda **fields: decoder_only(num_layers=12, d_model=128, d_ff=512, **fields), "causal"),
-        save(folder / "classifier", with_head(VanillaTransformerForSequenceClassification), "encoder",
-             id2label={0: "English", 1: "Spanish"}),
-        save(folder / "masked", encoder_only, "encoder"),
-        save(folder / "tagger", with_head(VanillaTransformerForTokenClassification), "encoder",
-             id2label={0: "B-number", 1: "I-number"}),
-    ]  # fmt: skip
+    ]
     with address_of(*models) as address:
         yield address
 
@@ -47,72 +38,8 @@ def tab(page, title: str):
     return page.locator("[role=tabpanel]:visible").first
 
 
-def choose(panel, label: str, option: str) -> None:
-    """In a list that opens on a click."""
-    panel.get_by_label(label, exact=True).click()
-    panel.page.get_by_role("option", name=option, exact=True).click()
-
-
-@SCREENS
-def test_a_translation_its_attention_head_by_head_and_its_steps(browser, address, size):
-    with visit(browser, address, size) as page:
-        panel = tab(page, "Translate")
-        picture = panel.locator(".heat-map tbody")
-        seen = [picture.text_content()]
-
-        def redrawn() -> None:
-            expect(picture).not_to_have_text(seen[-1])
-            seen.append(picture.text_content())
-
-        panel.get_by_label("Text", exact=True).fill("three two")
-        panel.get_by_role("button", name="Translate").click()
-        redrawn()
-        choose(panel, "Head", "2")
-        redrawn()
-        panel.get_by_label("encoder self").click()
-        redrawn()
-        choose(panel, "Layer", "1")
-        redrawn()
-        assert len(set(seen)) == len(seen)
-
-        step, written = panel.locator("input[type=range]"), panel.get_by_test_id("highlighted-text")
-        expect(step).to_have_attribute("min", "1")
-        before = written.inner_text()
-        step.press("ArrowRight")
-        expect(written).not_to_have_text(before)
-
-
-def test_the_keyboard_is_enough(browser, address):
-    with visit(browser, address) as page:
-        panel = tab(page, "Translate")
-        picture = panel.locator(".heat-map tbody")
-        first = picture.text_content()
-        text = panel.get_by_label("Text", exact=True)
-        text.focus()
-        text.fill("two")
-        page.keyboard.press("Enter")
-        expect(picture).not_to_have_text(first)
-
-
-def test_a_translation_of_ones_own_and_enter_draws_what_the_model_makes_of_it(browser, address):
-    with visit(browser, address) as page:
-        panel = tab(page, "Translate")
-        picture, written = panel.locator(".heat-map tbody"), panel.get_by_test_id("highlighted-text")
-        before, last = picture.text_content(), panel.locator("input[type=range]").get_attribute("max")
-        panel.get_by_label("Translation").fill("uno dos tres")
-        panel.get_by_label("Translation").press("Enter")
-        expect(picture).not_to_have_text(before)
-        expect(written).to_contain_text("uno")
-        expect(panel.locator("input[type=range]")).not_to_have_attribute("max", last)
-
-
 def test_a_click_on_an_example_runs_it(browser, address):
     with visit(browser, address) as page:
-        panel = tab(page, "Translate")
-        picture = panel.locator(".heat-map tbody")
-        before = picture.text_content()
-        panel.get_by_text("12 kilometers or 3 miles", exact=True).click()
-        expect(picture).not_to_have_text(before)
         panel = tab(page, "Generate")
         panel.get_by_text("Tom has never been", exact=True).click()
         expect(panel.get_by_placeholder("The text will grow here.")).to_have_value(re.compile("Tom has never been."))
@@ -120,11 +47,11 @@ def test_a_click_on_an_example_runs_it(browser, address):
 
 def test_a_text_that_is_too_long_is_not_cut_but_refused(browser, address):
     with visit(browser, address) as page:
-        panel = tab(page, "Classify")
+        panel = tab(page, "Generate")
         text = panel.get_by_label("Text", exact=True)
         text.fill("one " * 500)
         assert len(text.input_value()) == 2000
-        panel.get_by_role("button", name="Classify").click()
+        panel.get_by_role("button", name="Generate").click()
         expect(page.get_by_text("Please keep to 300 characters; this text has 1,999.")).to_be_visible()
 
 
@@ -138,21 +65,12 @@ def test_an_empty_seed_is_no_error(browser, address):
         assert len(panel.get_by_placeholder("The text will grow here.").input_value()) > len("The parcel from")
 
 
-def test_a_blank_is_filled(browser, address):
-    with visit(browser, address) as page:
-        panel = tab(page, "Fill in the blank")
-        panel.get_by_label("Text", exact=True).fill("one ___ three")
-        panel.get_by_role("button", name="Fill in").click()
-        expect(panel.get_by_label("Filled in")).to_have_value(re.compile("^one.*three$"))
-        expect(panel.locator(".confidence-set")).to_have_count(5)
-
-
 def test_empty_input_is_answered_with_a_message(browser, address):
     with visit(browser, address) as page:
-        panel = tab(page, "Classify")
+        panel = tab(page, "Generate")
         panel.get_by_label("Text", exact=True).fill(" ")
-        panel.get_by_role("button", name="Classify").click()
-        expect(page.get_by_text("Please type something to classify.")).to_be_visible()
+        panel.get_by_label("Text", exact=True).press("Enter")
+        expect(page.get_by_text("Please type something to go on from.")).to_be_visible()
 
 
 @SCREENS
@@ -184,32 +102,13 @@ def test_text_streams_until_it_is_stopped_and_each_token_shows_its_alternatives(
 
 
 @SCREENS
-def test_a_class_with_what_mattered_and_tags_in_colour(browser, address, size):
-    with visit(browser, address, size) as page:
-        panel = tab(page, "Classify")
-        panel.get_by_label("Text", exact=True).fill("one two three")
-        panel.get_by_role("button", name="Classify").click()
-        expect(panel.locator(".confidence-set")).to_have_count(2)
-        expect(panel.get_by_test_id("highlighted-text")).to_have_count(2)
-
-        panel = tab(page, "Tag")
-        panel.get_by_label("Text", exact=True).fill("one two three")
-        panel.get_by_label("Text", exact=True).press("Enter")
-        expect(panel.get_by_text("number").first).to_be_visible()
-
-
-@SCREENS
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_walk_through_an_example_and_through_a_sentence(browser, address, size, theme):
+def test_a_walk_through_an_example(browser, address, size, theme):
     with visit(browser, f"{address}?__theme={theme}", size) as page:
         panel = tab(page, "Look inside")
         expect(panel.get_by_text("positional encoding")).to_be_visible()
         panel.get_by_role("button", name="One layer, step by step").click()
         expect(panel.get_by_text("Today is sunday").first).to_be_visible()
-        panel.get_by_role("button", name="Your sentence, step by step").click()
-        panel.get_by_label("Sentence").last.fill("one two")
-        panel.get_by_role("button", name="Show the steps").click()
-        expect(panel.get_by_text("Layer 1, head 1 of translator")).to_be_visible()
         colour = page.locator(".gradio-container").evaluate("element => getComputedStyle(element).color")
         light = [int(part) > 127 for part in re.findall(r"\d+", colour)[:3]]
         assert light == [theme == "dark"] * 3, "the colour of text"

@@ -1,16 +1,22 @@
 """The explorer in a real browser: alive, by pointer and by keyboard, and right in its numbers."""
 
+import json
 import re
 from collections.abc import Iterator
 
 import pytest
+from gradio_client import Client
 
+from app import build
 from browsing import NEEDS_CHROMIUM, PHONE, SCREENS, expect, visit
 from demo_server import address_of, served
 from family import decoder_only, encoder_decoder, encoder_only
+from loading import load
 from saved_models import save, with_tokenizer
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.inside import explore
+from vanilla_transformer.inside.explore import compare_data
+from vanilla_transformer.inside.interventions import changes_from
 
 
 pytestmark = NEEDS_CHROMIUM
@@ -168,13 +174,51 @@ def test_a_head_that_is_switched_off_changes_what_stands_beside_the_original(bro
         expect(beside).to_be_hidden()
 
 
-def test_a_weight_that_is_set_is_shown_beside_the_original(browser, address):
-    with visit(browser, address) as page:
+@SCREENS
+def test_a_weight_is_dragged_and_what_comes_out_changes_within_a_second(browser, address, size):
+    with visit(browser, address, size) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:")).click()
-        explorer.get_by_label("Attention weight").fill("100")
-        expect(explorer.locator(".off-heads")).to_contain_text("100 %")
+        handle = explorer.get_by_role("slider", name=re.compile("looks at token 1, .* cross-attention, layer 1"))
+        handle.scroll_into_view_if_needed()
+        before = int(handle.get_attribute("aria-valuenow"))
+        knob = handle.locator(".knob").bounding_box()
+        x, y = knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x + 200, y, steps=4)
+        page.mouse.up()
+        expect(handle).to_have_attribute("aria-valuenow", "100")
+        assert before < 100
+        changed = explorer.locator(".output .changed")
+        expect(changed.locator(".bars li").first).to_be_visible()
+        expect(explorer.locator(".off-heads button")).to_contain_text("100 %")
         expect(explorer.locator(".verdict")).to_be_visible()
+
+        handle.focus()
+        page.keyboard.press("ArrowLeft")
+        expect(handle).to_have_attribute("aria-valuenow", "95")
+        page.keyboard.press("ArrowDown")
+        expect(explorer.get_by_role("slider", name=re.compile("looks at token 2, "))).to_be_focused()
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("Delete")
+        expect(handle).to_have_attribute("aria-valuenow", str(before))
+        expect(changed).to_have_count(0)
+
+
+def test_a_weight_that_is_set_has_the_effect_that_the_server_says(browser, address, models):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        with page.expect_request(re.compile("call/explore_changed")) as asked:
+            explorer.locator(".handle[tabindex='0']").focus()
+            page.keyboard.press("End")
+        (_, text, changes, *_) = asked.value.post_data_json["data"]
+        expect(explorer.locator(".changed .bars li").first).to_be_visible()
+        shown = explorer.locator(".changed .bars .chosen .number").inner_text()
+    loaded = load(models[0])
+    found = compare_data(loaded.model, loaded.tokenizer, text, changes_from(changes))
+    assert len(changes["weights"]) == loaded.model.config.num_heads, "all of them, where none is chosen"
+    assert float(shown.removesuffix(" %")) == pytest.approx(100 * found["same"][0]["p"], rel=0.06)
 
 
 def test_a_link_brings_back_what_was_seen(browser, address):
@@ -183,6 +227,7 @@ def test_a_link_brings_back_what_was_seen(browser, address):
         explorer.get_by_label("Text to translate").fill("July 4")
         explorer.get_by_label("Text to translate").press("Enter")
         expect(page).to_have_url(re.compile("July%204%22"))
+        expect(explorer.locator(".ranking")).to_be_visible()  # then nothing is drawn anew
         explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1").click(force=True)
         expect(explorer.locator(".verdict")).to_be_visible()
         link, verdict = page.url, explorer.locator(".verdict").inner_text()
@@ -208,6 +253,7 @@ def test_page_picture_and_data_can_be_taken_along(browser, address, tmp_path):
         expect(explorer.locator(".answer").first).to_have_text(answer)
         explorer.get_by_role("button", name="Feed-forward, encoder layer 2: open").click()
         expect(explorer.locator("section.box")).to_contain_text("max(0, H)")
+        expect(explorer.locator(".save")).to_contain_text("Breaking the model")
 
 
 @SCREENS
@@ -224,6 +270,81 @@ def test_one_learns_before_one_s_eyes(browser, address, size):
         expect(train.get_by_role("button", name="Train again")).to_be_visible()
         explorer.get_by_role("button", name="Translate translator").click()
         expect(explorer.locator(".map svg")).to_be_visible()
+
+
+def test_a_table_stands_behind_every_picture(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        explorer.get_by_label("Causal mask").uncheck()
+        expect(explorer.locator(".verdict")).to_be_visible()
+        for title, rows in [("The model as a table", 4), ("These weights", 1), ("All heads", 24), ("The squares", 2)]:
+            summary = explorer.locator(".whole summary").filter(has_text=re.compile(f"^{title}"))
+            summary.click()
+            assert summary.locator("..").locator("tbody tr").count() >= rows
+        explorer.get_by_role("button", name="Train watch one learn").click()
+        expect(explorer.locator(".train .squares canvas")).to_have_count(4)
+        explorer.locator(".train").get_by_text("The squares as tables").click()
+        expect(explorer.locator(".train table")).to_have_count(4)
+        explorer.get_by_role("button", name="Stop").click()
+
+
+LOG = [
+    {"step": 10, "epoch": 0.5, "loss": 4.5, "learning_rate": 0.001, "grad_norm": 1.5},
+    {"step": 20, "epoch": 1.0, "loss": 2.25, "learning_rate": 0.0005, "grad_norm": float("nan")},
+    {"step": 20, "epoch": 1.0, "eval_loss": 3.125, "eval_bleu": 12.5, "eval_runtime": 3.0},
+]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The folder of a run that goes on, with one checkpoint."""
+    state = {"global_step": 20, "max_steps": 40, "epoch": 1.0, "log_history": LOG, "best_model_checkpoint": "/home"}
+    (tmp_path / "my-run/checkpoint-20").mkdir(parents=True)
+    (tmp_path / "my-run/checkpoint-20/trainer_state.json").write_text(json.dumps(state))
+    return tmp_path / "my-run"
+
+
+def test_a_run_s_file_draws_its_curves_in_the_browser(browser, address, run, tmp_path):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        explorer.get_by_role("button", name="Train watch one learn").click()
+        runs = explorer.locator(".runs")
+        file = runs.locator("input[type=file]")
+        file.set_input_files(run / "checkpoint-20/trainer_state.json")
+        expect(runs.locator(".run h3")).to_contain_text(re.compile("in training 2.25 .*in evaluation 3.13"))
+        expect(runs.locator(".caption")).to_contain_text("step 20 of 40, epoch 1")
+        runs.get_by_role("button", name="Bleu").click()
+        expect(runs.locator(".run h3")).to_contain_text("Bleu 12.5")
+        runs.get_by_text("The run as a table").click()
+        expect(runs.locator("tbody tr")).to_have_count(3)
+        (tmp_path / "other.json").write_text("{}")
+        file.set_input_files(tmp_path / "other.json")
+        expect(explorer.get_by_role("alert")).to_contain_text("other.json has no log_history")
+
+
+def test_a_run_that_goes_on_is_offered_by_the_server_and_tells_no_path(browser, run):
+    with address_of(runs=[str(run)]) as address, visit(browser, address) as page:
+        runs = page.locator(".runs")
+        runs.get_by_role("button", name="my-run").click()
+        expect(runs.locator(".run h3")).to_contain_text("in training 2.25")
+        state = json.loads((run / "checkpoint-20/trainer_state.json").read_text())
+        later = [*LOG, {"step": 40, "epoch": 2.0, "loss": 1.5}]
+        (run / "checkpoint-40").mkdir()
+        (run / "checkpoint-40/trainer_state.json").write_text(
+            json.dumps(state | {"global_step": 40, "log_history": later})
+        )
+        expect(runs.locator(".run h3")).to_contain_text("in training 1.5")
+        client = Client(address, verbose=False)
+        found = client.predict(0, api_name="/training_run")
+        assert set(found) == {"global_step", "max_steps", "epoch", "log_history"}
+        assert found["log_history"][1] == {"step": 20, "epoch": 1.0, "loss": 2.25, "learning_rate": 0.0005}
+        with pytest.raises(Exception, match="There is no training run 1; 1 are offered"):
+            client.predict(1, api_name="/training_run")
+
+
+def test_a_run_without_a_folder_is_refused_before_the_page_opens(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        build(runs=[str(tmp_path / "nothing")])
 
 
 def test_what_is_wrong_is_told_and_the_picture_stays(browser, address):

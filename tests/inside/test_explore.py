@@ -158,6 +158,17 @@ def test_a_tagger_s_answer_names_spans_and_a_word_has_the_tag_of_its_first_token
     assert data["answer"].startswith("Kenya: COUNTRY, 7.7 ounces: WEIGHT, 98 months ago: ")
 
 
+def test_what_mattered_in_a_text_is_gradient_times_input():
+    model, tokenizer, data = explored("classify", effects=False, values=False)
+    batch = tokenizer(TEXT, return_tensors="pt")
+    embeddings = model.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
+    model(inputs_embeds=embeddings, attention_mask=batch["attention_mask"]).logits.max().backward()
+    values = (embeddings.grad * embeddings)[0].sum(-1)
+    assert "".join(piece["text"] for piece in data["mattered"]) == f"<s>{TEXT}</s>"
+    shares = [piece["share"] for piece in data["mattered"]]
+    assert shares == pytest.approx((values / values.abs().max()).tolist(), abs=1e-3)
+
+
 def test_several_classes_and_numbers_keep_their_own_scales():
     for problem_type in ("multi_label_classification", "regression"):
         model, tokenizer = made("classify", problem_type=problem_type, num_labels=3)

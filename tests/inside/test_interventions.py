@@ -219,6 +219,8 @@ def test_changes_come_from_json_as_they_are_written():
         {"layers_off": 3},
         {"weights": [[]]},
         {"weights": [["cross", 0, 0, 0, 0, "much"]]},
+        [{"causal_off": True}],
+        "causal_off",
     ],
 )
 def test_what_is_no_change_is_refused(wishes):

@@ -9,7 +9,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
@@ -23,13 +23,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.inside.interventions import UNCHANGED, Changes, attentions_of, changed
 from vanilla_transformer.inside.palette import css
-from vanilla_transformer.inside.readings import LONGEST_ANSWER, Reading, read, token_text
+from vanilla_transformer.inside.readings import INPUTS, LONGEST_ANSWER, Reading, pieces_of, read, token_text
 from vanilla_transformer.inside.recorder import find_stacks, record
 
 
 SHOWN = 8  # options of each step
 LENS_SHOWN = 3  # of each layer
-ROWS_AT_ONCE = 16  # variants of a model that one pass tries
+ROWS_AT_ONCE = 32  # variants of a model that one pass tries
 VALUES = (8, 6)  # rows and columns of a recorded matrix that are shown
 NAMES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
 
@@ -110,12 +110,35 @@ def per_mille(weights: Tensor) -> list:
     return (weights * 1000).round().to(torch.int16).tolist()
 
 
-def forward_variants(model: PreTrainedModel, reading: Reading, variants: Sequence[Changes]) -> Iterator[Tensor]:
-    """The scores (places, options) of the same reading in variants of the model, several in each pass."""
-    for start in range(0, len(variants), ROWS_AT_ONCE):
-        some = variants[start : start + ROWS_AT_ONCE]
-        with changed(model, some):
-            yield from reading.scores(model(**reading.repeated(len(some))))
+def forward_variants(model: PreTrainedModel, reading: Reading, variants: Sequence[Changes]) -> list[Tensor]:
+    """The scores (places, options) of the same reading in variants of the model, several in each pass.
+
+    An encoder that is not changed reads the text once for all.
+    """
+    decodes = reading.target is not None
+    groups: dict[bool, list[int]] = {True: [], False: []}  # by whether the encoder is as it is
+    for i, variant in enumerate(variants):
+        groups[decodes and not variant.reach("encoder")].append(i)
+    found: dict[int, Tensor] = {}
+    for is_encoded, numbers in groups.items():
+        inputs = with_encoding(model, reading.inputs) if is_encoded and numbers else reading.inputs
+        for start in range(0, len(numbers), ROWS_AT_ONCE):
+            some = numbers[start : start + ROWS_AT_ONCE]
+            rows: dict[str, Any] = {name: value.expand(len(some), *value.shape[1:]) for name, value in inputs.items()}
+            if is_encoded:
+                rows["encoder_outputs"] = (rows["encoder_outputs"],)
+            with changed(model, [variants[i] for i in some]):
+                found |= zip(some, reading.scores(model(**rows)), strict=True)
+    return [found[i] for i in range(len(variants))]
+
+
+def with_encoding(model: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs of a model with what its encoder makes of the text in the place of the text."""
+    encoder = find_stacks(model)["encoder"]
+    with changed(model):
+        output = encoder(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+    rest = {name: value for name, value in inputs.items() if name != "input_ids"}
+    return {**rest, "encoder_outputs": output.last_hidden_state}
 
 
 def plus(changes: Changes, **more: set) -> Changes:
@@ -163,6 +186,43 @@ def head_effects(
     losses = [usual - worth(scores) for scores in without]
     values = [float((loss.abs() if reading.regression else loss).mean()) for loss in losses]
     return dict(zip(heads, values, strict=True))
+
+
+def gradient_times_input(
+    model: PreTrainedModel, inputs: dict[str, Tensor], score: Callable[[Any], Tensor], **options
+) -> tuple[Any, Tensor]:
+    """How much each token raises a score, to first order: the gradient times the input, summed over d_model.
+
+    Args:
+        score: what the model returns -> a number of it.
+        options: of the forward pass.
+
+    Returns:
+        What the model returned, and a number for each token (batch, length).
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        ids, mask = (inputs[name].clone() for name in INPUTS)
+        embeddings = model.get_input_embeddings()(ids).detach().requires_grad_()
+        output = model(inputs_embeds=embeddings, attention_mask=mask, **options)
+        (gradient,) = torch.autograd.grad(score(output), embeddings)
+    return output, (gradient * embeddings).sum(-1).detach()
+
+
+def scored(pieces: list[tuple[str, list[int]]], values: Tensor) -> list[tuple[str, float]]:
+    """Pieces of a text with the sums of their tokens' values; the largest counts as 1 or -1."""
+    sums = torch.stack([values[places].sum() for _, places in pieces])
+    scaled = sums / sums.abs().max().clamp(min=1e-9)
+    return [(piece, round(value, 3)) for (piece, _), value in zip(pieces, scaled.tolist(), strict=True)]
+
+
+def mattered(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, reading: Reading, changes: Changes
+) -> list[dict]:
+    """Gradient times input of a classifier's highest score, for each piece of its text."""
+    with changed(model, changes):
+        _, (values,) = gradient_times_input(model, reading.inputs, lambda output: output.logits[0].max())
+    pieces = pieces_of(tokenizer, text, split_special_tokens=True)
+    return [{"text": piece, "share": share} for piece, share in scored(pieces, values.cpu())]
 
 
 def head_statistics(
@@ -280,6 +340,8 @@ def explore_data(
         "heads": heads,
         "lens": lens(model, reading, changes),
     }
+    if reading.task == "classify":
+        data["mattered"] = mattered(model, tokenizer, text, reading, changes)
     if effects:
         data["effects"] = described_effects(head_effects(model, reading, changes))
     if values:
@@ -317,8 +379,12 @@ def compare_data(
     changes: Changes,
     target: str | Sequence[int] | None = None,
     context: str | None = None,
+    reading: Reading | None = None,
 ) -> dict[str, Any]:
     """A changed model beside the model as it is.
+
+    Args:
+        reading: of the model as it is, where it has read the text already.
 
     Returns:
         "changed": what the changed model says, as `explore_data` gives it; "same": the steps of what the model as it
@@ -327,7 +393,7 @@ def compare_data(
     Raises:
         ValueError: see `explore_data`.
     """
-    reading, *_ = settled(model, tokenizer, text, target, context)
+    reading = reading or settled(model, tokenizer, text, target, context)[0]
     (scores,) = forward_variants(model, reading, [changes])
     answer = explore_data(model, tokenizer, text, target, context, changes, effects=False, values=False)
     return {"changed": answer, "same": described_steps(reading, scores)}
@@ -425,15 +491,23 @@ def nested_with_none(values: Any, hidden: Any) -> Any:
 # The picture
 # ---------------------------------------------------------------------------------------------------------------------
 
+# The files in `explorer` are the body of one JavaScript function, in this order: so a saved page can hold its text,
+# and nothing of it reaches other pages.
+SCRIPTS = (
+    *("elements", "state", "player", "map", "flow", "handles", "output", "box", "heads", "lens"),
+    *("broken", "beside", "files", "curves", "lesson", "runs", "asking"),
+)
 COLOURS = ("paper", "ink", "rule", "blue", "orange", "green", "purple", "pink", "grey")
 
 
 def component_files() -> tuple[str, str]:
     """The script and the style of the picture, which has no other file and needs no other host."""
-    folder = files("vanilla_transformer.inside")
-    style = folder.joinpath("explorer.css").read_text(encoding="utf-8")
+    folder = files("vanilla_transformer.inside").joinpath("explorer")
+    style = folder.joinpath("style.css").read_text(encoding="utf-8")
+    parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    script = "\n".join(["function mountExplorer(place, { style, data = null, host = null }) {", *parts, "}"])
     colours = " ".join(f"--{name}: {css(name)};" for name in COLOURS)
-    return folder.joinpath("explorer.js").read_text(encoding="utf-8"), f":host {{ {colours} }}\n{style}"
+    return script, f":host {{ {colours} }}\n{style}"
 
 
 def for_script(value: Any) -> str:

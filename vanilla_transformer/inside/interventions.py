@@ -73,6 +73,11 @@ class Changes:
             self.weights
         )
 
+    def reach(self, stack: str) -> bool:
+        """Whether something of a stack is changed; attention across belongs to the decoder."""
+        parts = (*self.heads_off, *self.layers_off, *self.residuals_off, *self.weights)
+        return stack in self.positions_off or any(part[0] == stack for part in parts)
+
 
 UNCHANGED = Changes()
 
@@ -83,7 +88,9 @@ def changes_from(wishes: Mapping[str, Any] | None) -> Changes:
     Raises:
         ValueError: a name is none of `Changes`, or what it stands for has another form.
     """
-    wishes = dict(wishes or {})
+    wishes = wishes or {}
+    if not isinstance(wishes, Mapping):
+        raise ValueError(f"Changes come as lists by name, such as {EXAMPLE}, not as {wishes}.")
     forms: dict[str, tuple[type, ...]] = {
         "heads_off": (str, int, int),
         "layers_off": (str, int),

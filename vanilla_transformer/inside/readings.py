@@ -74,10 +74,6 @@ class Reading:
     independent: bool = False
     regression: bool = False
 
-    def repeated(self, rows: int) -> dict[str, Tensor]:
-        """The inputs, as often as that."""
-        return {name: value.expand(rows, *value.shape[1:]) for name, value in self.inputs.items()}
-
     def scores(self, output: Any) -> Tensor:
         """What each option is worth, (batch, places, options): log-probabilities, in a regression the numbers."""
         logits = self.logits(output).float()
@@ -106,6 +102,29 @@ def token_text(tokenizer: PreTrainedTokenizerBase, i: int) -> str:
         return text
     name = str(tokenizer.convert_ids_to_tokens(i))
     return " ".join(f"{BYTES[letter]:02X}" for letter in name) if set(name) <= BYTES.keys() else name
+
+
+def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, **options) -> list[tuple[str, list[int]]]:
+    """The text as a model reads it: characters with the places of their tokens.
+
+    A character that takes several tokens comes once, with all of them.
+
+    Args:
+        options: of the tokenizer.
+    """
+    read = tokenizer(text, return_offsets_mapping=True, **options)
+    pieces: list[tuple[str, list[int]]] = []
+    begin = end = 0  # of the last piece in the text
+    for i, (start, stop) in enumerate(read["offset_mapping"]):
+        if read.sequence_ids()[i] is None:
+            pieces.append((str(tokenizer.decode([read["input_ids"][i]])), [i]))
+        elif start < end:
+            end = max(end, stop)
+            pieces[-1] = (text[begin:end], [*pieces[-1][1], i])
+        else:
+            begin, end = end, stop
+            pieces.append((text[begin:end], [i]))
+    return pieces
 
 
 def encoded(

@@ -1,0 +1,222 @@
+// Asking, and drawing what comes: here it begins.
+
+function complain(error) {
+  message.textContent = error.message ?? String(error);
+  message.hidden = false;
+}
+
+async function ask(request, then = null) {
+  const number = ++state.asked;
+  pause();
+  message.hidden = true;
+  frame.classList.add("busy");
+  try {
+    const answer = await host.explore(request);
+    if (number !== state.asked) return; // another wish came meanwhile
+    take(answer, request);
+    if (state.motion && growing() && !then) play();
+    then?.();
+  } catch (error) {
+    if (number === state.asked) complain(error);
+    return;
+  } finally {
+    if (number === state.asked) frame.classList.remove("busy");
+  }
+  try {
+    const effects = await host.effects({ ...request, target: writtenIds(state.own) });
+    if (number !== state.asked) return;
+    state.own.effects = effects;
+    show("heads");
+  } catch {
+    // the picture is whole without them
+  }
+}
+
+function take(answer, request) {
+  broke++;
+  Object.assign(state, { own: answer, request, beside: null, changes: unchanged(), box: null, head: "mean" });
+  view(answer);
+  whole.hidden = false;
+  show(...Object.keys(DRAW));
+  if (request) remember();
+}
+
+/** Draw these data: of the model as it is, or of what is beside it. */
+function view(data) {
+  Object.assign(state, { data, step: 0, hover: null, pinned: null, revealed: Infinity });
+  state.kinds = new Set(data.attention.map(({ kind }) => kind));
+  state.layer = state.head === "mean" ? (layersOf("cross") || mostLayers()) - 1 : Math.min(state.layer, mostLayers() - 1);
+  if (state.head !== "mean" && state.head >= data.model.heads) state.head = "mean";
+  state.phase = phases().length - 1;
+  if (growing()) state.step = Math.min(data.steps.length - 1, firstWritten());
+  frame.classList.toggle("other", data !== state.own);
+}
+
+const DRAW = {
+  player: drawPlayer,
+  map: drawMap,
+  flow: drawFlow,
+  mapping: updateMap,
+  flowing: updateFlow,
+  output: drawOutput,
+  box: drawBox,
+  broken: drawBroken,
+  beside: drawBeside,
+  heads: drawHeads,
+  lens: drawLens,
+  save: drawSave,
+};
+
+/** Draw parts anew. What had the focus and was drawn anew has it again. */
+function show(...names) {
+  const nameOf = (element) =>
+    element.getAttribute("aria-label") ?? (element.labels?.[0] ?? element).textContent;
+  const focused = root.activeElement;
+  names.forEach((name) => DRAW[name]());
+  if (!focused || focused.isConnected) return;
+  const again = [...root.querySelectorAll("button, input, summary, [tabindex]")];
+  again.find((each) => nameOf(each) === nameOf(focused))?.focus({ preventScroll: true });
+}
+
+function drawTop() {
+  const models = host.models;
+  let chosen = 0;
+  const fields = make("form", {
+    submit: (event) => {
+      event.preventDefault();
+      ask(wish());
+    },
+  });
+  const field = (label, name, value, extra = {}) =>
+    make(
+      "label",
+      { class: name },
+      make("span", {}, label),
+      make(extra.tag ?? "input", { name, value, maxlength: 2000, autocomplete: "off", dir: "auto", ...extra, tag: null }),
+    );
+  const value = (name) => fields.elements[name]?.value.trim() || null;
+  const wish = () => ({
+    model: chosen,
+    text: value("text") ?? "",
+    context: value("context"),
+    target: value("target"),
+  });
+  const pick = (number) => {
+    chosen = number;
+    learning(false);
+    const model = models[number];
+    const [verb, label] = TASKS[model.task];
+    const [example] = model.examples;
+    fill(
+      chips,
+      ...models.map((each, i) =>
+        make(
+          "button",
+          {
+            type: "button",
+            "aria-pressed": String(i === number),
+            click: () => {
+              pick(i);
+              ask(wish());
+            },
+          },
+          make("b", {}, TASKS[each.task][0]),
+          make("span", {}, each.name),
+        ),
+      ),
+      learner,
+    );
+    const forced = {
+      translate: ["Make it write something of your own", "your own translation"],
+      generate: ["Make it go on with words of your own", "your own words"],
+    }[model.task];
+    const run = ({ text, context = "" }) => {
+      for (const [name, content] of Object.entries({ text, context, target: "" }))
+        if (fields.elements[name]) fields.elements[name].value = content;
+      ask(wish());
+    };
+    fill(
+      fields,
+      field(label, "text", example.text),
+      model.task === "answer" ? field("Text with the answer", "context", example.context) : "",
+      make("button", { type: "submit", class: "go" }, verb),
+      make(
+        "div",
+        { class: "examples" },
+        model.examples.length > 1
+          ? [
+              make("span", {}, "Try "),
+              model.examples.map((each) => make("button", { type: "button", click: () => run(each) }, each.text)),
+            ]
+          : "",
+      ),
+      forced
+        ? make(
+            "details",
+            { class: "force" },
+            make("summary", {}, forced[0]),
+            field("It is shown token by token, with the probability and the rank of each", "target", "", {
+              placeholder: forced[1],
+            }),
+          )
+        : "",
+    );
+  };
+  const learner = make(
+    "button",
+    { type: "button", "aria-pressed": "false", click: () => learning(true) },
+    make("b", {}, "Train"),
+    make("span", {}, "watch one learn"),
+  );
+  const learning = (on) => {
+    fields.hidden = on;
+    whole.hidden = on || !state.data;
+    if (on) message.hidden = true;
+    parts.train.hidden = !on;
+    for (const button of chips.children)
+      button.setAttribute(
+        "aria-pressed",
+        String(on ? button === learner : button === chips.children[chosen] && button !== learner),
+      );
+    if (on) {
+      pause();
+      startTraining();
+    } else stopTraining();
+  };
+  const chips = make("div", { class: "models", role: "group", "aria-label": "Models" });
+  fill(parts.top, chips, fields);
+  if (!models.length) {
+    fill(chips, learner);
+    return learning(true);
+  }
+  const linked = fromLink();
+  const number = Math.max(
+    0,
+    models.findIndex((each) => each.name === linked?.model),
+  );
+  pick(number);
+  if (!linked) return ask(wish());
+  for (const name of ["text", "context", "target"])
+    if (fields.elements[name]) fields.elements[name].value = typeof linked[name] === "string" ? linked[name] : "";
+  ask({ model: number, text: linked.text, context: linked.context ?? null, target: linked.target ?? null }, () => {
+    Object.assign(state, {
+      layer: Math.min(linked.layer ?? 0, mostLayers() - 1),
+      head: linked.head ?? "mean",
+      step: Math.min(linked.step ?? 0, state.data.steps.length - 1),
+    });
+    if (linked.kinds) state.kinds = new Set(linked.kinds.filter((kind) => attention(kind)));
+    show(...Object.keys(DRAW));
+    const other = models.findIndex((each) => each.name === linked.beside && each.task === task());
+    if (linked.changes) {
+      state.changes = { ...unchanged(), ...linked.changes };
+      show("flowing", "heads");
+      breakIt();
+    } else if (other >= 0) setBeside(other);
+    if (linked.box) openBox(linked.box);
+  });
+}
+
+adoptTheme();
+setMotion(state.motion);
+if (host) drawTop();
+else take(data, null);

@@ -1,0 +1,121 @@
+// Side by side.
+
+/** Which of two lists' items are in their longest common part: two sets of indices. */
+function common(one, other) {
+  const lengths = Array.from({ length: one.length + 1 }, () => new Array(other.length + 1).fill(0));
+  for (let i = one.length - 1; i >= 0; i--)
+    for (let j = other.length - 1; j >= 0; j--)
+      lengths[i][j] =
+        one[i] === other[j] ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
+  const found = [new Set(), new Set()];
+  for (let i = 0, j = 0; i < one.length && j < other.length;) {
+    if (one[i] === other[j]) {
+      found[0].add(i++);
+      found[1].add(j++);
+    } else if (lengths[i + 1][j] >= lengths[i][j + 1]) i++;
+    else j++;
+  }
+  return found;
+}
+
+/** The answer of the model as it is, or of what is beside it, with marks where they differ. */
+function marked(which) {
+  const both = [state.own, state.beside.data],
+    each = both[which];
+  if (!["translate", "generate"].includes(each.model.task))
+    return both[0].answer === both[1].answer ? each.answer : make("mark", {}, each.answer);
+  const shared = common(...both.map(({ steps }) => steps.map((step) => step.text)))[which];
+  return each.steps
+    .map((step, n) => (shared.has(n) ? step.text : make("mark", {}, step.text)))
+    .filter((_, n) => each.steps[n].chosen !== each.model.eos);
+}
+
+function drawBeside() {
+  parts.beside.hidden = !state.beside;
+  if (!state.beside) return;
+  const { title, data, same: kept } = state.beside,
+    { own } = state;
+  const steps = kept ?? data.steps;
+  const log = (list) => list.reduce((sum, step) => sum + Math.log(Math.max(step.p, 1e-9)), 0);
+  const stays = own.answer === data.answer;
+  const { regression } = own.model;
+  const [before, after] = [own.steps, kept ?? []].map(log);
+  const goes = `from ${percent(Math.exp(before))} to ${percent(Math.exp(after))}`;
+  let verdict = null;
+  if (kept && regression) {
+    verdict = `The number goes from ${own.steps[0].p.toFixed(3)} to ${kept[0].p.toFixed(3)}.`;
+  } else if (kept && !stays) {
+    verdict = `The answer changes; the probability of the old one goes ${goes}: here the model did use what was changed.`;
+  } else if (kept) {
+    const lost = before - after > Math.log(2);
+    verdict = lost
+      ? `The answer stays, but its probability goes ${goes}: what was changed spoke for it.`
+      : `The answer stays, and its probability goes ${goes}: wherever the changed parts look, the answer does not hang on it.`;
+  }
+  const count = Math.max(own.steps.length, steps.length);
+  const value = (p) => (p === undefined ? "" : regression ? p.toFixed(3) : percent(p));
+  const rows = Array.from({ length: count }, (_, i) => {
+    const [a, b] = [own.steps[i], steps[i]];
+    const cells = kept
+      ? [value(a?.p), value(b?.p), b?.rank.toLocaleString("en") ?? "", b ? visible(b.top[0].text) : ""]
+      : [value(a?.p), b ? visible(b.text) : "", value(b?.p)];
+    const about = a && a.token !== null && own.model.task === "tag" ? `${visible(own.source[a.token].text)} ` : "";
+    return [a ? about + visible(a.text) : "", ...cells];
+  });
+  const asItIs = host.models[state.request.model].name;
+  const kind = state.changes.weights.at(-1)?.[0] ?? [...state.kinds][0] ?? own.attention[0].kind;
+  const what = `${capital(KINDS[kind].name)}, layer ${state.layer + 1}, ${state.head === "mean" ? "mean of all heads" : `head ${state.head + 1}`}`;
+  const square = (each) => {
+    if (!attention(kind, each)) return null;
+    const canvas = make("canvas", { role: "img", "aria-label": what });
+    paint(canvas, weights(kind, state.layer, state.head, each), KINDS[kind].color);
+    return canvas;
+  };
+  const side = (name, each, i) =>
+    make(
+      "div",
+      { class: "side" },
+      make("h3", {}, name),
+      make("p", { class: "answer", lang: "und", dir: "auto" }, marked(i)),
+      make("div", { class: "square" }, square(each), make("span", { class: "note" }, what)),
+      make(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(state.data === each),
+          click: () => {
+            pause();
+            view(each);
+            show(...Object.keys(DRAW));
+            parts.player.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
+          },
+        },
+        state.data === each ? "Shown above" : "Show it above",
+      ),
+    );
+  fill(
+    parts.beside,
+    make("h2", {}, "Side by side"),
+    verdict ? make("p", { class: "verdict", "aria-live": "polite" }, verdict) : "",
+    make(
+      "div",
+      { class: "sides" },
+      side(asItIs, own, 0),
+      side(title, data, 1),
+    ),
+    make(
+      "div",
+      { class: "scroll" },
+      grid(
+        kept ? "The usual answer, place by place" : "The answers, place by place",
+        kept ? ["", "as it is", "changed", "rank then", "first then"] : ["", "probability", title, "probability"],
+        rows,
+      ),
+    ),
+    table("The squares as tables", () =>
+      [own, data].map((each, i) =>
+        attention(kind, each) ? weightTable(kind, each, `${[asItIs, title][i]}: ${what}`) : null,
+      ),
+    ),
+  );
+}

@@ -1,0 +1,144 @@
+// A box, open: equations with numbers, shapes and the line of code.
+
+const layerOf = (stack, layer) => host.layer({ ...state.request, target: writtenIds(state.own), stack, layer });
+
+async function openBox(id) {
+  pause();
+  if (state.data !== state.own) {
+    view(state.own); // recorded is the model as it is
+    show(...Object.keys(DRAW));
+  }
+  state.box = state.box?.join() === id.join() ? null : id;
+  if (state.box && id[2].endsWith("attention")) {
+    state.kinds = new Set([id[2] === "cross-attention" ? "cross" : id[0]]);
+    state.layer = id[1];
+      updateFlow();
+  }
+  updateMap();
+  fill(parts.box, state.box ? make("p", { class: "note" }, "The numbers come …") : "");
+  if (!state.box) return;
+  const name = `${id[0]} ${id[1]}`;
+  const values = (state.data.values ??= {});
+  try {
+    values[name] ??= await layerOf(id[0], id[1]);
+  } catch (error) {
+    return complain(error);
+  }
+  drawBox();
+  parts.box.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
+}
+
+/** What a model that writes has written, as ids; null of others. */
+function writtenIds({ model, steps, source, written }) {
+  if (model.task === "translate") return steps.map((step) => step.chosen);
+  return model.task === "generate" ? source.slice(source.length - written).map((token) => token.id) : null;
+}
+
+function drawBox() {
+  if (!state.box) return fill(parts.box);
+  const [stack, layer, part] = state.box;
+  const steps = (state.data.values?.[`${stack} ${layer}`] ?? []).filter((step) => step.part === part);
+  const title =
+    part === "embedding"
+      ? `What enters the ${stack}`
+      : part === "output"
+        ? "What leaves the last layer"
+        : `${capital(part)}, ${stack} layer ${layer + 1}`;
+  fill(
+    parts.box,
+    make(
+      "header",
+      {},
+      make("h2", {}, title),
+      make(
+        "button",
+        {
+          type: "button",
+          class: "round",
+          "aria-label": "Close",
+          click: () => {
+            state.box = null;
+            drawBox();
+            updateMap();
+          },
+        },
+        "×",
+      ),
+    ),
+    make("div", { class: "steps" }, steps.map(stepCard)),
+  );
+}
+
+function stepCard(step) {
+  const hasHeads = step.axes[0] === "heads";
+  const head = state.head === "mean" ? 0 : state.head;
+  const values = hasHeads ? step.values[head] : step.values;
+  const [, , part] = state.box;
+  const column = state.box[0] === "encoder" || !twoStacks() ? "source" : "target";
+  const axes = hasHeads ? step.axes.slice(1) : step.axes;
+  const label = (axis, i) =>
+    ["length", "queries", "keys"].includes(axis)
+      ? visible(tokens(part === "cross-attention" && axis === "keys" ? "source" : column)[i]?.text ?? "")
+      : "";
+  const wide = axes[1] === "keys";
+  const largest = Math.max(1e-9, ...values.flat().map((value) => Math.abs(value ?? 0)));
+  const cell = (value) => {
+    const td = make(
+      "td",
+      {},
+      value === null ? "−∞" : Number.isInteger(value) ? String(value) : value.toFixed(3).replace("-", "−"),
+    );
+    td.style.background =
+      value === null
+        ? ""
+        : `color-mix(in srgb, var(--${value < 0 ? "orange" : "blue"}) ${Math.round((45 * Math.abs(value)) / largest)}%, transparent)`;
+    return td;
+  };
+  const shape = step.axes.map((axis, i) => `${axis} ${step.shape[i]}`).join(" × ");
+  return make(
+    "article",
+    {},
+    make("h3", {}, capital(step.name)),
+    make("p", { class: "equation" }, step.equation),
+    make(
+      "p",
+      { class: "note" },
+      shape,
+      hasHeads ? `, here head ${head + 1}` : "",
+      step.source ? make("code", {}, step.source) : null,
+    ),
+    make(
+      "div",
+      { class: "scroll" },
+      make(
+        "table",
+        {},
+        wide
+          ? make(
+              "thead",
+              {},
+              make(
+                "tr",
+                {},
+                make("th"),
+                values[0].map((_, j) => make("th", { scope: "col" }, label("keys", j))),
+              ),
+            )
+          : null,
+        make(
+          "tbody",
+          {},
+          values.map((row, i) =>
+            make(
+              "tr",
+              {},
+              make("th", { scope: "row" }, label(axes[0], i)),
+              row.map(cell),
+              row.length < step.shape.at(-1) ? make("td", { class: "more" }, "…") : null,
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,157 @@
+// Handles: whom a token looks at is set by hand.
+
+let handles = null; // {group, of: what they belong to, list}
+const hint = make("p", { class: "note" });
+const STEP = 0.05; // of an arrow key
+
+/** A row of weights after one of them is set; the others keep their proportions. */
+const withWeight = (row, key, weight) =>
+  row.map((each, k) => (k === key ? weight : (each * (1000 - weight)) / Math.max(1e-6, 1000 - row[key])));
+
+/** The layer of a kind of attention that is seen, where a stack may have fewer. */
+const layerSeen = (kind) => Math.min(state.layer, layersOf(kind) - 1);
+const headsSeen = () =>
+  state.head === "mean" ? Array.from({ length: state.data.model.heads }, (_, head) => head) : [state.head];
+
+/** Whom a token looks at, with the weights that were set by hand. */
+function rowSeen(kind, query) {
+  const layer = layerSeen(kind);
+  const set = state.changes?.weights.filter((each) => each[0] === kind && each[1] === layer && each[3] === query);
+  if (!set?.length || state.data !== state.own) return weights(kind)[query];
+  const rows = headsSeen().map((head) =>
+    set
+      .filter((each) => each[2] === head)
+      .reduce((row, [, , , , key, weight]) => withWeight(row, key, 1000 * weight), weights(kind, layer, head)[query]),
+  );
+  return rows[0].map((_, key) => rows.reduce((sum, row) => sum + row[key], 0) / rows.length);
+}
+
+/** Where the weight of a token is read: beside it, on the side of its arcs; `out` is the direction away from it. */
+function track(kind, key) {
+  const { from, to } = columns(kind);
+  const right = from !== to || from === "target";
+  const out = right ? 1 : -1;
+  return { out, x: geometry.x[to] + (right ? geometry.chip : 0) + 5 * out, y: geometry.y(key), length: geometry.track };
+}
+
+function setWeight(kind, query, key, weight) {
+  const layer = layerSeen(kind),
+    heads = headsSeen(),
+    rounded = Math.round(Math.min(1, Math.max(0, weight)) * 100) / 100;
+  const isThis = ([of, at, head, q, k]) =>
+    of === kind && at === layer && heads.includes(head) && q === query && k === key;
+  state.changes.weights = [
+    ...state.changes.weights.filter((each) => !isThis(each)),
+    ...(weight === null ? [] : heads.map((head) => [kind, layer, head, query, key, rounded])),
+  ];
+  drawArcs();
+  breakIt();
+}
+
+function drawHandles() {
+  const free = host && state.data === state.own && !state.playing && state.revealed === Infinity;
+  const of = free ? [...state.kinds].map((kind) => [kind, queryOf(kind)]).filter(([, query]) => query !== null) : [];
+  const name = JSON.stringify([of, state.layer, state.head]);
+  if (name !== handles.of) {
+    handles.of = name;
+    // What comes later is hidden from a decoder, and who can look at one token only has no choice.
+    const keysOf = (kind, query) => (kind === "decoder" ? query + 1 : rowSeen(kind, query).length);
+    handles.list = of
+      .filter((each) => keysOf(...each) > 1)
+      .flatMap((each) => Array.from({ length: keysOf(...each) }, (_, key) => handle(...each, key)));
+    fill(handles.group, handles.list.map(({ element }) => element));
+    const strongest = handles.list.toSorted((a, b) => b.weight() - a.weight())[0];
+    strongest?.element.setAttribute("tabindex", 0);
+  }
+  for (const each of handles.list) each.update();
+  hint.textContent = handles.list.length
+    ? `Drag a handle to set how much ${state.head === "mean" ? "all heads of this layer look" : "this head looks"} at that token (arrow keys: ← → set, ↑ ↓ go to the next, Delete: as it was). The model then runs anew.`
+    : free
+      ? "Click a token to see whom it looks at, and to set that by hand."
+      : "";
+}
+
+/** A slider beside a token that is looked at. */
+function handle(kind, query, key) {
+  const { out, x, y, length } = track(kind, key);
+  const { from, to, ahead } = columns(kind);
+  const knob = make("circle", { class: "knob", cy: y, r: 5 });
+  const reach = make("circle", { class: "reach", cy: y, r: 13 });
+  const weight = () => rowSeen(kind, query)[key] / 1000;
+  const layer = layerSeen(kind);
+  const isSet = () =>
+    state.changes.weights.some(
+      ([of, at, head, q, k]) =>
+        of === kind && at === layer && headsSeen().includes(head) && q === query && k === key,
+    );
+  const focus = (by) => {
+    const other = handles.list[handles.list.findIndex((each) => each.element === element) + by]?.element;
+    if (!other) return;
+    element.setAttribute("tabindex", -1);
+    other.setAttribute("tabindex", 0);
+    other.focus();
+  };
+  const element = make(
+    "g",
+    {
+      class: "handle",
+      style: `--color:${KINDS[kind].color}`,
+      tabindex: -1,
+      role: "slider",
+      "aria-label": `How much “${visible(tokens(from)[query + ahead].text)}” looks at token ${key + 1}, “${visible(tokens(to)[key].text)}”, ${KINDS[kind].name}, layer ${layer + 1}`,
+      "aria-valuemin": 0,
+      "aria-valuemax": 100,
+      pointerdown: (event) => {
+        event.preventDefault();
+        event.stopPropagation();
+        drag(event);
+      },
+      click: (event) => event.stopPropagation(),
+      keydown: (event) => {
+        const by = { ArrowRight: STEP, ArrowLeft: -STEP, PageUp: 4 * STEP, PageDown: -4 * STEP }[event.key];
+        if (by) setWeight(kind, query, key, weight() + by);
+        else if (["Home", "End"].includes(event.key)) setWeight(kind, query, key, event.key === "End" ? 1 : 0);
+        else if (["Delete", "Backspace"].includes(event.key)) setWeight(kind, query, key, null);
+        else if (["ArrowUp", "ArrowDown"].includes(event.key)) focus(event.key === "ArrowDown" ? 1 : -1);
+        else return;
+        event.preventDefault();
+      },
+      dblclick: () => setWeight(kind, query, key, null),
+    },
+    make("line", { class: "rail", x1: x, x2: x + out * length, y1: y, y2: y }),
+    knob,
+    reach,
+    make("title", {}),
+  );
+
+  /** Follow the pointer until it is let go; meanwhile the token that looks stays the same. */
+  function drag(begun) {
+    const { ownerSVGElement: svg } = element;
+    const follow = (event) => {
+      const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+      setWeight(kind, query, key, (out * (at.x - x)) / length);
+    };
+    const end = () => {
+      removeEventListener("pointermove", follow);
+      removeEventListener("pointerup", end);
+      removeEventListener("pointercancel", end);
+      state.dragging = false;
+    };
+    state.dragging = true;
+    addEventListener("pointermove", follow);
+    addEventListener("pointerup", end);
+    addEventListener("pointercancel", end);
+    element.focus({ preventScroll: true });
+    if (begun.target === element.querySelector(".rail")) follow(begun);
+  }
+
+  const update = () => {
+    const now = weight();
+    for (const circle of [knob, reach]) circle.setAttribute("cx", x + out * length * now);
+    element.classList.toggle("set", isSet());
+    element.setAttribute("aria-valuenow", Math.round(100 * now));
+    element.setAttribute("aria-valuetext", percent(now));
+    element.querySelector("title").textContent = percent(now);
+  };
+  return { element, update, weight };
+}

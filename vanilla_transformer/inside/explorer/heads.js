@@ -1,0 +1,162 @@
+// All heads.
+
+const headOf = (list, kind, layer, head) =>
+  list?.find((each) => each.kind === kind && each.layer === layer && each.head === head);
+
+/** What a head does, in few words. */
+function trait(numbers) {
+  const [name, share] = Object.keys(TRAITS)
+    .filter((each) => each in numbers)
+    .map((each) => [each, numbers[each]])
+    .reduce((a, b) => (b[1] > a[1] ? b : a));
+  return share >= 0.35 ? `${TRAITS[name]} ${Math.round(100 * share)} %` : `spread over ${numbers.tokens.toFixed(1)}`;
+}
+
+function drawHeads() {
+  const { attention: kinds, heads } = state.data,
+    { effects } = state.own;
+  const most = Math.max(1e-9, ...(effects ?? []).map(({ effect }) => Math.abs(effect)));
+  const cell = (kind, layer, head) => {
+    const numbers = headOf(heads, kind, layer, head),
+      worth = headOf(effects, kind, layer, head);
+    const bar = make("span", { class: "worth" }, make("span", {}));
+    if (worth)
+      Object.assign(bar.firstChild.style, {
+        width: `${(100 * Math.abs(worth.effect)) / most}%`,
+        background: `var(--${worth.effect < 0 ? "orange" : "blue"})`,
+      });
+    const effect = worth ? `, worth ${worth.effect.toFixed(3)}` : "";
+    const off = make(
+      "button",
+      {
+        type: "button",
+        class: "off",
+        "aria-pressed": String(isOff("heads_off", [kind, layer, head])),
+        title: "Switch this head off",
+        "aria-label": `Switch off ${KINDS[kind].name}, layer ${layer + 1}, head ${head + 1}`,
+        click: () => toggle("heads_off", [kind, layer, head]),
+      },
+      "⏻",
+    );
+    return make(
+      "div",
+      { class: "cell" },
+      host ? off : null,
+      make(
+        "button",
+        {
+          type: "button",
+          class: "head",
+          "data-at": `${kind} ${layer} ${head}`,
+          "aria-pressed": String(
+            state.head === head && state.layer === layer && state.kinds.has(kind) && state.kinds.size === 1,
+          ),
+          "aria-label": `${capital(KINDS[kind].name)}, layer ${layer + 1}, head ${head + 1}: ${trait(numbers)}${effect}`,
+          click: () => {
+            pickHead(kind, layer, head);
+            parts.flow.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
+          },
+        },
+        make("canvas", { "aria-hidden": "true" }),
+        make("span", { class: "trait" }, make("b", {}, head + 1), " ", trait(numbers)),
+        bar,
+      ),
+    );
+  };
+  /** In how many columns the heads stand, so that no row is shorter than the others. */
+  const columnsOf = (most) => {
+    const { heads: all } = state.data.model;
+    for (let n = Math.min(most, all); n > 1; n--) if (all % n === 0) return n;
+    return Math.min(most, all);
+  };
+  const best = (effects ?? []).slice(0, 5).filter(({ effect }) => Math.abs(effect) > 1e-4);
+  fill(
+    parts.heads,
+    make("h2", {}, "All heads at a glance"),
+    make(
+      "p",
+      { class: "note" },
+      "Each square is a head: its rows look at its columns. Under it, what it mostly looks at, and as a bar, what it is worth: how much less probable the answer gets when it is switched off (orange: more probable). Click one to open it above.",
+    ),
+    best.length
+      ? make(
+          "p",
+          { class: "ranking" },
+          make("b", {}, "Worth most: "),
+          best.map(({ kind, layer, head, effect }) =>
+            make(
+              "button",
+              { type: "button", style: `--color:${KINDS[kind].color}`, click: () => pickHead(kind, layer, head) },
+              `${KINDS[kind].name} ${layer + 1}.${head + 1} `,
+              make("b", {}, effect.toFixed(2)),
+            ),
+          ),
+        )
+      : null,
+    make(
+      "div",
+      { class: "kinds" },
+      kinds.map(({ kind, weights: layers }) =>
+        make(
+          "div",
+          { class: "kind", style: `--color:${KINDS[kind].color};--heads:${columnsOf(8)};--few:${columnsOf(4)}` },
+          make("h3", {}, capital(KINDS[kind].name)),
+          layers.map((_, layer) =>
+            make(
+              "div",
+              { class: "row" },
+              make("span", { class: "note" }, `layer ${layer + 1}`),
+              make(
+                "div",
+                { class: "cells" },
+                layers[layer].map((__, head) => cell(kind, layer, head)),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
+    table("All heads as a table", () =>
+      grid(
+        "What each head does: shares of its attention, entropy in bits, and its worth in nats",
+        ["head", ...Object.values(TRAITS), "entropy", "worth"],
+        heads.map((each) => [
+          `${KINDS[each.kind].name} ${each.layer + 1}.${each.head + 1}`,
+          ...Object.keys(TRAITS).map((name) => (name in each ? percent(each[name]) : "–")),
+          each.entropy.toFixed(2),
+          headOf(effects, each.kind, each.layer, each.head)?.effect.toFixed(3) ?? "–",
+        ]),
+      ),
+    ),
+  );
+  paintHeads();
+}
+
+/** A picture of weights [query][key], one pixel for each. */
+function paint(canvas, rows, color) {
+  const probe = make("span", { style: `color:${color}` });
+  frame.append(probe);
+  const [red, green, blue] = getComputedStyle(probe)
+    .color.match(/[\d.]+/g)
+    .map(Number);
+  probe.remove();
+  Object.assign(canvas, { width: rows[0].length, height: rows.length });
+  const context = canvas.getContext("2d"),
+    image = context.createImageData(canvas.width, canvas.height);
+  rows.flat().forEach((weight, i) => image.data.set([red, green, blue, 255 * Math.sqrt(weight / 1000)], 4 * i));
+  context.putImageData(image, 0, 0);
+}
+
+function paintHeads() {
+  for (const button of parts.heads.querySelectorAll(".head")) {
+    const [kind, layer, head] = button.dataset.at.split(" ");
+    paint(button.querySelector("canvas"), weights(kind, Number(layer), Number(head)), KINDS[kind].color);
+  }
+}
+
+function pickHead(kind, layer, head) {
+  pause();
+  Object.assign(state, { kinds: new Set([kind]), layer, head, revealed: Infinity, phase: phases().length - 1 });
+  show("player", "flowing", "mapping", "heads", "box", "output", "beside");
+  if (host) remember();
+}

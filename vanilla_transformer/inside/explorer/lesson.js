@@ -1,0 +1,205 @@
+// One that learns.
+
+const lesson = {
+  options: { heads: 4, positions: true, warmup: true, mask: true, norm: "post" },
+  frames: [],
+  running: null,
+  controls: null,
+};
+
+function stopTraining() {
+  lesson.running?.stop();
+  lesson.running = null;
+}
+
+async function startTraining() {
+  stopTraining();
+  lesson.frames = [];
+  message.hidden = true;
+  const frames = lesson.frames;
+  const running = host.train({ ...lesson.options }, (frame) => {
+    frames.push(frame);
+    if (lesson.frames === frames && !parts.train.hidden) drawTrain();
+  });
+  lesson.running = running;
+  drawTrain();
+  try {
+    await running.ended;
+  } catch (error) {
+    if (lesson.running === running) complain(error);
+  }
+  if (lesson.running === running) {
+    lesson.running = null;
+    drawTrain();
+  }
+}
+
+/** What is seen in a run, and why it may fail. */
+function moral() {
+  const { positions, warmup, mask, norm } = lesson.options,
+    last = lesson.frames.at(-1);
+  if (!last) return "It begins …";
+  const learned = last.right > 0.9;
+  if (!positions)
+    return "Without positions it sees a bag of digits: it knows which there are, and not where. Nothing can be written backwards.";
+  if (!mask)
+    return "Without the causal mask it is shown what it has to write, and copies that: the loss goes to nothing. When it writes by itself there is nothing to copy, and it fails.";
+  if (learned)
+    return `It has learned it, in ${last.step} steps: the squares have turned into anti-diagonals, since the first digit that it writes has to look at the last that it reads.`;
+  if (!warmup && lesson.running === null)
+    return norm === "post"
+      ? "With the full learning rate from the first step, the post-norm of the paper does not find its way. Try pre-norm, or the warm-up."
+      : "Without warm-up it learns worse. The warm-up is what the paper does about it.";
+  if (lesson.running === null) return "It has not learned it in these steps.";
+  return last.step < 60
+    ? "Grey squares: it looks everywhere a little, and guesses."
+    : "It begins to look somewhere: watch the squares.";
+}
+
+/** What stays while the picture changes. */
+function drawLessonControls() {
+  const { options } = lesson;
+  lesson.controls = [];
+  const kept = (element, update) => {
+    lesson.controls.push([element, update]);
+    return element;
+  };
+  const set = (name, value) => {
+    options[name] = value;
+    startTraining();
+  };
+  const segments = (label, name, values) =>
+    make(
+      "div",
+      { class: "segments", role: "group", "aria-label": label },
+      make("span", {}, label),
+      values.map(([value, text]) =>
+        kept(make("button", { type: "button", click: () => set(name, value) }, text), (button) =>
+          button.setAttribute("aria-pressed", String(options[name] === value)),
+        ),
+      ),
+    );
+  const yes = (label, name) =>
+    make(
+      "label",
+      { class: "toggle" },
+      make("input", {
+        type: "checkbox",
+        checked: options[name],
+        change: (event) => set(name, event.target.checked),
+      }),
+      label,
+    );
+  const stop = () => {
+    stopTraining();
+    drawTrain();
+  };
+  fill(
+    parts.train,
+    make("h2", {}, "A Transformer learns to write six digits backwards"),
+    make(
+      "p",
+      { class: "note" },
+      "One encoder layer, one decoder layer, 64 wide: it is trained on the server now, from nothing. Change something, and it begins again.",
+    ),
+    make(
+      "div",
+      { class: "switches" },
+      segments(
+        "Heads",
+        "heads",
+        [1, 2, 4, 8].map((n) => [n, String(n)]),
+      ),
+      segments("Norm", "norm", [
+        ["post", "post"],
+        ["pre", "pre"],
+      ]),
+      yes("Positions", "positions"),
+      yes("Warm-up", "warmup"),
+      yes("Causal mask", "mask"),
+      kept(
+        make("button", { type: "button", class: "go", click: () => (lesson.running ? stop() : startTraining()) }),
+        (button) => {
+          button.textContent = lesson.running ? "Stop" : "Train again";
+        },
+      ),
+    ),
+    kept(make("p", { class: "caption" }), (caption) => {
+      caption.textContent = moral();
+    }),
+    make("div", { class: "lesson" }, kept(make("div"), drawLessonCurves), kept(make("div"), drawSquares)),
+    kept(
+      table("The curves as a table", () =>
+        grid(
+          "Loss and share of right answers by step",
+          ["step", "loss", "right"],
+          lesson.frames.map((each) => [each.step, each.loss?.toFixed(3) ?? "–", percent(each.right)]),
+        ),
+      ),
+      (details) => details.renew(),
+    ),
+    kept(table("The squares as tables", squareTables), (details) => details.renew()),
+    makeRuns(),
+  );
+}
+
+/** Loss and share of right answers, and what it writes. */
+function drawLessonCurves(element) {
+  const { frames } = lesson,
+    last = frames.at(-1),
+    goal = last ? [...last.text].reverse() : [];
+  const points = (name) => frames.filter((each) => each[name] !== null).map((each) => [each.step, each[name]]);
+  fill(
+    element,
+    curves(
+      [
+        { name: "loss", color: "var(--orange)", points: points("loss"), least: 2.6, write: (loss) => loss.toFixed(3) },
+        { name: "right", color: "var(--blue)", points: points("right"), least: 1, write: percent },
+      ],
+      last?.steps ?? 500,
+    ),
+    last
+      ? make(
+          "p",
+          { class: "digits" },
+          last.text,
+          " → ",
+          [...last.written].map((digit, i) => make("span", { class: digit === goal[i] ? "right" : "wrong" }, digit)),
+        )
+      : "",
+  );
+}
+
+function drawSquares(element) {
+  const squares = lesson.frames.at(-1)?.attention.map((rows, head) => {
+    const canvas = make("canvas", {
+      role: "img",
+      "aria-label": `Head ${head + 1}: each digit written looks at the digits read`,
+    });
+    paint(canvas, rows, "var(--purple)");
+    return make("figure", {}, canvas, make("figcaption", { class: "note" }, `head ${head + 1}`));
+  });
+  fill(
+    element,
+    make("h3", {}, "Cross-attention: rows write, columns are read"),
+    make("div", { class: "squares" }, squares ?? ""),
+  );
+}
+
+function squareTables() {
+  const last = lesson.frames.at(-1);
+  if (!last) return "";
+  const ended = (text) => [...text, "end"];
+  return last.attention.map((rows, head) =>
+    grid(
+      `Head ${head + 1} at step ${last.step}: each row writes, and looks at the columns`,
+      ["", ...ended(last.text)],
+      rows.map((row, i) => [ended(last.written)[i], ...row.map((weight) => percent(weight / 1000))]),
+    ),
+  );
+}
+
+function drawTrain() {
+  if (!lesson.controls) drawLessonControls();
+  for (const [element, update] of lesson.controls) update(element);
+}

@@ -1,0 +1,149 @@
+// What comes out.
+
+function drawOutput() {
+  const { steps, model, hypotheses } = state.data;
+  const step = steps[state.step];
+  const shown = task() === "answer" ? steps : [step];
+  const { regression } = model;
+  const content = shown.map((each) => {
+    const rows = withChosen(each.top, each.chosen, each.text, each.p);
+    return [
+      make(
+        "h3",
+        {},
+        task() === "classify" ? "" : capital(each.name),
+        growing() || task() === "fill" ? make("span", { class: "note" }, ` of ${steps.length}`) : null,
+      ),
+      make(
+        "ol",
+        { class: "bars" },
+        rows.map((option) => bar(option, option.id === each.chosen, regression)),
+      ),
+      growing()
+        ? make(
+            "p",
+            { class: "note" },
+            `${each.rank === 1 ? "The most probable" : `Number ${each.rank.toLocaleString("en")}`} of ${plural(each.options, "token")}.`,
+          )
+        : null,
+    ];
+  });
+  const pending = growing() && state.revealed <= state.step;
+  parts.output.classList.toggle("pending", pending);
+  fill(
+    parts.output,
+    make("h2", {}, "What comes out"),
+    make("p", { class: "answer", lang: "und", dir: "auto" }, answerText()),
+    ...content.flat(),
+    mattered(),
+    state.beside && state.data === state.own ? besideOutput() : null,
+    hypotheses.length > 1
+      ? make(
+          "div",
+          {},
+          make("h3", {}, "Beam search kept"),
+          make(
+            "ol",
+            { class: "hypotheses", dir: "auto" },
+            hypotheses.map(({ text, score, ids }) =>
+              make(
+                "li",
+                {},
+                host
+                  ? make("button", { type: "button", click: () => ask({ ...state.request, target: ids }) }, text)
+                  : text,
+                make("span", { class: "note" }, ` ${score.toFixed(3)}`),
+              ),
+            ),
+          ),
+        )
+      : null,
+  );
+}
+
+/** Options with the one that was taken, which may be far down. */
+const withChosen = (top, id, text, p) => (top.some((option) => option.id === id) ? top : [...top, { id, text, p }]);
+
+/** What comes out of what is beside the model as it is: its answer, this step, its hypotheses. */
+function besideOutput() {
+  const { title, data, same: steps } = state.beside;
+  const { regression } = state.own.model;
+  const shown = steps ? (task() === "answer" ? steps : [steps[state.step]]) : [];
+  return make(
+    "div",
+    { class: "changed" },
+    make("h3", {}, title),
+    make("p", { class: "answer", lang: "und", dir: "auto" }, marked(1)),
+    shown.map(({ top, chosen, text, p }) =>
+      make(
+        "ol",
+        { class: "bars" },
+        withChosen(top.slice(0, 4), chosen, text, p).map((option) => bar(option, option.id === chosen, regression)),
+      ),
+    ),
+    data.hypotheses.length > 1
+      ? make(
+          "ol",
+          { class: "hypotheses", dir: "auto" },
+          data.hypotheses.map(({ text, score }) =>
+            make("li", {}, text, make("span", { class: "note" }, ` ${score.toFixed(3)}`)),
+          ),
+        )
+      : null,
+  );
+}
+
+/** The text of a classifier in the colours of what spoke for its answer, and against it. */
+function mattered() {
+  const { mattered: pieces, model } = state.data;
+  if (!pieces) return null;
+  return [
+    make("h3", {}, "What mattered"),
+    make(
+      "p",
+      { class: "mattered", lang: "und", dir: "auto" },
+      pieces.map(({ text, share }) => {
+        const piece = make("span", { title: `${visible(text)} ${share}` }, text);
+        piece.style.background = `color-mix(in srgb, var(--${share < 0 ? "orange" : "blue"}) ${Math.round(45 * Math.abs(share))}%, transparent)`;
+        return piece;
+      }),
+    ),
+    make(
+      "p",
+      { class: "note" },
+      `Gradient × input: blue raises ${model.regression ? "the number" : "the score of this class"} and orange lowers it, to first order. Like attention, it can point at what the answer does not hang on.`,
+    ),
+    table("What mattered as a table", () =>
+      grid(
+        "Gradient × input; the largest counts as 1",
+        ["piece", "share"],
+        pieces.map(({ text, share }) => [visible(text), share.toFixed(3)]),
+      ),
+    ),
+  ];
+}
+
+function bar({ text, p }, chosen, regression) {
+  const item = make(
+    "li",
+    { class: chosen ? "chosen" : "" },
+    make("span", { class: "name" }, shortened(visible(text), 22)),
+    make("span", { class: "track" }, make("span", { class: "fill" })),
+    make("span", { class: "number" }, regression ? p.toFixed(3) : percent(p)),
+  );
+  item.querySelector(".fill").style.width = `${regression ? 0 : 100 * p}%`;
+  return item;
+}
+
+/** The answer as far as it is written. */
+function answerText() {
+  const { steps, written } = state.data;
+  if (!growing()) return state.revealed === Infinity || phases()[state.phase].answer ? state.data.answer : "…";
+  if (state.revealed === Infinity) {
+    if (task() === "translate" || !written) return state.data.answer;
+    const [begun] = state.data.answer.startsWith(state.data.text) ? [state.data.text] : [""];
+    return [begun, make("mark", {}, state.data.answer.slice(begun.length))];
+  }
+  const done = Math.max(state.revealed, firstWritten());
+  return [done ? steps[done - 1].so_far : "", make("span", { class: "caret" })];
+}

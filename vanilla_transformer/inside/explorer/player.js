@@ -1,0 +1,119 @@
+// Playing: what happens, one after the other.
+
+let timer = null;
+
+function pause() {
+  clearTimeout(timer);
+  if (state.playing) {
+    state.playing = false;
+    show("player");
+  }
+}
+
+function play() {
+  const last = phases().length - 1;
+  if (state.phase >= last) goTo(0);
+  state.playing = true;
+  const next = () => {
+    if (state.phase >= last) return finish();
+    goTo(state.phase + 1);
+    const { stack, answer } = phases()[state.phase];
+    timer = setTimeout(next, !place.isConnected ? 1e9 : answer ? 620 : stack === "encoder" ? 650 : 320);
+  };
+  timer = setTimeout(next, 500);
+  show("player");
+}
+
+function finish() {
+  pause();
+  state.phase = phases().length - 1;
+  state.revealed = Infinity;
+  show("player", "flowing", "mapping", "output");
+}
+
+function goTo(number) {
+  const { stack, layer, step, answer } = phases()[number];
+  Object.assign(state, { phase: number, step, hover: null, pinned: null });
+  if (layer !== undefined) state.layer = layer;
+  if (stack === "encoder" && growing()) state.revealed = firstWritten();
+  else if (growing()) state.revealed = step + (answer ? 1 : 0);
+  else state.revealed = answer ? Infinity : 0;
+  show("player", "flowing", "mapping", "output");
+}
+
+/** One sentence that says what is seen. */
+function caption() {
+  const { stack, layer, step, answer } = phases()[state.phase];
+  const { steps, model } = state.data;
+  if (state.revealed === Infinity && !state.playing)
+    return `${capital(TASKS[task()][2].toLowerCase())}: ${state.data.answer}`;
+  const written = growing() ? steps[step] : null;
+  const more = `layer ${layer + 1} of ${model.stacks[stack]}`;
+  if (stack === "encoder")
+    return `The encoder reads, ${more}: every token looks at all others, and takes from each what its attention says.`;
+  if (stack === "decoder") {
+    const at = twoStacks() ? "what is written and at the text" : "what stands before";
+    return `To write ${written.name}, ${more} looks at ${at}.`;
+  }
+  if (!written) return `The answer comes out: ${state.data.answer}`;
+  return `Out falls a probability for each of ${plural(written.options, "token")}; “${visible(written.text)}” gets ${percent(written.p)} and is written.`;
+}
+
+const scrubber = make("input", {
+  type: "range",
+  min: 0,
+  "aria-label": "Moment of the forward pass",
+  input: () => {
+    pause();
+    goTo(Number(scrubber.value));
+  },
+});
+const round = (label, text, click) =>
+  make("button", { type: "button", class: "round", "aria-label": label, title: label, click }, text);
+const step = (by) => () => {
+  pause();
+  goTo(Math.min(phases().length - 1, Math.max(0, state.phase + by)));
+};
+const controls = {
+  back: round("One step back", "‹", step(-1)),
+  play: round("Play", "▶", () => (state.playing ? pause() : play())),
+  on: round("One step on", "›", step(1)),
+  all: round("Show all of it", "⤓", () => finish()),
+  motion: make("input", {
+    type: "checkbox",
+    checked: state.motion,
+    change: () => setMotion(controls.motion.checked),
+  }),
+};
+const told = make("p", { class: "caption" });
+parts.player.append(
+  make(
+    "div",
+    { class: "controls" },
+    controls.back,
+    controls.play,
+    controls.on,
+    scrubber,
+    controls.all,
+    make("label", { class: "switch" }, controls.motion, "Motion"),
+  ),
+  told,
+);
+
+function drawPlayer() {
+  const last = phases().length - 1;
+  scrubber.max = last;
+  scrubber.value = state.phase;
+  scrubber.style.setProperty("--done", `${(100 * state.phase) / Math.max(1, last)}%`);
+  controls.back.disabled = state.phase === 0;
+  controls.on.disabled = state.phase === last;
+  controls.all.disabled = state.revealed === Infinity && !state.playing;
+  const label = state.playing ? "Pause" : "Play";
+  if (controls.play.title !== label) {
+    fill(controls.play, state.playing ? "❚❚" : "▶");
+    controls.play.title = label;
+    controls.play.setAttribute("aria-label", label);
+  }
+  told.textContent = caption();
+  if (!state.playing) live.textContent = told.textContent;
+}

@@ -1,0 +1,171 @@
+// Any training run, by its trainer_state.json.
+
+const TIMES = /_runtime$|_per_second$|^total_flos$|^train_|_jit_compilation_time$/; // of which there are no curves
+const EVERY = 5000; // milliseconds after which a run that goes on is asked for again
+
+/** The curves of a run by title, each a list of series. */
+function curvesOf(history) {
+  const names = [...new Set(history.flatMap(Object.keys))].filter(
+    (name) =>
+      !["step", "epoch"].includes(name) &&
+      !TIMES.test(name) &&
+      history.some((entry) => typeof entry[name] === "number"),
+  );
+  const series = (name, color, title = capital(name.replaceAll("_", " "))) => ({
+    name: title,
+    color,
+    points: history.filter((entry) => Number.isFinite(entry[name])).map((entry) => [entry.step, entry[name]]),
+    write: number,
+  });
+  const found = new Map();
+  const losses = [
+    names.includes("loss") && series("loss", "var(--orange)", "in training"),
+    names.includes("eval_loss") && series("eval_loss", "var(--purple)", "in evaluation"),
+  ].filter(Boolean);
+  if (losses.length) found.set("Loss", losses.map((each) => ({ ...each, shared: true })));
+  for (const name of names.filter((each) => !["loss", "eval_loss"].includes(each))) {
+    const title = capital(name.replace(/^eval_/, "").replaceAll("_", " "));
+    found.set(title, [series(name, name.startsWith("eval_") ? "var(--blue)" : "var(--green)", title)]);
+  }
+  return found;
+}
+
+/** Read a trainer_state.json. */
+function readRun(text, name) {
+  let found;
+  try {
+    found = JSON.parse(text.replace(/:\s*(NaN|-?Infinity)\b/g, ": null")); // which Python writes, and JSON has not
+  } catch {
+    throw new Error(`${name} is no JSON. A run's file is trainer_state.json, in the folder of each checkpoint.`);
+  }
+  if (!Array.isArray(found?.log_history) || !found.log_history.some((entry) => typeof entry?.step === "number"))
+    throw new Error(`${name} has no log_history. A run's file is trainer_state.json, in the folder of each checkpoint.`);
+  return found;
+}
+
+function makeRuns() {
+  const picture = make("div");
+  let shown = null, // {name, run, from: number of the server's run, or null}
+    curve = null,
+    timer = null;
+
+  function put(name, run, from = null) {
+    shown = { name, run, from };
+    message.hidden = true;
+    drawRun();
+    clearTimeout(timer);
+    if (from !== null && run.global_step < run.max_steps) timer = setTimeout(() => follow(from), EVERY);
+  }
+
+  /** A run that goes on is drawn as it goes on, as long as it is seen. */
+  async function follow(from) {
+    if (shown?.from !== from) return;
+    if (parts.train.hidden || !place.isConnected) {
+      timer = setTimeout(() => follow(from), EVERY);
+      return;
+    }
+    await open(from);
+  }
+
+  async function open(from) {
+    try {
+      put(host.runs[from], await host.run(from), from);
+    } catch (error) {
+      complain(error);
+    }
+  }
+
+  async function read(file) {
+    try {
+      put(file.name, readRun(await file.text(), file.name));
+    } catch (error) {
+      complain(error);
+    }
+  }
+
+  function drawRun() {
+    const { name, run } = shown,
+      history = run.log_history.filter((entry) => typeof entry?.step === "number"),
+      all = curvesOf(history);
+    const steps = Math.max(run.max_steps ?? 0, ...history.map(({ step }) => step)),
+      done = run.global_step ?? history.at(-1).step;
+    if (!all.has(curve)) curve = all.keys().next().value;
+    const opened = picture.querySelector("details")?.open;
+    const columnsShown = [...new Set(history.flatMap(Object.keys))].filter((each) => !TIMES.test(each));
+    const details = table("The run as a table", () =>
+      grid(
+        `What ${name} has logged`,
+        ["step", ...columnsShown.filter((each) => each !== "step")],
+        history.map((entry) => [
+          entry.step,
+          ...columnsShown
+            .filter((each) => each !== "step")
+            .map((each) => (typeof entry[each] === "number" ? number(entry[each]) : "–")),
+        ]),
+      ),
+    );
+    fill(
+      picture,
+      make(
+        "p",
+        { class: "caption" },
+        `${name}: step ${done.toLocaleString("en")}${done < steps ? ` of ${steps.toLocaleString("en")}` : ", its last"}${run.epoch ? `, epoch ${number(run.epoch)}` : ""}.`,
+      ),
+      make(
+        "div",
+        { class: "segments", role: "group", "aria-label": "Curve" },
+        [...all.keys()].map((title) =>
+          make(
+            "button",
+            {
+              type: "button",
+              "aria-pressed": String(title === curve),
+              click: () => {
+                curve = title;
+                drawRun();
+              },
+            },
+            title,
+          ),
+        ),
+      ),
+      make("div", { class: "run" }, curve ? curves(all.get(curve), steps) : ""),
+      details,
+    );
+    details.open = Boolean(opened);
+  }
+
+  const input = make("input", {
+    type: "file",
+    accept: ".json,application/json",
+    class: "unseen",
+    change: () => {
+      if (input.files[0]) read(input.files[0]);
+      input.value = "";
+    },
+  });
+  return make(
+    "div",
+    {
+      class: "runs",
+      dragover: (event) => event.preventDefault(),
+      drop: (event) => {
+        event.preventDefault();
+        if (event.dataTransfer.files[0]) read(event.dataTransfer.files[0]);
+      },
+    },
+    make("h2", {}, "A run of your own"),
+    make(
+      "p",
+      { class: "note" },
+      "Every checkpoint of the training scripts, and of the Trainer, holds a trainer_state.json. Open one, or drop it here: it is read in your browser, and sent nowhere.",
+    ),
+    make(
+      "p",
+      { class: "actions" },
+      make("label", { class: "file" }, input, "Open trainer_state.json"),
+      host.runs.map((name, i) => make("button", { type: "button", click: () => open(i) }, name)),
+    ),
+    picture,
+  );
+}

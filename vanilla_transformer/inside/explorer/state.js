@@ -1,0 +1,138 @@
+// What is drawn, and the frame that it is drawn in; light and dark, motion; what the data say.
+
+const root = place.shadowRoot ?? place.attachShadow({ mode: "open" });
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+const state = {
+  data: null, // that is drawn
+  own: null, // of the model as it is
+  beside: null, // {title, data, same}: a changed model, or another one
+  changes: null, // what is switched off
+  request: null, // what it was asked for
+  kinds: new Set(), // of attention that are drawn
+  layer: 0,
+  head: "mean",
+  step: 0,
+  hover: null, // {column, index}
+  dragging: false, // a handle
+  pinned: null, // the same, of a token that was clicked
+  phase: 0,
+  revealed: Infinity, // tokens of the answer that are there already
+  playing: false,
+  motion: !still.matches,
+  box: null, // [stack, layer, part] that is open
+  asked: 0,
+};
+const parts = Object.fromEntries(
+  "top player map flow output box broken beside heads lens save train"
+    .split(" ")
+    .map((name) => [name, make("section", { class: name })]),
+);
+const live = make("p", { class: "unseen", "aria-live": "polite" });
+const message = make("p", { class: "message", role: "alert", hidden: true });
+const frame = make(
+  "div",
+  { class: "explorer" },
+  parts.top,
+  message,
+  make(
+    "div",
+    { class: "whole", hidden: true },
+    parts.player,
+    make("div", { class: "stage" }, parts.map, parts.flow, parts.output),
+    parts.box,
+    parts.broken,
+    parts.beside,
+    parts.heads,
+    parts.lens,
+    parts.save,
+  ),
+  parts.train,
+  live,
+);
+fill(root, make("style", {}, style), frame);
+const whole = frame.querySelector(".whole");
+parts.train.hidden = true;
+
+function adoptTheme() {
+  const { classList, dataset } = document.body;
+  const dark =
+    classList.contains("dark") ||
+    document.documentElement.classList.contains("dark") ||
+    dataset.jpThemeLight === "false" ||
+    classList.contains("vscode-dark");
+  const light =
+    dataset.jpThemeLight === "true" ||
+    classList.contains("vscode-light") ||
+    document.querySelector("gradio-app, .gradio-container");
+  place.style.colorScheme = dark ? "dark" : light ? "light" : "light dark";
+  if (state.data) paintHeads();
+}
+new MutationObserver(adoptTheme).observe(document.body, { attributes: true });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", adoptTheme);
+
+function setMotion(on) {
+  state.motion = on;
+  frame.classList.toggle("still", !on);
+  if (!on) pause();
+}
+
+const twoStacks = () => state.data.target !== null;
+const task = () => state.data.model.task;
+const attention = (kind, data = state.data) => data.attention.find((each) => each.kind === kind);
+const layersOf = (kind, data = state.data) => attention(kind, data)?.weights.length ?? 0;
+const mostLayers = () => Math.max(...state.data.attention.map((each) => each.weights.length));
+const means = new WeakMap();
+
+/** The weights of one head [query][key], or the mean of all, in thousandths. */
+function weights(kind, layer = state.layer, head = state.head, data = state.data) {
+  const heads = attention(kind, data).weights[Math.min(layer, layersOf(kind, data) - 1)];
+  if (head !== "mean" && head < heads.length) return heads[head];
+  if (!means.has(heads)) {
+    means.set(
+      heads,
+      heads[0].map((row, q) => row.map((_, k) => heads.reduce((sum, each) => sum + each[q][k], 0) / heads.length)),
+    );
+  }
+  return means.get(heads);
+}
+
+/** The column that queries or keys of a kind stand in, and by how many places the one that looks stands further. */
+const columns = (kind) =>
+  ({
+    encoder: { from: "source", to: "source", ahead: 0 },
+    cross: { from: "target", to: "source", ahead: 1 },
+    decoder: twoStacks() ? { from: "target", to: "target", ahead: 1 } : { from: "source", to: "source", ahead: 1 },
+  })[kind];
+
+/** The tokens of a column, with what comes after the last of a language model. */
+function tokens(column, data = state.data) {
+  const list = data[column];
+  const last = data.steps.at(-1);
+  return task() === "generate" && column === "source"
+    ? [...list, { text: last.text, special: false, open: true }]
+    : list;
+}
+
+const answers = () => (twoStacks() ? "target" : "source"); // the column in which the answer is written
+const growing = () => ["translate", "generate"].includes(task());
+const firstWritten = () =>
+  task() === "generate" ? Math.max(0, state.data.steps.length - 1 - state.data.written) : 0;
+
+/** The token that looks: under the pointer, or the one that was clicked, or what the step is about. */
+function looking() {
+  if (state.hover ?? state.pinned) return state.hover ?? state.pinned;
+  const { token } = state.data.steps[state.step];
+  return token === null ? null : { column: answers(), index: token };
+}
+
+/** What happens, one after the other: the layers of the encoder; for each token, those of the decoder; the answer. */
+function phases() {
+  const { stacks } = state.data.model;
+  const through = (stack, step) =>
+    Array.from({ length: stacks[stack] ?? 0 }, (_, layer) => ({ stack, layer, step }));
+  if (!growing()) return [...through("encoder", 0), { answer: true, step: 0 }];
+  const list = through("encoder", 0);
+  for (let step = firstWritten(); step < state.data.steps.length; step++)
+    list.push(...through("decoder", step), { answer: true, step });
+  return list;
+}
