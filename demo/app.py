@@ -183,24 +183,25 @@ NO_MODEL = (
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", help="Folders of models, or their names on the Hub.")
+    parser.add_argument("--model", nargs="+", help="Model folders, or names on the Hub.")
     parser.add_argument(
         "--run",
         nargs="+",
         default=[],
-        help="Folders of training runs, which Train draws as they go on.",
+        help="Folders of training runs, which Train draws while they are in progress.",
     )
-    parser.add_argument("--port", type=int, help="Of the address; else the first free one from 7860 on.")
+    parser.add_argument("--port", type=int, help="Port to listen on; by default, the first free one from 7860.")
     parser.add_argument(
         "--trust_remote_code",
         action="store_true",
-        help="Run the code beside the weights, and the tokenizer's, whatever it is. Read it first.",
+        help="Run the code beside the weights, and the tokenizer's, whatever it is: read it first.",
     )
     parser.add_argument(
         "--engine",
         choices=["pytorch", "ctranslate2"],
         default="pytorch",
-        help="What searches for translations: CTranslate2 is faster. All that is shown of them is PyTorch's.",
+        help="What searches for translations: CTranslate2 is faster. Everything that is shown about "
+        "them still comes from PyTorch.",
     )
     args = parser.parse_args(arguments)
     models = args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()

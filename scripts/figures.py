@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = CommandParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"Which figures: {', '.join(FIGURES)}; default all.")
     parser.add_argument("--output", type=Path, default=FOLDER, help="Folder for the pictures; default docs/figures.")
-    parser.add_argument("--quick", action="store_true", help="Measure small sizes only: to see that it works.")
+    parser.add_argument("--quick", action="store_true", help="Measure only small sizes, to see that it works.")
     args = parser.parse_args(arguments)
     unknown = [name for name in args.names if name not in FIGURES]
     if unknown:

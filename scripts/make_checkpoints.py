@@ -38,11 +38,11 @@ CHECKPOINTS = {
 
 @dataclass
 class CheckpointArguments:
-    names: list[str] = field(default_factory=list, metadata={"help": "Make these alone, such as tagger."})
-    recipes: str = field(default="recipes/checkpoints", metadata={"help": "Folder of the recipes, NAME.yaml."})
+    names: list[str] = field(default_factory=list, metadata={"help": "Make only these, such as tagger."})
+    recipes: str = field(default="recipes/checkpoints", metadata={"help": "Folder with the recipes, NAME.yaml."})
     data: str = field(default="runs/data", metadata={"help": "Folder for the data, NAME/train.jsonl and so on."})
     output: str = field(default="checkpoints", metadata={"help": "Folder for the checkpoints."})
-    data_only: bool = field(default=False, metadata={"help": "Write the data, and stop."})
+    data_only: bool = field(default=False, metadata={"help": "Write the data and stop."})
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -24,7 +24,10 @@ SAMPLES = 10
 class QuickstartArguments:
     source_locale: str = field(default="en", metadata={"help": "Language to translate from, a CLDR locale."})
     target_locale: str = field(default="es", metadata={"help": "Language to translate to, a CLDR locale."})
-    output_dir: str | None = field(default=None, metadata={"help": "Folder of the model: runs/quickstart-en-es."})
+    output_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder for the model; by default runs/quickstart-SOURCE-TARGET."},
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -76,7 +76,9 @@ def put_in_place() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = CommandParser(description=__doc__)
-    parser.add_argument("model", help="Folder of the language model, or its name on the Hub; before all options.")
+    parser.add_argument(
+        "model", help="Folder of the language model, or its name on the Hub; give it before all options."
+    )
     parser.add_argument("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 is open to your network.")
     parser.add_argument("--port", type=int, default=8000, help="Port to listen on.")
     args, others = parser.parse_known_args(arguments)

@@ -26,10 +26,10 @@ MEASURED_TEXTS = 10_000
 class TokenizerFolderArguments(NewTokenizerArguments):
     output_dir: str = field(default="runs/tokenizer", metadata={"help": "Folder for the tokenizer."})
     overwrite: bool = field(default=False, metadata={"help": "Write into the folder even if it is not empty."})
-    task: str = field(default="translation", metadata={"help": f"What the data are for: {', '.join(COLUMNS)}."})
+    task: str = field(default="translation", metadata={"help": f"Task that the data are for: {', '.join(COLUMNS)}."})
     template: str | None = field(
         default=None,
-        metadata={"help": f"Family of the model: {', '.join(TEMPLATES)}; by default the one that does the task."},
+        metadata={"help": f"Family of the model: {', '.join(TEMPLATES)}; by default, the one for the task."},
     )
 
     def __post_init__(self):

@@ -43,19 +43,19 @@ class BenchmarkArguments:
             f"{', '.join(GPU_SECTIONS)}."
         },
     )
-    rounds: int = field(default=12, metadata={"help": "Turns of each model."})
-    quick: bool = field(default=False, metadata={"help": "Toy sizes and two turns: whether everything runs."})
+    rounds: int = field(default=12, metadata={"help": "How many turns each model gets."})
+    quick: bool = field(default=False, metadata={"help": "Toy sizes and two turns, to see that everything runs."})
     precision: list[str] = field(
         default_factory=list,
         metadata={"help": f"Of training: {', '.join(PRECISIONS)}; by default those that the device multiplies in."},
     )
     device: str = field(
         default="",
-        metadata={"help": "cpu or cuda; by default the latter where there is one.", "choices": ["", "cpu", "cuda"]},
+        metadata={"help": "cpu or cuda; by default, cuda if there is a GPU.", "choices": ["", "cpu", "cuda"]},
     )
-    threads: int = field(default=2, metadata={"help": "CPU threads."})
-    recipe_steps: int = field(default=120, metadata={"help": "Steps of each run of the recipe section."})
-    output: str = field(default="runs/benchmark", metadata={"help": "Folder for what is measured."})
+    threads: int = field(default=2, metadata={"help": "Number of CPU threads."})
+    recipe_steps: int = field(default=120, metadata={"help": "Steps per run in the recipe section."})
+    output: str = field(default="runs/benchmark", metadata={"help": "Folder for the results."})
 
     def __post_init__(self):
         for name, known in (("sections", ALL_SECTIONS), ("precision", PRECISIONS)):
