@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from documentation.notebooks import FOLDER, notebook  # noqa: E402
 
 SOURCES = sorted(FOLDER.glob("*.py"))
 SLOW = {"into_production", "train_a_language_model", "train_a_translator", "train_an_encoder"}  # they train, or export
+TRAINING = [path for path in SOURCES if "QUICK" in path.read_text(encoding="utf-8")]
 marked = [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW), id=path.stem) for path in SOURCES]
 
 
@@ -62,6 +64,16 @@ def test_every_notebook_has_a_source():
 def test_a_notebook_runs_and_its_solutions_are_right(source, workplace):
     checks, failed = play(source, solved=True)
     assert checks >= 2 and failed == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", TRAINING, ids=lambda path: path.stem)
+def test_at_full_size_solutions_pass_the_checks_of_what_was_learned_within_ten_minutes(source, workplace, monkeypatch):
+    """Ten minutes of two cores, in processor time: a busy machine takes longer."""
+    monkeypatch.delenv("QUICK")
+    started = time.process_time()
+    assert play(source, solved=True)[1] == []
+    assert time.process_time() - started < 2 * 600
 
 
 @pytest.mark.parametrize("source", marked)
