@@ -28,7 +28,7 @@ from vanilla_transformer.inside.explore import (
     settled,
 )
 from vanilla_transformer.inside.interventions import changes_from
-from vanilla_transformer.inside.readings import Reading, task_of
+from vanilla_transformer.inside.readings import BLANK, Reading, task_of
 
 
 HOST = Path(__file__).with_name("assets") / "host.js"
@@ -48,10 +48,12 @@ def examples_of(loaded: Loaded) -> list[dict[str, str]]:
     task = task_of(loaded.model)
     if task == "answer":
         return [{"text": question, "context": context} for question, context in TO_ANSWER]
-    usual = TO_REGRESS if is_regression(loaded) else EXAMPLES[task]
     # Only the card knows which language a model reads, or in which it writes.
-    from_card = loaded.examples if task in ("translate", "generate") else ()
-    return [{"text": text} for text in from_card or usual]
+    texts = loaded.examples
+    if task == "fill":
+        filled = (text.replace(loaded.tokenizer.mask_token, BLANK) for text in texts)
+        texts = [text for text in filled if BLANK in text]
+    return [{"text": text} for text in texts or (TO_REGRESS if is_regression(loaded) else EXAMPLES[task])]
 
 
 @contextmanager
