@@ -78,7 +78,7 @@ def measure_length(size: Size, lengths: tuple[int, ...], machine: Machine) -> li
 
 # What the demo needs until it listens, and then for its first answer. Printed as JSON.
 DEMO = """
-import json, time
+import json, sys, time
 start = time.perf_counter()
 import app
 from gradio_client import Client
