@@ -48,6 +48,7 @@ SIZES = {
     "small": Size(256, 1024, 4, 3, 8000),
     "base": Size(512, 2048, 8, 6, 37000),
     "big": Size(1024, 4096, 16, 6, 37000),
+    "recipe": Size(128, 256, 4, 4, 5000),
     "language model": Size(128, 512, 4, 4, 65),
     "classifier": Size(256, 1024, 4, 4, 8000),
     "length": Size(256, 1024, 4, 2, 1000),
@@ -81,12 +82,11 @@ class TorchTransformer(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
         target = shift(labels)
-        causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=labels.device).triu(1)
         padding = attention_mask == 0
         output = self.body(
             self.states(input_ids),
             self.states(target),
-            tgt_mask=causal,
+            tgt_mask=causal_mask(target),
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
             tgt_is_causal=True,
@@ -208,6 +208,11 @@ class PlainGPT(nn.Module):
 def shift(labels: Tensor) -> Tensor:
     """The decoder's input: a start, and the labels but the last."""
     return F.pad(labels, (1, 0), value=1)[:, :-1].clamp(min=0)
+
+
+def causal_mask(ids: Tensor) -> Tensor:
+    """(length, length), true above the diagonal: what `torch.nn.Transformer` should not see."""
+    return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).triu(1)
 
 
 def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:

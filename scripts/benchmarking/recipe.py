@@ -1,9 +1,10 @@
-"""Section of training through the scripts: our defaults against Marian under Seq2SeqTrainer with those of the library.
+"""Section of training through the Trainer, to a good translator: how soon each is there.
 
-All runs have the same data, tokenizer, size, optimiser, learning rate and number of steps, and about as many sentences
-in a batch: 64 in random order, as Seq2SeqTrainer draws them, or as many tokens as that is, in sentences of similar
-length. The learning rate is none of its defaults, which is for fine-tuning; nor is the scripts', whose warm-up alone
-would take longer than these runs. No labels are smoothed, so that the losses are the same.
+All have the same data, tokenizer, size, dropout and number of steps, a rate that falls linearly to zero after a tenth
+of them, and about as many tokens in a batch. Ours has what our recipes switch on: layers normalised beforehand, small
+initial weights, and Muon at the rate of the recipe for Multi30k; the others train with Adam. Marian under its defaults
+has rows in random order, as Seq2SeqTrainer draws them, and float32; the others have our batches, of sentences of similar
+length, and bfloat16 where the processor multiplies in it. No labels are smoothed, so that the losses are the same.
 """
 
 import tempfile
@@ -18,9 +19,11 @@ import torch
 from datasets import Dataset
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, set_seed
+from sacrebleu import corpus_bleu
+from torch import Tensor, nn
+from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase, PrinterCallback, set_seed
 
-from benchmarking.peers import Size, translators
+from benchmarking.peers import SPECIAL, Size, TorchTransformer, causal_mask, translators
 from benchmarking.results import OURS, Result, save_figure
 from benchmarking.timing import Machine
 from losses_vanilla_transformer import IGNORED_LABEL
@@ -28,6 +31,7 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForC
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks.translation import encode
 from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.options import make_model, model_options
@@ -35,11 +39,12 @@ from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTr
 from vanilla_transformer.training.task import encoded_splits
 
 
-LEARNING_RATE = 1e-3
-EVALUATIONS = 6  # during each run, and one before
+EVALUATIONS = 10  # during each run, and one before
 LONGEST = 256
-EVALUATED_ROWS = 256
-SEED_RUN, PEER, PEER_AT_RANDOM = "ours, another seed", "Marian, our batches", "Marian, rows at random"
+TRANSLATED_AT_ONCE = 64
+PARTS = (0.5, 0.9, 1.0)  # of the BLEU that all have reached in the end
+SEED_RUN, PEER, TORCH = "ours, another seed", "Marian, our batches", "torch.nn.Transformer, our batches"
+PEER_DEFAULTS = "Marian, its defaults"
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,53 @@ class Point:
     tokens: int
     positions: int
     loss: float
+    bleu: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a model is made and trained: with batches of so many tokens or, if 0, of rows at random."""
+
+    make: Callable[[], nn.Module]
+    tokens_per_batch: int
+    precision: str
+    learning_rate: float
+    muon: bool = False
+    seed: int = 0
+
+
+class TorchTranslator(TorchTransformer):
+    """As the Trainer takes it, and with a search for the best next token."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:  # type: ignore
+        return {"loss": super().forward(input_ids, attention_mask, labels)}
+
+    def generate(self, input_ids: Tensor, attention_mask: Tensor, max_length: int) -> Tensor:
+        padding, end = attention_mask == 0, SPECIAL["eos_token_id"]
+        memory = self.body.encoder(self.states(input_ids), src_key_padding_mask=padding)
+        ids = input_ids.new_full((len(input_ids), 1), SPECIAL["decoder_start_token_id"])
+        ended = torch.zeros_like(ids[:, 0], dtype=torch.bool)
+        while ids.shape[1] < max_length and not ended.all():
+            states = self.body.decoder(
+                self.states(ids), memory, tgt_mask=causal_mask(ids), memory_key_padding_mask=padding
+            )
+            best = (states[:, -1] @ self.embed.weight.T).argmax(-1).masked_fill(ended, end)
+            ids, ended = torch.cat([ids, best[:, None]], dim=1), ended | (best == end)
+        return ids
 
 
 class ObservedTrainer(RecipeSeq2SeqTrainer):
-    """Notes at each evaluation how long it has trained, on how many real tokens in how many positions."""
+    """Notes at each evaluation how long it has trained, on how many real tokens in how many positions, and the BLEU
+    of greedy translations of `pairs`.
+    """
 
-    def __init__(self, *arguments: Any, **options: Any):
+    def __init__(self, *arguments: Any, pairs: Dataset, **options: Any):
         super().__init__(*arguments, **options)
+        self.pairs = pairs
         self.points: list[Point] = []
         self.tokens = self.positions = 0
 
@@ -64,7 +109,7 @@ class ObservedTrainer(RecipeSeq2SeqTrainer):
         self.started = time.perf_counter()
         return super().train(*arguments, **options)
 
-    def training_step(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], *arguments: Any, **options: Any):
+    def training_step(self, model: nn.Module, inputs: dict[str, Tensor], *arguments: Any, **options: Any):
         self.tokens += int(inputs["attention_mask"].sum() + (inputs["labels"] != IGNORED_LABEL).sum())
         self.positions += inputs["input_ids"].numel() + inputs["labels"].numel()
         return super().training_step(model, inputs, *arguments, **options)
@@ -72,19 +117,35 @@ class ObservedTrainer(RecipeSeq2SeqTrainer):
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
         paused = time.perf_counter()
         metrics = super().evaluate(*arguments, **options)
-        self.points.append(Point(paused - self.started, self.tokens, self.positions, metrics["eval_loss"]))
+        self.points.append(
+            Point(paused - self.started, self.tokens, self.positions, metrics["eval_loss"], self.bleu())
+        )
         self.started += time.perf_counter() - paused
         return metrics
 
+    def bleu(self) -> float:
+        sources, targets = list(self.pairs["source"]), list(self.pairs["target"])
+        options = {} if isinstance(self.model, TorchTranslator) else {"num_beams": 1, "do_sample": False}
+        outputs = [
+            output
+            for start in range(0, len(sources), TRANSLATED_AT_ONCE)
+            for output in translate(
+                sources[start : start + TRANSLATED_AT_ONCE], self.model, self.processing_class, **options
+            )
+        ]
+        return corpus_bleu(outputs, [targets]).score
 
-def seconds_to(loss: float, points: list[Point]) -> float:
-    """When a run first had this validation loss, on straight lines between its points; infinity if it never had."""
-    if points[0].loss <= loss:
+
+def seconds_to(value: float, points: list[Point], what: str) -> float:
+    """When a run first had this validation loss or BLEU, on straight lines between its points; else infinity."""
+    sign = -1 if what == "loss" else 1  # more is better
+    values = [sign * getattr(point, what) for point in points]
+    value *= sign
+    if values[0] >= value:
         return points[0].seconds
-    for before, after in pairwise(points):
-        if after.loss <= loss:
-            share = (before.loss - loss) / (before.loss - after.loss)
-            return before.seconds + share * (after.seconds - before.seconds)
+    for (before, after), (low, high) in zip(pairwise(points), pairwise(values), strict=True):
+        if high >= value:
+            return before.seconds + (value - low) / (high - low) * (after.seconds - before.seconds)
     return float("inf")
 
 
@@ -93,40 +154,55 @@ def rates(points: list[Point]) -> list[float]:
     return [(b.tokens - a.tokens) / (b.seconds - a.seconds) for a, b in pairwise(points)]
 
 
-def our_model(size: Size, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """As the script makes it, in this size."""
+def our_model(size: Size, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
+    """As the script makes it of a recipe's options, in this size."""
     options = model_options(VanillaTransformerConfig)(
         d_model=size.d_model,
         d_ff=size.d_ff,
         num_heads=size.num_heads,
         encoder_layers=size.layers,
         decoder_layers=size.layers,
+        norm_position="pre",
+        small_initial_weights=True,
         label_smoothing=0.0,
     )
     return make_model(VanillaTransformerForConditionalGeneration, options, tokenizer)
 
 
-def run(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    datasets: dict[str, Dataset],
-    steps: int,
-    rows: int,
-    tokens_per_batch: int,
-    precision: str,
+def runs(size: Size, tokenizer: PreTrainedTokenizerBase, tokens_per_batch: int, precision: str) -> dict[str, Run]:
+    """Those that are compared, by name."""
+
+    def ours() -> nn.Module:
+        return our_model(size, tokenizer)
+
+    marian = translators(size)["Marian"]
+    return {
+        OURS: Run(ours, tokens_per_batch, precision, 1.2e-2, muon=True),
+        SEED_RUN: Run(ours, tokens_per_batch, precision, 1.2e-2, muon=True, seed=1),
+        PEER: Run(marian, tokens_per_batch, precision, 3e-3),
+        TORCH: Run(lambda: TorchTranslator(size), tokens_per_batch, precision, 3e-3),
+        PEER_DEFAULTS: Run(marian, 0, "fp32", 3e-3),
+    }
+
+
+def train(
+    run: Run, tokenizer: PreTrainedTokenizerBase, datasets: dict[str, Dataset], pairs: Dataset, steps: int, rows: int,
     machine: Machine,
-) -> list[Point]:
-    """Train, and give the points of its curve. The batches are of `rows` in random order if of no number of tokens."""
+) -> list[Point]:  # fmt: skip
+    """Train, and give the points of its curve."""
+    set_seed(run.seed)
+    model = run.make()
     with tempfile.TemporaryDirectory() as folder:
         args = RecipeArguments(
             output_dir=folder,
             max_steps=steps,
-            tokens_per_batch=tokens_per_batch,
+            tokens_per_batch=run.tokens_per_batch,
             per_device_train_batch_size=rows,
-            per_device_eval_batch_size=rows,
-            learning_rate=LEARNING_RATE,
-            warmup_steps=0.2,
-            bf16=precision == "bf16",
+            per_device_eval_batch_size=TRANSLATED_AT_ONCE,
+            learning_rate=run.learning_rate,
+            muon=run.muon,
+            warmup_steps=0.1,
+            bf16=run.precision == "bf16",
             use_cpu=machine.device == "cpu",
             eval_on_start=True,
             eval_strategy="steps",
@@ -136,12 +212,14 @@ def run(
             logging_strategy="no",
             report_to="none",
             disable_tqdm=True,
+            seed=run.seed,
         )
         trainer = ObservedTrainer(
             model=model,
             args=args,
             data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
             processing_class=tokenizer,
+            pairs=pairs,
             **datasets,
         )
         trainer.remove_callback(PrinterCallback)
@@ -150,66 +228,60 @@ def run(
 
 
 def run_all(
-    data: DataArguments, size: Size, steps: int, rows: int, precisions: list[str], machine: Machine
-) -> dict[str, dict[str, list[Point]]]:
-    """The curves by precision and by name."""
+    data: DataArguments, size: Size, steps: int, rows: int, precision: str, machine: Machine
+) -> dict[str, list[Point]]:
+    """The curves by name, with batches of `rows` sentences in the mean; as many are translated at each evaluation."""
     splits = load_splits(data, "translation")
-    splits["validation"] = splits["validation"].select(range(min(len(splits["validation"]), EVALUATED_ROWS)))
+    splits["validation"] = splits["validation"].select(range(min(len(splits["validation"]), rows)))
     tokenizer = train_tokenizer(texts_of(splits["train"], "translation"), vocab_size=size.vocab_size)
     size = replace(size, vocab_size=len(tokenizer))
     datasets = encoded_splits(splits, lambda split: encode(split, tokenizer, LONGEST))
     # As many tokens as make `rows` sentences a batch in the mean.
     budget = int(rows * row_lengths(datasets["train_dataset"]).max(axis=1).mean())
-
-    def ours() -> PreTrainedModel:
-        return our_model(size, tokenizer)
-
-    kinds: dict[str, tuple[Callable[[], PreTrainedModel], int, int]] = {
-        OURS: (ours, budget, 0),
-        SEED_RUN: (ours, budget, 1),
-        PEER: (translators(size)["Marian"], budget, 0),
-        PEER_AT_RANDOM: (translators(size)["Marian"], 0, 0),
+    return {
+        name: train(run, tokenizer, datasets, splits["validation"], steps, rows, machine)
+        for name, run in runs(size, tokenizer, budget, precision).items()
     }
-    curves: dict[str, dict[str, list[Point]]] = {precision: {} for precision in precisions}
-    for name, (make, tokens, seed) in kinds.items():
-        for precision in precisions:
-            set_seed(seed)
-            curves[precision][name] = run(make(), tokenizer, datasets, steps, rows, tokens, precision, machine)
-    return curves
 
 
-def draw_curves(curves: dict[str, dict[str, list[Point]]]) -> Figure:
-    """Validation loss against the time of training."""
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    for style, (precision, by_name) in zip(("-", "--"), curves.items(), strict=False):
-        for number, (name, points) in enumerate(by_name.items()):
-            seconds, losses = [point.seconds for point in points], [point.loss for point in points]
-            axes.plot(seconds, losses, style, color=f"C{number}", marker=".", label=f"{name}, {precision}")
-    axes.set_xlabel("seconds of training")
-    axes.set_ylabel("validation loss")
-    axes.legend(frameon=False)
+def draw_curves(curves: dict[str, list[Point]]) -> Figure:
+    """Validation loss and BLEU against the time of training."""
+    figure, (losses, bleus) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    for axes, what, title in ((losses, "loss", "validation loss"), (bleus, "bleu", "BLEU, greedy")):
+        for name, points in curves.items():
+            seconds, values = [point.seconds for point in points], [getattr(point, what) for point in points]
+            axes.plot(seconds, values, marker=".", label=name)
+        axes.set_xlabel("seconds of training")
+        axes.set_ylabel(title)
+        axes.grid(alpha=0.3)
+    losses.legend(frameon=False)
     return figure
 
 
 def measure_recipe(
-    data: DataArguments, size: Size, steps: int, rows: int, precisions: list[str], machine: Machine, folder: Path
+    data: DataArguments, size: Size, steps: int, rows: int, precision: str, machine: Machine, folder: Path
 ) -> list[Result]:
-    """Real tokens per second, time to the same validation loss (plotted in recipe.png), and the last such loss."""
-    curves = run_all(data, size, steps, rows, precisions, machine)
+    """Real tokens per second, time to the same validation loss and BLEU (plotted in recipe.png), and the last ones."""
+    curves = run_all(data, size, steps, rows, precision, machine)
     folder.mkdir(parents=True, exist_ok=True)
     save_figure(draw_curves(curves), folder / "recipe.png")
-    # The lowest loss that every run has reached.
-    reached = max(min(point.loss for point in points) for by_name in curves.values() for points in by_name.values())
-    speeds, times, losses = [], [], []
-    for precision, by_name in curves.items():
-        for name, points in by_name.items():
-            padding = 1 - points[-1].tokens / points[-1].positions
-            speeds.append(
-                Result(
-                    f"recipe, {precision}", name, "tokens/s", rates(points), f"{padding:.0%} of the positions padding"
-                )
-            )
-            section = f"recipe, {precision}, to validation loss {reached:.2f}"
-            times.append(Result(section, name, "seconds", [seconds_to(reached, points)]))
-            losses.append(Result(f"recipe, {precision}, after {steps} steps", name, "nats", [points[-1].loss]))
-    return speeds + times + losses
+    # What every run has reached: the worst of their best.
+    loss = max(min(point.loss for point in points) for points in curves.values())
+    bleu = min(max(point.bleu for point in points) for points in curves.values())
+    highest = max(points[0].loss for points in curves.values())
+    speeds, times, ends = [], [], []
+    for name, points in curves.items():
+        padding = 1 - points[-1].tokens / points[-1].positions
+        speeds.append(Result("recipe", name, "tokens/s", rates(points), f"{padding:.0%} of the positions padding"))
+        for what, goals in (
+            ("loss", [highest + part * (loss - highest) for part in PARTS]),
+            ("bleu", [part * bleu for part in PARTS]),
+        ):
+            for goal in goals:
+                title = f"recipe, to validation loss {goal:.2f}" if what == "loss" else f"recipe, to BLEU {goal:.1f}"
+                times.append(Result(title, name, "seconds", [seconds_to(goal, points, what)]))
+        ends += [
+            Result(f"recipe, loss after {steps} steps", name, "nats", [points[-1].loss]),
+            Result(f"recipe, BLEU after {steps} steps", name, "BLEU", [points[-1].bleu]),
+        ]
+    return speeds + sorted(times, key=lambda result: result.section) + sorted(ends, key=lambda result: result.section)

@@ -54,7 +54,7 @@ class BenchmarkArguments:
         metadata={"help": "cpu or cuda; by default, cuda if there is a GPU.", "choices": ["", "cpu", "cuda"]},
     )
     threads: int = field(default=2, metadata={"help": "Number of CPU threads."})
-    recipe_steps: int = field(default=120, metadata={"help": "Steps per run in the recipe section."})
+    recipe_steps: int = field(default=700, metadata={"help": "Steps per run in the recipe section."})
     output: str = field(default="runs/benchmark", metadata={"help": "Folder for the results."})
 
     def __post_init__(self):
@@ -86,6 +86,7 @@ def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Cal
     memory = replace(SIZES["small"], vocab_size=MEMORY_VOCABULARY)
     on_gpu = machine.device == "cuda"
     gpt = (8, 1024)  # rows and length
+    recipe_rows = 8 if args.quick else 256
     if on_gpu:
         searches = [(1, 64), (4, 64)]
     if args.quick:
@@ -134,7 +135,9 @@ def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Cal
             "language model", language_models(causal, 64), [block(causal.vocab_size, 12, 64)], rounds * 4
         ),
         "classifier": lambda: train("classifier", classifiers(encoder), sentences(encoder), rounds),
-        "recipe": lambda: measure_recipe(data, small, steps, rows, args.precisions, machine, Path(args.output)),
+        "recipe": lambda: measure_recipe(
+            data, sizes["recipe"], steps, recipe_rows, args.precisions[-1], machine, Path(args.output)
+        ),
         "decode": lambda: measure_decoding(small, searches, output_length, max(2, rounds // 2), machine),
         "memory": lambda: measure_memory(memory, repeated, machine),
         "length": lambda: measure_length(sizes["length"], lengths, machine),

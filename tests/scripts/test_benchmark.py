@@ -11,13 +11,14 @@ from torch import nn
 import benchmark
 from benchmarking.costs import step_memory
 from benchmarking.decoding import decoders
-from benchmarking.peers import TOY, classifiers, compiled, language_models, translators
+from benchmarking.peers import TOY, causal_mask, classifiers, compiled, language_models, translators
 from benchmarking.processes import call_fresh
-from benchmarking.recipe import OURS, PEER, PEER_AT_RANDOM, Point, rates, run_all, seconds_to
+from benchmarking.recipe import OURS, PEER, PEER_DEFAULTS, TORCH, Point, TorchTranslator, rates, run_all, seconds_to
 from benchmarking.results import PACKED, Result, rows_of, write
 from benchmarking.sections import SECTIONS, BenchmarkArguments
 from benchmarking.timing import Machine, MatrixProducts, exponent, in_turns
 from benchmarking.training import Batches, Trainee, block, real_lengths
+from family import right_padded
 from vanilla_transformer.data.sources import DataArguments
 
 
@@ -141,19 +142,34 @@ def test_growth_is_the_power_of_the_length():
     assert exponent(lengths, [0.1 * n**1.1 for n in lengths]) == pytest.approx(1.1)
 
 
-def test_the_time_to_a_loss_lies_on_the_line_between_two_evaluations():
-    points = [Point(0, 0, 0, 6.0), Point(10, 100, 150, 4.0), Point(20, 300, 450, 3.0)]
-    assert [seconds_to(loss, points) for loss in (7.0, 5.0, 3.5)] == [0, 5, 15]
-    assert seconds_to(2.0, points) == math.inf
+def test_the_time_to_a_loss_or_bleu_lies_on_the_line_between_two_evaluations():
+    points = [Point(0, 0, 0, 6.0, 0.0), Point(10, 100, 150, 4.0, 20.0), Point(20, 300, 450, 3.0, 40.0)]
+    assert [seconds_to(loss, points, "loss") for loss in (7.0, 5.0, 3.5)] == [0, 5, 15]
+    assert [seconds_to(bleu, points, "bleu") for bleu in (0.0, 10.0, 30.0)] == [0, 5, 15]
+    assert seconds_to(2.0, points, "loss") == seconds_to(41.0, points, "bleu") == math.inf
     assert rates(points) == [10, 20]
 
 
 def test_runs_of_the_recipe_have_the_same_data_and_differ_in_their_batches():
-    (curves,) = run_all(DataArguments(phrases=1000), TOY, 3, 8, ["fp32"], CPU).values()
+    curves = run_all(DataArguments(phrases=1000), TOY, 3, 8, "fp32", CPU)
     last = {name: points[-1] for name, points in curves.items()}
-    assert last[OURS].tokens == last[PEER].tokens  # the same batches
-    assert last[PEER_AT_RANDOM].tokens / last[PEER_AT_RANDOM].positions < last[PEER].tokens / last[PEER].positions
+    assert last[OURS].tokens == last[PEER].tokens == last[TORCH].tokens  # the same batches
+    assert last[PEER_DEFAULTS].tokens / last[PEER_DEFAULTS].positions < last[PEER].tokens / last[PEER].positions
     assert all(points[0].tokens == 0 and len(points) == 4 for points in curves.values())
+
+
+def test_torchs_transformer_writes_its_best_next_token_until_the_end():
+    """The tokens it writes for a row alone are those that it finds best when it reads them, in a batch with others."""
+    model = TorchTranslator(TOY).eval()
+    ids, mask = right_padded([6, 3])
+    with torch.inference_mode():
+        alone = model.generate(ids[1:, :3], mask[1:, :3], 9)
+        both = model.generate(ids, mask, 9)
+        memory = model.body.encoder(model.states(ids[1:, :3]))
+        states = model.body.decoder(model.states(alone), memory, tgt_mask=causal_mask(alone))
+        best = (states @ model.embed.weight.T).argmax(-1)
+    assert torch.equal(both[1:], alone)
+    assert torch.equal(best[:, :-1], alone[:, 1:])
 
 
 def test_all_runtimes_write_outputs_of_the_length_that_is_asked_for(tmp_path):

@@ -251,8 +251,8 @@ def sent(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
 
 def check_positions(model: PreTrainedModel, rows: Any) -> None:
     """Raise a ValueError for rows longer than a table of learned positions, which is better known before training."""
-    config = model.config
-    if getattr(config, "position_embedding", None) != "learned" or not isinstance(rows, Dataset):
+    config = getattr(model, "config", None)
+    if config is None or getattr(config, "position_embedding", None) != "learned" or not isinstance(rows, Dataset):
         return
     sides = ["input_ids", "labels"] if config.is_encoder_decoder else ["input_ids"]
     if "position_ids" in rows.features:  # of packed documents
