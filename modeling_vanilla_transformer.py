@@ -1000,7 +1000,7 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
         Args:
             labels: (batch, length) target tokens, -100 where none. Without decoder inputs, these are made from them.
                 Where `decoder_attention_mask` is 0, they are left out.
-            logits_to_keep: compute the logits of so many last positions only; 0 is all. Or their indices (count,).
+            logits_to_keep: compute the logits of this many last positions only; 0 is all. Or their indices (count,).
         All others: see `VanillaTransformerModel.forward`.
 
         Returns:
@@ -1070,7 +1070,7 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
                 What padding would predict, the first token behind it, is left out.
             shift_labels: (batch, length), already shifted, in the place of `labels`. Only a keyword argument, since a
                 Trainer takes each named parameter with "label" in it for a column that all data have.
-            logits_to_keep: compute the logits of so many last positions only; 0 is all. Or their indices (count,).
+            logits_to_keep: compute the logits of this many last positions only; 0 is all. Or their indices (count,).
         All others: see `VanillaTransformerDecoderModel.forward`.
 
         Returns:
@@ -1312,6 +1312,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
 require_private_names(
     PreTrainedModel,
     "_can_compile_fullgraph",
+    "_can_record_outputs",
     "_get_resized_embeddings",
     "_init_weights",
     "_no_split_modules",

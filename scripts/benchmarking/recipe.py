@@ -3,8 +3,9 @@
 All have the same data, tokenizer, size, dropout and number of steps, a rate that falls linearly to zero after a tenth
 of them, and about as many tokens in a batch. Ours has what our recipes switch on: layers normalised beforehand, small
 initial weights, and Muon at the rate of the recipe for Multi30k; the others train with Adam. Marian under its defaults
-has rows in random order, as Seq2SeqTrainer draws them, and float32; the others have our batches, of sentences of similar
-length, and bfloat16 where the processor multiplies in it. No labels are smoothed, so that the losses are the same.
+has rows in random order, as Seq2SeqTrainer draws them, and float32; the others have our batches, of sentences of
+similar length, and bfloat16 where the processor multiplies in it. No labels are smoothed, so that the losses are the
+same.
 """
 
 import tempfile
