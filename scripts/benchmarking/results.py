@@ -1,6 +1,7 @@
 """What a benchmark has measured, and how it is shown: a table, the numbers as JSON, a picture."""
 
 import json
+import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,8 @@ def rows_of(results: list[Result]) -> list[tuple[str, ...]]:
     ours, packed = medians_of(OURS, results), medians_of(PACKED, results)
 
     def ratio(medians: dict[str, float], result: Result) -> str:
-        return f"{medians[result.section] / result.median:.2f}" if result.section in medians else ""
+        known = result.section in medians and result.median
+        return f"{medians[result.section] / result.median:.2f}" if known else ""
 
     return [
         (
@@ -77,7 +79,7 @@ def draw(results: list[Result]) -> Figure:
     figure = Figure(figsize=(8, 0.32 * len(shown) + 1), layout="constrained")
     axes = figure.subplots()
     names = [f"{result.section}: {result.model}" for result in shown]
-    ratios = [result.median / ours[result.section] for result in shown]
+    ratios = [result.median / (ours[result.section] or math.inf) for result in shown]
     axes.barh(names, ratios, color=[LIGHT.blue if result.model == OURS else LIGHT.grey for result in shown])
     axes.axvline(1, color="black", linewidth=0.8)
     axes.invert_yaxis()

@@ -210,7 +210,8 @@ def test_a_quick_run_measures_training(tmp_path):
     sections = ["train", "base", "language model", "classifier", "recipe"]
     results = benchmark.main([*QUICK, "--sections", *sections, "--precision", "fp32", "--output", str(tmp_path)])
     assert {result.section.split(",")[0] for result in results} == {"train", "recipe"}
-    assert all(value > 0 for result in results for value in result.values)
+    learned = [result for result in results if "BLEU" not in result.section]  # nothing, in six steps
+    assert all(value > 0 for result in learned for value in result.values)
     assert (tmp_path / "recipe.png").stat().st_size > 1000
 
 

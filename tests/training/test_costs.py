@@ -48,6 +48,7 @@ print(json.dumps([activations, resident("VmHWM") - before]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_the_memory_of_a_step_is_what_a_step_takes(tmp_path):
     at_once = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back
     activations, whole = run_fresh(MEASURE, tmp_path, SIZES, ROWS, LENGTH, installed=True, **at_once)

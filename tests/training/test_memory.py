@@ -22,6 +22,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
+@pytest.mark.slow
 def test_large_blocks_are_used_again_instead_of_being_fetched_anew(tmp_path):
     anew, kept = (run_fresh(FAULTS, tmp_path, how, installed=True) for how in ("anew", "keep"))
     assert anew > 20 * 2**13 > 50 * kept  # 2 ** 13 pages of 4 KiB are 32 MiB
@@ -45,6 +46,7 @@ print([said.count("create:cache_miss"), said.count("create:cache_hit")])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what a C library prints")
+@pytest.mark.slow
 def test_products_compiled_for_other_shapes_make_room_unless_the_environment_says_otherwise(tmp_path):
     options = {"installed": True, "ONEDNN_VERBOSE": "profile_create"}
     compiled, again = run_fresh(COMPILED, tmp_path, **options, ONEDNN_PRIMITIVE_CACHE_CAPACITY="500")
