@@ -206,6 +206,7 @@ def test_what_was_measured_before_an_error_is_kept(monkeypatch, tmp_path):
 QUICK = ["--quick", "true", "--threads", "1", "--phrases", "1000"]
 
 
+@pytest.mark.slow
 def test_a_quick_run_measures_training(tmp_path):
     sections = ["train", "base", "language model", "classifier", "recipe"]
     results = benchmark.main([*QUICK, "--sections", *sections, "--precision", "fp32", "--output", str(tmp_path)])
