@@ -88,8 +88,11 @@ def example_walk() -> None:
 
 def offer_walks(models: Sequence[Loaded]) -> None:
     """The endpoint of a walk through a sentence in one of the models; the page has the explorer's boxes for that."""
+    first = next(iter(find_stacks(models[0].model)))
 
-    def walk(number: int, text: str, target: str = "", stack: str = "encoder", layer: int = 1, head: int = 1) -> str:
+    def walk(
+        number: int = 0, text: str = "", target: str = "", stack: str = first, layer: int = 1, head: int = 1
+    ) -> str:
         """The steps of a layer on a sentence, in the model of that number, counted from 0, as HTML."""
         if number not in range(len(models)):
             raise refusal(f"There are models 0 to {len(models) - 1}, and no {number}.")
