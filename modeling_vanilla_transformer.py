@@ -374,7 +374,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module. The paper is silent; these are the choices of its reference implementation's kind.
+        """Initialise one module. The paper is silent; linear weights are Xavier's, the usual choice.
 
         Embeddings have a standard deviation of d_model^-0.5: after the factor sqrt(d_model) of section 3.4 they have
         about the size of the sinusoids added to them, and tied logits start at about unit scale.

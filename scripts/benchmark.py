@@ -1,6 +1,6 @@
 """Measure this project against others: the same work, in the same process, taking turns (A B A B ...).
 
-python scripts/benchmark.py                                              # all sections, an hour on two cores
+python scripts/benchmark.py                                              # all sections, which takes hours
 python scripts/benchmark.py --device cuda                                # the paper's sizes on a GPU, within 8 minutes
 python scripts/benchmark.py --quick true                                 # all at toy sizes, to see that they run
 python scripts/benchmark.py --sections train decode --train_file train.jsonl.gz --columns source=en target=de

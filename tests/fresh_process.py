@@ -17,6 +17,16 @@ for name in {hidden}:
     sys.modules[name] = None
 arguments = json.loads(sys.argv[1])
 """
+# For code that should ask nobody over the network: whom it asks comes into the list `asked`, and nobody answers.
+UNDER_WATCH = """
+import socket
+asked = []
+def refuse(*address, **options):
+    asked.append(str(address))
+    raise OSError("no network here")
+socket.getaddrinfo = refuse
+socket.socket.connect = lambda self, address: refuse(address)
+"""
 
 
 def run_fresh(code: str, folder: Path, *arguments: Any, installed: bool = False, **environment: str) -> Any:

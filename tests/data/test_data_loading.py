@@ -13,7 +13,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from transformers import AutoTokenizer, HfArgumentParser
 
 import train_tokenizer
-from fresh_process import run_fresh
+from fresh_process import UNDER_WATCH, run_fresh
 from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.phrasebook import TASKS
 from vanilla_transformer.data.sources import DataArguments
@@ -700,14 +700,8 @@ def test_a_file_that_has_changed_is_read_anew():
         assert load("translation", train_file=[write("a.jsonl", rows)], **NO_SPLIT)["train"].to_list() == rows
 
 
-LOADING_UNDER_WATCH = """
-import socket, sys
-asked = []
-def refuse(*address, **options):
-    asked.append(str(address))
-    raise OSError("no network here")
-socket.getaddrinfo = refuse
-socket.socket.connect = lambda self, address: refuse(address)
+LOADING = """
+import sys
 from vanilla_transformer.data import DataArguments, load_splits
 for file in ("a.jsonl", "a.csv", "a.parquet"):
     load_splits(DataArguments(train_file=[file]), "translation")
@@ -727,7 +721,7 @@ def test_local_data_are_read_without_a_request_to_anybody(tmp_path):
         write(name, "one\ntwo\nthree\n")
     compressed("a.txt")
     save_data_set(train=Dataset.from_list(PAIRS))
-    assert run_fresh(LOADING_UNDER_WATCH, tmp_path, installed=True) == []
+    assert run_fresh(UNDER_WATCH + LOADING, tmp_path, installed=True) == []
 
 
 def test_answers_that_are_missing_or_in_place_are_accepted():

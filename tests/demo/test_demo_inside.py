@@ -80,6 +80,10 @@ def test_a_walk_through_a_translator_has_the_models_own_attention(client, folder
         torch.testing.assert_close(numbers(page, part, "weights"), weights, rtol=0, atol=6e-4)
 
 
+def test_a_walk_may_be_asked_for_with_a_text_alone(client):
+    assert "Layer 1, head 1 of translator" in client.predict(text=TEXT, api_name="/walk_sentence")
+
+
 @pytest.mark.parametrize(("number", "name", "stack"), [(1, "language model", "decoder"), (2, "classifier", "encoder")])
 def test_a_walk_through_a_single_stack_has_the_models_own_attention(client, folders, number, name, stack):
     page = client.predict(number, TEXT, "", stack, 2, 4, api_name="/walk_sentence")

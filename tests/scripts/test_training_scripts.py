@@ -17,7 +17,7 @@ import train_question_answering
 import train_tagger
 import train_translation
 import translate
-from fresh_process import run_fresh
+from fresh_process import UNDER_WATCH, run_fresh
 from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
 from vanilla_transformer.data.phrasebook import phrasebook
 
@@ -170,15 +170,8 @@ def test_a_compiled_model_learns_as_well(tmp_path):
     assert learned(script.main([*given, "--output_dir", str(tmp_path / "run")])["validation"])
 
 
-UNDER_WATCH = """
-import socket
+TRAINING = """
 from pathlib import Path
-asked = []
-def refuse(*address, **options):
-    asked.append(str(address))
-    raise OSError("no network here")
-socket.getaddrinfo = refuse
-socket.socket.connect = lambda self, address: refuse(address)
 from vanilla_transformer.commands import evaluate, translate
 from vanilla_transformer.tasks import TRANSLATION
 from vanilla_transformer.training.run import run
@@ -195,4 +188,4 @@ def test_training_scoring_and_translating_ask_nobody_over_the_network(tmp_path):
     model = ["--encoder_layers", "1", "--decoder_layers", "1", "--num_beams", "1"]
     steps = ["--tokens_per_batch", "200", "--max_steps", "2", "--save_strategy", "steps", "--save_steps", "1"]
     arguments = [*write_rows("translation", tmp_path), *SMALL, *model, *steps]
-    assert run_fresh(UNDER_WATCH, tmp_path, *arguments, installed=True) == []
+    assert run_fresh(UNDER_WATCH + TRAINING, tmp_path, *arguments, installed=True) == []
