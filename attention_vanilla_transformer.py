@@ -146,49 +146,128 @@ def on_host(values: Tensor) -> Tensor:
     return kept if kept is not None and version == values._version else values.cpu()
 
 
+def round_up(number: int) -> int:
+    """The next number with at most six binary digits and zeros behind them, which is at most 3 % larger.
+
+    On a CPU oneDNN compiles each product for the shapes that it meets, which takes several times as long as a product.
+    Batches filled with tokens hardly ever have the same shape; so rounded, they have few.
+    """
+    step = 1 << max(number.bit_length() - 6, 0)
+    return -(-number // step) * step
+
+
 class Packing:
     """Where the real tokens of a padded batch are, so that all of them can stand behind one another in one row.
 
     Everything in a layer but Equation 1 looks at one position at a time and may as well work on such a row, in which
-    no padding is. Only for Equation 1 the sequences are laid beside one another again, each from the left.
+    no padding is. Only for Equation 1 the sequences are laid beside one another again: see `Layout`.
     """
 
     def __init__(self, real: Tensor, device: torch.device):
         """`real`: (batch, length), on the host, true for real tokens, wherever padding stands."""
         self.batch, self.length = real.shape
-        lengths = real.sum(dim=1)
-        self.longest = max(int(lengths.max()), 1)
-        from_left = torch.arange(self.longest) < lengths[:, None]  # (batch, longest)
-
+        self.lengths = real.sum(dim=1)
+        self.longest = max(int(self.lengths.max()), 1)
+        ends = F.pad(self.lengths.cumsum(0), (1, 0))
+        self.tokens = int(ends[-1])
+        self.sequence = torch.arange(self.batch).repeat_interleave(self.lengths)  # (tokens,) that each belongs to
+        self.position = torch.arange(self.tokens) - ends[self.sequence]  # (tokens,) of each in its sequence
+        # At the row's end a CPU has copies of its first token, at which nobody looks.
+        self.spare = round_up(self.tokens) - self.tokens if device.type == "cpu" else 0
         self.padded_index = send(real.flatten().nonzero()[:, 0], device)  # (tokens,) of each real token in the batch
-        self.left_index = send(from_left.flatten().nonzero()[:, 0], device)  # (tokens,) of each, laid from the left
-        # A sequence without a token has nothing to look at: its zeros.
-        self.keys = send(from_left | (lengths == 0)[:, None], device)[:, None, None, :]  # (batch, 1, 1, longest)
-        self.ends = send(F.pad(lengths.cumsum(0), (1, 0)).int(), device)  # (batch + 1,) where sequences of the row end
+        self.ends = send(ends.int(), device)  # (batch + 1,) where sequences of the row end
 
         # FlashAttention, as PyTorch has it, takes such rows as they are: on GPUs since Ampere.
         on_gpu = varlen_attn is not None and device.type == "cuda"
         self.has_kernel = on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)
 
+    def take(self, rows: Tensor, index: Tensor) -> Tensor:
+        """Those of `rows` (any number, width) that `index` (tokens,) names, and what is spare."""
+        return rows.index_select(0, F.pad(index, (0, self.spare)) if self.spare else index)
+
+    def put(self, row: Tensor, index: Tensor, count: int) -> Tensor:
+        """`count` rows of zeros, but for the tokens of `row` (tokens + spare, width) where `index` says."""
+        return row.new_zeros(count, row.shape[-1]).index_copy(0, index, row[: self.tokens])
+
     def pack(self, states: Tensor) -> Tensor:
-        """(batch, length, width) -> (1, tokens, width)"""
-        return states.flatten(0, 1).index_select(0, self.padded_index)[None]
+        """(batch, length, width) -> (1, tokens + spare, width)"""
+        return self.take(states.flatten(0, 1), self.padded_index)[None]
 
     def unpack(self, states: Tensor) -> Tensor:
-        """(1, tokens, width) -> (batch, length, width), zeros in the place of padding"""
-        rows = states.new_zeros(self.batch * self.length, states.shape[-1])
-        return rows.index_copy(0, self.padded_index, states[0]).view(self.batch, self.length, -1)
+        """(1, tokens + spare, width) -> (batch, length, width), zeros in the place of padding"""
+        rows = self.put(states[0], self.padded_index, self.batch * self.length)
+        return rows.view(self.batch, self.length, -1)
 
-    def unpack_heads(self, heads: Tensor) -> Tensor:
-        """(1, heads, tokens, width) -> (batch, heads, longest, width)"""
-        _, count, _, width = heads.shape
-        rows = heads.new_zeros(self.batch * self.longest, count * width)
-        rows = rows.index_copy(0, self.left_index, heads[0].transpose(0, 1).flatten(1))
-        return rows.view(self.batch, self.longest, count, width).transpose(1, 2)
 
-    def pack_heads(self, heads: Tensor) -> Tensor:
-        """(batch, heads, longest, width) -> (1, tokens, heads, width)"""
-        return heads.transpose(1, 2).flatten(0, 1).index_select(0, self.left_index)[None]
+SHARED_WIDTH = 64  # positions
+
+
+class Layout:
+    """Packed sequences beside one another, each from the left of a row of its own, for Equation 1.
+
+    Where the equation is computed as it is written, short sequences share rows of 64 positions: few keys would leave
+    most of a vector unit idle, and widths that are all the same make few shapes.
+    """
+
+    def __init__(self, queries: Packing, keys: Packing, is_causal: bool, shared: bool, like: Tensor):
+        """`like` has the device of all tensors and the type of the mask."""
+        self.queries, self.keys = queries, keys
+        self.widths, together, self.rows = (queries.longest, keys.longest), 1, queries.batch
+        if shared:
+            longest = max(self.widths)
+            width = -(-longest // SHARED_WIDTH) * SHARED_WIDTH
+            self.widths = width, width
+            # A sequence without a token has nothing to look at: its zeros, in a row of its own.
+            together = width // longest if keys.lengths.all() else 1
+            self.rows = round_up(-(-queries.batch // together))
+        places, owners = [], []
+        for packing, width in zip((queries, keys), self.widths, strict=True):
+            room = width // together
+            place = packing.sequence // together * width + packing.sequence % together * room + packing.position
+            owner = torch.full((self.rows * width,), -1).index_copy(0, place, packing.sequence)
+            places.append(send(place, like.device))
+            owners.append(owner.view(self.rows, width))
+        self.query_places, self.key_places = places
+        self.mask = None
+        if shared:
+            seen = owners[0][:, :, None] == owners[1][:, None, :]
+            if is_causal:
+                seen = seen.tril()
+            self.mask = like.new_zeros(seen.shape).masked_fill(~seen, torch.finfo(like.dtype).min)[:, None]
+        elif not is_causal:  # laid from the left, padding is never in the past
+            seen = (owners[1] >= 0) | (keys.lengths == 0)[:, None]
+            self.mask = send(seen, like.device)[:, None, None, :]
+
+    def unpack_heads(self, heads: Tensor, packing: Packing, places: Tensor, width: int) -> Tensor:
+        """(1, heads, tokens + spare, width) -> (rows, heads, positions, width)"""
+        _, count, _, size = heads.shape
+        rows = packing.put(heads[0].transpose(0, 1).flatten(1), places, self.rows * width)
+        return rows.view(self.rows, width, count, size).transpose(1, 2)
+
+    def unpack(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Heads of two packed rows as heads of a batch."""
+        query = self.unpack_heads(query, self.queries, self.query_places, self.widths[0])
+        key, value = (self.unpack_heads(heads, self.keys, self.key_places, self.widths[1]) for heads in (key, value))
+        return query, key, value
+
+    def pack(self, output: Tensor) -> Tensor:
+        """(rows, heads, positions, width) -> (1, tokens + spare, heads, width)"""
+        return self.queries.take(output.transpose(1, 2).flatten(0, 1), self.query_places)[None]
+
+
+class Pair:
+    """The packings of queries and of the keys that they look at, and how they are laid out, once for all layers."""
+
+    def __init__(self, queries: Packing, keys: Packing):
+        self.queries, self.keys = queries, keys
+        self.layouts: dict[tuple[bool, bool, torch.dtype], Layout] = {}
+
+    def layout(self, is_causal: bool, shared: bool, like: Tensor) -> Layout:
+        """That of `Layout` for these arguments, made at the first call."""
+        kind = (is_causal, shared, like.dtype)
+        if kind not in self.layouts:
+            self.layouts[kind] = Layout(self.queries, self.keys, is_causal, shared, like)
+        return self.layouts[kind]
 
 
 def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -235,8 +314,8 @@ def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
             whole = memory_padding is None
             real = torch.ones(memory.shape[:2], dtype=torch.bool) if whole else on_host(memory_padding).bool()
             source = Packing(real, memory.device)
-            memory, memory_mask = source.pack(memory), (packing, source)
-        return packing.unpack(run_layers(self, packing.pack(x), (packing, packing), memory, memory_mask, **kwargs))
+            memory, memory_mask = source.pack(memory), Pair(packing, source)
+        return packing.unpack(run_layers(self, packing.pack(x), Pair(packing, packing), memory, memory_mask, **kwargs))
 
     return run
 
@@ -244,10 +323,10 @@ def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
 LONGEST_PLAIN = 512  # keys
 
 
-def plain_is_faster(query: Tensor, key: Tensor) -> bool:
+def plain_is_faster(query: Tensor, keys: int) -> bool:
     """PyTorch's fused kernel for a CPU is slow backwards in bfloat16: up to some length plain products are faster."""
     on_cpu_in_bfloat16 = query.device.type == "cpu" and query.dtype == torch.bfloat16
-    return on_cpu_in_bfloat16 and torch.is_grad_enabled() and key.shape[2] <= LONGEST_PLAIN
+    return on_cpu_in_bfloat16 and torch.is_grad_enabled() and keys <= LONGEST_PLAIN
 
 
 def plain_attention(
@@ -259,12 +338,14 @@ def plain_attention(
     is_causal: bool,
     scale: float,
 ) -> Tensor:
-    """`F.scaled_dot_product_attention` as it is written in the paper, for a mask that is true where one may look."""
+    """`F.scaled_dot_product_attention` as it is written in the paper; a mask is true where one may look, or added."""
     scores = query * scale @ key.transpose(-2, -1)
     if is_causal:
         attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
     if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+        if attn_mask.dtype == torch.bool:
+            attn_mask = scores.new_zeros(attn_mask.shape).masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+        scores += attn_mask
     return F.dropout(scores.softmax(dim=-1), dropout_p) @ value
 
 
@@ -284,7 +365,7 @@ def packed_sdpa_attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | tuple[Packing, Packing] | None,
+    attention_mask: Tensor | Pair | None,
     scaling: float,
     dropout: float = 0.0,
     **kwargs,
@@ -298,30 +379,29 @@ def packed_sdpa_attention_forward(
     Returns:
         The weighted values (1, tokens, heads, d_v), and no weights.
     """
-    if not isinstance(attention_mask, tuple):
-        if not plain_is_faster(query, key):
+    if not isinstance(attention_mask, Pair):
+        if not plain_is_faster(query, key.shape[2]):
             return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
         is_causal = module.is_causal and attention_mask is None and query.shape[2] > 1
         return plain_attention(query, key, value, attention_mask, dropout, is_causal, scaling).transpose(1, 2), None
 
-    queries, keys = attention_mask
+    queries, keys = attention_mask.queries, attention_mask.keys
     if queries.has_kernel and suit_the_kernel(query, key, value, dropout):
         rows = (states[0].transpose(0, 1) for states in (query, key, value))  # (tokens, heads, width)
         window = (-1, 0 if module.is_causal else -1)  # positions seen before and after; -1: all
         lengths = (queries.ends, keys.ends, queries.longest, keys.longest)
         return varlen_attn(*rows, *lengths, scale=scaling, window_size=window)[None], None
-    query, key, value = queries.unpack_heads(query), keys.unpack_heads(key), keys.unpack_heads(value)
-    attention = plain_attention if plain_is_faster(query, key) else F.scaled_dot_product_attention
+    plain = plain_is_faster(query, keys.longest)
+    attention = plain_attention if plain else F.scaled_dot_product_attention
+    layout = attention_mask.layout(module.is_causal, plain, query)
     output = attention(
-        query,
-        key,
-        value,
-        attn_mask=None if module.is_causal else keys.keys,  # laid from the left, padding is never in the past
+        *layout.unpack(query, key, value),
+        attn_mask=layout.mask,
         dropout_p=dropout,
-        is_causal=module.is_causal,
+        is_causal=layout.mask is None,
         scale=scaling,
     )
-    return queries.pack_heads(output), None
+    return layout.pack(output), None
 
 
 def packed_sdpa_mask(attention_mask: Tensor | None = None, **kwargs) -> Tensor | None:

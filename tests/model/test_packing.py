@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import attention_vanilla_transformer
-from attention_vanilla_transformer import LONGEST_PLAIN, Packing, plain_attention, plain_is_faster
+from attention_vanilla_transformer import LONGEST_PLAIN, Packing, plain_attention, plain_is_faster, round_up
 from family import decoder_only, encoder_decoder, encoder_only
 from vanilla_transformer import (
     VanillaTransformerForMaskedLM,
@@ -185,20 +185,51 @@ def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
     model = make(vocab_size=50, dropout=0.0).double().train()
     batch = make_batch(side)
     expected, expected_gradients = loss_and_gradients(model, batch, False)
-    monkeypatch.setattr(attention_vanilla_transformer, "plain_is_faster", lambda query, key: True)
+    monkeypatch.setattr(attention_vanilla_transformer, "plain_is_faster", lambda query, keys: True)
     loss, gradients = loss_and_gradients(model, batch | fields, True)
     assert torch.allclose(loss, expected, rtol=1e-12)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
 
 
+@pytest.mark.parametrize("longest", [3, 31, 70])
+def test_sequences_that_share_a_row_do_not_see_each_other(longest, monkeypatch):
+    """In plain products several short sequences stand in one row of a batch; longer ones have their own."""
+    torch.manual_seed(0)
+    random = torch.Generator().manual_seed(longest)
+    source, target = (real(tuple(torch.randint(1, longest + 1, (50,), generator=random).tolist())) for _ in range(2))
+    model = encoder_decoder(vocab_size=50, dropout=0.0).double().train()
+    batch = {"input_ids": ids_of(source), "attention_mask": source, "labels": labelled(target)}
+    expected, expected_gradients = loss_and_gradients(model, batch, False)
+    monkeypatch.setattr(attention_vanilla_transformer, "plain_is_faster", lambda query, keys: True)
+    loss, gradients = loss_and_gradients(model, batch, True)
+    assert torch.allclose(loss, expected, rtol=1e-12)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+def test_a_rows_length_is_rounded_a_little_to_few_values():
+    """Each is a shape for which oneDNN compiles its products anew."""
+    rounded = [round_up(number) for number in range(5000)]
+    assert rounded[:64] == list(range(64))
+    assert all(number <= up <= 1.032 * number for number, up in enumerate(rounded))
+    assert len({up for up in rounded if 2000 < up <= 4000}) < 64
+    model = make_fast(encoder_only(VanillaTransformerForMaskedLM, vocab_size=50))
+    seen = set()
+    model.model.layers[0].register_forward_hook(lambda _, inputs, __: seen.add(inputs[0].shape[1]))
+    for count in range(100, 130):
+        mask = real((8,) * count + (7,))
+        model(input_ids=ids_of(mask), attention_mask=mask)
+    assert 10 < len(seen) <= 16
+
+
 def test_plain_products_are_for_training_in_bfloat16_at_lengths_where_they_are_faster():
     heads = torch.zeros(1, 2, LONGEST_PLAIN, 4, dtype=torch.bfloat16)
-    assert plain_is_faster(heads, heads)
-    assert not plain_is_faster(heads.float(), heads.float())
-    assert not plain_is_faster(heads, torch.zeros(1, 2, LONGEST_PLAIN + 1, 4, dtype=torch.bfloat16))
+    assert plain_is_faster(heads, LONGEST_PLAIN)
+    assert not plain_is_faster(heads.float(), LONGEST_PLAIN)
+    assert not plain_is_faster(heads, LONGEST_PLAIN + 1)
     with torch.no_grad():
-        assert not plain_is_faster(heads, heads)
+        assert not plain_is_faster(heads, LONGEST_PLAIN)
 
 
 def test_attention_weights_are_dropped_in_plain_products_too():

@@ -37,6 +37,11 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         # Memory for a chunk's logits, probabilities and gradients: large blocks are expensive to ask for.
         size = (min(chunk, len(states)), weight.shape[0])
         memory = states.new_empty(2, *size, dtype=torch.float32), states.new_empty(size)
+        # What label smoothing takes from each logit's gradient, and adds to the loss, needs no pass over the logits.
+        share = label_smoothing / weight.shape[0]
+        mean_weight = weight.mean(dim=0, dtype=torch.float32)
+        sum_of_states = torch.zeros_like(mean_weight)
+        mean_bias = 0.0 if bias is None else bias.mean()
         for start in range(0, len(states), chunk):
             part, targets = states[start : start + chunk], labels[start : start + chunk, None]
             real, targets = targets != IGNORED_LABEL, targets.clamp(min=0)
@@ -46,17 +51,18 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             # log(sum(exp(logits))), by the largest, whose probability is never too small for its logarithm
             normalizer = logits.amax(dim=-1, keepdim=True) - probabilities.amax(dim=-1, keepdim=True).log()
             target_losses = ((normalizer - logits.gather(1, targets)) * real).sum()
-            uniform_losses = 0.0
-            if label_smoothing:
-                uniform_losses = ((normalizer - logits.mean(dim=-1, keepdim=True)) * real).sum()
+            mean_logits = (part * mean_weight).sum(dim=-1, keepdim=True) + mean_bias
+            uniform_losses = ((normalizer - mean_logits) * real).sum()
             total += (1 - label_smoothing) * target_losses + label_smoothing * uniform_losses
-            gradient = probabilities.sub_(label_smoothing / weight.shape[0])
-            gradient.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1, dtype=gradient.dtype))
-            gradient = memory[1][: len(part)].copy_(gradient)
-            states_grad[start : start + chunk] = linear(gradient, weight.T) * real
-            weight_grad += transposed_product(gradient, part * real)
+            probabilities.scatter_add_(1, targets, torch.full_like(targets, label_smoothing - 1, dtype=torch.float32))
+            gradient = memory[1][: len(part)].copy_(probabilities)
+            states_grad[start : start + chunk] = (linear(gradient, weight.T) - label_smoothing * mean_weight) * real
+            part = part * real
+            weight_grad += transposed_product(gradient, part)
+            sum_of_states += part.sum(dim=0, dtype=torch.float32)
             if bias_grad is not None:
-                bias_grad += (gradient * real).sum(dim=0)
+                bias_grad += ((gradient - share) * real).sum(dim=0)
+        weight_grad -= share * sum_of_states
         ctx.save_for_backward(states_grad, weight_grad, *([] if bias_grad is None else [bias_grad]))
         return total
 

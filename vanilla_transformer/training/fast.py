@@ -17,10 +17,11 @@ from types import MethodType
 from typing import Any, cast
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.utils import is_tracing
 
-from attention_vanilla_transformer import on_host, send
+from attention_vanilla_transformer import on_host, round_up, send
 from configuration_vanilla_transformer import require_private_names
 from losses_vanilla_transformer import IGNORED_LABEL, check_labels, check_rows, mean
 from modeling_vanilla_transformer import VocabularyModel
@@ -127,9 +128,13 @@ def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
         labels = labels.to(states.device)
         real = labels != IGNORED_LABEL
         label_smoothing = self.config.label_smoothing
+        states, targets = states.flatten(0, -2), labels.flatten()
         # To take out what has no label is work saved, and elsewhere than on a CPU the host would wait for the device.
-        chosen = real if states.device.type == "cpu" else ...
-        states, targets = states[chosen].view(-1, states.shape[-1]), labels[chosen].view(-1)
+        if states.device.type == "cpu":
+            chosen = targets.ne(IGNORED_LABEL).nonzero()[:, 0]
+            spare = 0, round_up(len(chosen)) - len(chosen)
+            states = states.index_select(0, F.pad(chosen, spare))
+            targets = F.pad(targets[chosen], spare, value=IGNORED_LABEL)
         total = ChunkedCrossEntropy.apply(states, head.weight, head.bias, targets, label_smoothing, size)
         return None, mean(total, real.sum() if num_items_in_batch is None else num_items_in_batch)
 

@@ -1,6 +1,8 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """Muon for the matrices inside the layers, Adam for everything else, as one optimizer."""
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +18,52 @@ def matrices_of_layers(model: PreTrainedModel) -> list[Tensor]:
     tied = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     linear = [module for module in model.modules() if isinstance(module, nn.Linear) and module is not head]
     return [module.weight for module in linear if id(module.weight) not in tied and module.weight.requires_grad]
+
+
+def orthogonal(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """For each matrix U S V^T about U V^T, by Newton-Schulz: (matrices, rows, columns) -> the same, in bfloat16.
+
+    PyTorch's Muon does this for one matrix at a time, and small ones take longer to ask for than to multiply.
+    """
+    a, b, c = coefficients
+    x = matrices.bfloat16()
+    tall = x.shape[-2] > x.shape[-1]
+    if tall:
+        x = x.mT
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+class BatchedMuon(Muon):
+    """PyTorch's Muon for all matrices of one shape together: the same steps, for small ones in a third of the time."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
+        """One step; without a closure."""
+        for group in self.param_groups:
+            by_shape = defaultdict(list)
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    by_shape[matrix.shape].append(matrix)
+            for shape, matrices in by_shape.items():
+                gradients = [matrix.grad for matrix in matrices]
+                momenta = [self.momentum(matrix) for matrix in matrices]
+                torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+                updates = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
+                updates = orthogonal(updates, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+                size = 0.2 * math.sqrt(max(shape))
+                torch._foreach_add_(matrices, list(updates.float()), alpha=-group["lr"] * size)
+
+    def momentum(self, matrix: Tensor) -> Tensor:
+        """Its mean gradient, zeros at first."""
+        state = self.state[matrix]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(matrix)
+        return state["momentum_buffer"]
 
 
 class MuonWithAdam(Optimizer):
@@ -38,7 +86,7 @@ class MuonWithAdam(Optimizer):
         eps: float = 1e-9,
         weight_decay: float = 0.0,
     ):
-        self.muon = Muon(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+        self.muon = BatchedMuon(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
         self.adam = AdamW(others, lr=lr, betas=betas, eps=eps, weight_decay=0.0)
         super().__init__([*self.muon.param_groups, *self.adam.param_groups], {})
         self.share()
