@@ -147,12 +147,12 @@ def on_host(values: Tensor) -> Tensor:
 
 
 def round_up(number: int) -> int:
-    """The next number with at most six binary digits and zeros behind them, which is at most 3 % larger.
+    """The next number with at most five binary digits and zeros behind them, which is at most 6 % larger.
 
     On a CPU oneDNN compiles each product for the shapes that it meets, which takes several times as long as a product.
     Batches filled with tokens hardly ever have the same shape; so rounded, they have few.
     """
-    step = 1 << max(number.bit_length() - 6, 0)
+    step = 1 << max(number.bit_length() - 5, 0)
     return -(-number // step) * step
 
 

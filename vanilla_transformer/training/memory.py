@@ -27,13 +27,14 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, NEVER))
 
 
-COMPILED_PRODUCTS = 128  # more than one step has
+COMPILED_PRODUCTS = 512  # some times more than one step has
 
 
 def limit_compiled_products() -> None:
     """Let oneDNN keep `COMPILED_PRODUCTS`, unless the environment says otherwise; call it before the first product.
 
-    It compiles each product for the shapes that it meets, forwards and backwards, and keeps 1024 by default. Batches
-    that are filled with tokens seldom have the same shape twice, so these are gigabytes that nobody asks for again.
+    It compiles each product for the shapes that it meets, forwards and backwards, which takes longer than the product,
+    and keeps 1024 by default. Packed rows have few lengths (`round_up`), whose products are found again; for what else
+    has ever new shapes, such as batches of padded rows, these would be gigabytes that nobody asks for again.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(COMPILED_PRODUCTS))
