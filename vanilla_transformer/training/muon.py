@@ -4,7 +4,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,28 +42,31 @@ class BatchedMuon(Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
-        """One step; without a closure."""
+        """One step, scaled as `adjust_lr_fn="match_rms_adamw"` does; a closure is not called."""
         for group in self.param_groups:
             by_shape = defaultdict(list)
             for matrix in group["params"]:
                 if matrix.grad is not None:
                     by_shape[matrix.shape].append(matrix)
             for shape, matrices in by_shape.items():
-                gradients = [matrix.grad for matrix in matrices]
-                momenta = [self.momentum(matrix) for matrix in matrices]
-                torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-                updates = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
-                updates = orthogonal(updates, group["ns_coefficients"], group["ns_steps"], group["eps"])
-                torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+                updates = orthogonal(
+                    torch.stack([self.direction(matrix, group["momentum"]) for matrix in matrices]),
+                    group["ns_coefficients"],
+                    group["ns_steps"],
+                    group["eps"],
+                )
                 size = 0.2 * math.sqrt(max(shape))
-                torch._foreach_add_(matrices, list(updates.float()), alpha=-group["lr"] * size)
+                for matrix, update in zip(matrices, updates, strict=True):
+                    matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                    matrix.add_(update, alpha=-group["lr"] * size)
 
-    def momentum(self, matrix: Tensor) -> Tensor:
-        """Its mean gradient, zeros at first."""
-        state = self.state[matrix]
+    def direction(self, matrix: Tensor, momentum: float) -> Tensor:
+        """Its mean gradient, which this moves on, as it will be one step ahead (Nesterov)."""
+        state, gradient = self.state[matrix], cast(Tensor, matrix.grad)
         if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(matrix)
-        return state["momentum_buffer"]
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        mean = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+        return gradient.lerp(mean, momentum)
 
 
 class MuonWithAdam(Optimizer):
