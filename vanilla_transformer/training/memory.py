@@ -1,8 +1,7 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Memory on a CPU: used again instead of being fetched anew from the system, and not filled with compiled products."""
+"""Memory on a CPU: used again instead of being fetched anew from the system."""
 
 import ctypes
-import os
 import sys
 from functools import cache
 
@@ -25,16 +24,3 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another C library
         return False
     return bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, NEVER))
-
-
-COMPILED_PRODUCTS = 512  # some times more than one step has
-
-
-def limit_compiled_products() -> None:
-    """Let oneDNN keep `COMPILED_PRODUCTS`, unless the environment says otherwise; call it before the first product.
-
-    It compiles each product for the shapes that it meets, forwards and backwards, which takes longer than the product,
-    and keeps 1024 by default. Packed rows have few lengths (`round_up`), whose products are found again; for what else
-    has ever new shapes, such as batches of padded rows, these would be gigabytes that nobody asks for again.
-    """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(COMPILED_PRODUCTS))

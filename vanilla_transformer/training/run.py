@@ -17,7 +17,7 @@ from vanilla_transformer.data.tokenizer_cache import trained_once
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import complete_checkpoints, last_checkpoint, was_interrupted
 from vanilla_transformer.training.folder_lock import sole_run
-from vanilla_transformer.training.memory import keep_freed_memory, limit_compiled_products
+from vanilla_transformer.training.memory import keep_freed_memory
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
 from vanilla_transformer.training.options import check_model, make_model, model_options, parse_options
 from vanilla_transformer.training.recipe import PaperRecipe
@@ -135,7 +135,6 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
     options, data, tokenizing, training = parse(task, arguments)
     if training.device.type == "cpu":
         keep_freed_memory()
-        limit_compiled_products()
     folder = Path(training.output_dir)
     with sole_run(folder) if training.process_index == 0 else nullcontext():
         kind = task.data_for(training)
