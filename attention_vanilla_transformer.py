@@ -209,9 +209,13 @@ class Layout:
     most of a vector unit idle, and widths that are all the same make few shapes.
     """
 
-    def __init__(self, queries: Packing, keys: Packing, is_causal: bool, shared: bool, like: Tensor):
-        """`like` has the device of all tensors and the type of the mask."""
+    def __init__(self, queries: Packing, keys: Packing, is_causal: bool, like: Tensor):
+        """`like` has the device and, but for autocast, the type of what will be laid out."""
+        kind = like.device.type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            like = like.new_empty(0, dtype=torch.get_autocast_dtype(kind))
         self.queries, self.keys = queries, keys
+        self.shared = shared = plain_is_faster(like, keys.longest)
         self.widths, together, self.rows = (queries.longest, keys.longest), 1, queries.batch
         if shared:
             longest = max(self.widths)
@@ -253,21 +257,6 @@ class Layout:
     def pack(self, output: Tensor) -> Tensor:
         """(rows, heads, positions, width) -> (1, tokens + spare, heads, width)"""
         return self.queries.take(output.transpose(1, 2).flatten(0, 1), self.query_places)[None]
-
-
-class Pair:
-    """The packings of queries and of the keys that they look at, and how they are laid out, once for all layers."""
-
-    def __init__(self, queries: Packing, keys: Packing):
-        self.queries, self.keys = queries, keys
-        self.layouts: dict[tuple[bool, bool, torch.dtype], Layout] = {}
-
-    def layout(self, is_causal: bool, shared: bool, like: Tensor) -> Layout:
-        """That of `Layout` for these arguments, made at the first call."""
-        kind = (is_causal, shared, like.dtype)
-        if kind not in self.layouts:
-            self.layouts[kind] = Layout(self.queries, self.keys, is_causal, shared, like)
-        return self.layouts[kind]
 
 
 def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -314,8 +303,9 @@ def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
             whole = memory_padding is None
             real = torch.ones(memory.shape[:2], dtype=torch.bool) if whole else on_host(memory_padding).bool()
             source = Packing(real, memory.device)
-            memory, memory_mask = source.pack(memory), Pair(packing, source)
-        return packing.unpack(run_layers(self, packing.pack(x), Pair(packing, packing), memory, memory_mask, **kwargs))
+            memory, memory_mask = source.pack(memory), Layout(packing, source, False, x)
+        layout = Layout(packing, packing, self.layers[0].self_attn.is_causal, x)
+        return packing.unpack(run_layers(self, packing.pack(x), layout, memory, memory_mask, **kwargs))
 
     return run
 
@@ -365,7 +355,7 @@ def packed_sdpa_attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | Pair | None,
+    attention_mask: Tensor | Layout | None,
     scaling: float,
     dropout: float = 0.0,
     **kwargs,
@@ -374,26 +364,26 @@ def packed_sdpa_attention_forward(
 
     Args:
         query: (1, heads, tokens, d_k); key: (1, heads, source tokens, d_k); value: (1, heads, source tokens, d_v).
-        attention_mask: the packings of the queries and of the keys. With a mask or None all is as for "sdpa".
+        attention_mask: where the queries and the keys are. With a mask or None all is as for "sdpa".
 
     Returns:
         The weighted values (1, tokens, heads, d_v), and no weights.
     """
-    if not isinstance(attention_mask, Pair):
+    # Not `isinstance(..., Layout)`: code that came with a checkpoint has a class of its own by that name.
+    if attention_mask is None or isinstance(attention_mask, Tensor):
         if not plain_is_faster(query, key.shape[2]):
             return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
         is_causal = module.is_causal and attention_mask is None and query.shape[2] > 1
         return plain_attention(query, key, value, attention_mask, dropout, is_causal, scaling).transpose(1, 2), None
 
-    queries, keys = attention_mask.queries, attention_mask.keys
+    layout = attention_mask
+    queries, keys = layout.queries, layout.keys
     if queries.has_kernel and suit_the_kernel(query, key, value, dropout):
         rows = (states[0].transpose(0, 1) for states in (query, key, value))  # (tokens, heads, width)
         window = (-1, 0 if module.is_causal else -1)  # positions seen before and after; -1: all
         lengths = (queries.ends, keys.ends, queries.longest, keys.longest)
         return varlen_attn(*rows, *lengths, scale=scaling, window_size=window)[None], None
-    plain = plain_is_faster(query, keys.longest)
-    attention = plain_attention if plain else F.scaled_dot_product_attention
-    layout = attention_mask.layout(module.is_causal, plain, query)
+    attention = plain_attention if layout.shared else F.scaled_dot_product_attention
     output = attention(
         *layout.unpack(query, key, value),
         attn_mask=layout.mask,
