@@ -156,6 +156,9 @@ def round_up(number: int) -> int:
     return -(-number // step) * step
 
 
+SHORTEST_ROUNDED = 256  # tokens; of shorter rows neither the products nor their compilation weigh much
+
+
 class Packing:
     """Where the real tokens of a padded batch are, so that all of them can stand behind one another in one row.
 
@@ -172,8 +175,9 @@ class Packing:
         self.tokens = int(ends[-1])
         self.sequence = torch.arange(self.batch).repeat_interleave(self.lengths)  # (tokens,) that each belongs to
         self.position = torch.arange(self.tokens) - ends[self.sequence]  # (tokens,) of each in its sequence
-        # At the row's end a CPU has copies of its first token, at which nobody looks.
-        self.spare = round_up(self.tokens) - self.tokens if device.type == "cpu" else 0
+        # At the end of a long row a CPU has copies of its first token, at which nobody looks.
+        few_shapes = device.type == "cpu" and self.tokens >= SHORTEST_ROUNDED
+        self.spare = round_up(self.tokens) - self.tokens if few_shapes else 0
         self.padded_index = send(real.flatten().nonzero()[:, 0], device)  # (tokens,) of each real token in the batch
         self.ends = send(ends.int(), device)  # (batch + 1,) where sequences of the row end
 
