@@ -203,6 +203,46 @@ class Packing:
         return rows.view(self.batch, self.length, -1)
 
 
+LONGEST_PLAIN = 512  # keys
+
+
+def plain_is_faster(query: Tensor, keys: int) -> bool:
+    """PyTorch's fused kernel for a CPU is slow backwards in bfloat16: up to some length plain products are faster."""
+    on_cpu_in_bfloat16 = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    return on_cpu_in_bfloat16 and torch.is_grad_enabled() and keys <= LONGEST_PLAIN
+
+
+def plain_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+) -> Tensor:
+    """`F.scaled_dot_product_attention` as it is written in the paper; a mask is true where one may look, or added."""
+    scores = query * scale @ key.transpose(-2, -1)
+    if is_causal:
+        attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            attn_mask = scores.new_zeros(attn_mask.shape).masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+        scores += attn_mask
+    return F.dropout(scores.softmax(dim=-1), dropout_p) @ value
+
+
+def suit_the_kernel(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
+    """Whether FlashAttention takes such heads: in 16 bits, all of one width, without dropout."""
+    return (
+        query.dtype == key.dtype == value.dtype
+        and query.dtype in (torch.bfloat16, torch.float16)
+        and query.shape[-1] == value.shape[-1]
+        and query.shape[-1] % 8 == 0
+        and not dropout
+    )
+
+
 SHARED_WIDTH = 64  # positions
 
 
@@ -262,6 +302,29 @@ class Layout:
         """(rows, heads, positions, width) -> (1, tokens + spare, heads, width)"""
         return self.queries.take(output.transpose(1, 2).flatten(0, 1), self.query_places)[None]
 
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, dropout: float, scale: float
+    ) -> Tensor:
+        """Equation 1 for heads of packed rows (1, heads, tokens + spare, width) -> (1, tokens + spare, heads, width)
+
+        It is a method so that "packed_sdpa" of another version, registered by code that came with a checkpoint, works.
+        """
+        queries, keys = self.queries, self.keys
+        if queries.has_kernel and suit_the_kernel(query, key, value, dropout):
+            rows = (states[0].transpose(0, 1) for states in (query, key, value))  # (tokens, heads, width)
+            window = (-1, 0 if is_causal else -1)  # positions seen before and after; -1: all
+            lengths = (queries.ends, keys.ends, queries.longest, keys.longest)
+            return varlen_attn(*rows, *lengths, scale=scale, window_size=window)[None]
+        attention = plain_attention if self.shared else F.scaled_dot_product_attention
+        output = attention(
+            *self.unpack(query, key, value),
+            attn_mask=self.mask,
+            dropout_p=dropout,
+            is_causal=self.mask is None,
+            scale=scale,
+        )
+        return self.pack(output)
+
 
 def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Decorator of a stack's `run_layers(x, mask, memory, memory_mask, **kwargs)`: under "packed_sdpa" the layers work
@@ -314,46 +377,6 @@ def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
-LONGEST_PLAIN = 512  # keys
-
-
-def plain_is_faster(query: Tensor, keys: int) -> bool:
-    """PyTorch's fused kernel for a CPU is slow backwards in bfloat16: up to some length plain products are faster."""
-    on_cpu_in_bfloat16 = query.device.type == "cpu" and query.dtype == torch.bfloat16
-    return on_cpu_in_bfloat16 and torch.is_grad_enabled() and keys <= LONGEST_PLAIN
-
-
-def plain_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float,
-) -> Tensor:
-    """`F.scaled_dot_product_attention` as it is written in the paper; a mask is true where one may look, or added."""
-    scores = query * scale @ key.transpose(-2, -1)
-    if is_causal:
-        attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            attn_mask = scores.new_zeros(attn_mask.shape).masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
-        scores += attn_mask
-    return F.dropout(scores.softmax(dim=-1), dropout_p) @ value
-
-
-def suit_the_kernel(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
-    """Whether FlashAttention takes such heads: in 16 bits, all of one width, without dropout."""
-    return (
-        query.dtype == key.dtype == value.dtype
-        and query.dtype in (torch.bfloat16, torch.float16)
-        and query.shape[-1] == value.shape[-1]
-        and query.shape[-1] % 8 == 0
-        and not dropout
-    )
-
-
 def packed_sdpa_attention_forward(
     module: nn.Module,
     query: Tensor,
@@ -374,28 +397,12 @@ def packed_sdpa_attention_forward(
         The weighted values (1, tokens, heads, d_v), and no weights.
     """
     # Not `isinstance(..., Layout)`: code that came with a checkpoint has a class of its own by that name.
-    if attention_mask is None or isinstance(attention_mask, Tensor):
-        if not plain_is_faster(query, key.shape[2]):
-            return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-        is_causal = module.is_causal and attention_mask is None and query.shape[2] > 1
-        return plain_attention(query, key, value, attention_mask, dropout, is_causal, scaling).transpose(1, 2), None
-
-    layout = attention_mask
-    queries, keys = layout.queries, layout.keys
-    if queries.has_kernel and suit_the_kernel(query, key, value, dropout):
-        rows = (states[0].transpose(0, 1) for states in (query, key, value))  # (tokens, heads, width)
-        window = (-1, 0 if module.is_causal else -1)  # positions seen before and after; -1: all
-        lengths = (queries.ends, keys.ends, queries.longest, keys.longest)
-        return varlen_attn(*rows, *lengths, scale=scaling, window_size=window)[None], None
-    attention = plain_attention if layout.shared else F.scaled_dot_product_attention
-    output = attention(
-        *layout.unpack(query, key, value),
-        attn_mask=layout.mask,
-        dropout_p=dropout,
-        is_causal=layout.mask is None,
-        scale=scaling,
-    )
-    return layout.pack(output), None
+    if attention_mask is not None and not isinstance(attention_mask, Tensor):
+        return attention_mask.attend(query, key, value, module.is_causal, dropout, scaling), None
+    if not plain_is_faster(query, key.shape[2]):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    is_causal = module.is_causal and attention_mask is None and query.shape[2] > 1
+    return plain_attention(query, key, value, attention_mask, dropout, is_causal, scaling).transpose(1, 2), None
 
 
 def packed_sdpa_mask(attention_mask: Tensor | None = None, **kwargs) -> Tensor | None:

@@ -6,6 +6,7 @@ from torch.optim import AdamW, Muon
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded
 from tiny_training import tiny_trainer
+from vanilla_transformer.training import muon
 from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
 
 
@@ -29,7 +30,8 @@ def test_the_matrices_are_those_of_the_layers(make, tied):
     assert names == {name for name, p in model.named_parameters() if ".layers." in name and p.dim() == 2}
 
 
-def test_each_takes_the_steps_of_pytorchs_own():
+def test_each_takes_the_steps_of_pytorchs_own(monkeypatch):
+    monkeypatch.setattr(muon, "multiplies_bfloat16", lambda device: True)  # as PyTorch assumes of every device
     ours, theirs = (encoder_decoder(dropout=0.0).train() for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     optimizer = made(ours, weight_decay=0.1)
@@ -46,6 +48,20 @@ def test_each_takes_the_steps_of_pytorchs_own():
                 part.step()
                 part.zero_grad()
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+@pytest.mark.parametrize(("bfloat16", "tolerance"), [(True, 0.1), (False, 1e-5)])
+@pytest.mark.parametrize("shape", [(12, 12), (8, 20), (20, 8)])
+def test_directions_of_a_step_keep_their_singular_vectors(monkeypatch, shape, bfloat16, tolerance):
+    monkeypatch.setattr(muon, "multiplies_bfloat16", lambda device: bfloat16)
+    torch.manual_seed(0)
+    matrices, (a, b, c) = torch.randn(2, *shape), (3.4445, -4.775, 2.0315)
+    u, s, v = torch.linalg.svd(matrices.double(), full_matrices=False)
+    s = s / s.norm(dim=-1, keepdim=True)
+    for _ in range(5):
+        s = a * s + b * s**3 + c * s**5
+    steps = muon.orthogonal(matrices, (a, b, c), 5, 1e-7)
+    torch.testing.assert_close(steps.double(), u @ torch.diag_embed(s) @ v, atol=tolerance, rtol=0)
 
 
 def test_one_learning_rate_moves_both_and_both_remember():

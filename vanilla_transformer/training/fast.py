@@ -131,7 +131,7 @@ def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
         states, targets = states.flatten(0, -2), labels.flatten()
         # To take out what has no label is work saved, and elsewhere than on a CPU the host would wait for the device.
         if states.device.type == "cpu":
-            chosen = targets.ne(IGNORED_LABEL).nonzero()[:, 0]
+            chosen = real.flatten().nonzero()[:, 0]
             spare = 0, round_up(len(chosen)) - len(chosen)
             states = states.index_select(0, F.pad(chosen, spare))
             targets = F.pad(targets[chosen], spare, value=IGNORED_LABEL)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 from transformers import PreTrainedModel
 
+from vanilla_transformer.training.precision import multiplies_bfloat16
+
 
 def matrices_of_layers(model: PreTrainedModel) -> list[Tensor]:
     """The weights that multiply hidden states: those of all `nn.Linear` but the one that gives logits over tokens."""
@@ -21,12 +23,13 @@ def matrices_of_layers(model: PreTrainedModel) -> list[Tensor]:
 
 
 def orthogonal(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """For each matrix U S V^T about U V^T, by Newton-Schulz: (matrices, rows, columns) -> the same, in bfloat16.
+    """For each matrix U S V^T about U V^T, by Newton-Schulz: (matrices, rows, columns) -> the same.
 
-    PyTorch's Muon does this for one matrix at a time, and small ones take longer to ask for than to multiply.
+    PyTorch's Muon does this for one matrix at a time, and small ones take longer to ask for than to multiply. Like it
+    this computes in bfloat16, but in float32 on a device that has no instructions for bfloat16.
     """
     a, b, c = coefficients
-    x = matrices.bfloat16()
+    x = matrices.to(torch.bfloat16 if multiplies_bfloat16(matrices.device.type) else torch.float32)
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT
@@ -38,7 +41,7 @@ def orthogonal(matrices: Tensor, coefficients: tuple[float, float, float], steps
 
 
 class BatchedMuon(Muon):
-    """PyTorch's Muon for all matrices of one shape together: the same steps, for small ones in a third of the time."""
+    """PyTorch's Muon for all matrices of one shape together: the same steps in less time (see `orthogonal`)."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]

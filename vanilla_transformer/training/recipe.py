@@ -54,6 +54,7 @@ from vanilla_transformer.training.checkpoints import (
 from vanilla_transformer.training.collating import ArrowRows, PairCollator
 from vanilla_transformer.training.late_numbers import LateNumbers
 from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
+from vanilla_transformer.training.precision import multiplies_bfloat16
 from vanilla_transformer.training.same_run import check_same_run, digest
 from vanilla_transformer.training.schedule import PaperSchedule
 from vanilla_transformer.training.sigterm import SaveOnSigterm
@@ -182,11 +183,16 @@ class RecipeArguments(Seq2SeqTrainingArguments):
         self.resume_from_checkpoint = {"true": True, "false": None}.get(given, self.resume_from_checkpoint)
         if self.bf16 is None:
             chosen = self.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ  # set by `accelerate launch`
-            self.bf16 = not chosen and multiplies_bfloat16(self.use_cpu)
+            self.bf16 = not chosen and multiplies_bfloat16(self.device_type())
         if self.bf16 and not torch.accelerator.is_available():
             self.use_cpu = True  # without it the library takes bfloat16 for a slip
         self.settle_schedule()
         super().__post_init__()
+
+    def device_type(self) -> str:
+        """Where training will run, before the library settles it: "cpu", "cuda" ..."""
+        accelerator = None if self.use_cpu else torch.accelerator.current_accelerator(check_available=True)
+        return accelerator.type if accelerator else "cpu"
 
     def __getstate__(self) -> dict[str, Any]:
         """What is written into a checkpoint: all but the token, which is nobody else's."""
@@ -207,14 +213,6 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                     f"--learning_rate_scale, here {self.learning_rate_scale}."
                 )
             self.learning_rate = self.learning_rate_scale  # what the schedule multiplies
-
-
-def multiplies_bfloat16(use_cpu: bool = False) -> bool:
-    """Whether the accelerator, or else the processor, has instructions for matrix products in bfloat16."""
-    if torch.accelerator.is_available() and not use_cpu:
-        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
 @torch.no_grad()
