@@ -269,3 +269,10 @@ def test_a_model_that_is_no_translator_is_refused(tmp_path):
         use_ctranslate2(*with_tokenizer(decoder_only, "causal"), tmp_path)
     with pytest.raises(ValueError, match="is for translators, and this is a VanillaTransformerModel"):
         use_ctranslate2(encoder_decoder().model, None, tmp_path)
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_int8_on_a_processor_without_instructions_for_it_is_warned_of(folder, monkeypatch, caplog, has_instructions):
+    monkeypatch.setattr(engine, "multiplies_int8", lambda: has_instructions)
+    use_ctranslate2(*loaded(folder), folder, "int8")
+    assert ("no instructions for products of int8" in caplog.text) is not has_instructions

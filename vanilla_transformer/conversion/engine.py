@@ -11,6 +11,8 @@ or a model whose weights have changed since.
 import copy
 import hashlib
 import json
+import logging
+import platform
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,6 +38,7 @@ except ImportError as error:
 from vanilla_transformer.conversion import to_ctranslate2
 
 
+logger = logging.getLogger(__name__)
 SUMS = "sums.json"  # in a converted folder: the hash of each other file
 # What a generation config may say, if CTranslate2 is to follow it.
 FOLLOWED = {
@@ -67,10 +70,22 @@ def use_ctranslate2(
     """
     if not (model.config.is_encoder_decoder and model.can_generate()):
         raise ValueError(f"The engine ctranslate2 is for translators, and this is a {type(model).__name__}.")
+    if (quantization or "").startswith("int8") and not multiplies_int8():
+        logger.warning(
+            "This processor has no instructions for products of int8 (VNNI): CTranslate2's are hardly faster than "
+            "float32 there, and some overflow, which costs quality. CT2_USE_MKL=1 in the environment avoids that."
+        )
     folder = converted(model, tokenizer, source, quantization or "float32")
     ENGINES[model] = Engine(model, tokenizer, folder)
     setattr(model, "generate", MethodType(generate, model))  # noqa: B010  # a method, to the type checker
     return model
+
+
+def multiplies_int8() -> bool:
+    """Whether the processor has instructions for matrix products in int8; elsewhere than on x86 it is not asked."""
+    capabilities = torch.cpu.get_capabilities()
+    known = platform.machine() in ("x86_64", "AMD64")
+    return not known or any(has for name, has in capabilities.items() if "vnni" in name)
 
 
 # --- The converted model, once for each state of what it is made from
