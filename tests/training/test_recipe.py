@@ -89,7 +89,7 @@ BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 @pytest.mark.parametrize("capable", BFLOAT16)
-def test_bfloat16_is_the_default_where_the_processor_multiplies_it(capable, monkeypatch, tmp_path):
+def test_bfloat16_is_the_default_where_the_processor_multiplies_it(capable, monkeypatch, tmp_path, caplog):
     def precision(**options) -> tuple[bool, bool]:
         args = RecipeArguments(output_dir=str(tmp_path), use_cpu=True, **options)
         return args.bf16, args.fp16
@@ -98,11 +98,13 @@ def test_bfloat16_is_the_default_where_the_processor_multiplies_it(capable, monk
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capable: True})
     assert precision() == (True, False)
     assert precision(bf16=False) == (False, False) and precision(fp16=True) == (False, True)
+    assert precision(bf16=True) == (True, False) and not caplog.text
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # what `accelerate launch` was told counts
     assert precision() == (False, False)
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(BFLOAT16, False) | {"avx2": True})
-    assert precision() == (False, False) and precision(bf16=True) == (True, False)
+    assert precision() == (False, False) and not caplog.text
+    assert precision(bf16=True) == (True, False) and "no instructions for products in bfloat16" in caplog.text
 
 
 @pytest.mark.parametrize("use_cache", [True, False])

@@ -1,12 +1,9 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """Which floating-point numbers a device multiplies fast."""
 
-from functools import cache
-
 import torch
 
 
-@cache
 def multiplies_bfloat16(device: str) -> bool:
     """Whether a device of this type ("cpu", "cuda" ...) has instructions for matrix products in bfloat16.
 

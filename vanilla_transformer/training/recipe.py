@@ -184,6 +184,12 @@ class RecipeArguments(Seq2SeqTrainingArguments):
         if self.bf16 is None:
             chosen = self.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ  # set by `accelerate launch`
             self.bf16 = not chosen and multiplies_bfloat16(self.device_type())
+        elif self.bf16 and not multiplies_bfloat16(self.device_type()):
+            logger.warning(
+                "bf16=True: this %s has no instructions for products in bfloat16, which may take ten times as long as "
+                "in float32 (--bf16 false).",
+                "processor" if self.device_type() == "cpu" else self.device_type(),
+            )
         if self.bf16 and not torch.accelerator.is_available():
             self.use_cpu = True  # without it the library takes bfloat16 for a slip
         self.settle_schedule()
