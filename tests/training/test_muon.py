@@ -34,11 +34,11 @@ def test_each_takes_the_steps_of_pytorchs_own(monkeypatch):
     monkeypatch.setattr(muon, "multiplies_bfloat16", lambda device: True)  # as PyTorch assumes of every device
     ours, theirs = (encoder_decoder(dropout=0.0).train() for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
-    optimizer = made(ours, weight_decay=0.1)
+    optimizer = made(ours, weight_decay=0.1, momentum=0.8)
     matrices = matrices_of_layers(theirs)
     others = [p for p in theirs.parameters() if not any(p is matrix for matrix in matrices)]
     parts = [
-        Muon(matrices, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        Muon(matrices, lr=0.01, weight_decay=0.1, momentum=0.8, adjust_lr_fn="match_rms_adamw"),
         AdamW(others, lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0),
     ]
     for _ in range(3):
@@ -74,6 +74,13 @@ def test_one_learning_rate_moves_both_and_both_remember():
     optimizer.step()
     torch.testing.assert_close(model.state_dict(), before, atol=0, rtol=0)
     assert len(optimizer.state_dict()["state"]) == len([p for p in model.parameters() if p.grad is not None])
+
+
+def test_its_momentum_is_an_option(tmp_path):
+    groups = tiny_trainer(tmp_path, muon=True, muon_momentum=0.8, learning_rate=0.01).create_optimizer().param_groups
+    assert [group.get("momentum") for group in groups] == [0.8, None]
+    with pytest.raises(ValueError, match=r"muon_momentum=1\.0 must be at least 0 and less than 1"):
+        tiny_trainer(tmp_path, muon=True, muon_momentum=1.0)
 
 
 def test_shards_are_refused(tmp_path):

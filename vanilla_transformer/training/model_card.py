@@ -43,9 +43,10 @@ IMPORTS = {
 }
 # The arguments of a run that decide its result.
 HYPER_PARAMETERS = (
-    "muon schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps max_steps num_train_epochs "
-    "tokens_per_batch tokens_per_batch_of per_device_train_batch_size gradient_accumulation_steps adam_beta1 "
-    "adam_beta2 adam_epsilon weight_decay max_grad_norm average_checkpoints seed bf16 fp16"
+    "muon muon_momentum schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps max_steps "
+    "num_train_epochs tokens_per_batch tokens_per_batch_of per_device_train_batch_size "
+    "gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm "
+    "average_checkpoints seed bf16 fp16"
 ).split()
 
 TEMPLATE = """\
@@ -131,6 +132,8 @@ def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
         "per_device_train_batch_size" if values["tokens_per_batch"] else "tokens_per_batch_of",
         "num_train_epochs" if arguments.max_steps > 0 else "max_steps",
     }
+    if not values["muon"]:
+        replaced.add("muon_momentum")
     return {
         name: getattr(value, "value", value)  # of an enumeration
         for name, value in values.items()

@@ -80,7 +80,7 @@ class MuonWithAdam(Optimizer):
 
     Args:
         matrices: parameters of two dimensions, for Muon; others: for Adam.
-        lr, betas, eps: of Adam; weight_decay: decoupled, of the matrices alone.
+        lr: of both. momentum: of Muon; betas, eps: of Adam. weight_decay: decoupled, of the matrices alone.
     """
 
     def __init__(
@@ -88,11 +88,14 @@ class MuonWithAdam(Optimizer):
         matrices: Iterable[Tensor],
         others: Iterable[Tensor],
         lr: float,
+        momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.98),
         eps: float = 1e-9,
         weight_decay: float = 0.0,
     ):
-        self.muon = BatchedMuon(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+        self.muon = BatchedMuon(
+            matrices, lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+        )
         self.adam = AdamW(others, lr=lr, betas=betas, eps=eps, weight_decay=0.0)
         super().__init__([*self.muon.param_groups, *self.adam.param_groups], {})
         self.share()

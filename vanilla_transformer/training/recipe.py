@@ -118,6 +118,12 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "the same loss. Not for sharded weights (FSDP)."
         },
     )
+    muon_momentum: float = field(
+        default=0.95,
+        metadata={
+            "help": "Of Muon, from 0 to 1: how much of each step is that of the steps before. Less suits short runs."
+        },
+    )
     max_grad_norm: float = field(default=0.0, metadata={"help": "Clip gradients to this norm; 0 means no clipping."})
     tokens_per_batch: int = field(
         default=0,
@@ -168,6 +174,8 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                 f"early_stopping_patience={self.early_stopping_patience} needs --load_best_model_at_end true, "
                 "with the same --eval_strategy and --save_strategy."
             )
+        if not 0 <= self.muon_momentum < 1:
+            raise ValueError(f"muon_momentum={self.muon_momentum} must be at least 0 and less than 1.")
         if self.muon and self.fsdp:
             raise ValueError("muon=True needs whole matrices, but --fsdp shards them: leave out one of the two.")
         if self.load_best_model_at_end and self.average_checkpoints > 1:
@@ -317,6 +325,7 @@ class PaperRecipe(Mixin):
             "seed": args.seed,
             "data_seed": args.data_seed,
             "muon": args.muon,
+            **({"muon_momentum": args.muon_momentum} if args.muon else {}),
             **batch,
         }
 
@@ -459,10 +468,14 @@ class PaperRecipe(Mixin):
             matrices = matrices_of_layers(whole)
             chosen = {id(matrix) for matrix in matrices}
             others = [p for p in whole.parameters() if p.requires_grad and id(p) not in chosen]
-            betas = self.args.adam_beta1, self.args.adam_beta2
-            peak = cast(float, self.args.learning_rate)
             self.optimizer = MuonWithAdam(
-                matrices, others, peak, betas, self.args.adam_epsilon, self.args.weight_decay
+                matrices,
+                others,
+                lr=cast(float, self.args.learning_rate),
+                momentum=self.args.muon_momentum,
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                eps=self.args.adam_epsilon,
+                weight_decay=self.args.weight_decay,
             )
         return super().create_optimizer(model)
 
