@@ -8,6 +8,8 @@ similar length, and bfloat16 where the processor multiplies in it. No labels are
 same.
 """
 
+import json
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -33,6 +35,7 @@ from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.decoding import translate
+from vanilla_transformer.files import open_output
 from vanilla_transformer.tasks.translation import encode
 from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.options import make_model, model_options
@@ -43,7 +46,7 @@ from vanilla_transformer.training.task import encoded_splits
 EVALUATIONS = 10  # during each run, and one before
 LONGEST = 256
 TRANSLATED_AT_ONCE = 64
-PARTS = (0.5, 0.9, 1.0)  # of the BLEU that all have reached in the end
+PARTS = (0.5, 0.9, 1.0)  # of the way to what the best of the peers has reached
 SEED_RUN, PEER, TORCH = "ours, another seed", "Marian, our batches", "torch.nn.Transformer, our batches"
 PEER_DEFAULTS = "Marian, its defaults"
 
@@ -262,27 +265,40 @@ def draw_curves(curves: dict[str, list[Point]]) -> Figure:
 def measure_recipe(
     data: DataArguments, size: Size, steps: int, rows: int, precision: str, machine: Machine, folder: Path
 ) -> list[Result]:
-    """Real tokens per second, time to the same validation loss and BLEU (plotted in recipe.png), and the last ones."""
+    """Real tokens per second, time to the same validation loss and BLEU, and the last ones.
+
+    The curves are plotted in recipe.png, and in numbers in recipe.json.
+    """
     curves = run_all(data, size, steps, rows, precision, machine)
     folder.mkdir(parents=True, exist_ok=True)
     save_figure(draw_curves(curves), folder / "recipe.png")
-    # What every run has reached: the worst of their best.
-    loss = max(min(point.loss for point in points) for points in curves.values())
-    bleu = min(max(point.bleu for point in points) for points in curves.values())
-    highest = max(points[0].loss for points in curves.values())
-    speeds, times, ends = [], [], []
+    with open_output(str(folder / "recipe.json")) as stream:
+        json.dump({name: [vars(point) for point in points] for name, points in curves.items()}, stream, indent=1)
+    return results_of(curves, steps)
+
+
+def results_of(curves: dict[str, list[Point]], steps: int) -> list[Result]:
+    """Speed, times and ends of the runs. A time that a run would have needed longer for is left out, and said."""
+    peers = [point for name, points in curves.items() if name not in (OURS, SEED_RUN) for point in points]
+    loss, highest, bleu = min(p.loss for p in peers), max(p.loss for p in peers), max(p.bleu for p in peers)
+    goals = [(f"validation loss {at:.2f}", "loss", at) for at in (highest + part * (loss - highest) for part in PARTS)]
+    goals += [(f"BLEU {at:.1f}", "bleu", at) for at in (part * bleu for part in PARTS)]
+    results = []
     for name, points in curves.items():
         padding = 1 - points[-1].tokens / points[-1].positions
-        speeds.append(Result("recipe", name, "tokens/s", rates(points), f"{padding:.0%} of the positions padding"))
-        for what, goals in (
-            ("loss", [highest + part * (loss - highest) for part in PARTS]),
-            ("bleu", [part * bleu for part in PARTS]),
-        ):
-            for goal in goals:
-                title = f"recipe, to validation loss {goal:.2f}" if what == "loss" else f"recipe, to BLEU {goal:.1f}"
-                times.append(Result(title, name, "seconds", [seconds_to(goal, points, what)]))
-        ends += [
-            Result(f"recipe, loss after {steps} steps", name, "nats", [points[-1].loss]),
-            Result(f"recipe, BLEU after {steps} steps", name, "BLEU", [points[-1].bleu]),
+        results.append(Result("recipe", name, "tokens/s", rates(points), f"{padding:.0%} of the positions padding"))
+    for title, what, goal in goals:
+        times = {name: seconds_to(goal, points, what) for name, points in curves.items()}
+        late = [name for name, seconds in times.items() if math.isinf(seconds)]
+        note = f"not reached: {'; '.join(late)}" if late else ""
+        results += [
+            Result(f"recipe, to {title}", name, "seconds", [seconds], note)
+            for name, seconds in times.items()
+            if name not in late
         ]
-    return speeds + sorted(times, key=lambda result: result.section) + sorted(ends, key=lambda result: result.section)
+    for title, what, unit in (("validation loss", "loss", "nats"), ("BLEU", "bleu", "BLEU")):
+        results += [
+            Result(f"recipe, {title} after {steps} steps", name, unit, [getattr(points[-1], what)])
+            for name, points in curves.items()
+        ]
+    return results

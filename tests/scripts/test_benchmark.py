@@ -13,7 +13,18 @@ from benchmarking.costs import step_memory
 from benchmarking.decoding import decoders
 from benchmarking.peers import TOY, causal_mask, classifiers, compiled, language_models, translators
 from benchmarking.processes import call_fresh
-from benchmarking.recipe import OURS, PEER, PEER_DEFAULTS, TORCH, Point, TorchTranslator, rates, run_all, seconds_to
+from benchmarking.recipe import (
+    OURS,
+    PEER,
+    PEER_DEFAULTS,
+    TORCH,
+    Point,
+    TorchTranslator,
+    rates,
+    results_of,
+    run_all,
+    seconds_to,
+)
 from benchmarking.results import PACKED, Result, rows_of, write
 from benchmarking.sections import SECTIONS, BenchmarkArguments
 from benchmarking.timing import Machine, MatrixProducts, exponent, in_turns
@@ -156,6 +167,33 @@ def test_runs_of_the_recipe_have_the_same_data_and_differ_in_their_batches():
     assert last[OURS].tokens == last[PEER].tokens == last[TORCH].tokens  # the same batches
     assert last[PEER_DEFAULTS].tokens / last[PEER_DEFAULTS].positions < last[PEER].tokens / last[PEER].positions
     assert all(points[0].tokens == 0 and len(points) == 4 for points in curves.values())
+
+
+def test_runs_are_compared_at_what_the_best_of_the_peers_has_reached():
+    """By hand: the peer goes from a loss of 8 to 4 and a BLEU of 20 in 100 s; ours has 4 after 20 s, 20 after 40."""
+
+    def curve(*points: tuple[float, float, float]) -> list[Point]:
+        return [Point(seconds, int(10 * seconds), int(20 * seconds), loss, bleu) for seconds, loss, bleu in points]
+
+    results = results_of(
+        {
+            OURS: curve((0, 8, 0), (20, 4, 10), (40, 2, 20), (60, 1.5, 25)),
+            PEER: curve((0, 8, 0), (50, 6, 10), (100, 4, 20)),
+            TORCH: curve((0, 8, 0), (50, 7, 1), (100, 6.5, 2)),
+        },
+        steps=9,
+    )
+    found = {(result.section, result.model): result.values[0] for result in results if result.unit == "seconds"}
+    assert found == pytest.approx({
+        ("recipe, to validation loss 6.00", OURS): 10, ("recipe, to validation loss 6.00", PEER): 50,
+        ("recipe, to validation loss 4.40", OURS): 18, ("recipe, to validation loss 4.40", PEER): 90,
+        ("recipe, to validation loss 4.00", OURS): 20, ("recipe, to validation loss 4.00", PEER): 100,
+        ("recipe, to BLEU 10.0", OURS): 20, ("recipe, to BLEU 10.0", PEER): 50,
+        ("recipe, to BLEU 18.0", OURS): 36, ("recipe, to BLEU 18.0", PEER): 90,
+        ("recipe, to BLEU 20.0", OURS): 40, ("recipe, to BLEU 20.0", PEER): 100,
+    })  # fmt: skip
+    assert {result.note for result in results if result.unit == "seconds"} == {f"not reached: {TORCH}"}
+    assert [result.values[0] for result in results if result.section == "recipe, BLEU after 9 steps"] == [25, 20, 2]
 
 
 def test_torchs_transformer_writes_its_best_next_token_until_the_end():
