@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM
 
 from family import decoder_only, encoder_decoder
-from fresh_process import ROOT
+from fresh_process import ROOT, run_fresh
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.commands import evaluate, export, generate, translate, walk
@@ -199,3 +200,35 @@ def test_who_trusts_the_code_gets_the_class_beside_the_weights(translator):
     expected = load_model(translator)(ids, decoder_input_ids=ids).logits
     found = load_model(translator, trust_remote_code=True)(ids, decoder_input_ids=ids).logits
     torch.testing.assert_close(found, expected)
+
+
+TRAIN_BOTH = """
+import torch
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.loading import load_model
+beside = load_model(arguments[0], trust_remote_code=True)
+own = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig.from_pretrained(arguments[0]))
+assert type(beside) is not type(own)
+mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+ids = torch.where(mask == 1, 5, 0)
+for model in (own, beside):
+    model.eval().set_attn_implementation("packed_sdpa")
+    losses = [model(input_ids=ids, attention_mask=mask, labels=ids.where(mask == 1, -100)).loss]
+    model.set_attn_implementation("sdpa")
+    losses.append(model(input_ids=ids, attention_mask=mask, labels=ids.where(mask == 1, -100)).loss)
+    assert abs(losses[0] - losses[1]) < 1e-5, losses
+    losses[0].backward()
+print(json.dumps(True))
+"""
+
+
+def test_code_of_another_version_and_the_installed_one_train_in_one_process(translator, tmp_path):
+    """Each registers its attention under one name, and the last one to do so serves the models of both."""
+    code = translator / "attention_vanilla_transformer.py"
+    other = code.read_text()
+    for name in ("queries", "keys", "unpack_heads", "shared"):  # what another version might call otherwise
+        other = re.sub(rf"\b(self|layout)\.{name}\b", rf"\1.{name}_of_old", other)
+        other = other.replace(f"def {name}(", f"def {name}_of_old(")
+    assert other.count("_of_old") > 10
+    code.write_text(other)
+    assert run_fresh(TRAIN_BOTH, tmp_path, str(translator), installed=True)
