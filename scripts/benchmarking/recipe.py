@@ -281,7 +281,8 @@ def measure_recipe(
 def results_of(curves: dict[str, list[Point]], steps: int) -> list[Result]:
     """Speed, times and ends of the runs. A time that a run would have needed longer for is left out, and said."""
     peers = [point for name, points in curves.items() if name not in (OURS, SEED_RUN) for point in points]
-    loss, highest, bleu = min(p.loss for p in peers), max(p.loss for p in peers), max(p.bleu for p in peers)
+    loss, bleu = min(p.loss for p in peers), max(p.bleu for p in peers)
+    highest = max(p.loss for p in peers if not p.tokens)  # where they start: some may go up from there
     goals = [(f"validation loss {at:.2f}", "loss", at) for at in (highest + part * (loss - highest) for part in PARTS)]
     goals += [(f"BLEU {at:.1f}", "bleu", at) for at in (part * bleu for part in PARTS)]
     results = []

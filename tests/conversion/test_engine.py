@@ -271,8 +271,17 @@ def test_a_model_that_is_no_translator_is_refused(tmp_path):
         use_ctranslate2(encoder_decoder().model, None, tmp_path)
 
 
-@pytest.mark.parametrize("has_instructions", [True, False])
-def test_int8_on_a_processor_without_instructions_for_it_is_warned_of(folder, monkeypatch, caplog, has_instructions):
-    monkeypatch.setattr(engine, "multiplies_int8", lambda: has_instructions)
+@pytest.mark.parametrize(
+    ("processor", "use_mkl", "warned"),
+    [
+        ({"cpu_name": "AMD EPYC", "avx2": True, "avx512_vnni": False}, "0", True),
+        ({"cpu_name": "AMD EPYC", "avx2": True, "avx512_vnni": False}, "1", False),
+        ({"cpu_name": "AMD EPYC", "avx512_vnni": True}, "0", False),
+        ({"cpu_name": "Intel Xeon", "avx2": True}, "0", False),
+    ],
+)
+def test_int8_where_its_products_overflow_is_warned_of(folder, monkeypatch, caplog, processor, use_mkl, warned):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor)
+    monkeypatch.setenv("CT2_USE_MKL", use_mkl)
     use_ctranslate2(*loaded(folder), folder, "int8")
-    assert ("no instructions for products of int8" in caplog.text) is not has_instructions
+    assert ("no instructions for products of int8" in caplog.text) is warned

@@ -12,7 +12,7 @@ import copy
 import hashlib
 import json
 import logging
-import platform
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -70,7 +70,7 @@ def use_ctranslate2(
     """
     if not (model.config.is_encoder_decoder and model.can_generate()):
         raise ValueError(f"The engine ctranslate2 is for translators, and this is a {type(model).__name__}.")
-    if (quantization or "").startswith("int8") and not multiplies_int8():
+    if (quantization or "").startswith("int8") and int8_overflows():
         logger.warning(
             "This processor has no instructions for products of int8 (VNNI): CTranslate2's are hardly faster than "
             "float32 there, and some overflow, which costs quality. CT2_USE_MKL=1 in the environment avoids that."
@@ -81,11 +81,12 @@ def use_ctranslate2(
     return model
 
 
-def multiplies_int8() -> bool:
-    """Whether the processor has instructions for matrix products in int8; elsewhere than on x86 it is not asked."""
+def int8_overflows() -> bool:
+    """Whether CTranslate2 multiplies in int8 by oneDNN, as on AMD's processors, without instructions for it (VNNI)."""
     capabilities = torch.cpu.get_capabilities()
-    known = platform.machine() in ("x86_64", "AMD64")
-    return not known or any(has for name, has in capabilities.items() if "vnni" in name)
+    has_vnni = any(has for name, has in capabilities.items() if "vnni" in name)
+    by_onednn = "AMD" in capabilities.get("cpu_name", "") and os.environ.get("CT2_USE_MKL") != "1"
+    return by_onednn and not has_vnni
 
 
 # --- The converted model, once for each state of what it is made from
