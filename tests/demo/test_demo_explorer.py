@@ -77,9 +77,9 @@ def test_who_wants_no_motion_gets_none_and_steps_by_hand(browser, address):
         expect(explorer.locator(".caption")).to_contain_text("The encoder reads, layer 1 of 2")
         explorer.get_by_role("button", name="One step on").click()
         expect(explorer.locator(".caption")).to_contain_text("layer 2 of 2")
-        assert explorer.locator(".chip.away").count() > 0
+        expect(explorer.locator(".chip.away").first).to_be_attached()
         explorer.get_by_role("button", name="Show all of it").click()
-        assert explorer.locator(".chip.away").count() == 0
+        expect(explorer.locator(".chip.away")).to_have_count(0)
 
 
 @SCREENS
@@ -280,12 +280,26 @@ def test_a_table_stands_behind_every_picture(browser, address):
         for title, rows in [("The model as a table", 4), ("These weights", 1), ("All heads", 24), ("The squares", 2)]:
             summary = explorer.locator(".whole summary").filter(has_text=re.compile(f"^{title}"))
             summary.click()
-            assert summary.locator("..").locator("tbody tr").count() >= rows
+            expect(summary.locator("..").locator("tbody tr").nth(rows - 1)).to_be_visible()
         explorer.get_by_role("button", name="Train watch one learn").click()
         expect(explorer.locator(".train .squares canvas")).to_have_count(4)
         explorer.locator(".train").get_by_text("The squares as tables").click()
         expect(explorer.locator(".train table")).to_have_count(4)
         explorer.get_by_role("button", name="Stop").click()
+
+
+def test_a_table_stays_open_while_its_picture_is_drawn_anew(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        summary = explorer.get_by_text("All heads as a table")
+        summary.click()
+        head = explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:"))
+        head.click()
+        expect(head).to_have_attribute("aria-pressed", "true")  # all heads have been drawn again
+        expect(summary.locator("..").locator("tbody tr")).to_have_count(24)
+        summary.click()
+        head.click()
+        expect(summary.locator("..").locator("tbody tr")).to_have_count(0)
 
 
 LOG = [

@@ -67,12 +67,21 @@ const DRAW = {
   save: drawSave,
 };
 
-/** Draw parts anew. What had the focus and was drawn anew has it again. */
+/** Draw parts anew. A table that was open is open again; what had the focus has it again. */
 function show(...names) {
   const nameOf = (element) =>
     element.getAttribute("aria-label") ?? (element.labels?.[0] ?? element).textContent;
-  const focused = root.activeElement;
+  const tables = () => [...root.querySelectorAll("details.table")];
+  const titleOf = (details) => nameOf(details.querySelector("summary"));
+  const focused = root.activeElement,
+    before = tables();
   names.forEach((name) => DRAW[name]());
+  const closed = before.filter((details) => details.open && !details.isConnected).map(titleOf);
+  for (const details of tables())
+    if (!before.includes(details) && closed.includes(titleOf(details))) {
+      details.open = true;
+      details.renew();
+    }
   if (!focused || focused.isConnected) return;
   const again = [...root.querySelectorAll("button, input, summary, [tabindex]")];
   again.find((each) => nameOf(each) === nameOf(focused))?.focus({ preventScroll: true });
