@@ -84,6 +84,15 @@ def test_translation_learns_from_a_stream_of_two_files(tmp_path):
     assert scores["validation"]["exact_match"] == 100
 
 
+def test_dropout_that_grew_is_on_the_card_and_not_in_the_model(tmp_path):
+    run = tmp_path / "run"
+    options = [*SMALL, "--initial_dropout", "0", "--dropout", "0.2", "--max_steps", "3", "--output_dir", str(run)]
+    train_translation.main([*write_rows("translation", tmp_path), *options])
+    assert AutoConfig.from_pretrained(run).dropout == 0.2
+    assert "initial_dropout" not in (run / "config.json").read_text()
+    assert "| `initial_dropout` | 0.0 |" in (run / "README.md").read_text()
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", ROWS[name])

@@ -52,6 +52,7 @@ from vanilla_transformer.training.checkpoints import (
     was_interrupted,
 )
 from vanilla_transformer.training.collating import ArrowRows, PairCollator
+from vanilla_transformer.training.growing_dropout import GrowingDropout
 from vanilla_transformer.training.late_numbers import LateNumbers
 from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
 from vanilla_transformer.training.precision import multiplies_bfloat16
@@ -124,6 +125,13 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "help": "Of Muon, from 0 to 1: how much of each step is that of the steps before. Less suits short runs."
         },
     )
+    initial_dropout: float | None = field(
+        default=None,
+        metadata={
+            "help": "Begin with this rate of dropout, which goes to --dropout step by step: little at first learns "
+            "sooner, and more in the end learns less by heart."
+        },
+    )
     max_grad_norm: float = field(default=0.0, metadata={"help": "Clip gradients to this norm; 0 means no clipping."})
     tokens_per_batch: int = field(
         default=0,
@@ -176,6 +184,14 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             )
         if not 0 <= self.muon_momentum < 1:
             raise ValueError(f"muon_momentum={self.muon_momentum} must be at least 0 and less than 1.")
+        if self.initial_dropout is not None:
+            if not 0 <= self.initial_dropout < 1:
+                raise ValueError(f"initial_dropout={self.initial_dropout} must be at least 0 and less than 1.")
+            if self.torch_compile:
+                raise ValueError(
+                    f"initial_dropout={self.initial_dropout} is another rate at each step, for which --torch_compile "
+                    "would compile the model anew: leave out one of the two."
+                )
         if self.muon and self.fsdp:
             raise ValueError("muon=True needs whole matrices, but --fsdp shards them: leave out one of the two.")
         if self.load_best_model_at_end and self.average_checkpoints > 1:
@@ -306,6 +322,8 @@ class PaperRecipe(Mixin):
         self.late_numbers = LateNumbers()
         if self.args.save_on_sigterm:
             self.add_callback(SaveOnSigterm)
+        if self.args.initial_dropout is not None:
+            self.add_callback(GrowingDropout(self.args.initial_dropout))
         if self.args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 
@@ -326,6 +344,7 @@ class PaperRecipe(Mixin):
             "data_seed": args.data_seed,
             "muon": args.muon,
             **({"muon_momentum": args.muon_momentum} if args.muon else {}),
+            **({} if args.initial_dropout is None else {"initial_dropout": args.initial_dropout}),
             **batch,
         }
 

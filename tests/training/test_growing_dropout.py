@@ -1,0 +1,78 @@
+"""Dropout that grows: the rate of each step, of a run that goes on, and of the model in the end."""
+
+import pytest
+from transformers import AutoModelForSeq2SeqLM, TrainerCallback
+
+from tiny_training import tiny_trainer
+from vanilla_transformer.training.recipe import RecipeArguments
+
+
+class Rates(TrainerCallback):
+    """Writes down the rates of dropout with which each step is taken."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
+        layer = model.model.decoder.layers[1]
+        modules = (model.model.encoder, layer.self_attn_add_norm, layer.feed_forward_add_norm, layer.feed_forward)
+        self.seen.append([module.dropout.p for module in modules])
+
+
+def trained(folder, resume=False, **options):
+    rates = Rates()
+    trainer = tiny_trainer(folder, dropout=0.3, initial_dropout=0.1, save_steps=2, **options)
+    trainer.add_callback(rates)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, rates.seen
+
+
+def test_the_rate_goes_from_the_first_step_to_the_last_in_equal_parts(tmp_path):
+    trainer, seen = trained(tmp_path, max_steps=5)
+    # The dropout between the layers of a feed-forward network has a rate of its own, which is 0.
+    assert seen == [pytest.approx([rate, rate, rate, 0]) for rate in (0.1, 0.15, 0.2, 0.25, 0.3)]
+    assert trainer.model.model.encoder.dropout.p == trainer.model.config.dropout == 0.3
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "checkpoint-2").config.dropout == 0.3
+
+
+def test_a_run_that_goes_on_has_the_rates_and_weights_of_one_that_was_not_broken_off(tmp_path):
+    whole, rates = trained(tmp_path / "whole", max_steps=6)
+    broken_off = tiny_trainer(tmp_path / "parts", dropout=0.3, initial_dropout=0.1, save_steps=2, max_steps=6)
+
+    class BreakOff(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            control.should_training_stop = True
+
+    broken_off.add_callback(BreakOff())
+    broken_off.train()
+    assert broken_off.state.global_step == 2
+    resumed, rest = trained(tmp_path / "parts", resume=True, max_steps=6)
+    assert rest == rates[2:]
+    for name, weight in whole.model.state_dict().items():
+        assert weight.equal(resumed.model.state_dict()[name]), name
+
+
+def test_another_initial_dropout_is_another_run(tmp_path):
+    trained(tmp_path, max_steps=2)
+    with pytest.raises(ValueError, match=r"initial_dropout is 0\.2, and was 0\.1"):
+        tiny_trainer(tmp_path, dropout=0.3, initial_dropout=0.2, max_steps=4).train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"initial_dropout": 1.0}, r"initial_dropout=1\.0 must be at least 0 and less than 1"),
+        ({"initial_dropout": -0.1}, r"initial_dropout=-0\.1 must be"),
+        ({"initial_dropout": 0.1, "torch_compile": True}, "another rate at each step, for which --torch_compile"),
+    ],
+)
+def test_what_cannot_work_is_refused(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        RecipeArguments(output_dir=str(tmp_path), **options)
+
+
+def test_a_model_without_dropout_is_refused_before_the_first_step(tmp_path):
+    trainer = tiny_trainer(tmp_path, dropout=0.0, initial_dropout=0.1)
+    with pytest.raises(ValueError, match=r"has no nn.Dropout of the rate config.dropout=0.0; give one"):
+        trainer.train()
+    assert trainer.state.global_step == 0
