@@ -150,15 +150,16 @@ def check_rows(name: str, ids: Tensor) -> None:
 
 
 def check_input_ids(ids: Tensor, vocab_size: int, config: PreTrainedConfig | None = None) -> None:
-    """Raise an error unless `ids` are (batch, length) integers in [0, vocab_size). `config`: see `check_ids`."""
+    """Raise an error unless `ids` are (batch, length) integers in [0, vocab_size). `config`: see `check_range`."""
     check_rows("input_ids", ids)
-    check_not_empty("input_ids", ids)
-    check_ids("input_ids", ids, vocab_size, "the vocabulary", config=config)
+    if not is_tracing(ids):
+        check_not_empty("input_ids", ids)
+        check_range("input_ids", ids, vocab_size, "the vocabulary", config=config)
 
 
 def check_not_empty(name: str, values: Tensor) -> None:
     """Raise a ValueError if a batch, or the sequences in it, have the length 0."""
-    if not is_tracing(values) and 0 in values.shape[:2]:
+    if 0 in values.shape[:2]:
         raise ValueError(f"{name} has shape {tuple(values.shape)}: there is nothing to compute.")
 
 
@@ -170,7 +171,8 @@ def check_inputs_embeds(embeddings: Tensor, d_model: int) -> None:
             f"inputs_embeds has shape {tuple(embeddings.shape)} and dtype {embeddings.dtype}; it must be "
             f"(batch, length, d_model={d_model}), floating-point."
         )
-    check_not_empty("inputs_embeds", embeddings)
+    if not is_tracing(embeddings):
+        check_not_empty("inputs_embeds", embeddings)
 
 
 def check_aligned_ids(name: str, ids: Tensor | None, batch: int, length: int) -> None:
@@ -182,7 +184,13 @@ def check_aligned_ids(name: str, ids: Tensor | None, batch: int, length: int) ->
         raise ValueError(f"{name} has shape {tuple(ids.shape)}; it must be (batch, length) = {(batch, length)}.")
 
 
-def check_ids(
+def check_ids(name: str, ids: Tensor, limit: int, what: str, ignored: int | None = None) -> None:
+    """Raise a ValueError unless every id lies in [0, limit) or equals `ignored`."""
+    if not is_tracing(ids):
+        check_range(name, ids, limit, what, ignored)
+
+
+def check_range(
     name: str,
     ids: Tensor,
     limit: int,
@@ -190,11 +198,11 @@ def check_ids(
     ignored: int | None = None,
     config: PreTrainedConfig | None = None,
 ) -> None:
-    """Raise a ValueError unless every id lies in [0, limit) or equals `ignored`.
+    """As `check_ids`, of ids that are known to have values: nothing is being traced.
 
     Where the id is one of the `config`, which the library puts into a user's inputs, the error says so.
     """
-    if ids.device.type != "cpu" or is_tracing(ids) or not ids.numel():
+    if ids.device.type != "cpu" or not ids.numel():
         return
     least, most = ids.aminmax()  # less than the comparisons below, at each step of a generation
     if least.item() >= 0 and most.item() < limit:
@@ -233,12 +241,14 @@ def check_mask(
     The first holds 0 and 1 alone.
     A whole mask may be for one row that stands for all, and for more keys than there are yet if a cache has room.
     """
+    if mask is None:
+        return
     if isinstance(mask, list | tuple | str | int | float | np.ndarray):  # forms of attention have masks of other types
         check_tensor(name, mask)
     if not isinstance(mask, Tensor) or is_tracing(mask):
         return
     if mask.shape == (batch, key_length):
-        if mask.device.type == "cpu" and not torch.equal(mask, (mask != 0).to(mask.dtype)):
+        if mask.device.type == "cpu" and not torch.equal(mask, mask * mask):  # as no other numbers are
             wrong = mask[(mask != 0) & (mask != 1)][0].item()
             raise ValueError(f"{name} holds {wrong}; a mask (batch, length) is 1 for real tokens and 0 for padding.")
         return

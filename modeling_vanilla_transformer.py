@@ -56,6 +56,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
+from transformers.utils import is_tracing
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
@@ -230,6 +231,11 @@ class CrossAttention(MultiHeadAttention):
         return kept.keys, kept.values
 
 
+def drop(x: Tensor, dropout: nn.Dropout) -> Tensor:
+    """Dropout(x) in training. Else it is not even called, which would be felt where tokens come one by one."""
+    return dropout(x) if dropout.training else x
+
+
 class FeedForward(nn.Module):
     """Position-wise feed-forward network, section 3.3, Equation 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2."""
 
@@ -242,7 +248,7 @@ class FeedForward(nn.Module):
         self.fc2 = nn.Linear(d_ff, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.dropout(self.activation(self.fc1(x))))
+        return self.fc2(drop(self.activation(self.fc1(x)), self.dropout))
 
 
 def layer_norm(config: TransformerConfig) -> nn.LayerNorm:
@@ -264,8 +270,8 @@ class AddAndNorm(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.norm_first:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+            return x + drop(sublayer(self.norm(x)), self.dropout)
+        return self.norm(x + drop(sublayer(x), self.dropout))
 
 
 def sinusoids(position_ids: Tensor, d_model: int) -> Tensor:
@@ -347,6 +353,18 @@ class DecoderLayer(GradientCheckpointingLayer):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+class ForwardSignature(inspect.Signature):
+    """The signature of a `forward`, for which `generate` asks at every step: that of a bound method is made once."""
+
+    bound: inspect.Signature | None = None
+
+    def replace(self, **changes) -> inspect.Signature:
+        if changes != {"parameters": tuple(self.parameters.values())[1:]}:  # without `self`
+            return super().replace(**changes)
+        self.bound = self.bound or super().replace(**changes)
+        return self.bound
+
+
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
     """What the library needs to know of every model below: initialisation, loading, backends, parallel plans."""
 
@@ -363,8 +381,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls):  # `generate` asks for its signature at every step: it need not be made anew
-            cls.forward.__signature__ = inspect.signature(cls.forward)
+        if "forward" in vars(cls):
+            cls.forward.__signature__ = ForwardSignature.from_callable(cls.forward)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """With a window, "sdpa" (the default) becomes the form of it whose cost is linear in the length."""
@@ -484,7 +502,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
             limit = self.config.max_position_embeddings
             check_ids("position_ids", position_ids, limit, "position_embedding='learned'")
         positions = self.embed_positions(position_ids + self.config.position_offset).to(inputs_embeds.dtype)
-        return self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions))
+        return drop(self.embed_norm(inputs_embeds * self.embed_scale + positions), self.dropout)
 
     @staticmethod
     def make_position_ids(
@@ -579,6 +597,15 @@ class VanillaTransformerEncoderModel(TransformerStack):
 class CausalStack(TransformerStack):
     """The two decoders, with an encoder to look at and without: each position sees itself and those before it."""
 
+    def sees_all(self, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None) -> bool:
+        """Whether it is plain without a mask: one position more, behind no padding, sees all that a cache holds.
+
+        It is so at every step of a translation, where to build the mask would take a fiftieth of the time.
+        """
+        one_more = inputs_embeds.shape[1] == 1 and attention_mask is None and self.config.sliding_window is None
+        has_room = past_key_values is not None and past_key_values.is_compileable  # of a fixed size, partly empty
+        return one_more and not has_room and not is_tracing(inputs_embeds)
+
     def embed_and_mask(
         self,
         input_ids: Tensor | None,
@@ -597,13 +624,15 @@ class CausalStack(TransformerStack):
             check_mask("attention_mask", attention_mask, batch, self.config.num_heads, *lengths, cache_has_room=True)
 
         make_mask = create_causal_mask if self.config.sliding_window is None else create_sliding_window_causal_mask
-        mask = make_mask(
-            config=self.config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,  # where they restart, several sequences are packed into one row
-        )
+        mask = None
+        if not self.sees_all(inputs_embeds, attention_mask, past_key_values):
+            mask = make_mask(
+                config=self.config,
+                inputs_embeds=inputs_embeds,
+                attention_mask=attention_mask,
+                past_key_values=past_key_values,
+                position_ids=position_ids,  # where they restart, several sequences are packed into one row
+            )
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask, past_length)
         return self.add_positions(inputs_embeds, position_ids), mask

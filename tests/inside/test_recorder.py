@@ -207,7 +207,7 @@ CODE_OF = {  # step -> what its line has, whatever the variables are called
     "queries": r"self\.q_proj\(", "keys": r"self\.k_proj\(", "values": r"self\.v_proj\(",
     "scores": r" @ |matmul\(", "scaled scores": r" \* |mul\(", "mask": r" \+ ", "masked scores": r" \+ ",
     "weights": r"softmax\(", "heads": r" @ |matmul\(", "concatenation": r"\.(reshape|flatten)\(",
-    "output projection": r"self\.o_proj\(", "residual": r" \+ self\.dropout\(", "layer norm": r"self\.norm\(",
+    "output projection": r"self\.o_proj\(", "residual": r" \+ drop\(", "layer norm": r"self\.norm\(",
     "hidden": r"self\.fc1\(", "activation": r"self\.activation\(", "feed-forward output": r"self\.fc2\(",
     "layer output": r"\blayer\w*\(",
     "stack output": r"self\.norm\(", "logits": r"self\.lm_head\(",

@@ -1,5 +1,6 @@
 """Generation gives the same text by every way that must not change it."""
 
+import inspect
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -159,3 +160,15 @@ def test_exports(make):
         inputs["decoder_input_ids"] = tokens(2, 3)
     program = torch.export.export(model, (), inputs, strict=False)
     torch.testing.assert_close(program.module()(**inputs).logits, model(**inputs).logits)
+
+
+def test_the_signature_of_a_forward_is_made_once_and_is_right():
+    model = encoder_decoder()
+    names = [*inspect.signature(type(model).forward.__wrapped__).parameters]  # of what was decorated
+    signature = inspect.signature(model.forward)
+    assert inspect.signature(model.forward) is signature
+    assert [*signature.parameters] == names[1:]
+    of_class = inspect.signature(type(model).forward)
+    assert [*of_class.parameters] == names
+    assert not of_class.replace(parameters=[]).parameters
+    assert of_class.replace(return_annotation=int).return_annotation is int

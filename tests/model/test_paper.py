@@ -149,6 +149,18 @@ def test_embeddings_in_the_place_of_ids_give_the_same(make):
     torch.testing.assert_close(model(inputs_embeds=embeddings, **extra).logits, model(ids, **extra).logits)
 
 
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+def test_dropout_is_off_in_evaluation_but_where_it_is_switched_on_by_itself(make):
+    model, ids = make(dropout=0.5, activation_dropout=0.5), tokens()
+    assert torch.equal(model(ids).logits, model(ids).logits)
+    dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    for dropout in dropouts:  # one at a time, as Monte Carlo dropout has all: in the sum, the sub-layers, the networks
+        dropout.train()
+        assert not torch.equal(model(ids).logits, model(ids).logits)
+        dropout.eval()
+    assert len(dropouts) == 1 + 2 * 3  # of the embedding, and in each layer of two Add & Norm and one network
+
+
 @pytest.mark.parametrize("model_class", [VanillaTransformerEncoderModel, VanillaTransformerForMaskedLM])
 def test_every_embedding_starts_at_the_scale_of_the_positions(model_class):
     """With a standard deviation of d_model^-0.5, in a bare stack as under a head."""

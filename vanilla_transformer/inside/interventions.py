@@ -213,7 +213,7 @@ SEEN: ContextVar[Seen | None] = ContextVar("SEEN", default=None)
 
 
 def changed_attention_forward(
-    module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs
+    module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs
 ) -> tuple[Tensor, Tensor]:
     """The model's own `eager_attention_forward` with the changes of the running `with` block; outside it, as it is."""
     attention = sys.modules[type(module).__module__].eager_attention_forward
@@ -222,7 +222,7 @@ def changed_attention_forward(
         return attention(module, query, key, value, attention_mask, **kwargs)
     kind, layer = seen.names[module]
     free = seen.rows.where(lambda changes: changes.causal_off, 1, 1, 1)
-    if free is not None and module.is_causal:
+    if free is not None and module.is_causal and attention_mask is not None:
         # The last position sees all that is there but padding.
         attention_mask = torch.where(free, attention_mask[..., -1:, :], attention_mask)
     with Set(seen.rows, kind, layer):
@@ -266,18 +266,21 @@ def hooks(model: PreTrainedModel, rows: Rows, seen: Seen) -> Iterator[RemovableH
 
 
 def without_residual(add_norm: AddAndNorm, off: Tensor, seen: Seen) -> Iterator[RemovableHandle]:
-    """Take X off the sub-layer's output, to which it is then added."""
+    """Take X off the sum again: before it is normalised, or with `norm_position="pre"` as it leaves."""
     entered: list[Tensor] = []
+
+    def taken_off(total: Tensor) -> Tensor:
+        return total - entered[0].masked_fill(~off, 0) if SEEN.get() is seen else total
 
     def enter(_, args: tuple) -> None:
         if SEEN.get() is seen:
             entered[:] = args[:1]
 
-    def leave(_, args: tuple, output: Tensor) -> Tensor:
-        return output - entered[0].masked_fill(~off, 0) if SEEN.get() is seen else output
-
     yield add_norm.register_forward_pre_hook(enter)
-    yield add_norm.dropout.register_forward_hook(leave)
+    if add_norm.norm_first:
+        yield add_norm.register_forward_hook(lambda _, args, output: taken_off(output))
+    else:
+        yield add_norm.norm.register_forward_pre_hook(lambda _, args: taken_off(*args))
 
 
 @contextmanager
