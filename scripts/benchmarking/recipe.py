@@ -12,7 +12,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -234,8 +234,11 @@ def train(
 
 def run_all(
     data: DataArguments, size: Size, steps: int, rows: int, precision: str, machine: Machine
-) -> dict[str, list[Point]]:
-    """The curves by name, with batches of `rows` sentences in the mean; as many are translated at each evaluation."""
+) -> Iterator[tuple[str, list[Point]]]:
+    """One curve after the other, each with its name, of batches of `rows` sentences in the mean.
+
+    As many sentences are translated at each evaluation.
+    """
     splits = load_splits(data, "translation")
     splits["validation"] = splits["validation"].select(range(min(len(splits["validation"]), rows)))
     tokenizer = train_tokenizer(texts_of(splits["train"], "translation"), vocab_size=size.vocab_size)
@@ -243,10 +246,8 @@ def run_all(
     datasets = encoded_splits(splits, lambda split: encode(split, tokenizer, LONGEST))
     # As many tokens as make `rows` sentences a batch in the mean.
     budget = int(rows * row_lengths(datasets["train_dataset"]).max(axis=1).mean())
-    return {
-        name: train(run, tokenizer, datasets, splits["validation"], steps, rows, machine)
-        for name, run in runs(size, tokenizer, budget, precision).items()
-    }
+    for name, run in runs(size, tokenizer, budget, precision).items():
+        yield name, train(run, tokenizer, datasets, splits["validation"], steps, rows, machine)
 
 
 def draw_curves(curves: dict[str, list[Point]]) -> Figure:
@@ -268,13 +269,15 @@ def measure_recipe(
 ) -> list[Result]:
     """Real tokens per second, time to the same validation loss and BLEU, and the last ones.
 
-    The curves are plotted in recipe.png, and in numbers in recipe.json.
+    The curves are plotted in recipe.png, and in numbers in recipe.json, after each run.
     """
-    curves = run_all(data, size, steps, rows, precision, machine)
     folder.mkdir(parents=True, exist_ok=True)
-    save_figure(draw_curves(curves), folder / "recipe.png")
-    with open_output(str(folder / "recipe.json")) as stream:
-        json.dump({name: [vars(point) for point in points] for name, points in curves.items()}, stream, indent=1)
+    curves: dict[str, list[Point]] = {}
+    for name, points in run_all(data, size, steps, rows, precision, machine):
+        curves[name] = points
+        save_figure(draw_curves(curves), folder / "recipe.png")
+        with open_output(str(folder / "recipe.json")) as stream:
+            json.dump({name: [vars(point) for point in points] for name, points in curves.items()}, stream, indent=1)
     return results_of(curves, steps)
 
 

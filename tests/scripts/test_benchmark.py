@@ -17,9 +17,11 @@ from benchmarking.recipe import (
     OURS,
     PEER,
     PEER_DEFAULTS,
+    SEED_RUN,
     TORCH,
     Point,
     TorchTranslator,
+    measure_recipe,
     rates,
     results_of,
     run_all,
@@ -161,12 +163,24 @@ def test_the_time_to_a_loss_or_bleu_lies_on_the_line_between_two_evaluations():
     assert rates(points) == [10, 20]
 
 
-def test_runs_of_the_recipe_have_the_same_data_and_differ_in_their_batches():
-    curves = run_all(DataArguments(phrases=1000), TOY, 3, 8, "fp32", CPU)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_runs_of_the_recipe_have_the_same_data_and_differ_in_their_batches(precision):
+    curves = dict(run_all(DataArguments(phrases=1000), TOY, 3, 8, precision, CPU))
     last = {name: points[-1] for name, points in curves.items()}
     assert last[OURS].tokens == last[PEER].tokens == last[TORCH].tokens  # the same batches
     assert last[PEER_DEFAULTS].tokens / last[PEER_DEFAULTS].positions < last[PEER].tokens / last[PEER].positions
     assert all(points[0].tokens == 0 and len(points) == 4 for points in curves.values())
+
+
+def test_the_curves_of_the_recipe_before_an_error_are_kept(monkeypatch, tmp_path):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TorchTranslator, "__init__", stop)
+    with pytest.raises(KeyboardInterrupt):
+        measure_recipe(DataArguments(phrases=1000), TOY, 2, 8, "fp32", CPU, tmp_path)
+    assert [*json.loads((tmp_path / "recipe.json").read_text())] == [OURS, SEED_RUN, PEER]
+    assert (tmp_path / "recipe.png").stat().st_size > 1000
 
 
 def test_runs_are_compared_at_what_the_best_of_the_peers_has_reached():
