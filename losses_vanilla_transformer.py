@@ -248,7 +248,7 @@ def check_mask(
     if not isinstance(mask, Tensor) or is_tracing(mask):
         return
     if mask.shape == (batch, key_length):
-        if mask.device.type == "cpu" and not torch.equal(mask, mask * mask):  # as no other numbers are
+        if mask.device.type == "cpu" and not torch.equal(mask, (mask != 0).to(mask.dtype)):
             wrong = mask[(mask != 0) & (mask != 1)][0].item()
             raise ValueError(f"{name} holds {wrong}; a mask (batch, length) is 1 for real tokens and 0 for padding.")
         return

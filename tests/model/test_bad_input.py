@@ -111,7 +111,7 @@ def test_a_special_token_outside_the_vocabulary_is_named_where_it_is_used(tmp_pa
         loaded.generate(tokens(), max_new_tokens=2)
 
 
-@pytest.mark.parametrize("value", [2, -1, 0.5, float("nan"), -1e9])
+@pytest.mark.parametrize("value", [2, -1, 0.5, float("nan"), float("inf"), -1e9])
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
 def test_a_mask_that_is_neither_one_nor_zero(make, value):
     with pytest.raises(ValueError, match=r"attention_mask holds .*; a mask .* is 1 for real tokens and 0 for padding"):
