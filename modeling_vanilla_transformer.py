@@ -501,7 +501,9 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         if self.config.position_embedding == "learned":
             limit = self.config.max_position_embeddings
             check_ids("position_ids", position_ids, limit, "position_embedding='learned'")
-        positions = self.embed_positions(position_ids + self.config.position_offset).to(inputs_embeds.dtype)
+        if self.config.position_offset:
+            position_ids = position_ids + self.config.position_offset
+        positions = self.embed_positions(position_ids).to(inputs_embeds.dtype)
         return drop(self.embed_norm(inputs_embeds * self.embed_scale + positions), self.dropout)
 
     @staticmethod
@@ -511,6 +513,8 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         """Number the real tokens 0, 1, 2, ..., wherever padding stands. (batch or 1, length)"""
         length = inputs_embeds.shape[1]
         if attention_mask is None or attention_mask.dim() != 2:
+            if isinstance(past_length, int):
+                return torch.arange(past_length, past_length + length, device=inputs_embeds.device)[None]
             return (torch.arange(length, device=inputs_embeds.device) + past_length)[None]
         return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
 
@@ -944,16 +948,21 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
         return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
-        """A window limits self-attention only: the keys of the source are kept whole."""
+        """A window limits self-attention only: the keys of the source are kept whole. A mask of ones is left out."""
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
-        cache = model_kwargs.get("past_key_values")
+        cache, mask = model_kwargs.get("past_key_values"), model_kwargs.get("attention_mask")
+        source = model_kwargs["encoder_outputs"][0].shape[:2]
+        # The library leaves it out where there is no encoder. Else each step would look at it again; where that is
+        # compiled, batches with padding and without would need a step each.
+        whole = mask is not None and mask.shape == source and bool(mask.all())
+        if whole and not getattr(cache, "is_compileable", False):
+            model_kwargs["attention_mask"] = None
         if isinstance(cache, EncoderDecoderCache) and any(cache.cross_attention_cache.is_sliding):
-            whole = copy.deepcopy(self.config.get_text_config(decoder=True))
-            whole.sliding_window = None
-            source_length = {"max_cache_len": model_kwargs["encoder_outputs"][0].shape[1]}
+            config = copy.deepcopy(self.config.get_text_config(decoder=True))
+            config.sliding_window = None
             cross_cache_class = type(cache.cross_attention_cache)
             cache.cross_attention_cache = cross_cache_class(
-                config=whole, **({} if cross_cache_class is DynamicCache else source_length)
+                config=config, **({} if cross_cache_class is DynamicCache else {"max_cache_len": source[1]})
             )
 
     # The length penalty of section 6.1 is that of Wu et al. (2016, arXiv 1609.08144), Equation 14: n tokens score

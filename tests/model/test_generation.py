@@ -61,6 +61,34 @@ def test_the_source_is_encoded_and_projected_once():
     assert calls == {"encoder": 1, "keys": 1}
 
 
+@pytest.mark.parametrize(
+    "way", [*WAYS.values(), {"prompt_lookup_num_tokens": 2}, {"assistant_model": encoder_decoder()}]
+)
+def test_a_mask_of_ones_is_as_none_and_no_step_looks_at_it_again(way):
+    model, ids = encoder_decoder(), tokens(1, 6)
+    masks = []
+    model.model.decoder.register_forward_pre_hook(
+        lambda module, args, options: masks.append(options["encoder_attention_mask"]), with_kwargs=True
+    )
+    with_ones = generate(model, ids, torch.ones_like(ids), **way)
+    assert set(masks) == {None} and len(masks) > 1
+    assert with_ones == generate(model, ids, **way)
+
+
+def test_a_mask_stays_where_it_hides_something_and_where_a_step_is_compiled():
+    model, (ids, mask) = encoder_decoder(), right_padded([6, 4])
+    seen = []
+    model.model.decoder.register_forward_pre_hook(
+        lambda module, args, options: seen.append(options["encoder_attention_mask"]), with_kwargs=True
+    )
+    generate(model, ids, mask)
+    generate(model, ids, torch.ones_like(mask), cache_implementation="static")
+    assert seen and all(mask is not None for mask in seen)
+    states = model.get_encoder()(ids)
+    with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 5\)"):
+        model.generate(encoder_outputs=states, attention_mask=torch.ones(2, 5), max_new_tokens=2)
+
+
 def test_sampling_follows_its_seed():
     model, ids = decoder_only(), tokens(1, 4)
     samples = []

@@ -17,7 +17,6 @@ from vanilla_transformer.training.fast import make_fast
 from vanilla_transformer.training.onednn import (
     SMALLEST_PRODUCT,
     OneDNNLinear,
-    belongs_to_onednn,
     linear,
     onednn_agrees,
     onednn_is_faster,
@@ -61,19 +60,27 @@ def test_a_gradient_has_gradients_of_its_own():
     torch.testing.assert_close(penalty(OneDNNLinear.apply), penalty(F.linear), rtol=1e-4, atol=1e-3)
 
 
-def test_only_large_products_of_plain_float32_tensors_on_a_cpu_belong_there(onednn):
+def test_only_large_products_of_plain_float32_tensors_on_a_cpu_belong_there(onednn, monkeypatch):
+    taken = []
+    monkeypatch.setattr(onednn_module, "onednn_product", lambda *operands: taken.append(1) or F.linear(*operands))
+
+    def belongs(x: torch.Tensor, weight: torch.Tensor) -> bool:
+        taken.clear()
+        linear(x, weight)
+        return bool(taken)
+
     rows = math.ceil(SMALLEST_PRODUCT / (256 * 64))
     x, weight = torch.randn(rows, 256), torch.randn(64, 256)
-    assert belongs_to_onednn(x, weight) and belongs_to_onednn(x, nn.Parameter(weight))
-    assert not belongs_to_onednn(x[1:], weight)
-    assert not belongs_to_onednn(torch.randn(SMALLEST_PRODUCT), torch.randn(1, SMALLEST_PRODUCT))
-    assert not belongs_to_onednn(x.double(), weight.double())
-    assert not belongs_to_onednn(x.bfloat16(), weight.bfloat16())
-    assert not belongs_to_onednn(x.to("meta"), weight.to("meta"))
+    assert belongs(x, weight) and belongs(x, nn.Parameter(weight))
+    assert not belongs(x[1:], weight)
+    assert not belongs(torch.randn(SMALLEST_PRODUCT), torch.randn(1, SMALLEST_PRODUCT))
+    assert not belongs(x.double(), weight.double())
+    assert not belongs(x.bfloat16(), weight.bfloat16())
+    assert not belongs(x.to("meta"), weight.to("meta"))
     with torch.autocast("cpu", torch.bfloat16):
-        assert not belongs_to_onednn(x, weight)
+        assert not belongs(x, weight)
     with torch.backends.mkldnn.flags(enabled=False):
-        assert not belongs_to_onednn(x, weight)
+        assert not belongs(x, weight)
 
 
 def make_fast_linear(layer: nn.Linear) -> nn.Linear:

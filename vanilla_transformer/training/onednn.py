@@ -46,16 +46,12 @@ def onednn_is_faster() -> bool:
     )
 
 
-def belongs_to_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether x (..., rows, inputs) W^T is a large float32 product, computed here and now with plain tensors."""
+def gains_by_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Whether a product of that size, of plain tensors, is one that oneDNN computes sooner here."""
     return (
-        not torch.compiler.is_compiling()  # first: a compiler cannot follow what comes after
-        and not torch.jit.is_tracing()
-        and onednn_is_faster()
-        and type(x) in PLAIN
+        onednn_is_faster()
         and type(weight) in PLAIN
         and x.dim() > 1
-        and x.numel() * weight.shape[0] >= SMALLEST_PRODUCT
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
         and bool(torch.backends.mkldnn.enabled)
@@ -104,7 +100,13 @@ class OneDNNLinear(torch.autograd.Function):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b: (..., inputs), (outputs, inputs), (outputs,) -> (..., outputs)"""
-    if not belongs_to_onednn(x, weight):
+    if (
+        torch.compiler.is_compiling()  # first: a compiler cannot follow what comes after
+        or torch.jit.is_tracing()
+        or type(x) not in PLAIN
+        or x.numel() * weight.shape[0] < SMALLEST_PRODUCT  # here, at once: tokens that come one by one would feel more
+        or not gains_by_onednn(x, weight)
+    ):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
         return OneDNNLinear.apply(x, weight, bias)
