@@ -93,6 +93,29 @@ def test_dropout_that_grew_is_on_the_card_and_not_in_the_model(tmp_path):
     assert "| `initial_dropout` | 0.0 |" in (run / "README.md").read_text()
 
 
+def test_joined_pairs_are_trained_on_and_are_a_run_of_their_own(tmp_path):
+    run = ["--output_dir", str(tmp_path / "run")]
+    options = [
+        *write_rows("translation", tmp_path),
+        *SMALL,
+        "--joined_pairs",
+        "0.5",
+        *run,
+        "--save_strategy",
+        "steps",
+        "--save_steps",
+        "2",
+    ]
+    train_translation.main([*options, "--max_steps", "2"])
+    assert "| `joined_pairs` | 0.5 |" in (tmp_path / "run" / "README.md").read_text()
+    with pytest.raises(ValueError, match="training rows is 8, and was 12"):
+        train_translation.main(
+            [*options, "--joined_pairs", "0", "--max_steps", "4", "--resume_from_checkpoint", "true"]
+        )
+    with pytest.raises(ValueError, match=r"joined_pairs=-1\.0 must not be negative"):
+        train_translation.main([*options, "--joined_pairs", "-1"])
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", ROWS[name])

@@ -7,6 +7,7 @@ from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.data.joining import with_joined_pairs
 from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, decode_like_the_paper, translate
 from vanilla_transformer.files import map_by_length
@@ -34,6 +35,13 @@ class TranslationArguments(RecipeArguments):
         default=EXTRA_TOKENS, metadata={"help": "How many tokens longer than its input an output may be."}
     )
     max_length: int = field(default=256, metadata={"help": "Truncate training sequences to this many tokens."})
+    joined_pairs: float = field(
+        default=0.0,
+        metadata={
+            "help": "Train on this many joined pairs for each pair as well: two at random, one behind the other. "
+            "For data that come again and again; 0.5 has each pair in one of them."
+        },
+    )
     preprocessing_num_workers: int | None = field(
         default=None,
         metadata={"help": "Tokenize in this many processes; by default, in one process with a thread per core."},
@@ -48,6 +56,11 @@ class TranslationArguments(RecipeArguments):
     split_compounds: bool = field(
         default=False, metadata={"help": "Split words at hyphens for that BLEU, as the paper's authors did."}
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.joined_pairs < 0:
+            raise ValueError(f"joined_pairs={self.joined_pairs} must not be negative; 0 joins none.")
 
     @property
     def decoding(self) -> dict[str, int | float]:
@@ -96,6 +109,9 @@ TRANSLATION = Task(
     arguments_class=TranslationArguments,
     encode=lambda rows, tokenizer, config, args: encode(
         rows, tokenizer, args.max_length, args.preprocessing_num_workers
+    ),
+    augment=lambda rows, args: with_joined_pairs(
+        rows, args.joined_pairs, args.max_length, args.seed if args.data_seed is None else args.data_seed
     ),
     collator=lambda tokenizer, model, args: PairCollator(tokenizer, model=model),
     evaluate=evaluate,

@@ -29,6 +29,7 @@ class Task:
         pipeline_tag: the task's name on the Hub.
         arguments_class: `RecipeArguments`, and what the task has beyond them.
         encode: (rows, tokenizer, config, arguments) -> rows with the model's inputs in the place of data columns.
+        augment: (encoded rows, arguments) -> the rows to train on.
         collator: (tokenizer, model, arguments) -> the function that makes a batch of such rows.
         evaluate: (trainer, rows) -> scores by name, and notes; the rows have the data's columns.
         in_one_process: `evaluate` knows nothing of other processes, so only the main one runs it.
@@ -47,6 +48,7 @@ class Task:
     encode: Callable[[Rows, PreTrainedTokenizerBase, PreTrainedConfig, Any], Rows]
     collator: Callable[[PreTrainedTokenizerBase, PreTrainedModel, Any], Callable[[list], dict[str, Any]]]
     evaluate: Callable[[Any, Rows], tuple[dict[str, float], Notes]]
+    augment: Callable[[Rows, Any], Rows] = lambda rows, arguments: rows
     in_one_process: bool = False
     metrics: Callable[[PreTrainedConfig, EvalPrediction], dict[str, float]] | None = None
     config_fields: Callable[[Any, Any, Rows], dict[str, Any]] = lambda options, arguments, rows: {}
@@ -68,6 +70,8 @@ class Task:
 
         with arguments.main_process_first(desc="encoding the data"):  # the others find them encoded
             encoded = encoded_splits(splits, encode)
+            if "train_dataset" in encoded:
+                encoded["train_dataset"] = self.augment(encoded["train_dataset"], arguments)
         return self.trainer_class(
             model=model,
             args=arguments,

@@ -1,0 +1,60 @@
+"""Joined pairs are two rows of the data, one behind the other on both sides, and come beside the rows as they are."""
+
+from collections import Counter
+
+import pytest
+from datasets import Dataset
+
+from vanilla_transformer.data.joining import with_joined_pairs
+
+
+END = 2
+ROWS = [{"input_ids": [10 + i] * (1 + i % 3) + [END], "labels": [50 + i] * (1 + i % 4) + [END]} for i in range(20)]
+
+
+def joined(share: float, max_length: int = 100, seed: int = 0) -> list[dict]:
+    rows = with_joined_pairs(Dataset.from_list(ROWS), share, max_length, seed).to_list()
+    assert rows[: len(ROWS)] == ROWS
+    return rows[len(ROWS) :]
+
+
+def halves(row: dict) -> list[tuple[int, int]]:
+    """The numbers of the two rows that a joined one is made of, by source and target."""
+    return [
+        (i, j)
+        for i, first in enumerate(ROWS)
+        for j, second in enumerate(ROWS)
+        if all(row[side] == first[side][:-1] + second[side] for side in row)
+    ]
+
+
+def test_half_a_joined_pair_for_each_row_has_each_row_once():
+    numbers = [number for row in joined(0.5) for pair in halves(row) for number in pair]
+    assert sorted(numbers) == list(range(20))
+
+
+def test_a_greater_share_draws_rows_again_as_evenly_as_can_be():
+    rows = joined(1.75)
+    counts = Counter(number for row in rows for pair in halves(row) for number in pair)
+    assert len(rows) == 35 and set(counts.values()) == {3, 4} and counts.total() == 70
+
+
+def test_pairs_follow_their_seed():
+    assert joined(0.5) == joined(0.5) != joined(0.5, seed=1)
+
+
+def test_what_would_be_cut_is_not_joined():
+    longest = [max(len(side) for side in row.values()) for row in joined(0.5)]
+    kept = joined(0.5, max_length=6)
+    assert len(kept) == sum(length <= 6 for length in longest) < len(longest)
+    assert all(len(side) <= 6 for row in kept for side in row.values())
+
+
+def test_none_are_joined_unless_asked_for():
+    rows = Dataset.from_list(ROWS)
+    assert with_joined_pairs(rows, 0.0, 100, 0) is rows
+
+
+def test_a_stream_is_refused():
+    with pytest.raises(ValueError, match=r"joined_pairs=0\.5 draws rows at random, which a stream does not allow"):
+        with_joined_pairs(Dataset.from_list(ROWS).to_iterable_dataset(), 0.5, 100, 0)
