@@ -1,4 +1,4 @@
-"""Measure this project against others: the same work, in the same process, taking turns (A B A B ...).
+"""Measure this project against others: the same work, in the same process, taking turns (A B B A ...).
 
 python scripts/benchmark.py                                              # all sections, which takes hours
 python scripts/benchmark.py --device cuda                                # the paper's sizes on a GPU, within 8 minutes

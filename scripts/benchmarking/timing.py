@@ -60,11 +60,14 @@ def exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
 
 
 def in_turns(machine: Machine, tasks: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Run each task once unmeasured, then `rounds` times in turns; what each returns over the seconds that it took."""
+    """Run each task once unmeasured, then `rounds` times in turns; what each returns over the seconds that it took.
+
+    Every other round goes backwards, so that none always comes behind the same other, whose caches it would find.
+    """
     rates: dict[str, list[float]] = {name: [] for name in tasks}
     amounts = {name: task() for name, task in tasks.items()}
-    for _ in range(rounds):
-        for name, task in tasks.items():
+    for number in range(rounds):
+        for name, task in list(tasks.items())[:: 1 if number % 2 == 0 else -1]:
 
             def run(name: str = name, task: Callable[[], float] = task) -> None:
                 amounts[name] = task()
