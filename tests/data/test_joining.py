@@ -53,6 +53,7 @@ def test_what_would_be_cut_is_not_joined():
 def test_none_are_joined_unless_asked_for():
     rows = Dataset.from_list(ROWS)
     assert with_joined_pairs(rows, 0.0, 100, 0) is rows
+    assert with_joined_pairs(rows, 0.01, 100, 0) is rows  # a fifth of a row
 
 
 def test_a_stream_is_refused():

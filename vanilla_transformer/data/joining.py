@@ -9,7 +9,7 @@ from vanilla_transformer.training.batching import SIDES
 def with_joined_pairs(
     rows: Dataset | IterableDataset, share: float, max_length: int, seed: int
 ) -> Dataset | IterableDataset:
-    """The rows, and `share` joined ones for each: in these, what was learnt by heart does not come again.
+    """The rows, and `share` joined ones for each, in which places and neighbours are others than in the data.
 
     As Nguyen et al. (2021, arXiv 2105.01691) do where data are few. A share of 0.5 has each row in one joined row.
 
@@ -25,6 +25,8 @@ def with_joined_pairs(
     if isinstance(rows, IterableDataset):
         raise ValueError(f"joined_pairs={share} draws rows at random, which a stream does not allow: leave out one.")
     random, count = np.random.default_rng(seed), round(share * len(rows))
+    if not count:
+        return rows
     drawn = np.concatenate([random.permutation(len(rows)) for _ in range(-(-2 * count // len(rows)))])
     firsts, seconds = (rows.select(drawn[part : 2 * count : 2]) for part in (0, 1))
     seconds = seconds.select_columns(list(SIDES)).rename_columns({side: f"second_{side}" for side in SIDES})
