@@ -1,4 +1,4 @@
-"""A real browser that visits the demo."""
+"""A real browser that visits the demo and the site."""
 
 import shutil
 from collections.abc import Iterator

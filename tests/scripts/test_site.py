@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from browsing import NEEDS_CHROMIUM, browser
 from fresh_process import ROOT
 
 
+__all__ = ["browser"]
 pytest.importorskip("mkdocs", reason="of the extra docs")
 
 
@@ -50,3 +52,19 @@ def test_the_reference_has_what_each_head_takes(site):
     text = (site / "api.html").read_text(encoding="utf-8")
     for head in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "CausalLM"):
         assert f'id="modeling_vanilla_transformer.VanillaTransformerFor{head}.forward"' in text
+
+
+@pytest.mark.parametrize("width", [pytest.param(width, marks=NEEDS_CHROMIUM) for width in (1220, 1440)])
+def test_no_table_hides_a_column_on_a_desk(width, site, browser):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.route("http*://**", lambda route: route.abort())  # formulas are not looked at
+    widths = {}
+    for file in site.glob("*.html"):
+        page.goto(file.as_uri())
+        for details in page.locator("details").all():
+            details.evaluate("element => element.open = true")
+        for table in page.locator(".md-typeset__scrollwrap").all():  # the theme's, which scrolls
+            seen, whole = table.evaluate("element => [element.clientWidth, element.scrollWidth]")
+            widths[file.name, table.inner_text()[:40]] = whole - seen
+    assert len(widths) > 20
+    assert {table: hidden for table, hidden in widths.items() if hidden > 1} == {}
