@@ -16,6 +16,7 @@ from yaml import YAMLError
 import modeling_vanilla_transformer
 import vanilla_transformer
 from vanilla_transformer.conversion.mapping import MAPPINGS
+from vanilla_transformer.decoding import token_text
 from vanilla_transformer.loading import check_source, has_code, load_whole
 
 
@@ -190,5 +191,5 @@ def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:
 
 def token_name(loaded: Loaded, i: int) -> str:
     """A token as a reader sees it, in quotes; one that is a part of a character, which has no text, by its name."""
-    text = loaded.tokenizer.decode([i])
+    text = token_text(loaded.tokenizer, i)
     return loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else repr(text)

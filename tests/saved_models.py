@@ -22,12 +22,12 @@ def with_tokenizer(make=encoder_decoder, template="seq2seq", *, texts=TEXTS, voc
 
 
 def save_repeating(folder: Path, p_end: float) -> tuple[str, str]:
-    """A translator that knows one word: whatever is before, it ends with probability `p_end`, or writes it once more.
+    """A translator that knows one letter: whatever is before, it ends, with probability `p_end`, or writes one more.
 
-    So the length penalty alone decides how long its translations are. Returns the folder, and the word.
+    So the length penalty alone decides how long its translations are. Returns the folder, and the letter.
     """
     model, tokenizer = with_tokenizer(output_bias=True)
-    word = tokenizer(" two")["input_ids"][0]
+    word = tokenizer.convert_tokens_to_ids("o")
     with torch.no_grad():
         model.lm_head.weight.zero_()
         model.lm_head.bias.fill_(-30)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GenerationConfig, MarianConfig, MarianMTModel
+from tokenizers import Tokenizer, decoders, models
+from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 import train_translation
 from family import encoder_decoder
@@ -14,7 +15,8 @@ from fresh_process import run_fresh
 from saved_models import save_repeating
 from small_data import train_and_validate_on, write_json_lines
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.decoding import decode_like_the_paper, paper_decoding
+from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
+from vanilla_transformer.decoding import decode_like_the_paper, paper_decoding, token_text
 
 
 OPTIONS = [
@@ -112,3 +114,20 @@ def test_an_option_that_would_be_left_out_in_silence_is_an_error():
     with pytest.raises(ValueError, match="MarianMTModel does not know how to generate with: gnmt_length_penalty"):
         decode_like_the_paper(MarianMTModel(MarianConfig(**sizes, **heads)))
     decode_like_the_paper(encoder_decoder())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_texts_of_tokens_make_the_text_with_the_space_that_begins_it(template, kind):
+    tokenizer = train_tokenizer(["Two  men, Ġ and ▁two"] * 3, template=template, kind=kind, vocab_size=600)
+    for text in ("Two men", "  Two  men", "and, Ġ ▁"):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        begun = " " if (template, kind) == ("seq2seq", "byte_bpe") else ""
+        assert "".join(token_text(tokenizer, i) for i in ids) == begun + text
+
+
+def test_the_text_of_a_token_of_sentencepiece_has_its_space():
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"▁a": 0, "b": 1}, [])))
+    tokenizer.backend_tokenizer.decoder = decoders.Metaspace()
+    assert tokenizer.decode([0]) == "a"
+    assert [token_text(tokenizer, i) for i in (0, 1)] == [" a", "b"]

@@ -59,3 +59,9 @@ def continue_text(
     )
     output = cast(Any, model).generate(**batch, **generate_options)
     return tokenizer.batch_decode(output, skip_special_tokens=True)
+
+
+def token_text(tokenizer: PreTrainedTokenizerBase, i: int) -> str:
+    """The text of one token within others: with its space, which some tokenizers take away where a text begins."""
+    text = str(tokenizer.decode([i]))
+    return f" {text}" if tokenizer.decode([i, i]) == f"{text} {text}" else text

@@ -192,11 +192,34 @@ def test_offsets_of_a_pair_find_the_answer_in_its_own_text(tokenizers, kind):
 
 
 def test_byte_bpe_learns_words_with_their_vowel_signs_but_no_numbers(tokenizers):
-    tokenizer = tokenizers["seq2seq", "byte_bpe"]
+    tokenizer = tokenizers["causal", "byte_bpe"]
     assert len(tokenizer(" संग्रहालय", add_special_tokens=False)["input_ids"]) == 1
     assert len(tokenizer(" Museum", add_special_tokens=False)["input_ids"]) == 1
     digits = tokenizer(" 2031", add_special_tokens=False)["input_ids"]
     assert [tokenizer.decode(i) for i in digits] == [" 2", "0", "3", "1"]
+
+
+def test_a_translator_reads_and_writes_a_word_by_the_same_tokens_wherever_it_stands(tokenizers, tmp_path):
+    tokenizers["seq2seq", "byte_bpe"].save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    for lowercase, name in ((False, "Museum"), (True, "museum")):
+        if lowercase:
+            tokenizer = train_tokenizer(CORPUS, vocab_size=600, lowercase=True)
+        first, second, end = tokenizer("Museum Museum")["input_ids"]
+        assert first == second
+        assert tokenizer.convert_ids_to_tokens(first) == f"Ġ{name}"
+        assert tokenizer.decode([first, second, end], skip_special_tokens=True) == f"{name} {name}"
+    assert tokenizer(["Museum", "Museum"], is_split_into_words=True).word_ids() == [0, 1, None]
+    read = tokenizer("Museum in", text_pair="Museum", return_offsets_mapping=True)
+    assert read["offset_mapping"] == [(0, 6), (7, 9), (0, 0), (0, 6), (0, 0)]
+
+
+@pytest.mark.parametrize("template", ["causal", "encoder"])
+def test_a_text_that_is_continued_or_masked_begins_as_it_is_written(tokenizers, template):
+    tokenizer = tokenizers[template, "byte_bpe"]
+    begin, middle = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Museum", " Museum"))
+    assert tokenizer.decode(middle) == " Museum"
+    assert begin != middle
 
 
 def test_characters_are_one_token_each_and_unseen_ones_are_their_bytes(tokenizers):

@@ -31,6 +31,9 @@ TEMPLATES = {
     "encoder": (f"{BOS} $A {EOS}", f"{BOS} $A {EOS} $B {EOS}"),  # <s>: what pooling="first" reads, "no answer" in QA
 }
 BYTES = 256
+# A translator's texts are whole ones: their first word is the token that it is everywhere else, with a space before it
+# that decoding takes away. Prompts are continued, and masks have places of their own: there texts begin as written.
+BEGIN_WITH_A_SPACE = ("seq2seq",)
 
 # No token crosses these borders: a word with its vowel signs and the space before it, one digit, other marks, white
 # space. Digit by digit, numbers that training never saw can be read and written.
@@ -129,17 +132,20 @@ def train_tokenizer(
             f"vocab_size={vocab_size} is too small: the special tokens and the {BYTES} bytes alone are {smallest}."
         )
 
-    corpus = checked(texts)
-    if lowercase:
-        corpus = map(normalizers.Lowercase().normalize_str, corpus)
-    tokenizer = KINDS[kind](corpus, vocab_size, special_tokens)
-    if lowercase:
-        tokenizer.normalizer = normalizers.Lowercase()
+    begins = kind == "byte_bpe" and template in BEGIN_WITH_A_SPACE
+    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
+    steps += [normalizers.Prepend(" ")] if begins else []
+    normalizer = normalizers.Sequence(steps)
+    tokenizer = KINDS[kind](map(normalizer.normalize_str, checked(texts)), vocab_size, special_tokens)
+    if steps:
+        tokenizer.normalizer = normalizer
+    if begins:
+        tokenizer.decoder = decoders.Sequence([tokenizer.decoder, decoders.Strip(" ", left=1, right=0)])
     single, pair = TEMPLATES[template]
     ids = [(str(token), tokenizer.token_to_id(str(token))) for token in special_tokens]
     completed = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
     # Offsets leave out the space that begins a token, so that those of an answer are the answer.
-    trimmed = [processors.ByteLevel(add_prefix_space=False, trim_offsets=True)] if kind == "byte_bpe" else []
+    trimmed = [processors.ByteLevel(add_prefix_space=begins, trim_offsets=True)] if kind == "byte_bpe" else []
     tokenizer.post_processor = processors.Sequence([*trimmed, completed])
     return in_library(tokenizer, template)
 
@@ -165,4 +171,4 @@ def in_library(tokenizer: Tokenizer, template: str) -> PreTrainedTokenizerFast:
 def lowercases(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether all text that the tokenizer gives is in lower case."""
     normalizer = tokenizer.backend_tokenizer.normalizer
-    return normalizer is not None and normalizer.normalize_str("A") == "a"
+    return normalizer is not None and normalizer.normalize_str("A").strip() == "a"

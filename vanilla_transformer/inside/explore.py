@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.inside.interventions import UNCHANGED, Changes, attentions_of, changed
 from vanilla_transformer.inside.palette import css
-from vanilla_transformer.inside.readings import INPUTS, LONGEST_ANSWER, Reading, pieces_of, read, token_text
+from vanilla_transformer.inside.readings import INPUTS, LONGEST_ANSWER, Reading, pieces_of, read, shown_token
 from vanilla_transformer.inside.recorder import find_stacks, record
 
 
@@ -37,7 +37,7 @@ NAMES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention
 def tokens_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[dict]:
     """Each token with its id and its text."""
     special = set(tokenizer.all_special_ids)
-    return [{"id": i, "text": token_text(tokenizer, i), "special": i in special} for i in ids]
+    return [{"id": i, "text": shown_token(tokenizer, i), "special": i in special} for i in ids]
 
 
 def choose(reading: Reading, scores: Tensor) -> None:
@@ -432,7 +432,7 @@ def tagged(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> str:
     spans: list[tuple[str, str]] = []  # text, tag
     before = None
     for place in reading.places:
-        text = token_text(tokenizer, reading.source[place.token or 0])
+        text = shown_token(tokenizer, reading.source[place.token or 0])
         begins = text.startswith(" ") or before is None or place.token != before + 1
         before = place.token
         mark, _, tag = reading.option(place.chosen).rpartition("-")

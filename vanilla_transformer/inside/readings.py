@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from vanilla_transformer.decoding import EXTRA_TOKENS
+from vanilla_transformer.decoding import EXTRA_TOKENS, token_text
 
 
 BLANK = "___"
@@ -95,9 +95,9 @@ def task_of(model: PreTrainedModel) -> str:
     raise ValueError(f"{name} has no head to answer with; its name must end in one of: {', '.join(TASKS)}.")
 
 
-def token_text(tokenizer: PreTrainedTokenizerBase, i: int) -> str:
+def shown_token(tokenizer: PreTrainedTokenizerBase, i: int) -> str:
     """A token as a reader sees it; one that is a part of a character, by its bytes."""
-    text = str(tokenizer.decode([i]))
+    text = token_text(tokenizer, i)
     if "\ufffd" not in text:
         return text
     name = str(tokenizer.convert_ids_to_tokens(i))
@@ -171,7 +171,7 @@ def read(
     batch = encoded(model, tokenizer, text, split_special_tokens=task != "fill")
     ids = batch["input_ids"][0].tolist()
     special = tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True)
-    option = partial(token_text, tokenizer)
+    option = partial(shown_token, tokenizer)
     if task == "fill":
         at = [i for i, token in enumerate(ids) if token == tokenizer.mask_token_id]
         if not at:
@@ -236,7 +236,7 @@ def read_translation(
         target=[int(batch["decoder_input_ids"][0, 0]), *labels],
         places=[Place(f"token {i + 1}", i + 1, i, label) for i, label in enumerate(labels)],
         logits=lambda output: output.logits,
-        option=partial(token_text, tokenizer),
+        option=partial(shown_token, tokenizer),
         written=len(labels) if target is None else 0,
         hypotheses=hypotheses,
     )
@@ -275,7 +275,7 @@ def read_continuation(
         source=read_ids,
         places=[Place(f"token {i + 2}", i + 1, i, token) for i, token in enumerate(chosen)],
         logits=lambda output: output.logits,
-        option=partial(token_text, tokenizer),
+        option=partial(shown_token, tokenizer),
         written=ids.shape[1] - prompt,
     )
 
@@ -294,7 +294,7 @@ def read_question(model: Any, tokenizer: PreTrainedTokenizerBase, question: str,
         return ends.masked_fill(~inside, -torch.inf)
 
     def option(i: int) -> str:
-        return token_text(tokenizer, ids[i])
+        return shown_token(tokenizer, ids[i])
 
     places = [Place("first token of the answer", None, None, 0), Place("last token of the answer", None, None, 0)]
     return Reading("answer", batch, ids, places, logits, option)

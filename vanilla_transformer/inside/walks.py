@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.decoding import EXTRA_TOKENS
+from vanilla_transformer.decoding import EXTRA_TOKENS, token_text
 from vanilla_transformer.inside.recorder import Step, find_stacks, record
 from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
@@ -33,7 +33,7 @@ def as_given(step: Step) -> Step:
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
     """The text of each token of ids (batch, length), with marks for spaces and line breaks."""
     visible = str.maketrans({" ": "␣", "\n": "⏎"})
-    return [[str(tokenizer.decode([token])).translate(visible) for token in row] for row in ids.tolist()]
+    return [[token_text(tokenizer, token).translate(visible) for token in row] for row in ids.tolist()]
 
 
 def walk_sentence(
