@@ -30,6 +30,7 @@ def folder(tmp_path) -> Path:
         texts=TEXTS * 3, output_bias=True, norm_position="pre", position_embedding="learned",
         max_position_embeddings=64,
     )  # fmt: skip
+    torch.manual_seed(7)
     for parameter in model.parameters():
         parameter.data.normal_(mean=float(parameter.dim() == 1), std=0.2)
     for stack in (model.model.encoder, model.model.decoder):
@@ -73,6 +74,15 @@ def test_it_translates_as_pytorch_does(options, folder):
     calls = asks(model)
     assert translate(TEXTS, model, tokenizer, **options) == translate(TEXTS, plain, tokenizer, **options)
     assert calls == [len(TEXTS)]
+
+
+def test_what_stands_behind_a_shorter_translation_is_what_pytorch_puts_there(folder):
+    plain, tokenizer = loaded(folder)
+    model = use_ctranslate2(loaded(folder)[0], tokenizer, folder)
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    expected, found = (translator.generate(**batch, max_length=30) for translator in (plain, model))
+    assert len(set((expected == tokenizer.eos_token_id).sum(dim=1).tolist())) > 1
+    assert torch.equal(found, expected)
 
 
 def test_all_hypotheses_have_the_tokens_and_the_scores_that_pytorch_gives_them(folder):

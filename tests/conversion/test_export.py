@@ -77,7 +77,7 @@ def test_beams_of_different_lengths_end_and_rank_the_same_in_ctranslate2(alpha, 
     fields = {"output_bias": True, "position_embedding": "learned", "norm_position": "pre"}
     model, tokenizer = save(tmp_path, "seq2seq", **fields)
     with torch.no_grad():
-        model.lm_head.bias[tokenizer.eos_token_id] += 5.8
+        model.lm_head.bias[tokenizer.eos_token_id] += 6.6
         for stack in (model.model.encoder, model.model.decoder):
             stack.embed_positions.weight.mul_(10)  # so that no step is like the one before
     model.save_pretrained(tmp_path / "ours")

@@ -170,6 +170,18 @@ class Search(NamedTuple):
     steps: int
     settings: GenerationConfig
 
+    @property
+    def ends(self) -> list[int]:
+        """The tokens that end a translation."""
+        ends = self.settings.eos_token_id
+        return ends if isinstance(ends, list) else [ends]
+
+    @property
+    def fill(self) -> int | None:
+        """What stands behind a shorter translation. In the library's beam search it is an end where padding is 0."""
+        pad = self.settings.pad_token_id
+        return pad or self.ends[0] if (self.settings.num_beams or 1) > 1 else pad
+
 
 class Engine:
     """A model in CTranslate2, asked and answering as `generate` is.
@@ -225,11 +237,10 @@ class Engine:
             [self.source_tokens[i] for i in ids[mask.bool()].tolist()]
             for ids, mask in zip(search.input_ids, search.attention_mask, strict=True)
         ]
-        ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
         # All hypotheses with their log-probabilities: its own penalty is not the paper's.
         results = self.translator.translate_batch(
             sources, beam_size=beams, num_hypotheses=beams, length_penalty=0, return_scores=True,
-            end_token=[self.target_tokens[i] for i in ends], return_end_token=True,
+            end_token=[self.target_tokens[i] for i in search.ends], return_end_token=True,
             max_input_length=0, min_decoding_length=0, max_decoding_length=search.steps,
         )  # fmt: skip
         return [
@@ -287,8 +298,8 @@ def generate(
         return type(self).generate(self, inputs, generation_config, **options)
     found = [hypothesis for hypotheses in engine.run(search) for hypothesis in hypotheses]
     width = max(len(ids) for ids, _ in found)
-    start, pad = self.config.decoder_start_token_id, search.settings.pad_token_id
-    rows = [[start, *ids, *[pad] * (width - len(ids))] for ids, _ in found]
+    start = self.config.decoder_start_token_id
+    rows = [[start, *ids, *[search.fill] * (width - len(ids))] for ids, _ in found]
     sequences = torch.tensor(rows, device=search.input_ids.device)
     if not search.settings.return_dict_in_generate:
         return sequences
