@@ -177,10 +177,10 @@ class Search(NamedTuple):
         return ends if isinstance(ends, list) else [ends]
 
     @property
-    def fill(self) -> int | None:
-        """What stands behind a shorter translation. In the library's beam search it is an end where padding is 0."""
-        pad = self.settings.pad_token_id
-        return pad or self.ends[0] if (self.settings.num_beams or 1) > 1 else pad
+    def fill(self) -> int:
+        """What stands behind a shorter translation: padding, or an end without any; and for beams if it is 0."""
+        pad, is_beam_search = self.settings.pad_token_id, (self.settings.num_beams or 1) > 1
+        return self.ends[0] if pad is None or (is_beam_search and pad == 0) else pad
 
 
 class Engine:

@@ -31,9 +31,6 @@ TEMPLATES = {
     "encoder": (f"{BOS} $A {EOS}", f"{BOS} $A {EOS} $B {EOS}"),  # <s>: what pooling="first" reads, "no answer" in QA
 }
 BYTES = 256
-# A translator's texts are whole ones: their first word is the token that it is everywhere else, with a space before it
-# that decoding takes away. Prompts are continued, and masks have places of their own: there texts begin as written.
-BEGIN_WITH_A_SPACE = ("seq2seq",)
 
 # No token crosses these borders: a word with its vowel signs and the space before it, one digit, other marks, white
 # space. Digit by digit, numbers that training never saw can be read and written.
@@ -132,7 +129,10 @@ def train_tokenizer(
             f"vocab_size={vocab_size} is too small: the special tokens and the {BYTES} bytes alone are {smallest}."
         )
 
-    begins = kind == "byte_bpe" and template in BEGIN_WITH_A_SPACE
+    # A translator's texts are whole ones: their first word is the token that it is everywhere else, with a space in
+    # front that decoding takes away. Prompts are continued, and masks have their own places: there texts begin as
+    # they are written.
+    begins = kind == "byte_bpe" and template == "seq2seq"
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     steps += [normalizers.Prepend(" ")] if begins else []
     normalizer = normalizers.Sequence(steps)
