@@ -243,14 +243,14 @@ def suit_the_kernel(query: Tensor, key: Tensor, value: Tensor, dropout: float) -
     )
 
 
-SHARED_WIDTH = 64  # positions
+SHARED_WIDTH = 32  # positions
 
 
 class Layout:
     """Packed sequences beside one another, each from the left of a row of its own, for Equation 1.
 
-    Where the equation is computed as it is written, short sequences share rows of 64 positions: few keys would leave
-    most of a vector unit idle, and widths that are all the same make few shapes.
+    Where the equation is computed as it is written, rows are 32 positions wide, shared by short sequences, or a longer
+    multiple of 16: fewer keys would leave most of a vector unit idle, and few widths make few shapes.
     """
 
     def __init__(self, queries: Packing, keys: Packing, is_causal: bool, like: Tensor):
@@ -263,7 +263,7 @@ class Layout:
         self.widths, together, self.rows = (queries.longest, keys.longest), 1, queries.batch
         if shared:
             longest = max(self.widths)
-            width = -(-longest // SHARED_WIDTH) * SHARED_WIDTH
+            width = max(-(-longest // 16) * 16, SHARED_WIDTH)
             self.widths = width, width
             # A sequence without a token has nothing to look at: its zeros, in a row of its own.
             together = width // longest if keys.lengths.all() else 1
