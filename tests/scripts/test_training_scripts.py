@@ -116,6 +116,17 @@ def test_joined_pairs_are_trained_on_and_are_a_run_of_their_own(tmp_path):
         train_translation.main([*options, "--joined_pairs", "-1"])
 
 
+def test_batches_of_mixed_lengths_are_trained_on_and_are_a_run_of_their_own(tmp_path):
+    options = [*write_rows("translation", tmp_path), *SMALL, "--output_dir", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match="mixed_lengths=True says how batches are filled up to --tokens_per_batch"):
+        train_translation.main([*options, "--mixed_lengths", "true", "--tokens_per_batch", "0"])
+    options += ["--tokens_per_batch", "100", "--save_strategy", "steps", "--save_steps", "2"]
+    train_translation.main([*options, "--mixed_lengths", "true", "--max_steps", "2"])
+    assert "| `mixed_lengths` | True |" in (tmp_path / "run" / "README.md").read_text()
+    with pytest.raises(ValueError, match="mixed_lengths"):
+        train_translation.main([*options, "--max_steps", "4", "--resume_from_checkpoint", "true"])
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", ROWS[name])

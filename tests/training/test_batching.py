@@ -104,6 +104,45 @@ def test_with_a_budget_per_device_processes_share_out_equally_many_whole_batches
     assert sorted(row for share in parts for batch in share for row in batch) == list(range(500))
 
 
+@pytest.mark.parametrize(("processes", "accumulation_steps"), [(1, 1), (2, 1), (2, 2)])
+def test_batches_of_mixed_lengths_hold_every_row_once_and_as_many_tokens_each(processes, accumulation_steps):
+    samplers = [
+        TokenBudgetSampler(lengths(), 400, 0, rank, processes, accumulation_steps, mixed_lengths=True)
+        for rank in range(processes)
+    ]
+    shared = [list(sampler) for sampler in samplers]
+    assert {len(share) for share in shared} == {len(samplers[0])}
+    assert all(batch for share in shared for batch in share)
+    steps = [
+        [row for share in shared for batch in share[start : start + accumulation_steps] for row in batch]
+        for start in range(0, len(shared[0]), accumulation_steps)
+    ]
+    assert sorted(row for step in steps for row in step) == list(range(500))
+    tokens = np.array([lengths()[step].max(axis=1).sum() for step in steps])
+    assert 360 < tokens.mean() <= 400 and np.abs(tokens - tokens.mean()).max() <= 39  # the longest row
+    longest = [lengths()[step].max(axis=1).max() for step in steps]
+    assert min(longest) > 30  # each step has long ones
+    alone = [sorted(batch) for batch in TokenBudgetSampler(lengths(), 400, mixed_lengths=True)]
+    assert sorted(alone) == sorted(map(sorted, steps))
+
+
+def test_batches_of_mixed_lengths_are_drawn_anew_each_epoch_in_the_same_number():
+    sampler = TokenBudgetSampler(lengths(), 200, mixed_lengths=True)
+    first = list(sampler)
+    sampler.set_epoch(1)
+    second = list(sampler)
+    assert {frozenset(batch) for batch in first}.isdisjoint(map(frozenset, second))
+    assert len(first) == len(second) == len(sampler)
+    devices = shares(3, per_device=True, mixed_lengths=True)
+    assert {len(share) for share in devices} == {-(-int(lengths().max(axis=1).sum()) // 1200)}
+    assert sorted(row for share in devices for batch in share for row in batch) == list(range(500))
+
+
+def test_rows_too_long_for_batches_of_mixed_lengths_are_refused():
+    with pytest.raises(ValueError, match=r"of 30 rows 5 batches of 54 tokens\. With mixed_lengths each needs 8 x 9,"):
+        TokenBudgetSampler(np.full((30, 1), 9), 64, 0, 0, 2, 4, mixed_lengths=True)
+
+
 def test_a_row_longer_than_the_budget_is_named():
     with pytest.raises(ValueError, match="Row 2 has 9 tokens, more than tokens_per_batch=8"):
         TokenBudgetSampler(np.array([[1, 2], [3, 1], [4, 9]]), 8)
@@ -138,6 +177,18 @@ def test_a_stream_comes_in_batches_of_similar_length_within_the_budget_again_and
     assert first != second  # drawn anew
     again = iter(TokenBudgetStream(stream.rows, 200, seed=1, buffer_size=100))
     assert [next(again) for _ in first] == first
+
+
+def test_a_stream_comes_in_batches_of_mixed_lengths_as_well():
+    rows = [{"input_ids": [i] * a, "labels": [i] * b} for i, (a, b) in enumerate(lengths())]
+    batches = iter(TokenBudgetStream(Dataset.from_list(rows).to_iterable_dataset(), 200, 1, 100, mixed_lengths=True))
+    first = []
+    while sum(map(len, first)) < 500:
+        first.append(next(batches))
+    assert sorted(row["input_ids"][0] for batch in first for row in batch) == list(range(500))
+    tokens = [sum(max(map(len, row.values())) for row in batch) for batch in first]
+    assert max(tokens) <= 239 and np.mean(tokens) > 170
+    assert all(len({len(row["input_ids"]) for row in batch}) > 2 for batch in first[:-1])
 
 
 def test_a_streamed_row_longer_than_the_budget_is_refused():

@@ -23,13 +23,17 @@ class TokenBudgetSampler(Sampler[list[int]]):
     shuffled order), cut into batches, and the batches shuffled. Where to cut is found once, over the sorted lengths,
     which are the same in each epoch: so is the number of batches.
 
+    With `mixed_lengths` rows stay shuffled, and a batch has as many tokens as the next, which are counted without
+    padding. What is alike in sentences of one length, such as where they end, is not all that a step is about.
+
     A batch is that of a whole step: each process gets its share of every one, in `accumulation_steps` parts of about
     as many tokens. So a step has the same rows on however many devices it runs. With `per_device`, the budget is that
     of one device: each process takes every n-th batch, whole.
 
     Args:
         lengths: (rows, sides) tokens of each row on each side, such as source and target.
-        tokens_per_batch: largest number of tokens on any one side of a batch, padding included.
+        tokens_per_batch: largest number of tokens on any one side of a batch, padding included. With `mixed_lengths`
+            the number of tokens that batches have at most in the mean, each row as long as its longest side.
         accumulation_steps: passes of each process whose gradients make one step.
 
     Raises:
@@ -45,6 +49,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         num_processes: int = 1,
         accumulation_steps: int = 1,
         per_device: bool = False,
+        mixed_lengths: bool = False,
     ):
         self.lengths = np.asarray(lengths).reshape(len(lengths), -1)
         longest = self.lengths.max(axis=1)
@@ -57,10 +62,14 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.seed = seed
         self.epoch = 0
         self.process_index, self.num_processes = process_index, num_processes
-        self.accumulation_steps, self.per_device = accumulation_steps, per_device
+        self.accumulation_steps, self.per_device, self.mixed_lengths = accumulation_steps, per_device, mixed_lengths
+        if mixed_lengths:
+            self.batches = self.even_batches(longest, tokens_per_batch)
+            return
         longest = np.sort(longest)
         share_out = self.whole_batches if per_device else self.shared_batches
         self.cuts = share_out(self.cut(longest, tokens_per_batch), longest, tokens_per_batch)
+        self.batches = len(self.cuts)
 
     def order(self, rows: np.ndarray) -> np.ndarray:
         """Sort rows by their lengths, stably: by the longest side first, then by each side."""
@@ -79,6 +88,25 @@ class TokenBudgetSampler(Sampler[list[int]]):
             tokens = widths * np.arange(1, len(widths) + 1)
             ends.append(start + int(np.searchsorted(tokens, budget, side="right")))
         return ends[1:]
+
+    @staticmethod
+    def cut_evenly(longest: np.ndarray, batches: int) -> list[int]:
+        """Where so many batches end that have about as many tokens each: a row is where the middle of it falls."""
+        tokens = longest.cumsum()
+        return [*np.searchsorted(2 * tokens - longest, 2 * tokens[-1] * np.arange(1, batches) / batches), len(longest)]
+
+    def even_batches(self, longest: np.ndarray, budget: int) -> int:
+        """How many batches of mixed lengths there are, such that each has a row for each part, whatever the order."""
+        devices = self.num_processes if self.per_device else 1
+        parts = 1 if self.per_device else self.num_processes * self.accumulation_steps
+        batches = -(-int(longest.sum()) // (budget * devices)) * devices
+        if parts * batches * longest.max() > longest.sum():
+            raise ValueError(
+                f"tokens_per_batch={budget} would make of {len(longest)} rows {batches} batches of "
+                f"{longest.sum() // batches} tokens. With mixed_lengths each needs {parts} x {longest.max()}, the "
+                "longest row for each of its parts: raise it, or give more rows."
+            )
+        return batches
 
     def shared_batches(self, ends: list[int], longest: np.ndarray, budget: int) -> list[int]:
         """The same ends, but that each batch has a row for each part: where one has too few, as the last with the rows
@@ -119,13 +147,17 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         if self.per_device:
-            return len(self.cuts) // self.num_processes
-        return len(self.cuts) * self.accumulation_steps
+            return self.batches // self.num_processes
+        return self.batches * self.accumulation_steps
 
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng((self.seed, self.epoch))
-        rows = self.order(random.permutation(len(self.lengths)))
-        batches = np.split(rows, self.cuts[:-1])
+        rows = random.permutation(len(self.lengths))
+        if self.mixed_lengths:
+            cuts = self.cut_evenly(self.lengths[rows].max(axis=1), self.batches)
+        else:
+            rows, cuts = self.order(rows), self.cuts
+        batches = np.split(rows, cuts[:-1])
         numbers = random.permutation(len(batches))
         if self.per_device:
             for number in numbers[self.process_index :: self.num_processes]:
@@ -155,14 +187,21 @@ class TokenBudgetStream(TorchIterableDataset):
 
     Args:
         rows: with sequences `input_ids`, and `labels` or not.
-        tokens_per_batch: largest number of tokens on any one side of a batch, padding included.
+        tokens_per_batch, mixed_lengths: see `TokenBudgetSampler`.
 
     Raises:
         ValueError: a row alone is longer than the budget.
     """
 
-    def __init__(self, rows: IterableDataset, tokens_per_batch: int, seed: int = 0, buffer_size: int = BUFFER_SIZE):
-        self.rows, self.tokens_per_batch = rows, tokens_per_batch
+    def __init__(
+        self,
+        rows: IterableDataset,
+        tokens_per_batch: int,
+        seed: int = 0,
+        buffer_size: int = BUFFER_SIZE,
+        mixed_lengths: bool = False,
+    ):
+        self.rows, self.tokens_per_batch, self.mixed_lengths = rows, tokens_per_batch, mixed_lengths
         self.seed, self.buffer_size = seed, buffer_size
 
     def __iter__(self) -> Iterator[list[dict]]:
@@ -180,7 +219,7 @@ class TokenBudgetStream(TorchIterableDataset):
             left = []
 
     def batches(self, rows: list[dict], random: np.random.Generator) -> list[list[dict]]:
-        """All rows in batches, from the shortest rows to the longest."""
+        """All rows in batches, from the shortest rows to the longest, or of mixed lengths."""
         lengths = np.array([[len(row[name]) for name in SIDES if isinstance(row.get(name), list)] for row in rows])
         longest = lengths.max(axis=1)
         if longest.max() > self.tokens_per_batch:
@@ -189,9 +228,12 @@ class TokenBudgetStream(TorchIterableDataset):
                 "--tokens_per_batch, or cut such rows."
             )
         order = random.permutation(len(rows))
-        order = order[np.lexsort((*lengths[order].T, longest[order]))]
-        ends = TokenBudgetSampler.cut(longest[order], self.tokens_per_batch)
-        return [[rows[i] for i in batch] for batch in np.split(order, ends[:-1])]
+        if self.mixed_lengths:
+            ends = TokenBudgetSampler.cut_evenly(longest[order], -(-int(longest.sum()) // self.tokens_per_batch))
+        else:
+            order = order[np.lexsort((*lengths[order].T, longest[order]))]
+            ends = TokenBudgetSampler.cut(longest[order], self.tokens_per_batch)
+        return [[rows[i] for i in batch] for batch in np.split(order, ends[:-1]) if len(batch)]
 
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
