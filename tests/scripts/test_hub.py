@@ -342,8 +342,9 @@ def test_an_installed_copy_translates_with_the_model_that_the_hub_has(hub, clone
     with empty:
         environment |= empty.environment(tmp_path / "empty", None)
         run = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 2 and run.stderr.count("\n") == 1
-    assert f"There is no {installed}/checkpoints/en-es, and {HUB_NAME} could not be fetched" in run.stderr
+    assert run.returncode == 2 and "Traceback" not in run.stderr
+    error = run.stderr.splitlines()[-1]  # torchao, which is there for other tests, says on import what it lacks
+    assert f"There is no {installed}/checkpoints/en-es, and {HUB_NAME} could not be fetched" in error
 
 
 @pytest.mark.parametrize(
