@@ -76,12 +76,19 @@ def test_it_translates_as_pytorch_does(options, folder):
     assert calls == [len(TEXTS)]
 
 
-def test_what_stands_behind_a_shorter_translation_is_what_pytorch_puts_there(folder):
+@pytest.mark.parametrize(("num_beams", "ends"), [(1, [2, 32]), (4, [2])])  # to 32 greedy search comes in two of four
+@pytest.mark.parametrize("pad_token_id", [None, 0, 5])
+def test_what_stands_behind_a_shorter_translation_is_what_pytorch_puts_there(pad_token_id, num_beams, ends, folder):
+    plain, tokenizer = loaded(folder)
+    plain.generation_config.pad_token_id = pad_token_id
+    plain.save_pretrained(folder)
     plain, tokenizer = loaded(folder)
     model = use_ctranslate2(loaded(folder)[0], tokenizer, folder)
     batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    expected, found = (translator.generate(**batch, max_length=30) for translator in (plain, model))
-    assert len(set((expected == tokenizer.eos_token_id).sum(dim=1).tolist())) > 1
+    options = {"num_beams": num_beams, "max_length": 30, "eos_token_id": ends}
+    expected, found = (translator.generate(**batch, **options) for translator in (plain, model))
+    lengths = torch.isin(expected, torch.tensor(ends)).int().argmax(dim=1)
+    assert len(set(lengths.tolist())) > 1
     assert torch.equal(found, expected)
 
 
