@@ -11,6 +11,7 @@ The results are those of "eager" (tests/model/test_parity.py, tests/model/test_p
 
 from collections.abc import Callable
 from functools import wraps
+from heapq import heappush, heapreplace
 from inspect import signature
 
 import torch
@@ -246,11 +247,27 @@ def suit_the_kernel(query: Tensor, key: Tensor, value: Tensor, dropout: float) -
 SHARED_WIDTH = 32  # positions
 
 
+def fill_rows(sizes: list[int], width: int) -> list[int]:
+    """Where sequences of such sizes begin that share rows of `width` positions, counted from the first row's left.
+
+    The longest come first, each to where most is free. No size may exceed `width`.
+    """
+    rows: list[tuple[int, int]] = []  # a heap: the taken positions of each, and its number
+    starts = [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        if not rows or rows[0][0] + sizes[index] > width:
+            heappush(rows, (0, len(rows)))
+        taken, row = rows[0]
+        starts[index] = row * width + taken
+        heapreplace(rows, (taken + sizes[index], row))
+    return starts
+
+
 class Layout:
     """Packed sequences beside one another, each from the left of a row of its own, for Equation 1.
 
-    Where the equation is computed as it is written, rows are 32 positions wide, shared by short sequences, or a longer
-    multiple of 16: fewer keys would leave most of a vector unit idle, and few widths make few shapes.
+    Where the equation is computed as it is written, rows are 32 positions wide, or a longer multiple of 16, and shared
+    by as many sequences as have room: few keys would leave most of a vector unit idle, and few widths make few shapes.
     """
 
     def __init__(self, queries: Packing, keys: Packing, is_causal: bool, like: Tensor):
@@ -260,18 +277,18 @@ class Layout:
             like = like.new_empty(0, dtype=torch.get_autocast_dtype(kind))
         self.queries, self.keys = queries, keys
         self.shared = shared = plain_is_faster(like, keys.longest)
-        self.widths, together, self.rows = (queries.longest, keys.longest), 1, queries.batch
+        self.widths, self.rows = (queries.longest, keys.longest), queries.batch
+        starts = [torch.arange(self.rows) * width for width in self.widths]
         if shared:
-            longest = max(self.widths)
-            width = max(-(-longest // 16) * 16, SHARED_WIDTH)
-            self.widths = width, width
+            width = max(-(-max(self.widths) // 16) * 16, SHARED_WIDTH)
             # A sequence without a token has nothing to look at: its zeros, in a row of its own.
-            together = width // longest if keys.lengths.all() else 1
-            self.rows = round_up(-(-queries.batch // together))
+            sizes = queries.lengths.maximum(keys.lengths).masked_fill(keys.lengths == 0, width)
+            shared_starts = torch.tensor(fill_rows(sizes.tolist(), width))
+            self.widths, starts = (width, width), [shared_starts, shared_starts]
+            self.rows = round_up(int(shared_starts.max()) // width + 1)
         places, owners = [], []
-        for packing, width in zip((queries, keys), self.widths, strict=True):
-            room = width // together
-            place = packing.sequence // together * width + packing.sequence % together * room + packing.position
+        for packing, start, width in zip((queries, keys), starts, self.widths, strict=True):
+            place = start[packing.sequence] + packing.position
             owner = torch.full((self.rows * width,), -1).index_copy(0, place, packing.sequence)
             places.append(send(place, like.device))
             owners.append(owner.view(self.rows, width))

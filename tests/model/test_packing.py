@@ -7,7 +7,14 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import attention_vanilla_transformer
-from attention_vanilla_transformer import LONGEST_PLAIN, Packing, plain_attention, plain_is_faster, round_up
+from attention_vanilla_transformer import (
+    LONGEST_PLAIN,
+    Packing,
+    fill_rows,
+    plain_attention,
+    plain_is_faster,
+    round_up,
+)
 from family import decoder_only, encoder_decoder, encoder_only
 from vanilla_transformer import (
     VanillaTransformerForMaskedLM,
@@ -207,6 +214,17 @@ def test_sequences_that_share_a_row_do_not_see_each_other(longest, monkeypatch):
     assert torch.allclose(loss, expected, rtol=1e-12)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+def test_rows_are_shared_by_as_many_sequences_as_have_room():
+    assert fill_rows([2, 8, 5, 3, 1], 8) == [16, 0, 8, 13, 18]  # 8 | 5 3 | 2 1, from the left of rows of 8
+    assert fill_rows([4], 4) == [0]
+    sizes = torch.randint(1, 33, (200,), generator=torch.Generator().manual_seed(0)).tolist()
+    starts = fill_rows(sizes, 32)
+    places = [start + position for start, size in zip(starts, sizes, strict=True) for position in range(size)]
+    assert len(set(places)) == sum(sizes)
+    assert all(start // 32 == (start + size - 1) // 32 for start, size in zip(starts, sizes, strict=True))
+    assert max(starts) // 32 + 1 <= 1.1 * sum(sizes) / 32
 
 
 def test_a_rows_length_is_rounded_a_little_to_few_values():
