@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from vanilla_transformer.training.metrics import classification_scores, question_answering_scores
+from vanilla_transformer.training.metrics import (
+    BleuOptions,
+    classification_scores,
+    question_answering_scores,
+    translation_scores,
+)
 
 
 def test_no_answer_is_right_where_there_is_none_and_wrong_elsewhere():
@@ -25,3 +30,21 @@ def test_macro_f1_is_the_mean_over_the_classes_that_occur():
 def test_rows_without_any_class_have_scores_too():
     nothing = np.zeros((2, 3), dtype=int)
     assert classification_scores(nothing, nothing) == {"accuracy": 100, "macro_f1": 0}
+
+
+def test_tokenized_bleu_is_that_of_texts_as_papers_cut_them():
+    """A reference of eight tokens by Moses, ten with the hyphen split; the other has other quotes and dashes."""
+    reference, hypothesis = 'Ein "rotes" T-Shirt - neu.', "Ein „rotes“ T-Shirt – neu."
+
+    def scores(text: str, **options: bool) -> tuple[float, str]:
+        found, notes = translation_scores([text], [reference], BleuOptions(moses_language="de", **options))
+        return found["tokenized_bleu"], notes["tokenized BLEU"]
+
+    assert scores(reference)[0] == pytest.approx(100)
+    assert scores(hypothesis)[0] < 30
+    found, signature = scores(hypothesis, normalize_punctuation=True)
+    assert found == pytest.approx(100) and "punctuation normalised" in signature
+    # Without the last two tokens all that is there is right: BLEU is its brevity penalty, exp(1 - 8 / 6) and so on.
+    cut = 'Ein "rotes" T-Shirt -'
+    assert scores(cut)[0] == pytest.approx(100 * np.exp(1 - 8 / 6))
+    assert scores(cut, split_compounds=True)[0] == pytest.approx(100 * np.exp(1 - 10 / 8))

@@ -56,6 +56,10 @@ class TranslationArguments(RecipeArguments):
     split_compounds: bool = field(
         default=False, metadata={"help": "Split words at hyphens for that BLEU, as the paper's authors did."}
     )
+    normalize_punctuation: bool = field(
+        default=False,
+        metadata={"help": "Write quotes and dashes in one way for that BLEU, as Multi30k's cut texts have them."},
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -97,7 +101,7 @@ def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, fl
         return translate(batch, model, tokenizer, args.extra_tokens, **args.decoding)
 
     hypotheses = map_by_length(translate_batch, list(rows["source"]), 64, "translating")
-    bleu = BleuOptions(lowercases(tokenizer), args.moses_language, args.split_compounds)
+    bleu = BleuOptions(lowercases(tokenizer), args.moses_language, args.split_compounds, args.normalize_punctuation)
     return translation_scores(hypotheses, list(rows["target"]), bleu)
 
 

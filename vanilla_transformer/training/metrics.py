@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
-from sacremoses import MosesTokenizer
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics import f1_score as entity_f1
 from seqeval.metrics import precision_score as entity_precision
@@ -24,11 +24,14 @@ class BleuOptions:
         moses_language: language of the texts; if given, BLEU is also computed on text that Moses' tokenizer has cut,
             which is what papers of the time report ("tokenized BLEU").
         split_compounds: split words at hyphens for that score, as the script of the paper's authors does.
+        normalize_punctuation: write quotes, dashes and the like in one way for that score, as the texts in which
+            Multi30k is published already cut (`lc.norm.tok`) have them.
     """
 
     lowercase: bool = False
     moses_language: str | None = None
     split_compounds: bool = False
+    normalize_punctuation: bool = False
 
 
 def translation_scores(
@@ -46,15 +49,19 @@ def translation_scores(
         tokenized = BLEU(tokenize="none", lowercase=options.lowercase, force=True)
         texts = [moses_tokenized(side, options) for side in (hypotheses, references)]
         scores["tokenized_bleu"] = tokenized.corpus_score(texts[0], [texts[1]]).score
+        normalized = ", punctuation normalised" if options.normalize_punctuation else ""
         compounds = ", compounds split at hyphens" if options.split_compounds else ""
         notes["tokenized BLEU"] = (
-            f"{tokenized.get_signature()}, Moses' tokenizer ({options.moses_language}){compounds}"
+            f"{tokenized.get_signature()}, Moses' tokenizer ({options.moses_language}){normalized}{compounds}"
         )
     return scores, notes
 
 
 def moses_tokenized(texts: list[str], options: BleuOptions) -> list[str]:
     """The texts as Moses' tokenizer cuts them, with spaces between."""
+    if options.normalize_punctuation:
+        normalizer = MosesPunctNormalizer(options.moses_language)
+        texts = [normalizer.normalize(text) for text in texts]
     tokenizer = MosesTokenizer(options.moses_language)
     cut = [tokenizer.tokenize(text, return_str=True, escape=False) for text in texts]
     return [re.sub(r"(?<=\S)-(?=\S)", " ##AT##-##AT## ", text) for text in cut] if options.split_compounds else cut
