@@ -276,8 +276,8 @@ class Layout:
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             like = like.new_empty(0, dtype=torch.get_autocast_dtype(kind))
         self.queries, self.keys = queries, keys
-        self.shared = shared = plain_is_faster(like, keys.longest)
         self.widths, self.rows = (queries.longest, keys.longest), queries.batch
+        self.shared = shared = plain_is_faster(like, max(self.widths))
         starts = [torch.arange(self.rows) * width for width in self.widths]
         if shared:
             width = max(-(-max(self.widths) // 16) * 16, SHARED_WIDTH)

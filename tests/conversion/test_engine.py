@@ -88,7 +88,7 @@ def test_what_stands_behind_a_shorter_translation_is_what_pytorch_puts_there(pad
     options = {"num_beams": num_beams, "max_length": 30, "eos_token_id": ends}
     expected, found = (translator.generate(**batch, **options) for translator in (plain, model))
     lengths = torch.isin(expected, torch.tensor(ends)).int().argmax(dim=1)
-    assert len(set(lengths.tolist())) > 1
+    assert ((lengths > 0) & (lengths < expected.shape[1] - 1)).any()
     assert torch.equal(found, expected)
 
 

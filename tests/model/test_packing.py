@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import attention_vanilla_transformer
 from attention_vanilla_transformer import (
     LONGEST_PLAIN,
+    Layout,
     Packing,
     fill_rows,
     plain_attention,
@@ -200,9 +201,9 @@ def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
 
 
-@pytest.mark.parametrize("longest", [3, 16, 40, 70])  # ten, two and one in a row, of 32, 48 and 80 positions
+@pytest.mark.parametrize("longest", [3, 16, 40, 70])  # in rows of 32, 32, 48 and 80 positions
 def test_sequences_that_share_a_row_do_not_see_each_other(longest, monkeypatch):
-    """In plain products several short sequences stand in one row of a batch; longer ones have their own."""
+    """In plain products as many sequences stand in one row of a batch as have room."""
     torch.manual_seed(0)
     random = torch.Generator().manual_seed(longest)
     source, target = (real(tuple(torch.randint(1, longest + 1, (50,), generator=random).tolist())) for _ in range(2))
@@ -225,6 +226,31 @@ def test_rows_are_shared_by_as_many_sequences_as_have_room():
     assert len(set(places)) == sum(sizes)
     assert all(start // 32 == (start + size - 1) // 32 for start, size in zip(starts, sizes, strict=True))
     assert max(starts) // 32 + 1 <= 1.1 * sum(sizes) / 32
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_shared_layout_attends_as_one_row_for_each_sequence_does(is_causal, monkeypatch):
+    """Also where a sequence has no keys: it has a row of its own, in which nothing is but its queries."""
+    torch.manual_seed(0)
+    lengths = (3, 4, 2, 3), (3, 4, 2, 3) if is_causal else (2, 0, 4, 1)
+    queries, keys = (Packing(real(counts).bool(), torch.device("cpu")) for counts in lengths)
+    heads = [torch.randn(1, 2, packing.tokens, 4, dtype=torch.float64) for packing in (queries, keys, keys)]
+    separate = Layout(queries, keys, is_causal, heads[0])
+    monkeypatch.setattr(attention_vanilla_transformer, "plain_is_faster", lambda query, keys: True)
+    shared = Layout(queries, keys, is_causal, heads[0])
+    assert (separate.rows, shared.rows) == (4, 1 if is_causal else 2)
+    found, expected = (layout.attend(*heads, is_causal, 0.0, 0.5) for layout in (shared, separate))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("longest", [LONGEST_PLAIN, LONGEST_PLAIN + 1])
+@pytest.mark.parametrize("long_side", ["queries", "keys"])
+def test_rows_are_shared_only_up_to_a_length_of_either_side(long_side, longest):
+    """All rows are as wide as the longest of both, which would make long queries look at as many keys."""
+    sides = [Packing(torch.ones(1, length, dtype=torch.bool), torch.device("cpu")) for length in (longest, 3)]
+    queries, keys = sides if long_side == "queries" else sides[::-1]
+    layout = Layout(queries, keys, False, torch.zeros(1, dtype=torch.bfloat16))
+    assert layout.shared == (longest == LONGEST_PLAIN)
 
 
 def test_a_rows_length_is_rounded_a_little_to_few_values():
