@@ -1,12 +1,12 @@
 """Section of training through the Trainer, to a good translator: how soon each is there.
 
 All have the same data, tokenizer, size, dropout and number of steps, a rate that falls linearly to zero after a tenth
-of them, and about as many tokens in a batch. Ours has what our recipes switch on: layers normalised beforehand, small
-initial weights, batches of mixed lengths, and Muon at the rate of the recipe for Multi30k, with the short memory of
-the quickstart's; the others train with Adam. Marian under its defaults has rows in random order, as many in each
-batch, as Seq2SeqTrainer draws them, and float32; the others have our batches, and bfloat16 where the processor
-multiplies in it. They do not leave out padding, of which batches of mixed lengths have much: so Marian also has the
-paper's, of sentences of similar length. No labels are smoothed, so that the losses are the same.
+of them, and about as many tokens in a batch. Ours has layers normalised beforehand, small initial weights, batches of
+mixed lengths, and Muon at the rate of the recipe for Multi30k, with the quickstart's shorter memory; the peers train
+with Adam. Marian under its defaults has rows in random order, as many in each batch, as Seq2SeqTrainer draws them, and
+float32; otherwise peers have our batches, and bfloat16 where the processor multiplies in it. The peers do not leave
+out padding, of which batches of mixed lengths have much: so Marian also has the paper's, of sentences of similar
+length. No labels are smoothed, so that the losses are the same.
 """
 
 import json
@@ -47,7 +47,7 @@ from vanilla_transformer.training.task import encoded_splits
 EVALUATIONS = 10  # during each run, and one before
 LONGEST = 256
 TRANSLATED_AT_ONCE = 64
-MOMENTUM = 0.8  # of Muon
+MUON_MOMENTUM = 0.8  # for runs of some hundred steps
 PARTS = (0.5, 0.9, 1.0)  # of the way to what the best of the peers has reached
 SEED_RUN, PEER, TORCH = "ours, another seed", "Marian, our batches", "torch.nn.Transformer, our batches"
 PEER_SIMILAR, PEER_DEFAULTS = "Marian, similar lengths", "Marian, its defaults"
@@ -66,7 +66,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Run:
-    """How a model is made and trained: with batches of so many tokens or, if 0, of so many rows at random."""
+    """How a model is made and trained: with batches of so many tokens, of sentences of mixed or of similar lengths, or if
+    that is 0, of a number of rows at random.
+    """
 
     make: Callable[[], nn.Module]
     tokens_per_batch: int
@@ -186,9 +188,9 @@ def runs(size: Size, tokenizer: PreTrainedTokenizerBase, tokens_per_batch: int, 
     return {
         OURS: Run(ours, tokens_per_batch, precision, 1.2e-2, muon=True),
         SEED_RUN: Run(ours, tokens_per_batch, precision, 1.2e-2, muon=True, seed=1),
-        PEER: Run(marian, tokens_per_batch, precision, 3e-3),
+        PEER: Run(marian, tokens_per_batch, precision, 3e-3),  # at which it learns most from random rows
         TORCH: Run(lambda: TorchTranslator(size), tokens_per_batch, precision, 1.5e-3),
-        # In batches of sentences of similar length they learn next to nothing at 3e-3, Marian in random ones most.
+        # From sentences of similar length both peers learn next to nothing at 3e-3.
         PEER_SIMILAR: Run(marian, tokens_per_batch, precision, 1.5e-3, mixed_lengths=False),
         PEER_DEFAULTS: Run(marian, 0, "fp32", 3e-3, mixed_lengths=False),
     }
@@ -211,7 +213,7 @@ def train(
             per_device_eval_batch_size=TRANSLATED_AT_ONCE,
             learning_rate=run.learning_rate,
             muon=run.muon,
-            muon_momentum=MOMENTUM,
+            muon_momentum=MUON_MOMENTUM,
             warmup_steps=0.1,
             bf16=run.precision == "bf16",
             use_cpu=machine.device == "cpu",

@@ -127,6 +127,17 @@ def test_batches_of_mixed_lengths_are_trained_on_and_are_a_run_of_their_own(tmp_
         train_translation.main([*options, "--max_steps", "4", "--resume_from_checkpoint", "true"])
 
 
+def test_how_tokenised_bleu_was_computed_is_said_in_the_card(tmp_path):
+    options = [*write_rows("translation", tmp_path), *SMALL, "--max_steps", "1", "--output_dir", str(tmp_path / "run")]
+    for name in ("split_compounds", "normalize_punctuation"):
+        with pytest.raises(ValueError, match=f"{name}=True is for the BLEU that --moses_language adds"):
+            train_translation.main([*options, f"--{name}", "true"])
+    both = ["--split_compounds", "true", "--normalize_punctuation", "true"]
+    train_translation.main([*options, *both, "--moses_language", "es"])
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "Moses' tokenizer (es), punctuation normalised, compounds split at hyphens" in card
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", ROWS[name])

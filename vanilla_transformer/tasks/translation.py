@@ -58,13 +58,16 @@ class TranslationArguments(RecipeArguments):
     )
     normalize_punctuation: bool = field(
         default=False,
-        metadata={"help": "Write quotes and dashes in one way for that BLEU, as Multi30k's cut texts have them."},
+        metadata={"help": "Normalise punctuation as Moses does for that BLEU, as Multi30k's tokenised texts have it."},
     )
 
     def __post_init__(self):
         super().__post_init__()
         if self.joined_pairs < 0:
             raise ValueError(f"joined_pairs={self.joined_pairs} must not be negative; 0 joins none.")
+        for name in ("split_compounds", "normalize_punctuation"):
+            if getattr(self, name) and self.moses_language is None:
+                raise ValueError(f"{name}=True is for the BLEU that --moses_language adds: give that too, such as de.")
 
     @property
     def decoding(self) -> dict[str, int | float]:

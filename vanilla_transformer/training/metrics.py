@@ -24,8 +24,8 @@ class BleuOptions:
         moses_language: language of the texts; if given, BLEU is also computed on text that Moses' tokenizer has cut,
             which is what papers of the time report ("tokenized BLEU").
         split_compounds: split words at hyphens for that score, as the script of the paper's authors does.
-        normalize_punctuation: write quotes, dashes and the like in one way for that score, as the texts in which
-            Multi30k is published already cut (`lc.norm.tok`) have them.
+        normalize_punctuation: for that score, let Moses' normaliser write quotes, dashes and the like in one way, as
+            it has done in the tokenised texts that Multi30k is published with (`lc.norm.tok`).
     """
 
     lowercase: bool = False
