@@ -66,8 +66,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Run:
-    """How a model is made and trained: with batches of so many tokens, of sentences of mixed or of similar lengths, or if
-    that is 0, of a number of rows at random.
+    """How a model is made and trained: with batches of so many tokens, of mixed lengths or of similar ones.
+
+    0 tokens: batches of a number of rows at random.
     """
 
     make: Callable[[], nn.Module]
