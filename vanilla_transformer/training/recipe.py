@@ -152,7 +152,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
         default=False,
         metadata={
             "help": "Fill the batches of --tokens_per_batch with sequences at random, and count no padding, which a "
-            "packed model leaves out: fewer steps to the same loss than with sequences of similar length."
+            "packed model leaves out: in short runs fewer steps to the same loss than with similar lengths."
         },
     )
     average_checkpoints: int = field(
