@@ -2,13 +2,14 @@
 
 import pytest
 from huggingface_hub import ModelCard
+from matplotlib.image import imread
 from transformers import TrainerState
 
 from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import run_fresh
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.data import DataArguments
-from vanilla_transformer.training.model_card import CardFacts, write_model_card
+from vanilla_transformer.training.model_card import CardFacts, plot_training_curve, write_model_card
 from vanilla_transformer.training.recipe import RecipeArguments
 
 
@@ -24,6 +25,14 @@ print(json.dumps([Path("a.png").stat().st_size > 1000, "matplotlib.pyplot" in sy
 def test_the_curve_of_a_run_leaves_the_state_of_matplotlib_to_its_user(tmp_path):
     """In a notebook, whoever trains a model draws pictures of their own with matplotlib.pyplot."""
     assert run_fresh(DRAW_A_CURVE, tmp_path, installed=True) == [True, False]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("logged", "drawn"), [([], False), ([{"step": 3, "train_loss": 2.0, "epoch": 1.0}], True)])
+def test_a_run_too_short_to_be_logged_is_drawn_by_the_mean_of_its_batches(logged, drawn, tmp_path):
+    plot_training_curve(logged, tmp_path / "curve.png")
+    red, _, blue = imread(tmp_path / "curve.png")[..., :3].transpose(2, 0, 1)
+    assert (blue > red + 0.4).any() == drawn  # matplotlib's first colour is a blue
 
 
 @pytest.mark.parametrize(

@@ -105,16 +105,21 @@ class CardFacts:
 
 
 def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
-    """Loss by step: of the training batches, and of the validation set where it was measured."""
+    """Loss by step: of the training batches, and of the validation set where it was measured.
+
+    A run that is shorter than `logging_steps` has only the mean of all its batches.
+    """
     figure = Figure(figsize=(7, 4), layout="constrained")  # of its own: matplotlib's state is its user's
     axes = figure.subplots()
-    for key, label in (("loss", "training (smoothed labels, if any)"), ("eval_loss", "validation")):
+    training = "loss" if any("loss" in entry for entry in log_history) else "train_loss"
+    for key, label in ((training, "training (smoothed labels, if any)"), ("eval_loss", "validation")):
         points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
         if points:
             axes.plot(*zip(*points, strict=True), label=label, marker="o" if len(points) < 30 else None, markersize=3)
     axes.set(xlabel="step", ylabel="loss (nats per token)", ylim=(0, None))
     axes.grid(alpha=0.3)
-    axes.legend()
+    if axes.lines:
+        axes.legend()
     figure.savefig(path, dpi=120)
 
 
