@@ -20,6 +20,7 @@ from benchmarking.recipe import (
     PEER_SIMILAR,
     SEED_RUN,
     TORCH,
+    TORCH_SIMILAR,
     Point,
     TorchTranslator,
     measure_recipe,
@@ -171,6 +172,7 @@ def test_runs_of_the_recipe_have_the_same_data_and_differ_in_their_batches(preci
     assert last[OURS].tokens == last[PEER].tokens == last[TORCH].tokens  # the same batches
     filled = {name: point.tokens / point.positions for name, point in last.items()}
     assert filled[PEER] < filled[PEER_SIMILAR] > filled[PEER_DEFAULTS]
+    assert filled[TORCH] < filled[TORCH_SIMILAR]
     assert all(points[0].tokens == 0 and len(points) == 4 for points in curves.values())
 
 
@@ -181,7 +183,7 @@ def test_the_curves_of_the_recipe_before_an_error_are_kept(monkeypatch, tmp_path
     monkeypatch.setattr(TorchTranslator, "__init__", stop)
     with pytest.raises(KeyboardInterrupt):
         measure_recipe(DataArguments(phrases=1000), TOY, 2, 8, "fp32", CPU, tmp_path)
-    assert [*json.loads((tmp_path / "recipe.json").read_text())] == [OURS, SEED_RUN, PEER]
+    assert [*json.loads((tmp_path / "recipe.json").read_text())] == [OURS, SEED_RUN, PEER_DEFAULTS, PEER, PEER_SIMILAR]
     assert (tmp_path / "recipe.png").stat().st_size > 1000
 
 
