@@ -23,6 +23,7 @@ import torch
 from datasets import Dataset
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from sacrebleu import corpus_bleu
 from torch import Tensor, nn
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase, PrinterCallback, set_seed
@@ -265,16 +266,36 @@ def run_all(
 
 
 def draw_curves(curves: dict[str, list[Point]]) -> Figure:
-    """Validation loss and BLEU against the time of training."""
-    figure, (losses, bleus) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    """Validation loss and BLEU against the time of training.
+
+    Time is logarithmic, so that how many times sooner one is than another can be seen wherever they are compared, and
+    so is the loss, most of which is gone soon.
+    """
+    figure, (losses, bleus) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
+    models = [name.split(",")[0] for name in curves]  # each has its colour
     for axes, what, title in ((losses, "loss", "validation loss"), (bleus, "bleu", "BLEU, greedy")):
-        for name, points in curves.items():
-            seconds, values = [point.seconds for point in points], [getattr(point, what) for point in points]
-            axes.plot(seconds, values, marker=".", label=name)
+        for place, (name, points) in enumerate(curves.items()):
+            model = models[place]
+            axes.plot(
+                [point.seconds for point in points if point.tokens],
+                [getattr(point, what) for point in points if point.tokens],
+                label=name,
+                marker=".",
+                color=f"C{list(dict.fromkeys(models)).index(model)}",
+                linestyle=("-", "--", ":")[models[:place].count(model)],
+            )
+        axes.set_xscale("log")
+        if what == "loss":
+            axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.set_major_formatter("{x:g}")
+                axis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("seconds of training")
         axes.set_ylabel(title)
         axes.grid(alpha=0.3)
-    losses.legend(frameon=False)
+    figure.legend(*losses.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
