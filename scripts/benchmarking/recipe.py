@@ -6,7 +6,7 @@ mixed lengths, and Muon at the rate of the recipe for Multi30k, with the quickst
 with Adam. Marian under its defaults has rows in random order, as many in each batch, as Seq2SeqTrainer draws them, and
 float32; otherwise peers have our batches, and bfloat16 where the processor multiplies in it. The peers do not leave
 out padding, of which batches of mixed lengths have much: so they also have the paper's, of sentences of similar
-length, torch.nn.Transformer those only (a step of mixed lengths takes it four times as long). No labels are smoothed,
+length, torch.nn.Transformer those only (a step of mixed lengths takes it three times as long). No labels are smoothed,
 so that the losses are the same.
 """
 
