@@ -285,7 +285,7 @@ def draw_curves(curves: dict[str, list[Point]]) -> Figure:
             axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() == "log":
-                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
                 axis.set_major_formatter("{x:g}")
                 axis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("seconds of training")
