@@ -16,7 +16,7 @@ NEEDS_CHROMIUM = [
 ]
 DESK, PHONE = {"width": 1200, "height": 800}, {"width": 375, "height": 700}
 SCREENS = pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-WAIT = 20_000  # milliseconds, for one core that others use too
+WAIT = 60_000  # milliseconds, for one core that several others use too
 
 
 @pytest.fixture(scope="module")
