@@ -149,7 +149,7 @@ def test_four_accumulated_batches_train_as_one(make, tmp_path):
         torch.manual_seed(0)
         model = make(dropout=0.0)
         arguments = TrainingArguments(
-            output_dir=tmp_path, max_steps=2, per_device_train_batch_size=batch_size, learning_rate=1.0, optim="sgd",
+            output_dir=tmp_path, max_steps=2, per_device_train_batch_size=batch_size, learning_rate=0.1, optim="sgd",
             gradient_accumulation_steps=accumulation, train_sampling_strategy="sequential", max_grad_norm=0,
             lr_scheduler_type="constant", save_strategy="no", use_cpu=True, disable_tqdm=True, report_to="none",
         )  # fmt: skip
