@@ -192,7 +192,7 @@ class Packing:
 
     def put(self, row: Tensor, index: Tensor, count: int) -> Tensor:
         """`count` rows of zeros, but for the tokens of `row` (tokens + spare, width) where `index` says."""
-        return row.new_zeros(count, row.shape[-1]).index_copy(0, index, row[: self.tokens])
+        return row.new_zeros(count, row.shape[-1]).index_copy_(0, index, row[: self.tokens])
 
     def pack(self, states: Tensor) -> Tensor:
         """(batch, length, width) -> (1, tokens + spare, width)"""
@@ -344,8 +344,8 @@ class Layout:
 
 
 def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Decorator of a stack's `run_layers(x, mask, memory, memory_mask, **kwargs)`: under "packed_sdpa" the layers work
-    on rows without padding. Of all the model this is the one place that knows.
+    """Decorator of a stack's `run_layers(x, position_ids, mask, memory, memory_mask, **kwargs)`, which works on rows
+    without padding under "packed_sdpa". Of all the model this is the one place that knows.
 
     To the arguments come `padding` and `memory_padding`, the masks of `x` and `memory` as users give them. Where they
     leave nothing out or are whole masks, where keys are cached or layers' outputs shown, and under a compiler, nothing
@@ -364,6 +364,7 @@ def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(
         self,
         x: Tensor,
+        position_ids: Tensor,
         mask: Tensor | None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
@@ -381,7 +382,8 @@ def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
         )
         real = real_tokens(padding) if may_pack else None
         if real is None:
-            return run_layers(self, x, mask, memory, memory_mask, past_key_values=past_key_values, **kwargs)
+            attended = (mask, memory, memory_mask)
+            return run_layers(self, x, position_ids, *attended, past_key_values=past_key_values, **kwargs)
         packing = Packing(real, x.device)
         if memory is not None:
             whole = memory_padding is None
@@ -389,7 +391,8 @@ def packed(run_layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
             source = Packing(real, memory.device)
             memory, memory_mask = source.pack(memory), Layout(packing, source, False, x)
         layout = Layout(packing, packing, self.layers[0].self_attn.is_causal, x)
-        return packing.unpack(run_layers(self, packing.pack(x), layout, memory, memory_mask, **kwargs))
+        x, positions = packing.pack(x), packing.pack(position_ids.expand(x.shape[:2])[..., None])[..., 0]
+        return packing.unpack(run_layers(self, x, positions, layout, memory, memory_mask, **kwargs))
 
     return run
 

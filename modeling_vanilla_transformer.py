@@ -521,13 +521,15 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
     @packed
     def run_layers(
         self,
-        x: Tensor,
+        inputs_embeds: Tensor,
+        position_ids: Tensor,
         mask: Tensor | None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
         **kwargs,
     ) -> Tensor:
-        """The N layers and the final norm: (batch, length, d_model) -> (batch, length, d_model)."""
+        """Positions, the N layers and the final norm: (batch, length, d_model) -> (batch, length, d_model)."""
+        x = self.add_positions(inputs_embeds, position_ids)
         attended = (mask,) if memory is None else (mask, memory, memory_mask)
         for layer in self.layers:
             x = layer(x, *attended, **kwargs)
@@ -593,8 +595,7 @@ class VanillaTransformerEncoderModel(TransformerStack):
             attention_mask=attention_mask,
             and_mask_function=None if window is None else sliding_window_bidirectional_overlay(window // 2),
         )
-        hidden_states = self.add_positions(inputs_embeds, position_ids)
-        hidden_states = self.run_layers(hidden_states, mask, padding=attention_mask, **kwargs)
+        hidden_states = self.run_layers(inputs_embeds, position_ids, mask, padding=attention_mask, **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
@@ -617,8 +618,8 @@ class CausalStack(TransformerStack):
         position_ids: Tensor | None,
         inputs_embeds: Tensor | None,
         past_key_values: Cache | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """What precedes the layers of any decoder: hidden states (batch, length, d_model) and the causal mask."""
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What any decoder's layers need: embeddings (batch, length, d_model), their positions, the causal mask."""
         inputs_embeds = self.token_embeddings(input_ids, inputs_embeds)
         batch, length = inputs_embeds.shape[:2]
         check_aligned_ids("position_ids", position_ids, batch, length)
@@ -639,7 +640,7 @@ class CausalStack(TransformerStack):
             )
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask, past_length)
-        return self.add_positions(inputs_embeds, position_ids), mask
+        return inputs_embeds, position_ids, mask
 
 
 class VanillaTransformerDecoderModel(CausalStack):
@@ -677,11 +678,11 @@ class VanillaTransformerDecoderModel(CausalStack):
         """
         if use_cache and past_key_values is None and not self.training:
             past_key_values = DynamicCache(config=self.config)
-        hidden_states, mask = self.embed_and_mask(
+        inputs_embeds, position_ids, mask = self.embed_and_mask(
             input_ids, attention_mask, position_ids, inputs_embeds, past_key_values
         )
         hidden_states = self.run_layers(
-            hidden_states, mask, padding=attention_mask, past_key_values=past_key_values, **kwargs
+            inputs_embeds, position_ids, mask, padding=attention_mask, past_key_values=past_key_values, **kwargs
         )
         return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
@@ -734,25 +735,26 @@ class VanillaTransformerCrossDecoder(CausalStack):
             raise ValueError(
                 f"past_key_values is a {type(past_key_values).__name__}; here it must be an EncoderDecoderCache."
             )
-        hidden_states, mask = self.embed_and_mask(
+        inputs_embeds, position_ids, mask = self.embed_and_mask(
             input_ids,
             attention_mask,
             position_ids,
             inputs_embeds,
             None if past_key_values is None else past_key_values.self_attention_cache,
         )
-        (batch, length), source_length = hidden_states.shape[:2], encoder_hidden_states.shape[1]
+        (batch, length), source_length = inputs_embeds.shape[:2], encoder_hidden_states.shape[1]
         check_mask(
             "encoder_attention_mask", encoder_attention_mask, batch, self.config.num_heads, length, source_length
         )
         encoder_mask = create_bidirectional_mask(
             config=self.config,
-            inputs_embeds=hidden_states,
+            inputs_embeds=inputs_embeds,
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
         )
         hidden_states = self.run_layers(
-            hidden_states,
+            inputs_embeds,
+            position_ids,
             mask,
             encoder_hidden_states,
             encoder_mask,
