@@ -115,7 +115,7 @@ def test_layers_work_on_real_tokens_only(family):
         seen[name] = inputs[0].shape[:-1].numel()
 
     for name, module in model.named_modules():
-        if name.endswith("fc1"):
+        if name.endswith(("fc1", "coder.dropout", "model.dropout")):  # in each layer, and below them
             module.register_forward_hook(lambda _, inputs, __, name=name: count(name, inputs))
     model(**make_batch("right"))
     source = SOURCE_LENGTHS if family == "encoder-decoder" else LENGTHS
@@ -134,6 +134,20 @@ def test_outputs_of_layers_keep_their_shape_where_they_are_asked_for(family):
     name = "decoder_hidden_states" if family == "encoder-decoder" else "hidden_states"
     assert [states.shape for states in found[name]] == [states.shape for states in expected[name]]
     torch.testing.assert_close(found.loss, expected.loss)
+
+
+@pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
+def test_positions_that_are_given_stay_with_their_tokens(position_embedding):
+    """Also those of one row, for all of the batch."""
+    model = encoder_only(VanillaTransformerForMaskedLM, vocab_size=50, position_embedding=position_embedding).eval()
+    mask = real(LENGTHS, "left")
+    for rows in (1, len(LENGTHS)):
+        positions = torch.randint(0, 16, (rows, max(LENGTHS)), generator=torch.Generator().manual_seed(2))
+        batch = {"input_ids": ids_of(mask), "attention_mask": mask, "position_ids": positions}
+        model.set_attn_implementation("eager")
+        expected = model(**batch).logits
+        model.set_attn_implementation("packed_sdpa")
+        torch.testing.assert_close(model(**batch).logits[mask.bool()], expected[mask.bool()])
 
 
 def test_generation_is_the_same():
