@@ -37,22 +37,15 @@ def translate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     extra_tokens: int = EXTRA_TOKENS,
-    consensus: float = 0.0,
     **generate_options,
 ) -> list[str]:
     """Translate a batch of texts; outputs have at most `extra_tokens` more tokens than the longest input.
 
-    As in training, the name of a special token in a text, such as "</s>", is text. With a `consensus` above 0 the best
-    beam is not the likeliest, but one that is also like the others (`vanilla_transformer.consensus`).
+    As in training, the name of a special token in a text, such as "</s>", is text.
     """
     batch = tokenizer(texts, return_tensors="pt", padding=True, split_special_tokens=True).to(model.device)
-    options = {"max_length": batch["input_ids"].shape[1] + extra_tokens} | generate_options
-    if consensus:
-        from vanilla_transformer.consensus import generate_consensus  # which needs sacrebleu
-
-        output = generate_consensus(model, batch, consensus, tokenizer.all_special_ids, **options)
-    else:
-        output = cast(Any, model).generate(**batch, **options)
+    max_length = batch["input_ids"].shape[1] + extra_tokens
+    output = cast(Any, model).generate(**batch, **({"max_length": max_length} | generate_options))
     return tokenizer.batch_decode(output, skip_special_tokens=True)
 
 

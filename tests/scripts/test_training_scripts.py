@@ -103,19 +103,6 @@ def test_words_hidden_while_training_are_on_the_card_and_not_in_the_model(tmp_pa
         train_translation.main([*write_rows("translation", tmp_path), *SMALL, "--word_dropout", "1.5"])
 
 
-def test_the_consensus_of_beams_is_on_the_card_and_scored_alike_later(tmp_path):
-    run, rows = tmp_path / "run", write_rows("translation", tmp_path)
-    decoding = ["--num_beams", "3", "--consensus", "2", "--bf16", "false"]
-    scores = train_translation.main([*rows, *SMALL, *decoding, "--max_steps", "60", "--output_dir", str(run)])
-    assert "decoding: `3 beams, consensus 2.0`" in (run / "README.md").read_text()
-    test_file = str(tmp_path / "rows.jsonl")
-    again = evaluate_model.main(["--model", str(run), "--test_file", test_file, "--consensus", "2"])
-    assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
-    for wrong, message in ((["--consensus", "-1"], "must not be negative"), (["--num_beams", "1"], "among beams")):
-        with pytest.raises(ValueError, match=message):
-            train_translation.main([*rows, *SMALL, *decoding, *wrong])
-
-
 def test_joined_pairs_are_trained_on_and_are_a_run_of_their_own(tmp_path):
     run = ["--output_dir", str(tmp_path / "run")]
     options = [

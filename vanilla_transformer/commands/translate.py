@@ -41,13 +41,6 @@ class TranslateArguments:
     length_penalty: float | None = field(
         default=None, metadata={"help": "Alpha of the length penalty; by default the model's own."}
     )
-    consensus: float = field(
-        default=0.0,
-        metadata={
-            "help": "Of the beams take the one with the best score plus this times its mean BLEU with all of them, "
-            "from 0 to 1. A good value is 1; 0 takes the best score."
-        },
-    )
     extra_tokens: int = field(
         default=EXTRA_TOKENS, metadata={"help": "How many tokens longer than its input an output may be."}
     )
@@ -97,13 +90,6 @@ def main(arguments: list[str] | None = None) -> None:
     options = {
         name: getattr(args, name) for name in ("num_beams", "length_penalty") if getattr(args, name) is not None
     }
-    function = partial(
-        translate,
-        model=model,
-        tokenizer=tokenizer,
-        extra_tokens=args.extra_tokens,
-        consensus=args.consensus,
-        **options,
-    )
+    function = partial(translate, model=model, tokenizer=tokenizer, extra_tokens=args.extra_tokens, **options)
     with open_output(args.output) as stream:
         stream.writelines(f"{text}\n" for text in map_by_length(function, lines, args.batch_size, "translating"))

@@ -31,13 +31,6 @@ class TranslationArguments(RecipeArguments):
     length_penalty: float | None = field(
         default=0.6, metadata={"help": "Alpha of the length penalty of Wu et al. (2016)."}
     )
-    consensus: float = field(
-        default=0.0,
-        metadata={
-            "help": "In the final evaluation, of the beams take the one with the best score plus this times its mean "
-            "BLEU with all of them, from 0 to 1. A good value is 1; 0 takes the best score."
-        },
-    )
     extra_tokens: int = field(
         default=EXTRA_TOKENS, metadata={"help": "How many tokens longer than its input an output may be."}
     )
@@ -72,10 +65,6 @@ class TranslationArguments(RecipeArguments):
         super().__post_init__()
         if self.joined_pairs < 0:
             raise ValueError(f"joined_pairs={self.joined_pairs} must not be negative; 0 joins none.")
-        if self.consensus < 0:
-            raise ValueError(f"consensus={self.consensus} must not be negative; 0 takes the beam with the best score.")
-        if self.consensus and self.num_beams == 1:
-            raise ValueError(f"consensus={self.consensus} chooses among beams, and num_beams=1: give --num_beams 10.")
         for name in ("split_compounds", "normalize_punctuation"):
             if getattr(self, name) and self.moses_language is None:
                 raise ValueError(f"{name}=True is for the BLEU that --moses_language adds: give that too, such as de.")
@@ -112,15 +101,11 @@ def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, fl
     args = cast(TranslationArguments, trainer.args)
 
     def translate_batch(batch: list[str]) -> list[str]:
-        return translate(batch, model, tokenizer, args.extra_tokens, args.consensus, **args.decoding)
+        return translate(batch, model, tokenizer, args.extra_tokens, **args.decoding)
 
     hypotheses = map_by_length(translate_batch, list(rows["source"]), 64, "translating")
     bleu = BleuOptions(lowercases(tokenizer), args.moses_language, args.split_compounds, args.normalize_punctuation)
-    scores, notes = translation_scores(hypotheses, list(rows["target"]), bleu)
-    if args.consensus:  # of which a saved model knows nothing
-        beams = args.num_beams or model.generation_config.num_beams
-        notes["decoding"] = f"{beams} beams, consensus {args.consensus}"
-    return scores, notes
+    return translation_scores(hypotheses, list(rows["target"]), bleu)
 
 
 TRANSLATION = Task(
