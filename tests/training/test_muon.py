@@ -1,5 +1,7 @@
 """Muon with Adam: each takes the steps of PyTorch's own on its parameters (test_recipe.py: a run resumes)."""
 
+import shutil
+
 import pytest
 import torch
 from torch.optim import AdamW, Muon
@@ -81,6 +83,40 @@ def test_its_momentum_is_an_option(tmp_path):
     assert [group.get("momentum") for group in groups] == [0.8, None]
     with pytest.raises(ValueError, match=r"muon_momentum=1\.0 must be at least 0 and less than 1"):
         tiny_trainer(tmp_path, muon=True, muon_momentum=1.0)
+
+
+def test_the_decay_of_embeddings_is_adamws_and_of_nothing_else(tmp_path):
+    options = {"muon": True, "learning_rate": 0.01, "lr_scheduler_type": "constant", "max_steps": 1, "dropout": 0.0}
+    plain, decayed = (tiny_trainer(tmp_path, embedding_decay=decay, **options) for decay in (0.0, 0.5))
+    before = {name: weight.clone() for name, weight in plain.model.named_parameters()}
+    for trainer in (plain, decayed):
+        trainer.train()
+    others = dict(decayed.model.named_parameters())
+    for name, weight in plain.model.named_parameters():
+        decay = 0.5 if "embed_tokens" in name else 0.0
+        torch.testing.assert_close(others[name], weight - 0.01 * decay * before[name])
+
+
+def test_a_run_with_decay_resumes_as_it_would_have_gone_on(tmp_path):
+    options = {"muon": True, "learning_rate": 0.01, "embedding_decay": 0.5, "save_strategy": "steps", "save_steps": 2}
+    whole = tiny_trainer(tmp_path / "whole", max_steps=4, **options)
+    whole.train()
+    tiny_trainer(tmp_path / "parts", max_steps=4, **options).train()
+    shutil.rmtree(tmp_path / "parts" / "checkpoint-4")
+    resumed = tiny_trainer(tmp_path / "parts", max_steps=4, **options)
+    resumed.train(resume_from_checkpoint=True)
+    torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), atol=0, rtol=0)
+    another = tiny_trainer(tmp_path / "parts", max_steps=6, **(options | {"embedding_decay": 0.1}))
+    with pytest.raises(ValueError, match=r"embedding_decay is 0\.1, and was 0\.5"):
+        another.train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("options", [{"muon": True, "embedding_decay": -0.1}, {"embedding_decay": 0.1}])
+def test_a_decay_that_nothing_would_follow_is_refused(tmp_path, options):
+    with pytest.raises(
+        ValueError, match=rf"embedding_decay={options['embedding_decay']} must be at least 0, and needs"
+    ):
+        tiny_trainer(tmp_path, **options)
 
 
 def test_shards_are_refused(tmp_path):

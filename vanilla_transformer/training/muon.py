@@ -22,6 +22,13 @@ def matrices_of_layers(model: PreTrainedModel) -> list[Tensor]:
     return [module.weight for module in linear if id(module.weight) not in tied and module.weight.requires_grad]
 
 
+def embeddings_and_rest(parameters: Iterable[Tensor], model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
+    """Those of the parameters that are embeddings of the model, tied to logits or not, and the others."""
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    parameters = list(parameters)
+    return [p for p in parameters if id(p) in tables], [p for p in parameters if id(p) not in tables]
+
+
 def orthogonal(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """For each matrix U S V^T about U V^T, by Newton-Schulz: (matrices, rows, columns) -> the same.
 
@@ -79,14 +86,15 @@ class MuonWithAdam(Optimizer):
     serves both.
 
     Args:
-        matrices: parameters of two dimensions, for Muon; others: for Adam.
+        matrices: parameters of two dimensions, for Muon; others: for Adam, or groups of them that may have a
+            `weight_decay` of their own.
         lr: of both. momentum: of Muon; betas, eps: of Adam. weight_decay: decoupled, of the matrices alone.
     """
 
     def __init__(
         self,
         matrices: Iterable[Tensor],
-        others: Iterable[Tensor],
+        others: Iterable[Tensor] | Iterable[dict[str, Any]],
         lr: float,
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.98),
@@ -102,8 +110,7 @@ class MuonWithAdam(Optimizer):
 
     def share(self) -> None:
         """Let both work on the groups and the state of the whole."""
-        muon, adam = self.param_groups
-        self.muon.param_groups, self.adam.param_groups = [muon], [adam]
+        self.muon.param_groups, self.adam.param_groups = self.param_groups[:1], self.param_groups[1:]
         self.muon.state = self.adam.state = self.state
 
     @torch.no_grad()

@@ -54,7 +54,7 @@ from vanilla_transformer.training.checkpoints import (
 from vanilla_transformer.training.collating import ArrowRows, PairCollator
 from vanilla_transformer.training.growing_dropout import GrowingDropout
 from vanilla_transformer.training.late_numbers import LateNumbers
-from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
+from vanilla_transformer.training.muon import MuonWithAdam, embeddings_and_rest, matrices_of_layers
 from vanilla_transformer.training.precision import multiplies_bfloat16
 from vanilla_transformer.training.same_run import check_same_run, digest
 from vanilla_transformer.training.schedule import PaperSchedule
@@ -124,6 +124,13 @@ class RecipeArguments(Seq2SeqTrainingArguments):
         default=0.95,
         metadata={
             "help": "Of Muon, from 0 to 1: how much of each step is that of the steps before. Less suits short runs."
+        },
+    )
+    embedding_decay: float = field(
+        default=0.0,
+        metadata={
+            "help": "With Muon: weight decay of the embeddings, which --weight_decay leaves alone. For data that come "
+            "again and again."
         },
     )
     initial_dropout: float | None = field(
@@ -199,6 +206,11 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             )
         if not 0 <= self.muon_momentum < 1:
             raise ValueError(f"muon_momentum={self.muon_momentum} must be at least 0 and less than 1.")
+        if self.embedding_decay < 0 or (self.embedding_decay and not self.muon):
+            raise ValueError(
+                f"embedding_decay={self.embedding_decay} must be at least 0, and needs --muon true: without it "
+                "--weight_decay is of the embeddings as well."
+            )
         if self.mixed_lengths and not self.tokens_per_batch:
             raise ValueError("mixed_lengths=True says how batches are filled up to --tokens_per_batch, which is 0.")
         if self.initial_dropout is not None:
@@ -366,6 +378,7 @@ class PaperRecipe(Mixin):
             "data_seed": args.data_seed,
             "muon": args.muon,
             **({"muon_momentum": args.muon_momentum} if args.muon else {}),
+            **({"embedding_decay": args.embedding_decay} if args.embedding_decay else {}),
             **({} if args.initial_dropout is None else {"initial_dropout": args.initial_dropout}),
             **({"word_dropout": args.word_dropout} if args.word_dropout else {}),
             **batch,
@@ -509,7 +522,10 @@ class PaperRecipe(Mixin):
             whole = cast(PreTrainedModel, self.model if model is None else model)
             matrices = matrices_of_layers(whole)
             chosen = {id(matrix) for matrix in matrices}
-            others = [p for p in whole.parameters() if p.requires_grad and id(p) not in chosen]
+            others: list[Any] = [p for p in whole.parameters() if p.requires_grad and id(p) not in chosen]
+            if decay := self.args.embedding_decay:
+                embeddings, rest = embeddings_and_rest(others, whole)
+                others = [{"params": rest}, {"params": embeddings, "weight_decay": decay}]
             self.optimizer = MuonWithAdam(
                 matrices,
                 others,
