@@ -1,6 +1,7 @@
 """Tokenizers: nothing is lost, nothing is unknown, and AutoTokenizer alone loads them."""
 
 import json
+import math
 import subprocess
 import sys
 import unicodedata
@@ -168,7 +169,7 @@ def test_a_batch_has_ids_and_mask_and_pads_on_the_side_of_its_family(tokenizers)
 
 
 def test_a_masked_word_includes_its_space_and_a_masked_character_does_not(tokenizers):
-    for kind, masked in (("byte_bpe", "Mai"), ("character", "Mai ")):
+    for kind, masked in (("byte_bpe", "Mai"), ("unigram", "Mai"), ("character", "Mai ")):
         tokenizer = tokenizers["encoder", kind]
         ids = tokenizer("Mai <mask>.", add_special_tokens=False)["input_ids"]
         place = ids.index(tokenizer.mask_token_id)
@@ -189,6 +190,36 @@ def test_offsets_of_a_pair_find_the_answer_in_its_own_text(tokenizers, kind):
             if part == 1 and span[0] < start + len(answer) and span[1] > start
         ]
         assert context[spans[0][0] : spans[-1][1]] == answer
+
+
+def test_the_unigram_model_parts_endings_from_stems_where_byte_pairs_keep_frequent_forms():
+    corpus = ["she plays and he played while they sing and she sings , he walks , they walked , she is playing"] * 20
+    corpus += [
+        "we are walking and he is singing , he calls , she called , they are calling , a call , a walk , we play"
+    ] * 20
+    pairs, unigram = (
+        train_tokenizer(corpus, kind=kind, vocab_size=310).tokenize("walking calls sings")
+        for kind in ("byte_bpe", "unigram")
+    )
+    assert pairs == ["Ġwalking", "Ġcalls", "Ġsings"]
+    assert unigram == [" walk", "ing", " call", "s", " sing", "s"]
+
+
+def test_the_unigram_model_gives_each_word_its_likeliest_tokens():
+    """By all ways to part a word, with the probabilities that the saved file names."""
+    tokenizer = train_tokenizer(CORPUS, kind="unigram", vocab_size=600)
+    saved = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["vocab"]
+    scores = {token: score for token, score in saved if not token.startswith("<")}
+
+    def best(word):
+        if not word:
+            return 0.0
+        heads = (word[:end] for end in range(1, len(word) + 1))
+        return max((scores[head] + best(word[len(head) :]) for head in heads if head in scores), default=-math.inf)
+
+    for word in (" Museum", " Besucher", " visitors", " Norwegen", " Mai"):
+        tokens = tokenizer.tokenize(word.strip())
+        assert math.isclose(sum(scores[token] for token in tokens), best(word), abs_tol=1e-9)
 
 
 def test_byte_bpe_learns_words_with_their_vowel_signs_but_no_numbers(tokenizers):
@@ -235,15 +266,28 @@ def test_a_small_vocabulary_keeps_the_most_frequent_characters():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_vocabulary_is_never_larger_than_asked(kind):
-    smallest = 3 + 256
+    smallest = 3 + 256 + (len(set("".join(CORPUS))) if kind == "unigram" else 0)
     for size in (smallest, smallest + 10):
         assert len(train_tokenizer(CORPUS, kind=kind, vocab_size=size)) == size
 
 
+def test_a_unigram_model_without_room_for_every_character_is_refused():
+    characters = len(set("".join(CORPUS)))
+    with pytest.raises(
+        ValueError, match=f"vocab_size={258 + characters} is too small for kind='unigram'.* kind='byte_bpe'"
+    ):
+        train_tokenizer(CORPUS, kind="unigram", vocab_size=3 + 256 + characters - 1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_again_gives_the_same_tokenizer(kind):
+def test_training_again_gives_the_same_tokenizer(kind, tmp_path):
     first, second = (train_tokenizer(iter(CORPUS), kind=kind, vocab_size=600) for _ in range(2))
     assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
+    code = f"""
+from vanilla_transformer.data.tokenizer import train_tokenizer
+print(json.dumps(train_tokenizer({CORPUS}, kind="{kind}", vocab_size=600).backend_tokenizer.to_str()))
+"""
+    assert run_fresh(code, tmp_path, installed=True) == first.backend_tokenizer.to_str()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -304,5 +348,5 @@ def test_what_cannot_be_trained_is_refused_with_the_reason(texts, options, error
 
 
 def test_an_unknown_kind_is_refused_with_those_that_exist():
-    with pytest.raises(ValueError, match=r"kind='word' .* byte_bpe, character"):
+    with pytest.raises(ValueError, match=r"kind='word' .* byte_bpe, unigram, character"):
         train_tokenizer(["a"], kind="word")

@@ -27,7 +27,7 @@ TASKS = {
 }
 # Of any recipe a model of seconds.
 SMALL = (
-    "--d_model 32 --d_ff 64 --num_heads 2 --vocab_size 300 --max_steps 2 --use_cpu true --disable_tqdm true".split()
+    "--d_model 32 --d_ff 64 --num_heads 2 --vocab_size 400 --max_steps 2 --use_cpu true --disable_tqdm true".split()
 )
 
 

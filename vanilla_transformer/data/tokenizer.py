@@ -1,10 +1,11 @@
 """Train a tokenizer that AutoTokenizer loads without this project, and that loses nothing: any text decodes to itself.
 
-Both kinds fall back to bytes, so no character is ever unknown. As in every tokenizer of the library, the characters
+All kinds fall back to bytes, so no character is ever unknown. As in every tokenizer of the library, the characters
 "</s>" in a text are the special token: a chat template writes it so, and a user <mask>. Where a corpus is tokenized,
 whose "</s>" is a text like any other, the call says so: `tokenizer(texts, split_special_tokens=True)`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -31,6 +32,7 @@ TEMPLATES = {
     "encoder": (f"{BOS} $A {EOS}", f"{BOS} $A {EOS} $B {EOS}"),  # <s>: what pooling="first" reads, "no answer" in QA
 }
 BYTES = 256
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(BYTES)]  # of bytes by themselves, by the name that decoders know
 
 # No token crosses these borders: a word with its vowel signs and the space before it, one digit, other marks, white
 # space. Digit by digit, numbers that training never saw can be read and written.
@@ -65,14 +67,51 @@ def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTo
     return tokenizer
 
 
+def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
+    """The unigram language model (Kudo 2018, arXiv 1804.10959): each word as its likeliest tokens.
+
+    These are stems and endings more often than those of byte pair encoding, which keeps each frequent form whole. A
+    character that no token has is the bytes of its UTF-8.
+    """
+    names = [str(token) for token in special_tokens]
+    room = vocab_size - len(names) - BYTES
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(PIECES, "isolated")
+    try:
+        # With 16 characters, as the trainer has it, words that are longer leave tokens that begin in their middle.
+        trainer = trainers.UnigramTrainer(vocab_size=max(room, 1), max_piece_length=32, show_progress=False)
+        tokenizer.train_from_iterator(texts, trainer)
+    except Exception as error:  # the library has no class for it
+        if "contain all chars" not in str(error):
+            raise
+        raise ValueError(
+            f"vocab_size={vocab_size} is too small for kind='unigram' on these texts: beside {len(names)} special "
+            f"tokens and {BYTES} bytes it has no room for each of their characters. Raise it, or take kind='byte_bpe'."
+        ) from error
+    trained = json.loads(tokenizer.to_str())["model"]["vocab"]
+    scores = {token: round(score, 4) for token, score in trained}  # logarithms of probabilities
+    # What the trainer leaves to chance: last digits, the order of equals, and by how many steps of 0.0001 a character
+    # that it had dropped, and takes back in the end, is above the least score.
+    least = min(scores.values())
+    characters = [token for token in scores if len(token) == 1]
+    scores |= dict.fromkeys((char for char in characters if scores[char] < least + 1e-4 * len(characters)), least)
+    learned = sorted(scores, key=lambda token: (-scores[token], token))[:room]
+    vocabulary = [*((name, 0.0) for name in names), *((token, least) for token in BYTE_TOKENS)]
+    vocabulary += [(token, scores[token]) for token in learned]
+    # The bytes stand for all that is unknown; that the model has an id for it is a formality.
+    tokenizer.model = models.Unigram(vocabulary, unk_id=0, byte_fallback=True)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(special_tokens)
+    return tokenizer
+
+
 def character(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
     """One token for each of the most frequent characters; any other character is the bytes of its UTF-8."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
     by_frequency = sorted(counts, key=lambda char: (-counts[char], char))
-    byte_tokens = [f"<0x{byte:02X}>" for byte in range(BYTES)]
-    tokens = [*map(str, special_tokens), *byte_tokens, *by_frequency]
+    tokens = [*map(str, special_tokens), *BYTE_TOKENS, *by_frequency]
     vocabulary = {token: i for i, token in enumerate(tokens[:vocab_size])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
@@ -80,7 +119,7 @@ def character(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedT
     return tokenizer
 
 
-KINDS = {"byte_bpe": byte_bpe, "character": character}
+KINDS = {"byte_bpe": byte_bpe, "unigram": unigram, "character": character}
 
 
 def checked(texts: Iterable[str]) -> Iterator[str]:
@@ -106,21 +145,23 @@ def train_tokenizer(
 
     Args:
         template: the family of models that will read its output, a key of `TEMPLATES`. "encoder" has <mask>, "causal"
-            pads on the left, and to "seq2seq" a first word has a space before it as any other, if kind is "byte_bpe".
-        kind: "byte_bpe" (byte-level byte pair encoding) or "character".
+            pads on the left, and to "seq2seq" a first word has a space before it as any other (not for characters).
+        kind: "byte_bpe" (byte-level byte pair encoding), "unigram" (Kudo 2018) or "character".
         vocab_size: the largest number of tokens; a small corpus gives fewer.
         lowercase: lower-case every text. Decoding then gives the lower-cased text.
 
     Raises:
-        ValueError: unknown template or kind; a vocabulary too small for the special tokens and the bytes; no text.
+        ValueError: unknown template or kind; a vocabulary too small for the special tokens and the bytes, and with
+            "unigram" for all characters of the texts; no text.
         TypeError: one of `texts` is not a string.
     """
     for option, value, known in (("template", template, TEMPLATES), ("kind", kind, KINDS)):
         if value not in known:
             raise ValueError(f"{option}={value!r} is not known: choose one of {', '.join(known)}.")
-    # <mask> stands for a word with the space before it, which is a part of the word's token.
+    of_words = kind != "character"  # tokens have the space before a word as a part
+    # <mask> stands for a word with the space before it.
     special_tokens = [
-        AddedToken(token, lstrip=token == MASK and kind == "byte_bpe", normalized=False, special=True)
+        AddedToken(token, lstrip=token == MASK and of_words, normalized=False, special=True)
         for token in dict.fromkeys(special_names(template).values())
     ]
     smallest = len(special_tokens) + BYTES
@@ -132,7 +173,7 @@ def train_tokenizer(
     # A translator's texts are whole ones: their first word is the token that it is everywhere else, with a space in
     # front that decoding takes away. Prompts are continued, and masks have their own places: there texts begin as
     # they are written.
-    begins = kind == "byte_bpe" and template == "seq2seq"
+    begins = of_words and template == "seq2seq"
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     steps += [normalizers.Prepend(" ")] if begins else []
     normalizer = normalizers.Sequence(steps)
@@ -145,7 +186,7 @@ def train_tokenizer(
     ids = [(str(token), tokenizer.token_to_id(str(token))) for token in special_tokens]
     completed = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
     # Offsets leave out the space that begins a token, so that those of an answer are the answer.
-    trimmed = [processors.ByteLevel(add_prefix_space=begins, trim_offsets=True)] if kind == "byte_bpe" else []
+    trimmed = [processors.ByteLevel(add_prefix_space=begins, trim_offsets=True)] if of_words else []
     tokenizer.post_processor = processors.Sequence([*trimmed, completed])
     return in_library(tokenizer, template)
 

@@ -33,7 +33,7 @@ class NewTokenizerArguments:
 
     vocab_size: int = field(default=8000, metadata={"help": "Maximum vocabulary size of a newly trained tokenizer."})
     tokenizer_kind: str = field(
-        default="byte_bpe", metadata={"help": f"How a newly trained tokenizer splits text: {' or '.join(KINDS)}."}
+        default="byte_bpe", metadata={"help": f"How a newly trained tokenizer splits text: {', '.join(KINDS)}."}
     )
     lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
 
