@@ -71,7 +71,8 @@ def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTok
     """The unigram language model (Kudo 2018, arXiv 1804.10959): each word as its likeliest tokens.
 
     These are stems and endings more often than those of byte pair encoding, which keeps each frequent form whole. A
-    character that no token has is the bytes of its UTF-8.
+    character that no token has is the bytes of its UTF-8. The library's tokenizers for JavaScript (0.2) have no bytes
+    for this model, and read padding there.
     """
     names = [str(token) for token in special_tokens]
     room = vocab_size - len(names) - BYTES
