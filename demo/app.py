@@ -25,6 +25,7 @@ from loading import Loaded, load
 from training_runs import Runs
 from translation import offer_translations
 from understand import offer_answers, offer_classes, offer_tags, offer_words
+from vanilla_transformer.commands.export import QUANTIZATIONS
 from vanilla_transformer.loading import shipped_models
 
 
@@ -68,7 +69,9 @@ ABOUT = "The Transformer of Attention Is All You Need: translate, classify, gene
 HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:description" content="{ABOUT}">'
 
 
-def load_all(models: tuple[str, ...], trust_remote_code: bool, engine: str) -> list[Loaded]:
+def load_all(
+    models: tuple[str, ...], trust_remote_code: bool, engine: str, quantization: str | None = None
+) -> list[Loaded]:
     """The models that can be shown. What is wrong with the others is told in the terminal, a line for each.
 
     Raises:
@@ -77,7 +80,7 @@ def load_all(models: tuple[str, ...], trust_remote_code: bool, engine: str) -> l
     loaded, errors = [], []
     for model in models:
         try:
-            loaded.append(load(model, trust_remote_code, engine))
+            loaded.append(load(model, trust_remote_code, engine, quantization))
         except (ImportError, OSError, ValueError, RuntimeError, SyntaxError) as error:
             errors.append(" ".join(str(error).split()))
     if errors and not loaded:
@@ -98,7 +101,12 @@ def distinct(names: list[str]) -> list[str]:
 
 
 def build(
-    *models: str, runs: Sequence[str] = (), trust_remote_code: bool = False, engine: str = "pytorch", note: str = ""
+    *models: str,
+    runs: Sequence[str] = (),
+    trust_remote_code: bool = False,
+    engine: str = "pytorch",
+    quantization: str | None = None,
+    note: str = "",
 ) -> gr.Blocks:
     """The app on some models; on none, it shows what needs none.
 
@@ -106,7 +114,7 @@ def build(
         runs: folders of training runs that can be looked at.
         note: what stands at the top of the page.
     """
-    loaded = load_all(models, trust_remote_code, engine)
+    loaded = load_all(models, trust_remote_code, engine, quantization)
     for model, name in zip(loaded, distinct([model.name for model in loaded]), strict=True):
         model.name = name
     writers = [model for model in loaded if model.head == "ForCausalLM"]
@@ -203,11 +211,15 @@ def main(arguments: list[str] | None = None) -> None:
         help="What searches for translations: CTranslate2 is faster. Everything that is shown about "
         "them still comes from PyTorch.",
     )
+    parser.add_argument("--quantization", choices=QUANTIZATIONS, help="Type of the weights in CTranslate2.")
     args = parser.parse_args(arguments)
+    if args.quantization and args.engine != "ctranslate2":
+        parser.error(f"--quantization {args.quantization} is for CTranslate2: add --engine ctranslate2.")
     models = args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
     try:
         note = "" if models else NO_MODEL
-        page = build(*models, runs=args.run, trust_remote_code=args.trust_remote_code, engine=args.engine, note=note)
+        searching = {"engine": args.engine, "quantization": args.quantization}
+        page = build(*models, runs=args.run, trust_remote_code=args.trust_remote_code, note=note, **searching)
         serve(page, server_port=args.port)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))

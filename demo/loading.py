@@ -55,13 +55,16 @@ class Loaded:
     examples: Sequence[str] = ()
 
 
-def load(source: str, trust_remote_code: bool = False, engine: str = "pytorch") -> Loaded:
+def load(
+    source: str, trust_remote_code: bool = False, engine: str = "pytorch", quantization: str | None = None
+) -> Loaded:
     """A model from a folder or the Hub, in evaluation mode. Only the eager form of attention returns its weights.
 
     Args:
         trust_remote_code: run the code beside the weights, whatever it is. Otherwise it runs only where it is this
             project's own; where not, the installed classes take its place.
         engine: what searches for translations, "pytorch" or "ctranslate2".
+        quantization: of CTranslate2's weights, such as "int8"; by default float32.
 
     Raises:
         FileNotFoundError: there is no such folder. A name on the Hub is one of an owner and one of a model.
@@ -78,7 +81,7 @@ def load(source: str, trust_remote_code: bool = False, engine: str = "pytorch") 
     if engine == "ctranslate2" and head == "ForConditionalGeneration":
         from vanilla_transformer.conversion.engine import use_ctranslate2  # which need not be installed
 
-        use_ctranslate2(model, tokenizer, source)
+        use_ctranslate2(model, tokenizer, source, quantization)
     return Loaded(Path(source).name, head, model, tokenizer, examples_of_card(source, revision))
 
 

@@ -1,11 +1,18 @@
 """The demo on a real HTTP server, as its visitors get it."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gradio_client import Client
 
 from app import build, serve
+from fresh_process import ROOT
+
+
+ADDRESS = r"http://127\.0\.0\.1:\d+"
 
 
 @contextmanager
@@ -19,3 +26,15 @@ def address_of(*models: str, **options) -> Iterator[str]:
 def served(*models: str) -> Iterator[Client]:
     with address_of(*models) as address:
         yield Client(address, verbose=False)
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple[str, int]]:
+    """The demo in a process of its own, by its command: its address, and the number of its process."""
+    command = [sys.executable, ROOT / "demo/app.py", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield next(found[0] for line in process.stdout if (found := re.search(ADDRESS, line))), process.pid
+    finally:
+        process.terminate()
+        process.wait(timeout=60)

@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,8 +14,8 @@ from statistics import median
 import httpx
 import pytest
 
+from demo_server import started
 from family import decoder_only, encoder_decoder, encoder_only
-from fresh_process import ROOT
 from saved_models import save
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 
@@ -53,16 +51,8 @@ def server(tmp_path) -> Iterator[tuple[str, int]]:
             "encoder",
         ),
     ]
-    command = [sys.executable, ROOT / "demo/app.py", "--model", *models]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        for line in process.stdout:
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                yield found[0], process.pid
-                break
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
+    with started("--model", *models) as address_and_process:
+        yield address_and_process
 
 
 def resident(pid: int) -> float:

@@ -182,6 +182,11 @@ def test_a_folder_that_is_not_there_is_named(source, tmp_path, monkeypatch, caps
     assert refused(capsys, "--model", source).endswith(told)
 
 
+def test_int8_belongs_to_ctranslate2(folder, capsys):
+    told = "--quantization int8 is for CTranslate2: add --engine ctranslate2."
+    assert refused(capsys, "--model", str(folder), "--quantization", "int8").endswith(told)
+
+
 def test_a_port_that_is_taken_is_said_so_in_a_line(folder, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -10,10 +10,11 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 import torch
+from gradio_client import Client
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import app
-from demo_server import served
+from demo_server import served, started
 from family import decoder_only, encoder_decoder
 from fresh_process import ROOT
 from loading import load, warn_of_unknown_letters
@@ -67,6 +68,15 @@ def test_ctranslate2_finds_the_hypotheses_that_pytorch_finds(folder):
     for expected, found in zip(Translator(plain).search(TEXT), Translator(fast).search(TEXT), strict=True):
         assert (found.text, found.ids) == (expected.text, expected.ids)
         assert found.score == pytest.approx(expected.score, rel=1e-4)
+
+
+def test_the_command_lets_ctranslate2_translate_in_int8_and_keeps_what_it_converted(tmp_path):
+    model = save(tmp_path / "translator", encoder_decoder, "seq2seq")
+    with started("--model", model, "--engine", "ctranslate2", "--quantization", "int8") as (address, _):
+        translation = Client(address, verbose=False).predict(TEXT, "2", "mean", api_name="/translate")[0]
+    assert isinstance(translation, str)
+    kept = [path.name.rsplit("-", 1)[0] for path in Path(model).rglob("ctranslate2-*")]
+    assert kept == ["ctranslate2-int8"]
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ class ModelSource:
     small_initial_weights: bool = field(
         default=False,
         metadata={
-            "help": "Start a new model with small weights, of variance 2 / (5 fan_in): larger translators then "
-            "need fewer steps, tiny models more."
+            "help": "Start a new model with small weights, of variance 2 / (5 fan_in): translators then need fewer "
+            "steps, models of one layer more."
         },
     )
     attn_implementation: str = field(

@@ -116,8 +116,8 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     muon: bool = field(
         default=False,
         metadata={
-            "help": "Train the layers' matrices with Muon and the rest with Adam: about a sixth fewer steps to "
-            "the same loss. Not for sharded weights (FSDP)."
+            "help": "Train the layers' matrices with Muon and the rest with Adam: fewer steps to the same loss, in "
+            "small translators less than half as many. Not for sharded weights (FSDP)."
         },
     )
     muon_momentum: float = field(
