@@ -26,7 +26,7 @@ from vanilla_transformer import (
 from vanilla_transformer.training.chunked_loss import ChunkedCrossEntropy
 from vanilla_transformer.training.costs import step_cost
 from vanilla_transformer.training.fast import make_fast
-from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
+from vanilla_transformer.training.muon import muon_with_adam
 from vanilla_transformer.training.recipe import sent
 
 
@@ -252,9 +252,7 @@ def test_a_step_never_makes_the_host_wait(name, form, device):
     make, make_batch = CLASSES[name]
     model = make_fast(make(**WIDE | {"dropout": 0.1}).to(device).train(), **FORMS[form])
     if form == "fast":
-        matrices = matrices_of_layers(model)
-        others = set(model.parameters()) - set(matrices)
-        optimizer = MuonWithAdam(matrices, others, lr=1e-3)
+        optimizer = muon_with_adam(model, lr=1e-3)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), fused=device == "cuda")
     names = make_batch().keys() - ({"attention_mask"} if form == "plain" else set())

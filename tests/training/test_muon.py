@@ -9,19 +9,13 @@ from torch.optim import AdamW, Muon
 from family import decoder_only, encoder_decoder, encoder_only, right_padded
 from tiny_training import tiny_trainer
 from vanilla_transformer.training import muon
-from vanilla_transformer.training.muon import MuonWithAdam, matrices_of_layers
+from vanilla_transformer.training.muon import matrices_of_layers, muon_with_adam
 
 
 def loss(model) -> torch.Tensor:
     torch.manual_seed(0)
     ids, mask = right_padded([5, 3])
     return model(input_ids=ids, attention_mask=mask, labels=ids).loss
-
-
-def made(model, **options) -> MuonWithAdam:
-    matrices = matrices_of_layers(model)
-    chosen = set(map(id, matrices))
-    return MuonWithAdam(matrices, [p for p in model.parameters() if id(p) not in chosen], 0.01, **options)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -36,7 +30,7 @@ def test_each_takes_the_steps_of_pytorchs_own(monkeypatch):
     monkeypatch.setattr(muon, "multiplies_bfloat16", lambda device: True)  # as PyTorch assumes of every device
     ours, theirs = (encoder_decoder(dropout=0.0).train() for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
-    optimizer = made(ours, weight_decay=0.1, momentum=0.8)
+    optimizer = muon_with_adam(ours, 0.01, weight_decay=0.1, momentum=0.8)
     matrices = matrices_of_layers(theirs)
     others = [p for p in theirs.parameters() if not any(p is matrix for matrix in matrices)]
     parts = [
@@ -68,7 +62,7 @@ def test_directions_of_a_step_keep_their_singular_vectors(monkeypatch, shape, bf
 
 def test_one_learning_rate_moves_both_and_both_remember():
     model = encoder_decoder()
-    optimizer = made(model)
+    optimizer = muon_with_adam(model, 0.01)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     before = {name: weight.clone() for name, weight in model.state_dict().items()}

@@ -22,13 +22,6 @@ def matrices_of_layers(model: PreTrainedModel) -> list[Tensor]:
     return [module.weight for module in linear if id(module.weight) not in tied and module.weight.requires_grad]
 
 
-def embeddings_and_rest(parameters: Iterable[Tensor], model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
-    """Those of the parameters that are embeddings of the model, tied to logits or not, and the others."""
-    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    parameters = list(parameters)
-    return [p for p in parameters if id(p) in tables], [p for p in parameters if id(p) not in tables]
-
-
 def orthogonal(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """For each matrix U S V^T about U V^T, by Newton-Schulz: (matrices, rows, columns) -> the same.
 
@@ -128,3 +121,30 @@ class MuonWithAdam(Optimizer):
         """Go on from the state of another one, over the same parameters."""
         super().load_state_dict(state_dict)
         self.share()
+
+
+def muon_with_adam(
+    model: PreTrainedModel,
+    lr: float,
+    momentum: float = 0.95,
+    betas: tuple[float, float] = (0.9, 0.98),
+    eps: float = 1e-9,
+    weight_decay: float = 0.0,
+    embedding_decay: float = 0.0,
+) -> MuonWithAdam:
+    """The optimizer of a model, for any Trainer: Muon for the matrices of its layers, Adam for everything else.
+
+    Args:
+        weight_decay: of those matrices; embedding_decay: of the embeddings, tied to logits or not. The other options
+            are those of `MuonWithAdam`.
+    """
+    matrices = matrices_of_layers(model)
+    chosen = {id(matrix) for matrix in matrices}
+    others: list[Any] = [p for p in model.parameters() if p.requires_grad and id(p) not in chosen]
+    if embedding_decay:
+        tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+        others = [
+            {"params": [p for p in others if id(p) not in tables]},
+            {"params": [p for p in others if id(p) in tables], "weight_decay": embedding_decay},
+        ]
+    return MuonWithAdam(matrices, others, lr, momentum, betas, eps, weight_decay)

@@ -54,7 +54,7 @@ from vanilla_transformer.training.checkpoints import (
 from vanilla_transformer.training.collating import ArrowRows, PairCollator
 from vanilla_transformer.training.growing_dropout import GrowingDropout
 from vanilla_transformer.training.late_numbers import LateNumbers
-from vanilla_transformer.training.muon import MuonWithAdam, embeddings_and_rest, matrices_of_layers
+from vanilla_transformer.training.muon import muon_with_adam
 from vanilla_transformer.training.precision import multiplies_bfloat16
 from vanilla_transformer.training.same_run import check_same_run, digest
 from vanilla_transformer.training.schedule import PaperSchedule
@@ -519,21 +519,14 @@ class PaperRecipe(Mixin):
     def create_optimizer(self, model: torch.nn.Module | None = None) -> Optimizer:
         """The library's, or Muon with Adam."""
         if self.optimizer is None and self.args.muon:
-            whole = cast(PreTrainedModel, self.model if model is None else model)
-            matrices = matrices_of_layers(whole)
-            chosen = {id(matrix) for matrix in matrices}
-            others: list[Any] = [p for p in whole.parameters() if p.requires_grad and id(p) not in chosen]
-            if decay := self.args.embedding_decay:
-                embeddings, rest = embeddings_and_rest(others, whole)
-                others = [{"params": rest}, {"params": embeddings, "weight_decay": decay}]
-            self.optimizer = MuonWithAdam(
-                matrices,
-                others,
+            self.optimizer = muon_with_adam(
+                cast(PreTrainedModel, self.model if model is None else model),
                 lr=cast(float, self.args.learning_rate),
                 momentum=self.args.muon_momentum,
                 betas=(self.args.adam_beta1, self.args.adam_beta2),
                 eps=self.args.adam_epsilon,
                 weight_decay=self.args.weight_decay,
+                embedding_decay=self.args.embedding_decay,
             )
         return super().create_optimizer(model)
 

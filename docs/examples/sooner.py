@@ -1,0 +1,48 @@
+"""What makes training short, in the library's own Trainer: each line with a number is a lever of docs/speedrun.md.
+
+python sooner.py pairs.jsonl runs/sooner                 # rows with "source" and "target"
+"""
+
+import sys
+
+from datasets import load_dataset
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.data import train_tokenizer, with_joined_pairs
+from vanilla_transformer.training import (
+    GrowingDropout,
+    WordDropout,
+    keep_freed_memory,
+    make_fast,
+    muon_with_adam,
+    start_small,
+)
+
+
+file, folder = sys.argv[1:]
+pairs = load_dataset("json", data_files=file, split="train")
+tokenizer = train_tokenizer([*pairs["source"], *pairs["target"]], "seq2seq", kind="unigram", vocab_size=1000)  # 1
+rows = pairs.map(lambda row: tokenizer(row["source"], text_target=row["target"]), remove_columns=pairs.column_names)
+rows = with_joined_pairs(rows.remove_columns("attention_mask"), share=0.5, max_length=256, seed=0)  # 2
+config = VanillaTransformerConfig(
+    vocab_size=len(tokenizer), d_model=64, d_ff=256, num_heads=4, encoder_layers=2, decoder_layers=2, dropout=0.2,
+    norm_position="pre",  # 3
+)  # fmt: skip
+model = start_small(VanillaTransformerForConditionalGeneration(config))  # 4
+make_fast(model)  # 5: padding left out, the loss in chunks, quick dropout, products by oneDNN
+keep_freed_memory()  # 6: of this process
+optimizer = muon_with_adam(model, lr=1e-2, weight_decay=0.1, embedding_decay=0.1)  # 7, 8, 9
+trainer = Seq2SeqTrainer(
+    model=model,
+    args=Seq2SeqTrainingArguments(
+        folder, max_steps=100, warmup_steps=10, lr_scheduler_type="linear", per_device_train_batch_size=32
+    ),
+    train_dataset=rows,
+    data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+    processing_class=tokenizer,
+    optimizers=(optimizer, None),
+    callbacks=[GrowingDropout(0.05), WordDropout(0.1)],  # 10, 11
+)
+trainer.train()
+trainer.save_model()
