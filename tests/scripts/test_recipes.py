@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub import ModelCard
 from transformers import AutoConfig
 
 from small_data import train_and_validate_on, write_json_lines
@@ -46,6 +47,18 @@ def rows_of(task: str, columns: dict[str, str]) -> list[dict]:
             given[name] = given.get(name, {}) | {member: row[ours]} if member else row[ours]
         rows.append(given)
     return rows
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes/checkpoints").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_checkpoints_recipe_names_scores_of_its_card(path):
+    """The first line of its Reaches: each number, as it is rounded there, is one of the card's results."""
+    said = re.search(r"^# Reaches: (.*)$", header(path), re.M)[1]
+    card = ModelCard.load(ROOT / "checkpoints" / path.stem / "README.md")
+    scores = [result.metric_value for result in card.data.eval_results]
+    for number in re.findall(r"\d+\.\d+|\b100\b", said):
+        digits = len(number.partition(".")[2])
+        assert any(abs(score - float(number)) <= 0.5 * 10**-digits + 1e-9 for score in scores), number
+    assert "# Data: " in header(path)
 
 
 @pytest.mark.parametrize("name", RECIPES)
