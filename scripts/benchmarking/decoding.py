@@ -70,14 +70,22 @@ def in_ctranslate2(folder: Path, tokenizer: PreTrainedTokenizerBase, machine: Ma
     import ctranslate2
 
     translator = ctranslate2.Translator(
-        str(folder), device=machine.device, compute_type="float32", inter_threads=1, intra_threads=machine.threads
+        str(folder),
+        device=machine.device,
+        compute_type="float32",
+        inter_threads=machine.threads if machine.device == "cpu" else 1,
+        intra_threads=1,
     )
     translator.translate_batch([[BOS]], max_decoding_length=1)  # which needs those libraries
 
     def decode(ids: torch.Tensor, beams: int, length: int) -> int:
         source = [tokenizer.convert_ids_to_tokens(row) for row in ids.tolist()]
         results = translator.translate_batch(
-            source, beam_size=beams, min_decoding_length=length, max_decoding_length=length
+            source,
+            beam_size=beams,
+            min_decoding_length=length,
+            max_decoding_length=length,
+            max_batch_size=-(-len(source) // translator.num_translators),
         )
         return sum(len(result.hypotheses[0]) for result in results)
 

@@ -76,6 +76,21 @@ def test_it_translates_as_pytorch_does(options, folder):
     assert calls == [len(TEXTS)]
 
 
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_each_thread_translates_texts_of_its_own(threads, folder):
+    plain, tokenizer = loaded(folder)
+    expected = translate(TEXTS, plain, tokenizer)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        model = use_ctranslate2(loaded(folder)[0], tokenizer, folder)
+    finally:
+        torch.set_num_threads(before)
+    assert engine.ENGINES[model].translator.num_translators == threads
+    assert translate(TEXTS, model, tokenizer) == expected
+    assert translate(TEXTS[:1], model, tokenizer) == expected[:1]
+
+
 @pytest.mark.parametrize(("num_beams", "ends"), [(1, [2, 32]), (4, [2])])  # to 32 greedy search comes in two of four
 @pytest.mark.parametrize("pad_token_id", [None, 0, 5])
 def test_what_stands_behind_a_shorter_translation_is_what_pytorch_puts_there(pad_token_id, num_beams, ends, folder):

@@ -200,7 +200,8 @@ class Engine:
         self.versions = versions(model)
         self.translator = ctranslate2.Translator(
             str(folder), device=model.device.type, device_index=model.device.index or 0,
-            intra_threads=torch.get_num_threads(),
+            # Each thread takes texts of its own. Several at one text would wait for each other most of the time.
+            inter_threads=torch.get_num_threads() if model.device.type == "cpu" else 1, intra_threads=1,
         )  # fmt: skip
 
     def plan(self, model: PreTrainedModel, settings: GenerationConfig, rest: dict[str, Any]) -> Search | None:
@@ -242,6 +243,7 @@ class Engine:
             sources, beam_size=beams, num_hypotheses=beams, length_penalty=0, return_scores=True,
             end_token=[self.target_tokens[i] for i in search.ends], return_end_token=True,
             max_input_length=0, min_decoding_length=0, max_decoding_length=search.steps,
+            max_batch_size=-(-len(sources) // self.translator.num_translators),
         )  # fmt: skip
         return [
             self.ranked(result.hypotheses, result.scores, settings)[: settings.num_return_sequences or 1]
