@@ -12,7 +12,7 @@ demo: install
 	$(BIN)/python demo/app.py $(if $(MODEL),--model $(MODEL))
 
 benchmark: install
-	$(BIN)/python scripts/benchmark.py
+	$(BIN)/python scripts/benchmark.py $(OPTIONS)
 
 checkpoints: install
 	$(BIN)/python scripts/make_checkpoints.py $(if $(NAMES),--names $(NAMES))

@@ -142,6 +142,10 @@ def test_how_tokenised_bleu_was_computed_is_said_in_the_card(tmp_path):
     for name in ("split_compounds", "normalize_punctuation"):
         with pytest.raises(ValueError, match=f"{name}=True is for the BLEU that --moses_language adds"):
             train_translation.main([*options, f"--{name}", "true"])
+    with pytest.raises(
+        ValueError, match=r"moses_language=german is none of those that Moses' tokenizer knows: .*de, "
+    ):
+        train_translation.main([*options, "--moses_language", "german"])
     both = ["--split_compounds", "true", "--normalize_punctuation", "true"]
     train_translation.main([*options, *both, "--moses_language", "es"])
     card = (tmp_path / "run" / "README.md").read_text()

@@ -12,7 +12,7 @@ from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, decode_like_the_paper, translate
 from vanilla_transformer.files import map_by_length
 from vanilla_transformer.training.collating import PairCollator
-from vanilla_transformer.training.metrics import BleuOptions, translation_scores
+from vanilla_transformer.training.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
 from vanilla_transformer.training.options import with_default
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
 from vanilla_transformer.training.task import Notes, Rows, Task
@@ -65,6 +65,11 @@ class TranslationArguments(RecipeArguments):
         super().__post_init__()
         if self.joined_pairs < 0:
             raise ValueError(f"joined_pairs={self.joined_pairs} must not be negative; 0 joins none.")
+        if self.moses_language not in (None, *MOSES_LANGUAGES):
+            raise ValueError(
+                f"moses_language={self.moses_language} is none of those that Moses' tokenizer knows: "
+                f"{', '.join(MOSES_LANGUAGES)}. It reads other languages as English: give en for them."
+            )
         for name in ("split_compounds", "normalize_punctuation"):
             if getattr(self, name) and self.moses_language is None:
                 raise ValueError(f"{name}=True is for the BLEU that --moses_language adds: give that too, such as de.")

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
+from sacremoses.corpus import NonbreakingPrefixes
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics import f1_score as entity_f1
 from seqeval.metrics import precision_score as entity_precision
 from seqeval.metrics import recall_score as entity_recall
 from sklearn.metrics import accuracy_score, f1_score
 from torchmetrics.text import SQuAD
+
+
+# Codes of the languages whose abbreviations Moses knows. It would read any other text as English, and not say so.
+MOSES_LANGUAGES = sorted(set(NonbreakingPrefixes().available_langs.values()))
 
 
 @dataclass
