@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 from transformers.pipelines.base import ChunkPipeline, Pipeline
 
 
@@ -28,6 +29,13 @@ EXTRA_TOKENS = 50  # section 6.1: an output is at most so much longer than its i
 
 PREPROCESS_OPTIONS = ("max_seq_len", "doc_stride")
 POSTPROCESS_OPTIONS = ("top_k", "max_answer_len", "handle_impossible_answer")
+
+
+def longest_output(config: PreTrainedConfig, input_length: int, extra_tokens: int = EXTRA_TOKENS) -> int:
+    """The most tokens of an output, its start among them: so many more than the input has, if there are positions."""
+    limit = input_length + extra_tokens
+    is_learned = getattr(config, "position_embedding", None) == "learned"
+    return min(limit, config.max_position_embeddings) if is_learned else limit
 
 
 class TranslationPipeline(Pipeline):
@@ -62,7 +70,7 @@ class TranslationPipeline(Pipeline):
 
     def _forward(self, inputs: dict[str, Tensor], **options) -> dict[str, Tensor]:
         if not options.keys() & {"max_length", "max_new_tokens", "generation_config"}:
-            options["max_length"] = inputs["input_ids"].shape[1] + EXTRA_TOKENS
+            options["max_length"] = longest_output(self.model.config, inputs["input_ids"].shape[1])
         output_ids = self.model.generate(**inputs, **options)  # (batch * num_return_sequences, length)
         return {"output_ids": output_ids.unflatten(0, (len(inputs["input_ids"]), -1))}
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline_vanilla_transformer import EXTRA_TOKENS
+from pipeline_vanilla_transformer import EXTRA_TOKENS, longest_output
 
 
 def paper_decoding(num_beams: int = 4, length_penalty: float = 0.6) -> dict:
@@ -44,7 +44,7 @@ def translate(
     As in training, the name of a special token in a text, such as "</s>", is text.
     """
     batch = tokenizer(texts, return_tensors="pt", padding=True, split_special_tokens=True).to(model.device)
-    max_length = batch["input_ids"].shape[1] + extra_tokens
+    max_length = longest_output(model.config, batch["input_ids"].shape[1], extra_tokens)
     output = cast(Any, model).generate(**batch, **({"max_length": max_length} | generate_options))
     return tokenizer.batch_decode(output, skip_special_tokens=True)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import ctranslate2
 import pytest
 import torch
-from transformers import AutoTokenizer
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils.prune import l1_unstructured
+from transformers import AutoTokenizer, GenerationConfig
 
 from family import decoder_only, encoder_decoder
 from pipeline_vanilla_transformer import TranslationPipeline
@@ -18,6 +20,7 @@ from vanilla_transformer.commands.translate import main as translate_command
 from vanilla_transformer.conversion import engine
 from vanilla_transformer.conversion.engine import use_ctranslate2
 from vanilla_transformer.decoding import decode_like_the_paper, translate
+from vanilla_transformer.inside import Changes, changed
 
 
 TEXTS = ["three miles", "12 kilometers and 3 miles", "may 5", "1 mile or 2"]
@@ -140,16 +143,60 @@ def test_a_pipeline_uses_it(folder):
     assert calls == [2, 2]
 
 
+@pytest.mark.parametrize("given", [{"max_new_tokens": 12}, {"max_length": 12, "num_beams": 2, "eos_token_id": 2}])
+def test_what_a_given_config_leaves_open_is_the_models_own(given, folder):
+    plain, tokenizer = loaded(folder)
+    assert given.get("eos_token_id") in (None, tokenizer.eos_token_id)
+    model = use_ctranslate2(loaded(folder)[0], tokenizer, folder)
+    calls = asks(model)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    expected = plain.generate(**batch, generation_config=GenerationConfig(**given))
+    assert torch.equal(model.generate(**batch, generation_config=GenerationConfig(**given)), expected)
+    assert calls == [len(TEXTS)]
+
+
+# As configs of Marian's translators on the Hub have it; with six tokens some translations are made to end.
+@pytest.mark.parametrize("length", [6, 20])
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_what_imported_translators_ask_for_is_done_as_pytorch_does_it(num_beams, length, folder):
+    plain, tokenizer = loaded(folder)
+    model = use_ctranslate2(loaded(folder)[0], tokenizer, folder)
+    calls = asks(model)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    options = {"max_length": length, "num_beams": num_beams, "early_stopping": True, "return_dict_in_generate": True}
+    free = plain.generate(**batch, **options, output_scores=True).sequences
+    common = int(free[:, 1:][free[:, 1:] > 2].mode().values)
+    options |= {"bad_words_ids": [[common]], "forced_eos_token_id": tokenizer.eos_token_id, "renormalize_logits": True}
+    expected = plain.generate(**batch, **options, output_scores=True)
+    found = model.generate(**batch, **options, output_scores=True)
+    assert (free == common).any() and not (expected.sequences == common).any()
+    assert torch.equal(found.sequences, expected.sequences) and calls == [len(TEXTS)]
+    if num_beams > 1:
+        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, atol=1e-4, rtol=1e-4)
+
+
+def test_its_output_can_be_changed_and_a_trainer_may_ask(folder):
+    model, tokenizer = loaded(folder)
+    use_ctranslate2(model, tokenizer, folder)
+    calls = asks(model)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    output = model.generate(**batch, max_length=20, synced_gpus=False)  # as Seq2SeqTrainer asks
+    output[output == model.config.pad_token_id] = -100
+    assert calls == [len(TEXTS)]
+
+
 @pytest.mark.parametrize("options", [{"do_sample": True}, {"no_repeat_ngram_size": 1}, {"min_length": 9}])
-def test_it_steps_aside_for_what_it_does_not_do_in_the_same_way(options, folder):
+def test_it_steps_aside_for_what_it_does_not_do_in_the_same_way_and_says_so_once(options, folder, caplog):
     plain, tokenizer = loaded(folder)
     model = use_ctranslate2(loaded(folder)[0], tokenizer, folder)
     calls = asks(model)
     found = []
-    for translator in (plain, model):
+    for translator in (plain, model, model):
         torch.manual_seed(0)
         found.append(translate(TEXTS, translator, tokenizer, **options))
-    assert found[0] == found[1] and calls == []
+    assert found[0] == found[1] == found[2] and calls == []
+    (said,) = [text for text in caplog.messages if "CTranslate2" in text]
+    assert said == f"CTranslate2 leaves this search to PyTorch, for: {next(iter(options))}"
 
 
 def test_a_text_longer_than_the_positions_written_out_is_translated_by_pytorch(tmp_path):
@@ -160,6 +207,49 @@ def test_a_text_longer_than_the_positions_written_out_is_translated_by_pytorch(t
     text = "one two three " * 8
     assert translate([text], model, tokenizer) == translate([text], plain, tokenizer)
     assert calls == []
+
+
+def halved(model) -> dict[str, torch.Tensor]:
+    return {name: weight / 2 for name, weight in model.state_dict().items()}
+
+
+CHANGES = {
+    "other parameters": lambda model: model.load_state_dict(halved(model), assign=True),
+    "other memory": lambda model: vector_to_parameters(
+        parameters_to_vector(model.parameters()) / 2, model.parameters()
+    ),
+    "a mask": lambda model: l1_unstructured(model.model.decoder.layers[0].feed_forward.fc1, "weight", 0.9),
+    "a hook": lambda model: model.model.encoder.register_forward_hook(
+        lambda module, inputs, output: output.__class__(last_hidden_state=-output.last_hidden_state)
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_is_another_since_is_asked_itself(change, folder):
+    model, tokenizer = loaded(folder)
+    use_ctranslate2(model, tokenizer, folder)
+    calls = asks(model)
+    before = translate(TEXTS, model, tokenizer)
+    CHANGES[change](model)
+    after = translate(TEXTS, model, tokenizer)
+    del model.generate
+    assert after == translate(TEXTS, model, tokenizer) != before
+    assert calls == [len(TEXTS)]
+
+
+def test_parts_that_are_switched_off_are_off_and_what_is_looked_at_is_no_change(folder):
+    plain, tokenizer = loaded(folder)
+    model = use_ctranslate2(loaded(folder)[0], tokenizer, folder)
+    calls = asks(model)
+    model(**tokenizer(TEXTS[0], return_tensors="pt"), labels=torch.tensor([[5, 2]]), output_hidden_states=True)
+    for changes in (Changes(layers_off={("decoder", 0)}), Changes(heads_off={("cross", 0, 0)})):
+        with changed(model, changes):
+            found = translate(TEXTS, model, tokenizer)
+        with changed(plain, changes):
+            assert found == translate(TEXTS, plain, tokenizer)
+        assert translate(TEXTS, model, tokenizer) != found
+    assert calls == [len(TEXTS)] * 2
 
 
 def test_weights_that_change_afterwards_are_not_passed_over(folder):

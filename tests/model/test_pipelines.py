@@ -24,6 +24,7 @@ from vanilla_transformer import (
     VanillaTransformerForTokenClassification,
 )
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
+from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks.question_answering import encode
 
 
@@ -38,9 +39,10 @@ def tokenizers():
     return {template: train_tokenizer(TEXTS * 3, template, vocab_size=330) for template in TEMPLATES}
 
 
-def seq2seq(tokenizer):
+def seq2seq(tokenizer, **fields):
     torch.manual_seed(1)
-    config = VanillaTransformerConfig(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1, **SIZES)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1} | SIZES | fields
+    config = VanillaTransformerConfig(vocab_size=len(tokenizer), **sizes)
     return VanillaTransformerForConditionalGeneration(config).eval()
 
 
@@ -246,6 +248,16 @@ def test_a_translation_has_at_most_fifty_tokens_more_than_its_text(translator):
     batch = translator.tokenizer(QUESTION, return_tensors="pt")
     outputs = translator.forward(dict(batch), **endless)
     assert outputs["output_ids"].shape == (1, 1, batch["input_ids"].shape[1] + 50)
+
+
+def test_a_translation_ends_with_the_learned_positions(tokenizers):
+    tokenizer = tokenizers["seq2seq"]
+    positions = len(tokenizer(QUESTION)["input_ids"]) + 3
+    model = seq2seq(tokenizer, position_embedding="learned", max_position_embeddings=positions)
+    pipe = TranslationPipeline(model=model, tokenizer=tokenizer)
+    outputs = pipe.forward(dict(tokenizer(QUESTION, return_tensors="pt")), eos_token_id=-1)
+    assert outputs["output_ids"].shape == (1, 1, positions)
+    assert len(translate([QUESTION], model, tokenizer, eos_token_id=-1)) == 1
 
 
 def test_what_is_not_a_text_is_refused(translator):

@@ -24,8 +24,8 @@ OPTIONS = [
 BATCHES = {
     "fixed": ["--tokens_per_batch", "0", "--per_device_train_batch_size", "8"],
     "token budget": ["--tokens_per_batch", "620"],
-    # of an even number of batches, so that pairs of them are the same
-    "token budget per device": ["--tokens_per_batch", "310", "--tokens_per_batch_of", "device"],
+    # of an even number of batches (34), so that pairs of them are the same: of an odd one, one would be halved
+    "token budget per device": ["--tokens_per_batch", "340", "--tokens_per_batch_of", "device"],
 }
 
 

@@ -3,9 +3,10 @@
     use_ctranslate2(model, tokenizer, "runs/en-de")
 
 From then on `model.generate` is CTranslate2's, for whoever calls it: `translate`, a pipeline, an evaluation. As with
-`training.fast` it is a choice of this process, of which nothing is saved with the model. It steps aside, without a
-word, for what CTranslate2 does not do in the same way: sampling, say, or a text longer than the positions written out,
-or a model whose weights have changed since.
+`training.fast` it is a choice of this process, of which nothing is saved with the model. It steps aside for what
+CTranslate2 does not do in the same way: for options of the search, such as sampling, which it names once; and without
+a word for a text longer than the positions written out, or a model that is no longer what was converted. What it
+cannot see is a weight that is changed in place behind PyTorch's back, by `weight.data`.
 """
 
 import copy
@@ -15,16 +16,18 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from types import MethodType
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from huggingface_hub.constants import HF_HOME
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import GenerateBeamEncoderDecoderOutput
+from transformers.utils import output_capturing
 
 from configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.files import new_folder
@@ -39,12 +42,14 @@ from vanilla_transformer.conversion import to_ctranslate2
 
 
 logger = logging.getLogger(__name__)
+OUTPUT_CAPTURING = output_capturing.__name__
 SUMS = "sums.json"  # in a converted folder: the hash of each other file
-# What a generation config may say, if CTranslate2 is to follow it.
+# What a generation config may say, if CTranslate2 is to follow it. The probabilities that it ranks by sum to one.
 FOLLOWED = {
-    "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "gnmt_length_penalty",
-    "length_penalty", "max_length", "max_new_tokens", "num_beams", "num_return_sequences", "output_scores",
-    "pad_token_id", "return_dict_in_generate", "transformers_version", "use_cache", "_from_model_config",
+    "bad_words_ids", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "forced_eos_token_id",
+    "gnmt_length_penalty", "length_penalty", "max_length", "max_new_tokens", "num_beams", "num_return_sequences",
+    "output_scores", "pad_token_id", "renormalize_logits", "return_dict_in_generate", "transformers_version",
+    "use_cache", "_from_model_config",
 }  # fmt: skip
 
 
@@ -114,7 +119,7 @@ def sums(folder: Path) -> dict[str, str]:
 def is_whole(folder: Path) -> bool:
     """Whether a converted model is as it was written."""
     try:
-        return json.loads((folder / SUMS).read_text()) == sums(folder)
+        return json.loads((folder / SUMS).read_text(encoding="utf-8")) == sums(folder)
     except (OSError, ValueError):
         return False
 
@@ -150,7 +155,7 @@ def converted(
                 shutil.rmtree(stale)
             with new_folder(folder) as part:
                 to_ctranslate2.export_ctranslate2(model, tokenizer, part, quantization)
-                (part / SUMS).write_text(json.dumps(sums(part)))
+                (part / SUMS).write_text(json.dumps(sums(part)), encoding="utf-8")
             return folder
         except OSError as problem:
             if is_whole(folder):  # another process was sooner
@@ -177,6 +182,11 @@ class Search(NamedTuple):
         return ends if isinstance(ends, list) else [ends]
 
     @property
+    def free_steps(self) -> int:
+        """The steps that have a choice: the last has none where a translation is made to end."""
+        return self.steps - (self.settings.forced_eos_token_id is not None)
+
+    @property
     def fill(self) -> int:
         """What stands behind a shorter translation: padding, or an end without any; and for beams if it is 0."""
         pad, is_beam_search = self.settings.pad_token_id, (self.settings.num_beams or 1) > 1
@@ -197,11 +207,13 @@ class Engine:
         self.source_tokens = converter.vocabulary(config.vocab_size)
         self.target_tokens = converter.vocabulary(config.target_vocab_size or config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target_tokens)}
-        self.versions = versions(model)
+        self.state = State(model)
+        self.passed_on: set[str] = set()  # the options that it has said it leaves to PyTorch
+        device = model.device.type if model.device.type == "cuda" else "cpu"
         self.translator = ctranslate2.Translator(
-            str(folder), device=model.device.type, device_index=model.device.index or 0,
+            str(folder), device=device, device_index=model.device.index or 0,
             # Each thread takes texts of its own. Several at one text would wait for each other most of the time.
-            inter_threads=torch.get_num_threads() if model.device.type == "cpu" else 1, intra_threads=1,
+            inter_threads=torch.get_num_threads() if device == "cpu" else 1, intra_threads=1,
         )  # fmt: skip
 
     def plan(self, model: PreTrainedModel, settings: GenerationConfig, rest: dict[str, Any]) -> Search | None:
@@ -211,11 +223,16 @@ class Engine:
             rest: all that `generate` was given beside settings.
         """
         ids, mask = (rest.get(name) for name in ("input_ids", "attention_mask"))
-        inputs = {name for name, value in rest.items() if value is not None}
+        inputs = {name for name, value in rest.items() if value is not None and value is not False}
         if model.training or ids is None or not inputs <= {"input_ids", "attention_mask"}:
             return None
         asked = {name for name, value in settings.to_diff_dict().items() if value not in (None, False)}
-        if asked - FOLLOWED or versions(model) != self.versions:
+        if others := asked - FOLLOWED:
+            if others - self.passed_on:
+                logger.warning("CTranslate2 leaves this search to PyTorch, for: %s", ", ".join(sorted(others)))
+            self.passed_on |= others
+            return None
+        if not self.state.is_of(model):
             return None
         if settings.max_new_tokens is not None:
             steps = settings.max_new_tokens
@@ -227,7 +244,10 @@ class Engine:
         start = settings.decoder_start_token_id
         if start not in (None, model.config.decoder_start_token_id) or max(ids.shape[1], steps) > longest:
             return None
-        if steps < 1 or (settings.num_return_sequences or 1) > (settings.num_beams or 1):
+        forced = settings.forced_eos_token_id
+        if isinstance(forced, list) or forced not in (None, settings.eos_token_id):
+            return None
+        if steps < 1 + (forced is not None) or (settings.num_return_sequences or 1) > (settings.num_beams or 1):
             return None  # it says why not
         return Search(ids, torch.ones_like(ids) if mask is None else mask, steps, settings)
 
@@ -242,7 +262,8 @@ class Engine:
         results = self.translator.translate_batch(
             sources, beam_size=beams, num_hypotheses=beams, length_penalty=0, return_scores=True,
             end_token=[self.target_tokens[i] for i in search.ends], return_end_token=True,
-            max_input_length=0, min_decoding_length=0, max_decoding_length=search.steps,
+            max_input_length=0, min_decoding_length=0, max_decoding_length=search.free_steps,
+            suppress_sequences=[[self.target_tokens[i] for i in word] for word in settings.bad_words_ids or []],
             max_batch_size=-(-len(sources) // self.translator.num_translators),
         )  # fmt: skip
         return [
@@ -260,17 +281,44 @@ class Engine:
         )
         scored = []
         for tokens, score in zip(hypotheses, scores, strict=True):
-            penalty = ((5 + len(tokens)) / 6) ** alpha if is_gnmt else len(tokens) ** alpha
-            scored.append(([self.target_ids[token] for token in tokens], score / penalty))
+            ids = [self.target_ids[token] for token in tokens]
+            if (end := settings.forced_eos_token_id) is not None and ids[-1] != end:
+                ids.append(end)  # the last step has no choice, and so costs nothing
+            penalty = ((5 + len(ids)) / 6) ** alpha if is_gnmt else len(ids) ** alpha
+            scored.append((ids, score / penalty))
         return sorted(scored, key=lambda hypothesis: -hypothesis[1])
 
 
 require_private_names(Tensor, "_version")
 
 
-def versions(model: PreTrainedModel) -> list[int]:
-    """What grows whenever PyTorch changes a weight."""
-    return [weight._version for weight in model.parameters()]
+class State:
+    """What a model computes with, to see later whether it still does: its weights and its attention.
+
+    A weight is changed if it is another one, lies elsewhere, or has grown in `_version`, which PyTorch counts.
+    """
+
+    def __init__(self, model: PreTrainedModel):
+        self.weights = {name: (ref(weight), at) for name, weight, at in self.seen(model)}
+        self.attention = model.config._attn_implementation
+
+    @staticmethod
+    def seen(model: PreTrainedModel) -> Iterable[tuple[str, Tensor, tuple[int, int]]]:
+        """All weights by name, with their places and versions."""
+        for name, weight in chain(model.named_parameters(), model.named_buffers()):
+            yield name, weight, (weight.data_ptr(), weight._version)
+
+    def is_of(self, model: PreTrainedModel) -> bool:
+        """Whether the model is as it was, and no hook changes what it does; those that collect its outputs do not."""
+        now = {name: (weight, at) for name, weight, at in self.seen(model)}
+        if now.keys() != self.weights.keys() or model.config._attn_implementation != self.attention:
+            return False
+        if any(before() is not now[name][0] or at != now[name][1] for name, (before, at) in self.weights.items()):
+            return False
+        hooks = chain.from_iterable(
+            kind.values() for module in model.modules() for kind in (module._forward_pre_hooks, module._forward_hooks)
+        )
+        return all(getattr(hook, "__module__", None) == OUTPUT_CAPTURING for hook in hooks)
 
 
 ENGINES: WeakKeyDictionary[PreTrainedModel, Engine] = WeakKeyDictionary()
@@ -280,7 +328,7 @@ ENGINES: WeakKeyDictionary[PreTrainedModel, Engine] = WeakKeyDictionary()
 # model not even the method, so both generate as their class does.
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def generate(
     self: Any, inputs: Tensor | None = None, generation_config: GenerationConfig | None = None, **options: Any
 ) -> Any:
@@ -292,7 +340,9 @@ def generate(
     """
     search = None
     if engine := ENGINES.get(self):
-        settings = copy.deepcopy(generation_config or self.generation_config)
+        # As the library does: what a given config leaves open is the model's own.
+        settings = copy.deepcopy(generation_config or GenerationConfig())
+        settings.update(**self.generation_config.to_dict(), defaults_only=True, allow_custom_entries=True)
         rest = settings.update(**options)
         rest.setdefault("input_ids", inputs)
         search = engine.plan(self, settings, rest)
