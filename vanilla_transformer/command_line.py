@@ -6,6 +6,7 @@ import difflib
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -187,11 +188,14 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def run_command(main: Callable[[list[str]], Any]) -> None:
     """Run a command as its user starts it: with the command line's arguments, and an exit code of 2 for bad input.
 
-    What the user can put right is told in one line on stderr; with `--traceback` Python shows where it arose.
+    What the user can put right is told in one line on stderr; with `--traceback` Python shows where it arose. What is
+    printed is UTF-8, as what is read, whatever the locale; only a terminal is given what it can show.
 
     Args:
         main: the command, which takes its arguments and raises one of `USER_ERRORS` for bad ones.
     """
+    if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")
     arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
     if len(arguments) < len(sys.argv) - 1:
         main(arguments)

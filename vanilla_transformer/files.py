@@ -2,6 +2,7 @@
 
 import codecs
 import gzip
+import io
 import os
 import sys
 import tempfile
@@ -67,15 +68,37 @@ def utf8_lines(path: str) -> Iterator[str]:
 
 
 @contextmanager
+def written(file: Path, name: str) -> Iterator[TextIO]:
+    """A file to write UTF-8 text to, which is gzipped if `name`, as the file is to be called, ends in .gz."""
+    with file.open("wb") as stream:
+        packed = name.endswith(".gz")
+        binary: BinaryIO | gzip.GzipFile = gzip.GzipFile(name, "wb", fileobj=stream) if packed else stream
+        with io.TextIOWrapper(binary, encoding="utf-8") as text:
+            yield text
+
+
+def cannot_be_replaced(path: Path) -> bool:
+    """Whether it is a pipe, a device, or a name that the system has for an open file, such as /dev/stdout."""
+    return (path.exists() and not path.is_file()) or path.parent in (Path("/dev"), Path("/dev/fd"))
+
+
+@contextmanager
 def open_output(path: str) -> Iterator[TextIO]:
-    """Standard output for "-"; else a new file that takes the place of `path` only once it is complete."""
+    """Standard output for "-"; else a new file that takes the place of `path` only once it is complete.
+
+    Text is UTF-8, and gzipped if `path` ends in .gz. Pipes and devices are written to as they are.
+    """
     if path == "-":
         yield sys.stdout
         sys.stdout.flush()
         return
+    if cannot_be_replaced(Path(path)):
+        with written(Path(path), path) as stream:
+            yield stream
+        return
     part = Path(f"{path}.part")
     try:
-        with part.open("w", encoding="utf-8") as stream:
+        with written(part, path) as stream:
             yield stream
         os.replace(part, path)
     finally:

@@ -13,7 +13,7 @@ from vanilla_transformer.training.fast import make_fast
 
 def resident(name: str) -> int:
     """Bytes of this process: VmRSS, now, or VmHWM, at most. (What `resource` gives begins with the parent's peak.)"""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     return int(status[name].split()[0]) * 1024
 
 
@@ -24,7 +24,7 @@ def extra_memory(task: Callable[[], None], device: str) -> int:
         before = torch.cuda.memory_allocated()
         task()
         return torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5")  # makes the peak what is in use now
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # makes the peak what is in use now
     before = resident("VmRSS")
     task()
     return resident("VmHWM") - before

@@ -20,6 +20,7 @@ import translate
 from fresh_process import UNDER_WATCH, run_fresh
 from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
 from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.data.tokenizer import train_tokenizer
 
 
 TASKS = {
@@ -159,6 +160,39 @@ def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
     scores = TASKS[name][0].main([*train_and_validate_on(file), *options, "--output_dir", str(tmp_path / "run")])
     again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+@pytest.mark.parametrize("task", ["multi_label", "regression"])
+def test_batches_filled_with_tokens_count_no_class_and_no_output_as_one(task, tmp_path):
+    labels = [[f"c{i}"] for i in range(90)] if task == "multi_label" else [[i / 90] * 90 for i in range(90)]
+    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "a b c", "label": label} for label in labels])
+    options = [*SMALL, *ONE_STACK, "--task", task, "--tokens_per_batch", "64", "--num_train_epochs", "1"]
+    run = tmp_path / "run"
+    train_classifier.main(
+        [*train_and_validate_on(file), *options, "--save_strategy", "epoch", "--output_dir", str(run)]
+    )
+    rows = 64 // len(AutoTokenizer.from_pretrained(run)("a b c")["input_ids"])  # of a batch
+    assert [folder.name for folder in run.glob("checkpoint-*")] == [f"checkpoint-{-(-90 // rows)}"]
+
+
+def test_a_reader_learns_from_long_questions_and_refuses_one_that_leaves_no_room(tmp_path):
+    tokenizer = train_tokenizer(["a b c"] * 3, "encoder", vocab_size=300)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    row = {
+        "question": "Who?",
+        "context": "On that day Ada was here.",
+        "answers": {"text": ["Ada"], "answer_start": [12]},
+    }
+    long = "Who was here on that day?"
+    file = write_json_lines(tmp_path / "rows.jsonl", [row, {**row, "question": long}])
+    options = [*train_and_validate_on(file), *SMALL, "--tokenizer_name_or_path", str(tmp_path / "tokenizer")]
+    options += ["--max_steps", "2", "--output_dir", str(tmp_path / "run"), "--max_length"]
+    enough = len(tokenizer(long, "O")["input_ids"])  # for pieces of one token, without overlap
+    with pytest.raises(ValueError, match=rf"Row 2: question: 'Who was .* in max_length={enough - 1}: raise that"):
+        train_question_answering.main([*options, str(enough - 1)])
+    scores = train_question_answering.main([*options, str(enough)])
+    assert scores["validation"].keys() == {"exact_match", "f1"}
 
 
 def test_a_text_for_a_list_of_classes_is_refused_before_anything_is_written(tmp_path):

@@ -14,6 +14,7 @@ from vanilla_transformer.training.batching import (
     row_lengths,
 )
 from vanilla_transformer.training.collating import ArrowRows, PairCollator
+from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
 
 
 def lengths() -> np.ndarray:
@@ -160,6 +161,8 @@ def test_lengths_are_those_of_the_rows_in_the_order_of_the_dataset():
     assert row_lengths(pairs.with_format("torch")).tolist() == [[4, 0], [1, 2], [3, 1]]
     classes = Dataset.from_dict({"input_ids": rows, "labels": [0, 1, 0, 1]})
     assert row_lengths(classes).tolist() == [[3], [1], [0], [4]]
+    several = Dataset.from_dict({"input_ids": rows, "labels": [[0.0, 1.0, 1.0, 0.0, 1.0]] * 4})
+    assert row_lengths(several).tolist() == [[3], [1], [0], [4]]
 
 
 def test_a_stream_comes_in_batches_of_similar_length_within_the_budget_again_and_again():
@@ -197,6 +200,12 @@ def test_a_streamed_row_longer_than_the_budget_is_refused():
         next(iter(TokenBudgetStream(rows, 2)))
 
 
+def test_in_a_stream_several_classes_or_outputs_are_no_tokens():
+    rows = Dataset.from_dict({"input_ids": [[1, 2]] * 6, "labels": [[0.0, 1.0, 1.0, 0.0, 1.0]] * 6})
+    batches = iter(TokenBudgetStream(rows.to_iterable_dataset(), 4))
+    assert [len(next(batches)) for _ in range(3)] == [2, 2, 2]
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_batch_made_of_a_table_is_that_made_of_its_rows(side):
     tokenizer = train_tokenizer(["a b c"] * 3, vocab_size=300)
@@ -209,6 +218,28 @@ def test_a_batch_made_of_a_table_is_that_made_of_its_rows(side):
     assert by_table.keys() == by_row.keys()
     for name, values in by_row.items():
         assert by_table[name].dtype == values.dtype and torch.equal(by_table[name], values), name
+
+
+@pytest.mark.parametrize("given", ["a mask in the rows", "an option of padding", "nothing"])
+def test_a_run_filled_with_tokens_keeps_what_its_collator_and_its_rows_say(given, tmp_path):
+    model, tokenizer = encoder_decoder(), train_tokenizer(["a b c"] * 3, vocab_size=300)
+    columns = {"input_ids": [[5, 6, 7], [8, 9], [9, 10]], "labels": [[5], [6, 7, 8], [9]]}
+    if given == "a mask in the rows":
+        columns["attention_mask"] = [[1, 1, 0], [0, 1], [1, 1]]
+    collator = PairCollator(tokenizer, model, pad_to_multiple_of=8 if given == "an option of padding" else None)
+    trainer = RecipeSeq2SeqTrainer(
+        model=model,
+        args=RecipeArguments(output_dir=str(tmp_path), tokens_per_batch=100, use_cpu=True),
+        train_dataset=Dataset.from_dict(columns),
+        data_collator=collator,
+    )
+    loader = trainer.get_train_dataloader()
+    (numbers,) = loader.batch_sampler
+    expected = collator([trainer.train_dataset[i] for i in numbers])
+    (batch,) = loader
+    assert batch.keys() == expected.keys()
+    for name, values in expected.items():
+        assert torch.equal(batch[name], values), name
 
 
 def test_documents_are_packed_into_full_blocks():

@@ -52,6 +52,27 @@ def test_a_run_that_goes_on_has_the_rates_and_weights_of_one_that_was_not_broken
         assert weight.equal(resumed.model.state_dict()[name]), name
 
 
+def test_a_run_that_was_broken_off_leaves_no_other_rate(tmp_path):
+    trainer = tiny_trainer(tmp_path, dropout=0.3, initial_dropout=0.1, max_steps=5, save_strategy="no")
+    rates = Rates()
+    trainer.add_callback(rates)
+    whole_step = trainer.training_step
+
+    def interrupt(*args, **kwargs):
+        if trainer.state.global_step == 2:
+            raise KeyboardInterrupt
+        return whole_step(*args, **kwargs)
+
+    trainer.training_step = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.training_step = whole_step
+    rates.seen.clear()
+    trainer.train()
+    assert [step[0] for step in rates.seen] == pytest.approx([0.1, 0.15, 0.2, 0.25, 0.3])
+    assert trainer.model.model.encoder.dropout.p == 0.3
+
+
 def test_another_initial_dropout_is_another_run(tmp_path):
     trained(tmp_path, max_steps=2)
     with pytest.raises(ValueError, match=r"initial_dropout is 0\.2, and was 0\.1"):

@@ -22,7 +22,7 @@ from tiny_training import tiny_trainer
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.tasks import TAGGING
 from vanilla_transformer.training.averaging import average_checkpoints, load_average
-from vanilla_transformer.training.checkpoints import complete_checkpoints, was_interrupted
+from vanilla_transformer.training.checkpoints import RUN_FILE, complete_checkpoints, was_interrupted
 from vanilla_transformer.training.folder_lock import sole_run
 from vanilla_transformer.training.recipe import RecipeArguments
 from vanilla_transformer.training.run import run, train
@@ -211,6 +211,37 @@ def test_other_options_than_the_checkpoints_are_refused_by_name(options, message
     trained(tmp_path, max_steps=6, logging_steps=2)  # what does not change the weights so far may change
 
 
+@pytest.mark.parametrize(
+    ("without", "added", "on", "off"),
+    [
+        ({}, {"word_dropout": 0.3}, "word_dropout is 0.3", "0.0"),
+        ({}, {"initial_dropout": 0.0}, "initial_dropout is 0.0", "None"),
+        ({}, {"tokens_per_batch": 64}, "tokens_per_batch is 64", "0"),
+        ({"tokens_per_batch": 64}, {"mixed_lengths": True}, "mixed_lengths is True", "False"),
+        ({"muon": True}, {"embedding_decay": 0.1}, "embedding_decay is 0.1", "0.0"),
+    ],
+)
+def test_an_option_that_is_added_or_left_out_is_refused_by_name(without, added, on, off, tmp_path):
+    name, value = on.split(" is ")
+    trained(tmp_path / "without", max_steps=3, **without)
+    run_file = tmp_path / "without" / "checkpoint-3" / RUN_FILE
+    facts = json.loads(run_file.read_text())
+    for written in (facts, {fact: facts[fact] for fact in facts if fact != name}):  # as earlier versions wrote it
+        run_file.write_text(json.dumps(written))
+        with pytest.raises(ValueError, match=f"another run: {on}, and was {off}. Resume with"):
+            trained(tmp_path / "without", max_steps=6, **without, **added)
+    trained(tmp_path / "without", max_steps=6, **without)
+    trained(tmp_path / "with", max_steps=3, **without, **added)
+    with pytest.raises(ValueError, match=f"another run: {name} is {off}, and was {value}. Resume with"):
+        trained(tmp_path / "with", max_steps=6, **without)
+
+
+def test_nothing_is_assumed_of_a_checkpoint_of_another_program(tmp_path):
+    trained(tmp_path, max_steps=3, word_dropout=0.3)
+    (tmp_path / "checkpoint-3" / RUN_FILE).unlink()
+    trained(tmp_path, max_steps=6, word_dropout=0.3)
+
+
 def test_other_data_and_architecture_are_refused_by_name(tmp_path):
     trained(tmp_path, max_steps=3)
     trainer = tiny_trainer(tmp_path, max_steps=6)
@@ -245,6 +276,15 @@ def test_a_script_refuses_the_checkpoint_of_another_tokenizer(tmp_path):
         ValueError, match=r"the tokenizer is another one, in which \d+ of 300 tokens have another id or"
     ):
         train_tagger.main(tagger(tmp_path, "run", "--max_steps", "8", rows=range(500, 550)))
+
+
+def test_a_run_goes_on_where_the_locale_is_not_utf8(tmp_path):
+    train_tagger.main(tagger(tmp_path, "run", "--max_steps", "4"))
+    command = [sys.executable, str(ROOT / "scripts/train_tagger.py"), *tagger(tmp_path, "run", "--max_steps", "8")]
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = subprocess.run(command, env=os.environ | locale, capture_output=True, text=True, timeout=200)
+    assert result.returncode == 0, result.stderr
+    assert names(complete_checkpoints(tmp_path / "run")) == ["checkpoint-4", "checkpoint-8"]
 
 
 # --- What is saved, and when

@@ -1,17 +1,28 @@
 """Each head has its task; options and names that the scripts and a user's own share."""
 
+import math
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
+from datasets import Dataset
+from torch.nn import functional
 
 import vanilla_transformer
 from family import encoder_only
 from fresh_process import run_fresh
-from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerEncoderModel
+from saved_models import with_tokenizer, write
+from small_data import write_json_lines
+from vanilla_transformer import (
+    VanillaTransformerEncoderConfig,
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForMaskedLM,
+)
 from vanilla_transformer.commands import evaluate
 from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.tokenizer import TEMPLATES
-from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.tasks import MASKED_LANGUAGE_MODELING, TASKS
+from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModelArguments, ReproducibleMasking
 from vanilla_transformer.training.options import model_options
 from vanilla_transformer.training.run import parse
 
@@ -66,3 +77,29 @@ except ImportError as error:
     before, error = run_fresh(code, tmp_path, installed=True)
     assert before == []
     assert error == "cannot import name 'Recipe' from 'vanilla_transformer.training'"
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_masked_models_loss_is_the_mean_over_masked_tokens_however_they_lie_in_batches(batch_size, tmp_path):
+    texts = [{"text": text} for text in ("three miles", "one", "two", "three miles is a long way to go on foot")]
+    model, tokenizer = with_tokenizer(partial(encoder_only, VanillaTransformerForMaskedLM), "encoder")
+    folder, file = write(tmp_path / "model", model, tokenizer), write_json_lines(tmp_path / "rows.jsonl", texts)
+    total = number = 0
+    collate = ReproducibleMasking(tokenizer, mlm_probability=0.15)
+    rows = [{"input_ids": tokenizer(row["text"])["input_ids"]} for row in texts]
+    for start in range(0, len(rows), batch_size):
+        batch = collate(rows[start : start + batch_size])
+        masked = batch.pop("labels")
+        logits = model.eval()(**batch).logits
+        total += functional.cross_entropy(logits.flatten(0, 1), masked.flatten(), reduction="sum").item()
+        number += (masked != -100).sum().item()
+    options = ["--per_device_eval_batch_size", str(batch_size), "--use_cpu", "true"]
+    scores = evaluate.main(["--model", folder, "--test_file", file, *options])["test"]
+    assert scores == pytest.approx({"loss": total / number, "perplexity": math.exp(total / number)}, rel=1e-3)
+
+    arguments = MaskedLanguageModelArguments(
+        str(tmp_path / "run"), per_device_eval_batch_size=batch_size, use_cpu=True
+    )
+    splits = {"validation": Dataset.from_list(texts)}
+    measured = MASKED_LANGUAGE_MODELING.make_trainer(model, tokenizer, arguments, splits).evaluate()
+    assert measured["eval_loss"] == pytest.approx(scores["loss"])  # what the best checkpoint is chosen by

@@ -1,6 +1,8 @@
 """Extractive question answering: a span of a text that answers a question."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from reprlib import repr as short
 from typing import cast
 
 from datasets import Dataset
@@ -21,25 +23,36 @@ class QuestionAnsweringArguments(RecipeArguments):
     max_answer_length: int = field(default=30, metadata={"help": "Maximum length of an answer, in tokens."})
 
 
-def read_pieces(rows: dict, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments) -> dict[str, list]:
-    """Question and piece of text for each piece: its row, its tokens, and the characters each token stands for.
+def read_pieces(
+    number: int, question: str, context: str, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments
+) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+    """Yield question and piece of text for each piece of a row: its tokens, and the characters each stands for.
 
-    `offsets` is (-1, -1) for tokens outside the text.
+    These are (-1, -1) for tokens outside the text. Pieces overlap by half of the room for it at most.
+
+    Raises:
+        ValueError: the question leaves no room for the text.
     """
+    length = len(tokenizer(question, add_special_tokens=False, verbose=False)["input_ids"])
+    needed = length + tokenizer.num_special_tokens_to_add(pair=True)
+    room = args.max_length - needed
+    if room < 1:
+        raise ValueError(
+            f"Row {number + 1}: question: {short(question)} has {length} tokens, which leaves no room for the context "
+            f"in max_length={args.max_length}: raise that above {needed}, or leave out or cut such questions."
+        )
     encoded = tokenizer(
-        rows["question"],
-        rows["context"],
+        question,
+        context,
         truncation="only_second",
         max_length=args.max_length,
-        stride=args.stride,
+        stride=min(args.stride, room // 2),
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
     )
-    offsets = [
-        [span if part == 1 else (-1, -1) for span, part in zip(spans, encoded.sequence_ids(i), strict=True)]
-        for i, spans in enumerate(encoded["offset_mapping"])
-    ]
-    return {"row": encoded["overflow_to_sample_mapping"], "input_ids": encoded["input_ids"], "offsets": offsets}
+    for i, (input_ids, spans) in enumerate(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)):
+        parts = encoded.sequence_ids(i)
+        yield input_ids, [span if part == 1 else (-1, -1) for span, part in zip(spans, parts, strict=True)]
 
 
 def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
@@ -51,19 +64,27 @@ def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tu
 
 
 def encode(train: Dataset, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments) -> Dataset:
-    """Columns input_ids, start_positions and end_positions in the place of the data's, a row for each piece."""
+    """Columns input_ids, start_positions and end_positions in the place of the data's, a row for each piece.
 
-    def encode_rows(rows: dict[str, list]) -> dict[str, list]:
-        pieces = read_pieces(rows, tokenizer, args)
-        positions = []
-        for row, offsets in zip(pieces["row"], pieces["offsets"], strict=True):
-            answers = rows["answers"][row]
+    Raises:
+        ValueError: a question leaves no room for its text.
+    """
+
+    def encode_rows(rows: dict[str, list], numbers: list[int]) -> dict[str, list]:
+        encoded: dict[str, list] = {"input_ids": [], "start_positions": [], "end_positions": []}
+        columns = (rows[name] for name in ("question", "context", "answers"))
+        for number, question, context, answers in zip(numbers, *columns, strict=True):
             start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
-            positions.append(answer_positions(offsets, start, start + len(text)) if text else (0, 0))
-        starts, ends = zip(*positions, strict=True)
-        return {"input_ids": pieces["input_ids"], "start_positions": list(starts), "end_positions": list(ends)}
+            for input_ids, offsets in read_pieces(number, question, context, tokenizer, args):
+                first, last = answer_positions(offsets, start, start + len(text)) if text else (0, 0)
+                encoded["input_ids"].append(input_ids)
+                encoded["start_positions"].append(first)
+                encoded["end_positions"].append(last)
+        return encoded
 
-    return train.map(encode_rows, batched=True, remove_columns=train.column_names, desc="tokenizing")
+    return train.map(
+        encode_rows, batched=True, with_indices=True, remove_columns=train.column_names, desc="tokenizing"
+    )
 
 
 def answer_all(rows: Dataset, reader: QuestionAnsweringPipeline) -> list[str]:

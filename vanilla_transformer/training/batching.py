@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, IterableDataset, LargeList, List
+from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import IterableDataset as TorchIterableDataset
 
@@ -186,7 +188,7 @@ class TokenBudgetStream(TorchIterableDataset):
     What fills no batch stays for the next buffer. After its last row, the stream begins again.
 
     Args:
-        rows: with sequences `input_ids`, and `labels` or not.
+        rows: with sequences `input_ids`, and `labels` or not; labels that are real numbers are no tokens.
         tokens_per_batch, mixed_lengths: see `TokenBudgetSampler`.
 
     Raises:
@@ -220,7 +222,7 @@ class TokenBudgetStream(TorchIterableDataset):
 
     def batches(self, rows: list[dict], random: np.random.Generator) -> list[list[dict]]:
         """All rows in batches, from the shortest rows to the longest, or of mixed lengths."""
-        lengths = np.array([[len(row[name]) for name in SIDES if isinstance(row.get(name), list)] for row in rows])
+        lengths = np.array([[len(row[name]) for name in SIDES if holds_tokens(row.get(name))] for row in rows])
         longest = lengths.max(axis=1)
         if longest.max() > self.tokens_per_batch:
             raise ValueError(
@@ -236,9 +238,15 @@ class TokenBudgetStream(TorchIterableDataset):
         return [[rows[i] for i in batch] for batch in np.split(order, ends[:-1]) if len(batch)]
 
 
+def holds_tokens(values: Any) -> bool:
+    """Whether they are a sequence of tokens, not the real numbers that stand for several classes or outputs."""
+    return isinstance(values, list) and (not values or type(values[0]) is int)
+
+
 def row_lengths(dataset: Dataset) -> np.ndarray:
-    """Tokens of each row: (rows, 1) of input_ids, or (rows, 2) where labels are sequences as well."""
-    names = [name for name in SIDES if isinstance(dataset.features.get(name), (List, LargeList))]
+    """Tokens of each row: (rows, 1) of input_ids, or (rows, 2) where labels are sequences of tokens as well."""
+    types = {field.name: getattr(field.type, "value_type", pa.null()) for field in dataset.features.arrow_schema}
+    names = [name for name in SIDES if name in types and pa.types.is_integer(types[name])]  # lists of integers
     tables = dataset.select_columns(names).with_format("arrow").iter(batch_size=10_000)
     return np.concatenate(
         [np.stack([pc.list_value_length(table[name]) for name in names], axis=1) for table in tables]

@@ -26,7 +26,7 @@ TRAINING_STATE = {
 def read_run_file(folder: Path) -> dict[str, Any]:
     """What `RUN_FILE` of a checkpoint says; nothing where another program has written it."""
     file = Path(folder) / RUN_FILE
-    return json.loads(file.read_text()) if file.is_file() else {}
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def was_interrupted(folder: Path) -> bool:
@@ -38,7 +38,8 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a checkpoint, one or sharded."""
     index = folder / SAFE_WEIGHTS_INDEX_NAME
     if index.is_file():
-        return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return [folder / name for name in sorted(set(weight_map.values()))]
     return [folder / SAFE_WEIGHTS_NAME]
 
 
@@ -51,7 +52,7 @@ def is_complete(folder: Path) -> bool:
         return False
     try:
         for name in (TRAINER_STATE, CONFIG_NAME):
-            json.loads((folder / name).read_text())
+            json.loads((folder / name).read_text(encoding="utf-8"))
         read_run_file(folder)
         for file in weight_files(folder):
             with safe_open(file, framework="pt") as weights:

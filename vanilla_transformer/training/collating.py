@@ -45,6 +45,10 @@ def padded(column: pa.ChunkedArray, padding: int, left: bool = False) -> tuple[T
 class PairCollator(DataCollatorForSeq2Seq):
     """The library's collator of translations, which takes tables as well."""
 
+    def takes_tables_of(self, columns: Sequence[str]) -> bool:
+        """Whether `collate_table` knows all that it is to do: there is no other column, and no option of padding."""
+        return set(columns) == {"input_ids", "labels"} and self == PairCollator(self.tokenizer, self.model)
+
     def collate_table(self, table: pa.Table) -> dict[str, Any]:
         """The same batch as of the table's rows one by one."""
         left = self.tokenizer.padding_side == "left"

@@ -16,10 +16,12 @@ class GrowingDropout(TrainerCallback):
     """
 
     def __init__(self, first: float):
-        self.first = first
+        self.first = self.last = first
+        self.dropouts: list[nn.Dropout] = []
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         """Find the dropouts that have the rate of the config."""
+        self.end()  # what a run that was broken off has left
         model: PreTrainedModel = kwargs["model"]
         self.last = getattr(model.config, "dropout", 0.0)  # models of others may have no such field
         dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
@@ -37,7 +39,12 @@ class GrowingDropout(TrainerCallback):
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         """Leave the model with its own rate, also where training was stopped early."""
+        self.end()
+
+    def end(self) -> None:
+        """Give the dropouts that were found their own rate, and let go of them."""
         self.set_rate(self.last)
+        self.dropouts = []
 
     def set_rate(self, rate: float) -> None:
         """That of all of them."""

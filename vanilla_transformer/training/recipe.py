@@ -56,7 +56,7 @@ from vanilla_transformer.training.growing_dropout import GrowingDropout
 from vanilla_transformer.training.late_numbers import LateNumbers
 from vanilla_transformer.training.muon import muon_with_adam
 from vanilla_transformer.training.precision import multiplies_bfloat16
-from vanilla_transformer.training.same_run import check_same_run, digest
+from vanilla_transformer.training.same_run import OFF, check_same_run, digest
 from vanilla_transformer.training.schedule import PaperSchedule
 from vanilla_transformer.training.sigterm import SaveOnSigterm
 from vanilla_transformer.training.word_dropout import WordDropout
@@ -364,11 +364,8 @@ class PaperRecipe(Mixin):
     def run_facts(self) -> dict[str, Any]:
         """What has to be the same in a run that is resumed, beside model and tokenizer."""
         args = self.args
-        if args.tokens_per_batch:
-            names = "tokens_per_batch", "tokens_per_batch_of", "mixed_lengths"
-            batch = {name: getattr(args, name) for name in names}
-        else:
-            batch = {"per_device_train_batch_size": args.per_device_train_batch_size}
+        name = "tokens_per_batch_of" if args.tokens_per_batch else "per_device_train_batch_size"
+        batch = {name: getattr(args, name)}
         if not args.tokens_per_batch or args.tokens_per_batch_of == "device":
             batch["gradient_accumulation_steps x processes"] = args.gradient_accumulation_steps * args.world_size
         return {
@@ -378,9 +375,7 @@ class PaperRecipe(Mixin):
             "data_seed": args.data_seed,
             "muon": args.muon,
             **({"muon_momentum": args.muon_momentum} if args.muon else {}),
-            **({"embedding_decay": args.embedding_decay} if args.embedding_decay else {}),
-            **({} if args.initial_dropout is None else {"initial_dropout": args.initial_dropout}),
-            **({"word_dropout": args.word_dropout} if args.word_dropout else {}),
+            **{name: getattr(args, name) for name in OFF},
             **batch,
         }
 
@@ -400,7 +395,7 @@ class PaperRecipe(Mixin):
                 raise ValueError(f"output_dir={run} holds no complete checkpoint to resume from.")
             self.check_checkpoint(checkpoint)
             if self.is_world_process_zero():
-                best = json.loads((checkpoint / TRAINER_STATE).read_text()).get("best_global_step")
+                best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8")).get("best_global_step")
                 clear(run, self.args.save_total_limit, str(run / f"checkpoint-{best}"))
             self.accelerator.wait_for_everyone()
             resume_from_checkpoint = str(checkpoint)
@@ -465,7 +460,7 @@ class PaperRecipe(Mixin):
         interrupted = any(isinstance(callback, SaveOnSigterm) and callback.interrupting for callback in callbacks)
         facts = self.run_facts | {"interrupted": interrupted, "processes": self.args.world_size}
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / RUN_FILE).write_text(json.dumps(facts, indent=2) + "\n")
+        (folder / RUN_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         # What a termination has saved is obsolete now: a run that was not interrupted has nothing of the kind.
         kept = (folder, Path(self.state.best_model_checkpoint or folder))
         obsolete = [other for other in checkpoint_folders(run) if other not in kept and was_interrupted(other)]
@@ -578,7 +573,7 @@ class PaperRecipe(Mixin):
             mixed_lengths=args.mixed_lengths,
         )
         rows, collate = self._remove_unused_columns(self.train_dataset, description="training"), self.data_collator
-        if isinstance(collate, PairCollator):
+        if isinstance(collate, PairCollator) and collate.takes_tables_of(rows.column_names):
             rows, collate = ArrowRows(rows), collate.collate_table
         return TokenBudgetLoader(rows, batch_sampler=sampler, collate_fn=collate, **options)
 

@@ -38,9 +38,20 @@ NOT_COMPARED = {
 }  # fmt: skip
 
 
+# Options that are off unless they are given, with what they are then. Run files of earlier versions may leave one out,
+# which says that it was off.
+OFF = {
+    "tokens_per_batch": 0,
+    "mixed_lengths": False,
+    "embedding_decay": 0.0,
+    "initial_dropout": None,
+    "word_dropout": 0.0,
+}
+
+
 def config_differences(folder: Path, config: PreTrainedConfig) -> list[str]:
     """What a checkpoint's config says otherwise, but for fields without a say in what is computed."""
-    saved = json.loads((folder / CONFIG_NAME).read_text())
+    saved = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
     if saved.get("model_type") != config.model_type:
         return [f"model_type is {config.model_type}, and was {saved.get('model_type')}"]
     # Through JSON, which knows neither tuples nor numbers as keys.
@@ -54,7 +65,8 @@ def tokenizer_differences(folder: Path, tokenizer: PreTrainedTokenizerBase | Non
     file = folder / "tokenizer.json"
     if tokenizer is None or not file.is_file() or getattr(tokenizer, "backend_tokenizer", None) is None:
         return []
-    then, now = json.loads(file.read_text()), json.loads(tokenizer.backend_tokenizer.to_str())
+    texts = file.read_text(encoding="utf-8"), tokenizer.backend_tokenizer.to_str()
+    then, now = map(json.loads, texts)
     for state in (then, now):  # how texts are cut and filled up is set anew at each call
         state["truncation"] = state["padding"] = None
     if then == now:
@@ -73,7 +85,8 @@ def check_same_run(folder: Path, facts: dict[str, Any], config: PreTrainedConfig
     Raises:
         ValueError: names all that differs.
     """
-    then = read_run_file(folder)
+    written = read_run_file(folder)
+    then = OFF | written if written else {}  # of another program's checkpoint nothing is known
     differences = config_differences(folder, config) + tokenizer_differences(folder, tokenizer)
     differences += [
         f"{name} is {value}, and was {then[name]}" for name, value in facts.items() if then.get(name, value) != value

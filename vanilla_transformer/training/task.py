@@ -33,7 +33,8 @@ class Task:
         collator: (tokenizer, model, arguments) -> the function that makes a batch of such rows.
         evaluate: (trainer, rows) -> scores by name, and notes; the rows have the data's columns.
         in_one_process: `evaluate` knows nothing of other processes, so only the main one runs it.
-        metrics: (config, prediction) -> scores by name, beside the loss, wherever the Trainer evaluates.
+        metrics: (config, prediction) -> scores by name, beside the loss, wherever the Trainer evaluates; one that is
+            called "loss" takes its place.
         config_fields: (options, arguments, rows) -> config fields that the training data or other options decide.
         prepare: (model, arguments) -> nothing; sets what the model has beside its config before it is trained.
         saved_options: (config) -> options that a saved model decides where it is scored, unless they are given.
