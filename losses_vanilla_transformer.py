@@ -256,7 +256,12 @@ def check_mask(
         rows, mask_heads, queries, keys = mask.shape
         right_keys = keys == key_length or (cache_has_room and keys >= query_length)
         if rows in (1, batch) and mask_heads in (1, heads) and queries == query_length and right_keys:
-            return
+            if mask.dtype == torch.bool or mask.is_floating_point():
+                return
+            raise ValueError(
+                f"{name} of shape {tuple(mask.shape)} is {mask.dtype}; a whole mask is True where a query may attend, "
+                "or what is added to its scores: 0 there, and very negative elsewhere."
+            )
     raise ValueError(
         f"{name} has shape {tuple(mask.shape)}; it must be (batch, length) = {(batch, key_length)} or "
         f"(batch, 1 or heads, query_length, key_length) = {(batch, 1, query_length, key_length)}."

@@ -134,14 +134,17 @@ def eager_attention_forward(
 
     Args:
         query: (batch, heads, query_length, d_k); key: (batch, heads, key_length, d_k); value: (..., key_length, d_v).
-        attention_mask: (batch, 1, query_length, key_length); 0 where a query may attend, very negative where not.
+        attention_mask: (batch, 1, query_length, key_length); 0 where a query may attend, very negative where not; or
+            True and False.
         scaling: 1 / sqrt(d_k).
 
     Returns:
         The weighted values (batch, query_length, heads, d_v), the weights (batch, heads, query_length, key_length).
     """
     scores = query @ key.transpose(-2, -1) * scaling  # (batch, heads, query_length, key_length)
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
     weights = F.dropout(weights, p=dropout, training=module.training)
@@ -631,11 +634,13 @@ class CausalStack(TransformerStack):
         make_mask = create_causal_mask if self.config.sliding_window is None else create_sliding_window_causal_mask
         mask = None
         if not self.sees_all(inputs_embeds, attention_mask, past_key_values):
+            # An empty cache that grows needs the mask of none, and only without one the library looks at positions.
+            grows = past_key_values is not None and not past_key_values.is_compileable
             mask = make_mask(
                 config=self.config,
                 inputs_embeds=inputs_embeds,
                 attention_mask=attention_mask,
-                past_key_values=past_key_values,
+                past_key_values=None if grows and past_length == 0 else past_key_values,
                 position_ids=position_ids,  # where they restart, several sequences are packed into one row
             )
         if position_ids is None:

@@ -29,6 +29,22 @@ def test_every_cache_gives_the_same_text_as_none(make, way, window):
     assert generate(model, ids, cache_implementation="static", **WAYS[way]) == expected
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("make", MAKERS)
+def test_sequences_packed_into_one_row_are_apart_with_a_cache_as_without(make, window, use_cache):
+    model, ids, positions = make(sliding_window=window), tokens(1, 6), torch.tensor([[0, 1, 2, 0, 1, 2]])
+    options = {"use_cache": use_cache}
+    if model.config.is_encoder_decoder:
+        source = tokens(1, 4)
+        run = lambda part, **more: model(source, decoder_input_ids=part, **options, **more).logits  # noqa: E731
+        packed = run(ids, decoder_position_ids=positions)
+    else:
+        run = lambda part, **more: model(part, **options, **more).logits  # noqa: E731
+        packed = run(ids, position_ids=positions)
+    torch.testing.assert_close(packed, torch.cat([run(ids[:, :3]), run(ids[:, 3:])], dim=1))
+
+
 @pytest.mark.parametrize("make", MAKERS)
 def test_prompt_lookup_and_assistance_do_not_change_greedy_text(make):
     model, ids = make(), tokens(1, 6)
