@@ -31,11 +31,12 @@ PREPROCESS_OPTIONS = ("max_seq_len", "doc_stride")
 POSTPROCESS_OPTIONS = ("top_k", "max_answer_len", "handle_impossible_answer")
 
 
-def longest_output(config: PreTrainedConfig, input_length: int, extra_tokens: int = EXTRA_TOKENS) -> int:
+def longest_output(config: PreTrainedConfig | None, input_length: int, extra_tokens: int = EXTRA_TOKENS) -> int:
     """The most tokens of an output, its start among them: so many more than the input has, if there are positions."""
     limit = input_length + extra_tokens
-    is_learned = getattr(config, "position_embedding", None) == "learned"
-    return min(limit, config.max_position_embeddings) if is_learned else limit
+    if config is None or getattr(config, "position_embedding", None) != "learned":
+        return limit
+    return min(limit, config.max_position_embeddings)
 
 
 class TranslationPipeline(Pipeline):
@@ -78,6 +79,11 @@ class TranslationPipeline(Pipeline):
         """A record for each of the generated sequences, `output_ids` (1, num_return_sequences, length)."""
         texts = self.tokenizer.batch_decode(outputs["output_ids"][0], skip_special_tokens=True)
         return [{TEXT_KEYS.get(self.task, "translation_text"): text} for text in texts]
+
+
+def question_inputs(config: PreTrainedConfig) -> list[str]:
+    """What a reader takes of an encoded question and context; their types tell them apart, where a model has any."""
+    return ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size else [])]
 
 
 class QuestionAnsweringPipeline(ChunkPipeline):
@@ -141,8 +147,9 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     ) -> Iterator[dict[str, Any]]:
         """Yield the windows of one context.
 
-        Each has `input_ids` and `attention_mask` (1, length), and `offsets` (1, length, 2): the characters of the
-        context that a token stands for; 0 and 0 for a token of the question, a special one and padding.
+        Each has `input_ids` and `attention_mask` (1, length), `token_type_ids` where the model and its tokenizer have
+        types, and `offsets` (1, length, 2): the characters of the context that a token stands for; 0 and 0 for a token
+        of the question, a special one and padding.
         """
         question, context = (inputs.get(name) for name in ("question", "context"))
         for name, text in (("question", question), ("context", context)):
@@ -166,18 +173,19 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             return_offsets_mapping=True,
         )
         count = len(windows["input_ids"])
+        names = [name for name in question_inputs(self.model.config) if name in windows]
         for i in range(count):
             parts = zip(windows["offset_mapping"][i], windows.sequence_ids(i), strict=True)
             yield {
-                "input_ids": torch.tensor([windows["input_ids"][i]]),
-                "attention_mask": torch.tensor([windows["attention_mask"][i]]),
+                **{name: torch.tensor([windows[name][i]]) for name in names},
                 "offsets": torch.tensor([[characters if part == 1 else (0, 0) for characters, part in parts]]),
                 "context": context,
                 "is_last": i == count - 1,
             }
 
     def _forward(self, window: dict[str, Any]) -> dict[str, Any]:
-        output = self.model(input_ids=window.pop("input_ids"), attention_mask=window["attention_mask"])
+        ids, types = window.pop("input_ids"), window.pop("token_type_ids", None)
+        output = self.model(input_ids=ids, attention_mask=window["attention_mask"], token_type_ids=types)
         return {"start_logits": output.start_logits, "end_logits": output.end_logits, **window}
 
     def postprocess(

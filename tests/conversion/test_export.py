@@ -218,6 +218,17 @@ def test_each_encoder_gives_the_same_in_onnx_at_any_size(head, tmp_path):
             torch.testing.assert_close(found[real], expected[name][real], atol=1e-4, rtol=1e-4)
 
 
+def test_types_of_tokens_are_an_input_in_onnx(tmp_path):
+    model = random_weights(encoder_only(VanillaTransformerForQuestionAnswering, type_vocab_size=2))
+    export_onnx(model, tmp_path / "onnx")
+    ids, mask = right_padded([9, 6])
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": (torch.arange(9) > 4).long().expand(2, 9)}
+    with torch.no_grad():
+        expected = model(**inputs)
+    for name, found in zip(expected, run(session_of(tmp_path / "onnx", "model"), **inputs), strict=True):
+        torch.testing.assert_close(found[mask.bool()], expected[name][mask.bool()], atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("variant", ["paper", "pre-norm", "learned"])
 def test_a_language_model_continues_the_same_in_onnx_step_by_step(variant, tmp_path):
     model, tokenizer = save(tmp_path, "causal", **VARIANTS[variant])

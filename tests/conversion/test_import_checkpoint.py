@@ -8,6 +8,7 @@ import json
 import pytest
 import sentencepiece
 import torch
+from datasets import Dataset
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -20,6 +21,7 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    BertTokenizerFast,
     DistilBertConfig,
     DistilBertForMaskedLM,
     DistilBertForTokenClassification,
@@ -40,12 +42,16 @@ from transformers import (
 )
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
+from pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from saved_models import with_tokenizer, write
 from vanilla_transformer.commands import import_checkpoint
 from vanilla_transformer.conversion.from_others import convert
 from vanilla_transformer.conversion.mapping import CannotRepresent
 from vanilla_transformer.conversion.to_others import to_gpt2, to_marian
 from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.inside.readings import read_question
+from vanilla_transformer.loading import load_model
+from vanilla_transformer.tasks.question_answering import QUESTION_ANSWERING, QuestionAnsweringArguments
 
 
 SEQ2SEQ = {
@@ -336,3 +342,28 @@ def test_knobs_that_cannot_work_are_refused():
     ):
         with pytest.raises(Exception, match=reason):
             make()
+
+
+@torch.no_grad()
+def test_a_reader_of_bert_tells_question_and_text_apart_by_their_types_everywhere(tmp_path):
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] who where is the cat dog house in tom mary sits ? .".split()
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = BertTokenizerFast.from_pretrained(tmp_path)
+    theirs = random_weights(BertForQuestionAnswering(BertConfig(**BERT | {"num_labels": 2, "vocab_size": len(words)})))
+    write(tmp_path / "bert", theirs, tokenizer)
+    import_checkpoint.main(["--source", str(tmp_path / "bert"), "--output", str(tmp_path / "ours")])
+    ours, fast = load_model(tmp_path / "ours"), AutoTokenizer.from_pretrained(tmp_path / "ours")
+
+    question, context = "where is the cat ?", "tom sits in the house . mary is in the dog house . the cat sits ."
+    both = tokenizer(question, context, return_tensors="pt")
+    assert both["token_type_ids"].any()
+    expected = theirs(**both)
+    pipe = QuestionAnsweringPipeline(model=ours, tokenizer=fast)
+    (window,) = pipe.preprocess({"question": question, "context": context})
+    close(pipe.forward(window)["start_logits"], expected.start_logits)
+    reading = read_question(ours, fast, question, context)
+    close(ours(**reading.inputs).end_logits, expected.end_logits)
+    answers = [{"text": ["tom"], "answer_start": [0]}]
+    rows = Dataset.from_dict({"question": [question], "context": [context], "answers": answers})
+    encoded = QUESTION_ANSWERING.encode(rows, fast, ours.config, QuestionAnsweringArguments(output_dir=str(tmp_path)))
+    assert encoded[0]["token_type_ids"] == both["token_type_ids"][0].tolist()

@@ -326,7 +326,8 @@ def test_a_trained_reader_finds_an_answer_deep_in_a_text_and_says_when_there_is_
         {"question": QUESTION, "context": known, "answers": {"text": ["Zürich"], "answer_start": [answer]}},
         {"question": QUESTION, "context": unknown, "answers": {"text": [], "answer_start": []}},
     ]
-    encoded = encode(Dataset.from_list(rows), tokenizer, Namespace(max_length=70, stride=15))
+    config = VanillaTransformerEncoderConfig()
+    encoded = encode(Dataset.from_list(rows), tokenizer, config, Namespace(max_length=70, stride=15))
     windows = [window["input_ids"][0].tolist() for row in rows for window in pipe.preprocess(row, 70, 15)]
     assert windows == encoded["input_ids"] and len(windows) == 8
     batch = DataCollatorWithPadding(tokenizer)(encoded.to_list())

@@ -94,9 +94,11 @@ class HeadOutputs(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Ids and mask (batch, length) -> what the model gives, in its order; `names` are their names."""
-        output = self.model(input_ids, attention_mask=attention_mask)
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Ids, mask and types (batch, length) -> what the model gives, in its order; `names` are their names."""
+        output = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
         self.names = list(output)
         return tuple(output.values())
 
@@ -155,6 +157,8 @@ def export_onnx(model: PreTrainedModel, folder: Path) -> None:
         write_graph(LanguageModel(model), folder / "model.onnx", source | {"past": past}, free, names, outputs)
     else:
         source["attention_mask"] = torch.ones_like(ids)
+        if model.config.type_vocab_size:
+            source["token_type_ids"] = torch.zeros_like(ids)
         wrapped = HeadOutputs(model)
         wrapped(**source)
         free = {name: dynamic(tensor, 0, 1) for name, tensor in source.items()}

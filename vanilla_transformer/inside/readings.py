@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from pipeline_vanilla_transformer import question_inputs
 from vanilla_transformer.decoding import EXTRA_TOKENS, token_text
 
 
@@ -285,7 +286,7 @@ def read_question(model: Any, tokenizer: PreTrainedTokenizerBase, question: str,
     if not context:
         raise ValueError("A reader answers a question about a text: give the text as `context`.")
     both = tokenizer([question], [context], return_tensors="pt", split_special_tokens=True)
-    batch = {name: both[name].to(model.device) for name in INPUTS}
+    batch = {name: both[name].to(model.device) for name in question_inputs(model.config) if name in both}
     ids = batch["input_ids"][0].tolist()
     inside = torch.tensor([sequence == 1 for sequence in both.sequence_ids(0)], device=model.device)
 

@@ -6,8 +6,9 @@ from reprlib import repr as short
 from typing import cast
 
 from datasets import Dataset
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import BatchEncoding, DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
+from pipeline_vanilla_transformer import question_inputs
 from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerForQuestionAnswering
 from vanilla_transformer.training.metrics import question_answering_scores
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
@@ -25,8 +26,8 @@ class QuestionAnsweringArguments(RecipeArguments):
 
 def read_pieces(
     number: int, question: str, context: str, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments
-) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """Yield question and piece of text for each piece of a row: its tokens, and the characters each stands for.
+) -> Iterator[tuple[BatchEncoding, int, list[tuple[int, int]]]]:
+    """Yield question and piece of text for each piece of a row: where it is encoded, and the characters of each token.
 
     These are (-1, -1) for tokens outside the text. Pieces overlap by half of the room for it at most.
 
@@ -50,9 +51,9 @@ def read_pieces(
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
     )
-    for i, (input_ids, spans) in enumerate(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)):
+    for i, spans in enumerate(encoded["offset_mapping"]):
         parts = encoded.sequence_ids(i)
-        yield input_ids, [span if part == 1 else (-1, -1) for span, part in zip(spans, parts, strict=True)]
+        yield encoded, i, [span if part == 1 else (-1, -1) for span, part in zip(spans, parts, strict=True)]
 
 
 def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
@@ -63,21 +64,29 @@ def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tu
     return inside[0], inside[-1]
 
 
-def encode(train: Dataset, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments) -> Dataset:
+def encode(
+    train: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, args: QuestionAnsweringArguments
+) -> Dataset:
     """Columns input_ids, start_positions and end_positions in the place of the data's, a row for each piece.
+
+    Also token_type_ids, where model and tokenizer have types.
 
     Raises:
         ValueError: a question leaves no room for its text.
     """
 
+    # Masks are made where rows are padded.
+    inputs = [name for name in question_inputs(config) if name in {*tokenizer.model_input_names} - {"attention_mask"}]
+
     def encode_rows(rows: dict[str, list], numbers: list[int]) -> dict[str, list]:
-        encoded: dict[str, list] = {"input_ids": [], "start_positions": [], "end_positions": []}
+        encoded: dict[str, list] = {name: [] for name in (*inputs, "start_positions", "end_positions")}
         columns = (rows[name] for name in ("question", "context", "answers"))
         for number, question, context, answers in zip(numbers, *columns, strict=True):
             start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
-            for input_ids, offsets in read_pieces(number, question, context, tokenizer, args):
+            for pieces, i, offsets in read_pieces(number, question, context, tokenizer, args):
                 first, last = answer_positions(offsets, start, start + len(text)) if text else (0, 0)
-                encoded["input_ids"].append(input_ids)
+                for name in inputs:
+                    encoded[name].append(pieces[name][i])
                 encoded["start_positions"].append(first)
                 encoded["end_positions"].append(last)
         return encoded
@@ -114,7 +123,7 @@ QUESTION_ANSWERING = Task(
     template="encoder",
     pipeline_tag="question-answering",
     arguments_class=QuestionAnsweringArguments,
-    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, args),
+    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, config, args),
     collator=lambda tokenizer, model, args: DataCollatorWithPadding(tokenizer),
     evaluate=evaluate,
     in_one_process=True,
