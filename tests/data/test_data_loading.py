@@ -96,6 +96,35 @@ def test_several_files_are_one_split():
     assert load("translation", train_file=files, **NO_SPLIT)["train"].to_list() == PAIRS
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_files_of_several_formats_are_one_split(streaming):
+    files = [write(f"a.{kind}", PAIRS[:5]) for kind in ("csv", "jsonl", "parquet")]
+    rows = load("translation", train_file=files, streaming=streaming, **NO_SPLIT)["train"]
+    assert list(rows) == PAIRS[:5] * 3
+    write("a.txt", "a line\n")
+    files = [write("b.csv", [{"text": "a text"}] * 2), *["a.txt"] * 2]
+    rows = load("language_modeling", train_file=files, sample_by="line", **NO_SPLIT)["train"]
+    assert [row["text"] for row in rows] == ["a text", "a text", "a line", "a line"]
+
+
+def test_lists_of_large_texts_join_those_of_others():
+    large = Features(tokens=datasets.LargeList(Value("large_string")), tags=List(Value("large_string")))
+    Dataset.from_list(TAGGED, features=large).to_parquet("a.parquet")
+    files = ["a.parquet", write("b.jsonl", TAGGED)]
+    assert load("tagging", train_file=files, **NO_SPLIT)["train"].to_list() == TAGGED * 2
+
+
+@pytest.mark.parametrize(
+    ("task", "last", "labels"), [("regression", "0.5", [1.0, 0.5]), ("classification", "other", ["1", "other"])]
+)
+def test_a_column_may_change_its_type_behind_the_rows_that_are_read_first(task, last, labels):
+    file = write("a.csv", "number,text,label\n" + "7,a,1\n" * 10_000 + f"7,b,{last}\n")
+    train = load(task, train_file=[file], **NO_SPLIT)["train"]
+    assert train["label"][9_999:] == labels
+    columns = ["text=text", "label=number"]
+    assert load("classification", train_file=[file], columns=columns, **NO_SPLIT)["train"]["label"][-1] == 7
+
+
 def test_the_splits_are_those_that_the_user_gives():
     files = {f"{s}_file": [write(f"{s}.jsonl", PAIRS[:n])] for s, n in (("train", 9), ("validation", 4), ("test", 3))}
     splits = load("translation", **files)
@@ -283,6 +312,16 @@ def test_a_stream_is_checked_no_further_than_its_first_rows():
     refused(
         "language_modeling", "early.jsonl, row 1: text: 1 is", train_file=[early], columns=["text=n"], streaming=True
     )
+
+
+def test_a_stream_may_begin_with_rows_that_are_left_out():
+    rows = [{"source": "a", "target": ""}] * 250 + PAIRS
+    options = {"streaming": True, "drop_empty": True, **NO_SPLIT}
+    assert list(load("translation", train_file=[write("a.jsonl", rows)], **options)["train"]) == PAIRS
+    columns = ["source=source", "target=number"]
+    numbers = [{"source": " ", "number": 1}] * 250 + [{"source": "a", "number": 1}] * 2
+    file = write("b.jsonl", numbers)
+    refused("translation", "b.jsonl, row 251: target: 1 is not", train_file=[file], columns=columns, **options)
 
 
 def test_empty_texts_are_refused_or_left_out_and_rows_keep_their_numbers():
@@ -525,6 +564,31 @@ FAULTS = {
         "a.csv has two columns named 'source'",
         {"train_file": [("a.csv", "source,target,source\na,b,c\n")]},
     ),
+    "more fields than columns in the first row": (
+        "classification",
+        "a.csv, row 1: there are 3 fields for 2 columns: put a text with a comma in quotes ",
+        {"train_file": [("a.csv", "text,label\ngood, really,1\nbad,0\n")]},
+    ),
+    "more fields than columns further down": (
+        "classification",
+        "a.csv, row 3: there are 3 fields for 2 columns",
+        {"train_file": [("a.csv", '\ntext,label\n"good, really",1\n\n"two\nlines",0\nbad, really,0\n')]},
+    ),
+    "more fields than columns in a stream": (
+        "translation",
+        "a.csv, row 2: there are 3 fields for 2 columns",
+        {"train_file": [("a.csv", "source,target\na,b\na,b,c\n")], "streaming": True},
+    ),
+    "blank for a number": (
+        "regression",
+        "a.csv, row 3: label: '' is not a number",
+        {"train_file": [("a.csv", "text,label\na,0.5\nb,1\nc,\n")]},
+    ),
+    "numbers in quotes": (
+        "regression",
+        "a.jsonl, row 1: label: '0.5' is not a number",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": "0.5"}, {"text": "b", "label": "1"}])]},
+    ),
     "two bytes a character": (
         "translation",
         'a.en is UTF-16, which Windows calls "Unicode": save it as UTF-8',
@@ -549,6 +613,20 @@ FAULTS = {
         "language_modeling",
         "a.txt: a stream of one document .*--sample_by",
         {"train_file": [("a.txt", "a\nb\n")], "streaming": True},
+    ),
+    "stream of one row": (
+        "translation",
+        "a.jsonl: a stream of one row cannot be mixed or split: leave out --streaming",
+        {"train_file": [("a.jsonl", PAIRS[:1])], "streaming": True},
+    ),
+    "stream of empty rows": (
+        "translation",
+        "a.jsonl has no rows",
+        {
+            "train_file": [("a.jsonl", [{"source": "a", "target": ""}] * 300)],
+            "streaming": True,
+            "drop_empty": True,
+        },
     ),
     "stream for another task": (
         "tagging",

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset, Value
 
-from vanilla_transformer.data.sources import Row, Rows, Source
+from vanilla_transformer.data.sources import CHECKED_ROWS_OF_STREAM, Row, Rows, Source
 
 
 # The column with classes: what a held-out split has there, training has to have too.
@@ -18,7 +18,6 @@ CLASS_COLUMNS = {"classification": "label", "multi_label": "label", "tagging": "
 # Its square, the loss, is far from the largest number of 32 bits.
 LARGEST_NUMBER = 1e18
 BATCH_SIZE = 1000
-CHECKED_ROWS_OF_STREAM = 100
 
 
 def as_list(value: Any) -> list:
@@ -50,6 +49,14 @@ def check_classes(value: Any, row: Row) -> str | None:
     if not isinstance(value, list):
         return f"{short(value)} is not a list of classes; for one class to a text there is classification"
     return next(filter(None, (check_class(label, row) for label in value)), None)
+
+
+def is_numeral(value: Any) -> bool:
+    """Whether it is a text that can be read as a finite number."""
+    try:
+        return isinstance(value, str) and math.isfinite(float(value))
+    except ValueError:
+        return False
 
 
 def check_numbers(value: Any, row: Row) -> str | None:
@@ -128,9 +135,9 @@ def faults(row: Row, task: str) -> Iterator[tuple[str, str]]:
             yield name, fault
 
 
-def each_row(rows: Rows) -> Iterator[Row]:
+def each_row(rows: Rows, batch_size: int = BATCH_SIZE) -> Iterator[Row]:
     """The rows one by one, read in batches."""
-    for batch in rows.iter(BATCH_SIZE):
+    for batch in rows.iter(batch_size):
         for values in zip(*batch.values(), strict=True):
             yield dict(zip(batch, values, strict=True))
 
@@ -161,7 +168,7 @@ def check_texts(source: Source, task: str, drop_empty: bool) -> Source:
 
 
 def check_rows(source: Source, task: str, drop_empty: bool) -> Source:
-    """The source without empty rows, if those are to be dropped. Of a stream, only the first rows are checked.
+    """The source without empty rows, if those are to be dropped. Of a stream, only the first others are checked.
 
     Raises:
         ValueError: there is a fault, and the message names its place; or no row is left.
@@ -169,22 +176,29 @@ def check_rows(source: Source, task: str, drop_empty: bool) -> Source:
     if isinstance(source.rows, Dataset) and is_plain_text(source.rows, task):
         return check_texts(source, task, drop_empty)
     streaming = isinstance(source.rows, IterableDataset)
-    rows = source.rows.take(CHECKED_ROWS_OF_STREAM) if streaming else source.rows
-    kept = []
-    for number, row in enumerate(each_row(rows), start=1):
+    kept: list[int] = []
+    quoted = ""
+    for number, row in enumerate(each_row(source.rows, CHECKED_ROWS_OF_STREAM if streaming else BATCH_SIZE), start=1):
         if drop_empty and not has_text(row, task):
             continue
         for column, fault in faults(row, task):
-            raise ValueError(f"{source.place}, row {number}: {column}: {fault}.")
+            message = f"{source.place}, row {number}: {column}: {fault}."
+            if not is_numeral(row[column]):
+                raise ValueError(message)
+            quoted = quoted or message  # a CSV file has texts for numbers where another row has none: that is to blame
         kept.append(number)
-    if streaming and len(kept) < 2:
-        raise ValueError(
-            f"{source.place}: a stream of one document cannot be mixed or split: choose another --sample_by."
-        )
-    if streaming:
-        return Source(source.place, source.rows.filter(partial(has_text, task=task)) if drop_empty else source.rows)
+        if streaming and len(kept) == CHECKED_ROWS_OF_STREAM:
+            break
+    if quoted:
+        raise ValueError(quoted)
     if not kept:
         raise ValueError(f"{source.place} has no rows.")
+    if streaming and len(kept) == 1:
+        what = "document" if task == "language_modeling" else "row"
+        remedy = "choose another --sample_by" if task == "language_modeling" else "leave out --streaming"
+        raise ValueError(f"{source.place}: a stream of one {what} cannot be mixed or split: {remedy}.")
+    if streaming:
+        return Source(source.place, source.rows.filter(partial(has_text, task=task)) if drop_empty else source.rows)
     full = len(kept) == len(source.rows)
     return Source(source.place, source.rows if full else source.rows.select([number - 1 for number in kept]), kept)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from datasets import ClassLabel, Dataset, LargeList, List, Translation, Value, concatenate_datasets
+from datasets import ClassLabel, Dataset, Features, LargeList, List, Translation, Value, concatenate_datasets
 
 from vanilla_transformer.data.sources import Source
 
@@ -19,6 +19,17 @@ def member_names(feature: Any) -> Iterable[str]:
 def take_members(batch: dict[str, list], paths: dict[str, tuple[str, str]]) -> dict[str, list]:
     """For each path such as `translation.de`, the column of that member of the records."""
     return {path: [record and record[member] for record in batch[name]] for path, (name, member) in paths.items()}
+
+
+def with_plain_strings(feature: Any) -> Any:
+    """The feature with the type that most readers give texts and lists, in place of those for larger ones."""
+    if isinstance(feature, dict):
+        return {name: with_plain_strings(member) for name, member in feature.items()}
+    if isinstance(feature, List):
+        return List(with_plain_strings(feature.feature), length=feature.length)
+    if isinstance(feature, LargeList):
+        return List(with_plain_strings(feature.feature))
+    return Value("string") if feature in (Value("large_string"), Value("string_view")) else feature
 
 
 def rename_columns(source: Source, columns: dict[str, str]) -> Source:
@@ -46,7 +57,11 @@ def rename_columns(source: Source, columns: dict[str, str]) -> Source:
     elif paths:
         rows = rows.map(partial(take_members, paths=paths), batched=True)
     renamed = {yours: ours for ours, yours in columns.items() if yours != ours}
-    return Source(source.place, rows.select_columns(list(columns.values())).rename_columns(renamed))
+    rows = rows.select_columns(list(columns.values())).rename_columns(renamed)
+    if rows.features:  # where pandas reads texts as large ones, they are to be one column with those of other files
+        plain = {name: with_plain_strings(feature) for name, feature in rows.features.items()}
+        rows = rows if plain == rows.features else rows.cast(Features(plain))
+    return Source(source.place, rows)
 
 
 def as_floats(source: Source, column: str) -> Source:

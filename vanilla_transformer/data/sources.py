@@ -1,14 +1,16 @@
 """Where rows come from, with the columns that they have there: the phrasebook, a data set of the Hub, local files."""
 
 import csv
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
-from datasets import Dataset, IterableDataset, load_dataset
+import pandas
+from datasets import Dataset, Features, IterableDataset, Value, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from vanilla_transformer.data.parallel_text import read_pairs
@@ -20,6 +22,8 @@ SPLITS = ("train", "validation", "test")
 # What the data sets library calls the format of a file.
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
 
+CHECKED_ROWS_OF_STREAM = 100
+ROWS_OF_READER = 10_000  # which the reader of CSV files takes at a time
 BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows put before a text
 
 Row = dict[str, Any]
@@ -173,15 +177,44 @@ def read_parallel(files: list[str], columns: list[str], streaming: bool) -> Sour
     return Source(" and ".join(files), read_pairs(files, columns, streaming))
 
 
-def check_header(file: str, lines: Iterator[str]) -> None:
-    """Raise a ValueError where two columns of a CSV file have one name, of which its reader would take the first."""
-    rows = csv.reader(row for line in lines for row in line.split("\r"))
+def check_header(file: str, lines: Iterator[str], limit: int | None) -> None:
+    """Look at the header of a CSV file, and at the lengths of its rows: of the first `limit`, or all where it is None.
+
+    Raises:
+        ValueError: two columns have one name, of which the file's reader would take the first; or a row has more
+            fields than there are columns, of which the reader would take the first for an index.
+    """
+    records = csv.reader(record for line in lines for record in line.split("\r"))
+    rows = (row for row in records if len(row) > 1 or "".join(row).strip())  # the reader skips blank lines
     try:
         header = next(rows, [])
     except csv.Error as error:
         raise ValueError(f"{file} has no header that can be read as csv: {error}.") from error
     if twice := [name for name, times in Counter(header).items() if name and times > 1]:
         raise ValueError(f"{file} has two columns named {twice[0]!r}: rename one.")
+    with suppress(csv.Error):  # of a text that is too long for this module, but not for the reader
+        for number, row in enumerate(islice(rows, limit), start=1):
+            if len(row) > len(header):
+                raise ValueError(
+                    f"{file}, row {number}: there are {len(row)} fields for {len(header)} columns: "
+                    'put a text with a comma in quotes ("), and a name above each column.'
+                )
+
+
+def steady_features(file: str, **options: Any) -> Features | None:
+    """The columns of a CSV file whose reader gives some another type further down; None where it does not.
+
+    The reader goes by the first rows. Whole numbers with fractions below them are fractions, and all else is text.
+    """
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for table in pandas.read_csv(file, chunksize=ROWS_OF_READER, **options):
+        for name, column in table.items():
+            kinds[name].add(column.dtype.kind)
+    if all(len(kinds_of_column) == 1 for kinds_of_column in kinds.values()):
+        return None
+    types = {frozenset("i"): "int64", frozenset("u"): "uint64", frozenset("f"): "float64", frozenset("b"): "bool"}
+    types[frozenset("if")] = "float64"
+    return Features({name: Value(types.get(frozenset(found), "string")) for name, found in kinds.items()})
 
 
 def check_first_object(file: str, lines: Iterator[str]) -> None:
@@ -203,7 +236,7 @@ def check_file(file: str, kind: str, streaming: bool) -> None:
         raise ValueError(f"{file} is empty.")
     lines = chain([first], lines)
     if kind == "csv":
-        check_header(file, lines)
+        check_header(file, lines, CHECKED_ROWS_OF_STREAM if streaming else None)
     elif kind == "json":
         check_first_object(file, lines)
     if not streaming:
@@ -236,7 +269,12 @@ def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
     reader = getattr(IterableDataset if streaming else Dataset, f"from_{kind}")
     with named_if_damaged(file):
         try:
-            rows = reader(file, **options)
+            try:
+                rows = reader(file, **options)
+            except DatasetGenerationError:
+                if kind != "csv" or (features := steady_features(file, **options)) is None:
+                    raise
+                rows = reader(file, features=features, **options)
             first: Row = next(iter(rows), {})
             if kind == "text" and first.get("text", "").startswith(BYTE_ORDER_MARK):
                 rows = rows.map(without_mark, batched=True)
