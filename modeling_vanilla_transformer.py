@@ -142,9 +142,9 @@ def eager_attention_forward(
         The weighted values (batch, query_length, heads, d_v), the weights (batch, heads, query_length, key_length).
     """
     scores = query @ key.transpose(-2, -1) * scaling  # (batch, heads, query_length, key_length)
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    elif attention_mask is not None:
+    if attention_mask is not None and attention_mask.dtype == torch.bool:  # a caller's whole mask
+        attention_mask = torch.where(attention_mask, 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
+    if attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
     weights = F.dropout(weights, p=dropout, training=module.training)
