@@ -128,6 +128,15 @@ class CommandParser(HfArgumentParser):
         """Whether there is an option of this name, such as "--train_file"."""
         return name in self._option_string_actions
 
+    def given_names(self, args: Sequence[str]) -> set[str]:
+        """The names of the options among arguments, also of those with dashes or shortened, which parse as well."""
+        actions = self._option_string_actions
+        names: set[str] = set()
+        for name in (argument.split("=")[0] for argument in args if re.match(r"--\w", argument)):
+            meant = [name] if name in actions else [option for option in actions if option.startswith(name)]
+            names |= {actions[option].dest for option in meant}
+        return names
+
     def hint(self, name: str) -> str:
         """How an error goes on that tells of an unknown option."""
         known = [option for option in self._option_string_actions if option.startswith("--")]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import train_language_model
 import train_masked_language_model
 import train_question_answering
 import train_tagger
-from small_data import ONE_STACK, SMALL, write_json_lines, write_rows
+from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
 from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
     VanillaTransformerForMaskedLM,
@@ -78,8 +79,40 @@ def test_a_pretrained_encoder_goes_on_into_each_head_and_new_weights_are_reporte
 
 def test_a_size_that_the_checkpoint_does_not_have_is_refused(pretrained, tmp_path):
     given = [*write_rows("classification", tmp_path), *SMALL, "--model_name_or_path", str(pretrained)]
-    with pytest.raises((ValueError, RuntimeError), match=r"d_model|size"):
-        train_classifier.main([*given, "--d_model", "96", "--output_dir", str(tmp_path / "run")])
+    for name, saved, value in (("d_model", 64, 96), ("d_ff", 128, 64), ("num_layers", 2, 3)):
+        message = re.escape(f"--{name} {value} does not fit {pretrained}, a checkpoint with {name}={saved}: leave")
+        with pytest.raises(ValueError, match=message):
+            train_classifier.main([*given, f"--{name}", str(value), "--output_dir", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_classes_than_a_classifier_was_trained_for_are_refused(tmp_path):
+    given = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK, "--max_steps", "1"]
+    train_classifier.main([*given, "--output_dir", str(tmp_path / "run")])
+    rows = [{"text": "a b", "label": label} for label in ("no", "such", "labels")]
+    other = train_and_validate_on(write_json_lines(tmp_path / "other.jsonl", rows))
+    given = [*other, *SMALL, "--model_name_or_path", str(tmp_path / "run"), "--output_dir", str(tmp_path / "other")]
+    with pytest.raises(ValueError, match=r"run cannot be loaded; are the classes of the data those that it was"):
+        train_classifier.main(given)
+
+
+def test_options_of_a_new_model_or_tokenizer_are_named_where_one_is_there(pretrained, tmp_path, caplog):
+    given = [*write_rows("classification", tmp_path), "--use_cpu", "true", "--disable_tqdm", "true"]
+    given += ["--max_steps", "1", "--save_strategy", "no", "--per_device_train_batch_size", "8"]
+    without_effect = "--lowercase True: without effect beside a checkpoint or tokenizer, which has its own."
+    there = ["--model_name_or_path", str(pretrained)]
+    named = ["--preset", "tiny", "--small_initial_weights", "true", "--lowercase", "true"]
+    train_classifier.main([*given, *there, *named, "--output_dir", str(tmp_path / "a")])
+    assert f"--preset tiny, --small_initial_weights True, {without_effect}" in caplog.text
+
+    caplog.clear()
+    there = ["--tokenizer_name_or_path", str(pretrained), "--num_layers", "1"]
+    train_classifier.main([*given, *there, *named, "--output_dir", str(tmp_path / "b")])
+    assert without_effect in caplog.text and "--preset" not in caplog.text
+
+    caplog.clear()
+    train_classifier.main([*given, "--model_name_or_path", str(pretrained), "--output_dir", str(tmp_path / "c")])
+    assert "without effect" not in caplog.text
 
 
 def test_a_masked_model_resumes_bit_for_bit(tmp_path):

@@ -95,6 +95,8 @@ def test_a_recipe_says_what_it_reaches_and_trains_on_files_of_the_same_columns(n
         ([], "user/name", []),
         (["--train_file", "a.jsonl"], "phrasebook", ["a.jsonl"]),
         (["--test_file=a.jsonl"], "phrasebook", []),
+        (["--train-file", "a.jsonl"], "phrasebook", ["a.jsonl"]),
+        (["--train_fil=a.jsonl"], "phrasebook", ["a.jsonl"]),
         (["--max_train_samples", "3"], "user/name", []),
     ],
 )
@@ -119,6 +121,20 @@ def test_a_file_beside_a_recipe_of_files_replaces_that_one_alone(tmp_path):
     recipe.write_text("train_file: [a.jsonl]\ntest_file: [b.jsonl]\n")
     (data,) = parse_options([DataArguments], [str(recipe), "--train_file", "mine.jsonl"])
     assert data.files == {"train": ["mine.jsonl"], "test": ["b.jsonl"]}
+
+
+def test_names_in_a_recipe_may_have_dashes_as_on_a_command_line(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("dataset: user/name\ndataset-config: de-en\n")
+    (data,) = parse_options([DataArguments], [str(recipe), "--train_file", "a.jsonl"])
+    assert (data.dataset, data.dataset_config, data.train_file) == ("phrasebook", None, ["a.jsonl"])
+
+
+def test_a_date_in_a_recipe_is_the_text_that_it_is_on_a_command_line(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("dataset: user/name\ndataset_revision: 2026-11-26\nsplits: [test=none, 2026-11-26T10:00:00]\n")
+    (data,) = parse_options([DataArguments], [str(recipe)])
+    assert (data.dataset_revision, data.splits) == ("2026-11-26", ["test=none", "2026-11-26T10:00:00"])
 
 
 @pytest.mark.parametrize(

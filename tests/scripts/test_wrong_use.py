@@ -66,6 +66,7 @@ WRONG = [
     ("train_translation --train_file rows.jsonl --columns src=source", "give ours=yours, where ours is one of"),
     ("train_translation --train_file rows.jsonl --columns source=src", "src"),
     ("train_translation --train_file one.txt", "two files of parallel lines"),
+    ("train_translation --validation_file rows.jsonl", "there is no training data: give --train_file"),
     ("train_translation --validation_fraction 2", "--validation_fraction 2.0 must be at least 0 and below 1"),
     ("train_translation --phrases 1", "--phrases 1 is out of range: choose from 1000"),
     ("translate --model tr --input none.txt", "none.txt"),

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 import yaml
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -120,7 +121,7 @@ def check_model(model_class: type[PreTrainedModel], options: Any) -> None:
     """Refuse, before any data are read, options of which no model can be made.
 
     Raises:
-        ValueError: a checkpoint of another family.
+        ValueError: a checkpoint of another family, or an option that its weights do not fit.
         StrictDataclassError: a config that cannot work.
     """
     config_class = cast(type[TransformerConfig], model_class.config_class)
@@ -131,6 +132,22 @@ def check_model(model_class: type[PreTrainedModel], options: Any) -> None:
     if found.model_type != config_class.model_type:
         architecture = (found.architectures or ["none"])[0]
         raise wrong_class(options.model_name_or_path, found, architecture, [model_class.__name__])
+    for name, value in given_fields(options).items():
+        saved = getattr(found, name)
+        if value != saved:
+            changed = config_class.from_dict(found.to_dict() | {name: value})
+            if shapes(model_class, changed) != shapes(model_class, found):
+                raise ValueError(
+                    f"--{name} {value} does not fit {options.model_name_or_path}, a checkpoint with {name}={saved}: "
+                    "leave that option out."
+                )
+
+
+def shapes(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict[str, torch.Size]:
+    """The weights of a model below its head, which alone may be new beside a checkpoint, by name."""
+    with torch.device("meta"):
+        model = model_class(config)
+    return {name: weight.shape for name, weight in model.base_model.named_parameters()}
 
 
 def given_fields(options: Any) -> dict[str, Any]:
@@ -149,7 +166,8 @@ def make_model(
         task_fields: config fields that the data decide, such as `id2label`.
 
     Raises:
-        ValueError: unknown preset; a size given for a checkpoint that has its own; a vocabulary larger than its own.
+        ValueError: unknown preset; a checkpoint whose weights do not fit the options or the data, or whose vocabulary
+            is smaller than the tokenizer's.
         StrictDataclassError: a config that cannot work.
     """
     given = given_fields(options)
@@ -161,7 +179,13 @@ def make_model(
         model = model_class(config)
         return fast(start_small(model) if options.small_initial_weights else model, options)
 
-    model = model_class.from_pretrained(options.model_name_or_path, **given, **task_fields)
+    try:
+        model = model_class.from_pretrained(options.model_name_or_path, **given, **task_fields)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{options.model_name_or_path} cannot be loaded; are the classes of the data those that it was trained "
+            f"for? {' '.join(str(error).split())}"
+        ) from error
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
             f"The tokenizer has {len(tokenizer)} tokens, but {options.model_name_or_path} has an embedding for "
@@ -183,6 +207,15 @@ def with_default(arguments_class: type, name: str, default: Any) -> Any:
     return field(default=default, metadata={f.name: f.metadata for f in dataclasses.fields(arguments_class)}[name])
 
 
+class RecipeLoader(yaml.SafeLoader):
+    """YAML whose dates, as in `run_name: 2026-11-26`, are the text that they are on a command line."""
+
+    yaml_implicit_resolvers: typing.ClassVar = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 def read_recipe(file: str, parser: CommandParser, overriding: list[str]) -> list[str]:
     """The options of a YAML or JSON file as a command line has them, without the data that `overriding` replaces.
 
@@ -190,9 +223,9 @@ def read_recipe(file: str, parser: CommandParser, overriding: list[str]) -> list
         FileNotFoundError: there is no such file.
         ValueError: it is not YAML or JSON, not options with values, or names an option that there is not.
     """
-    read = json.loads if file.endswith(".json") else yaml.safe_load
     try:
-        options = read(Path(file).read_text(encoding="utf-8")) or {}
+        text = Path(file).read_text(encoding="utf-8")
+        options = (json.loads(text) if file.endswith(".json") else yaml.load(text, RecipeLoader)) or {}
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
     if not isinstance(options, dict):
@@ -200,10 +233,10 @@ def read_recipe(file: str, parser: CommandParser, overriding: list[str]) -> list
     for name in options:
         if not parser.has_option(f"--{name}"):
             raise ValueError(f"{file}: there is no option {name}{parser.hint(f'--{name}')}")
-    given = {argument.split("=")[0].removeprefix("--") for argument in overriding if argument.startswith("--")}
+    replaced = replaced_options(parser.given_names(overriding))
     arguments = []
     for name, value in options.items():
-        if value in (None, []) or name in replaced_options(given):
+        if value in (None, []) or name.replace("-", "_") in replaced:
             continue
         if isinstance(value, list):
             arguments += [f"--{name}", *map(str, value)]

@@ -1,8 +1,9 @@
 """A training script: from the command line to a model folder with weights, tokenizer, code and model card."""
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,8 @@ from vanilla_transformer.training.options import check_model, make_model, model_
 from vanilla_transformer.training.recipe import PaperRecipe
 from vanilla_transformer.training.task import Notes, Scores, Task
 
+
+logger = logging.getLogger(__name__)
 
 MODEL_CARD = "README.md"  # written last: the sign of a finished run
 
@@ -66,8 +69,22 @@ def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArgu
             f"output_dir={folder} is not empty: continue it with --resume_from_checkpoint true, or choose another"
         )
     check_model(task.model_class, parsed[0])
+    if training.process_index == 0 and (unused := unused_options(parsed[0], parsed[2])):
+        logger.warning("%s: without effect beside a checkpoint or tokenizer, which has its own.", ", ".join(unused))
     set_seed(training.seed)
     return parsed
+
+
+def unused_options(model: Any, tokenizing: TokenizerArguments) -> list[str]:
+    """The options that were given for a new model or a new tokenizer, where one is there: a recipe may have them."""
+    names: dict[str, Any] = {}
+    if model.model_name_or_path is not None:
+        names |= dict.fromkeys(("preset", "small_initial_weights"), model)
+    if model.model_name_or_path is not None or tokenizing.tokenizer_name_or_path is not None:
+        names |= dict.fromkeys((f.name for f in fields(NewTokenizerArguments)), tokenizing)
+    given = {name: getattr(options, name) for name, options in names.items()}
+    defaults = {f.name: f.default for options in (model, tokenizing) for f in fields(options)}
+    return [f"--{name} {value}" for name, value in given.items() if value != defaults[name]]
 
 
 def make_tokenizer(
@@ -130,7 +147,7 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
         The scores by split.
 
     Raises:
-        ValueError: another process trains into the folder.
+        ValueError: another process trains into the folder; there are no training data.
     """
     options, data, tokenizing, training = parse(task, arguments)
     if training.device.type == "cpu":
@@ -140,11 +157,16 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
         kind = task.data_for(training)
         with training.main_process_first(desc="reading the data"):  # the others find them read
             splits = load_splits(data, kind)
+        if "train" not in splits:
+            raise ValueError(
+                f"{data.name}: there is no training data: give --train_file, or a --dataset with a train split. "
+                "scripts/evaluate_model.py scores a model without."
+            )
         tokenizer = made_once(
             lambda: make_tokenizer(tokenizing, options.model_name_or_path, splits["train"], kind, task.template)
         )
-        fields = task.config_fields(options, training, splits["train"])
-        model = make_model(task.model_class, options, tokenizer, **fields)
+        task_fields = task.config_fields(options, training, splits["train"])
+        model = make_model(task.model_class, options, tokenizer, **task_fields)
         task.prepare(model, training)
         trainer = task.make_trainer(model, tokenizer, training, splits)
         if training.do_train:
