@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import gradio as gr
 from huggingface_hub import metadata_load
@@ -77,12 +78,29 @@ def load(
     revision = settings.get("_commit_hash")  # all files of the Hub are of one commit, also if another comes meanwhile
     loaded_class = class_for(source, settings, AUTO_CLASSES[head], revision, trust_remote_code)
     model = load_whole(loaded_class, source, revision=revision or "main", attn_implementation="eager")
-    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision or "main", trust_remote_code=trust_remote_code)
+    tokenizer = one_at_a_time(
+        AutoTokenizer.from_pretrained(source, revision=revision or "main", trust_remote_code=trust_remote_code)
+    )
     if engine == "ctranslate2" and head == "ForConditionalGeneration":
         from vanilla_transformer.conversion.engine import use_ctranslate2  # which need not be installed
 
         use_ctranslate2(model, tokenizer, source, quantization)
     return Loaded(Path(source).name, head, model, tokenizer, examples_of_card(source, revision))
+
+
+def one_at_a_time(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The tokenizer, which now reads the texts of several threads one after the other.
+
+    How to read a text, as with `split_special_tokens`, it keeps in itself, where another's call would change it.
+    """
+    kind, lock = type(tokenizer), Lock()
+
+    def call(self, *texts, **options):
+        with lock:
+            return kind.__call__(self, *texts, **options)
+
+    tokenizer.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
+    return tokenizer
 
 
 def examples_of_card(source: str, revision: str | None) -> list[str]:

@@ -10,13 +10,13 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 import train_translation
-from family import encoder_decoder
+from family import decoder_only, encoder_decoder
 from fresh_process import run_fresh
-from saved_models import save_repeating
+from saved_models import save_repeating, with_tokenizer
 from small_data import train_and_validate_on, write_json_lines
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
-from vanilla_transformer.decoding import decode_like_the_paper, paper_decoding, token_text
+from vanilla_transformer.decoding import continue_text, decode_like_the_paper, paper_decoding, token_text
 
 
 OPTIONS = [
@@ -131,3 +131,28 @@ def test_the_text_of_a_token_of_sentencepiece_has_its_space():
     tokenizer.backend_tokenizer.decoder = decoders.Metaspace()
     assert tokenizer.decode([0]) == "a"
     assert [token_text(tokenizer, i) for i in (0, 1)] == [" a", "b"]
+
+
+@pytest.mark.parametrize("special", [None, "eos_token", "unk_token"])
+def test_prompts_are_continued_together_as_alone_without_a_padding_token(special):
+    """As those of GPT and GPT-2 have none."""
+    model, trained = with_tokenizer(decoder_only, "causal", eos_token_id=None)
+    model.generation_config.pad_token_id = None
+    names = {} if special is None else {special: trained.eos_token}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=trained.backend_tokenizer, **names)
+    prompts, options = ["one", "two one three one three", ""], {"do_sample": False, "max_new_tokens": 5}
+    alone = [continue_text([prompt], model, tokenizer, **options)[0] for prompt in prompts]
+    assert all(text.startswith(prompt) and text != prompt for text, prompt in zip(alone, prompts, strict=True))
+    assert continue_text(prompts, model, tokenizer, **options) == alone
+    several = continue_text(prompts, model, tokenizer, **options, num_beams=2, num_return_sequences=2)
+    assert [text.startswith(prompts[i // 2]) for i, text in enumerate(several)] == [True] * 6
+    assert tokenizer.pad_token is None
+
+
+def test_a_continuation_ends_with_the_learned_positions_and_a_prompt_that_takes_all_is_named():
+    sizes = {"position_embedding": "learned", "max_position_embeddings": 12}
+    model, tokenizer = with_tokenizer(decoder_only, "causal", eos_token_id=None, **sizes)
+    texts = continue_text(["one", "one two"], model, tokenizer, do_sample=False, max_new_tokens=100)
+    assert all(text.startswith("one") and text not in ("one", "one two") for text in texts)
+    with pytest.raises(ValueError, match=r"The prompt 'one two one .* tokens, and the model 12 positions"):
+        continue_text(["one", "one two " * 9], model, tokenizer, max_new_tokens=100)

@@ -44,7 +44,8 @@ def translate(
     As in training, the name of a special token in a text, such as "</s>", is text.
     """
     batch = tokenizer(texts, return_tensors="pt", padding=True, split_special_tokens=True).to(model.device)
-    max_length = longest_output(model.config, batch["input_ids"].shape[1], extra_tokens)
+    config = getattr(model, "config", None)  # a plain module that generates may have none
+    max_length = longest_output(config, batch["input_ids"].shape[1], extra_tokens)
     output = cast(Any, model).generate(**batch, **({"max_length": max_length} | generate_options))
     return tokenizer.batch_decode(output, skip_special_tokens=True)
 
@@ -53,12 +54,36 @@ def translate(
 def continue_text(
     prompts: list[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **generate_options
 ) -> list[str]:
-    """Continue a batch of prompts; the prompt is part of each result, and its "</s>" is text, as in training."""
-    batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", split_special_tokens=True).to(
-        model.device
-    )
-    output = cast(Any, model).generate(**batch, **generate_options)
-    return tokenizer.batch_decode(output, skip_special_tokens=True)
+    """Continue a batch of prompts; the prompt is part of each result, and its "</s>" is text, as in training.
+
+    Where positions are learned, `max_new_tokens` is cut to what the longest prompt leaves.
+
+    Raises:
+        ValueError: a prompt takes all learned positions, so that none is left to continue it.
+    """
+    # GPT and GPT-2 have no padding token. Any other will do: the mask hides it, and the text begins behind it.
+    others = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
+    padding = next((token for token in others if token is not None), 0)
+    # Nor do they begin a text with a token, so an empty one would have nothing to read.
+    first = padding if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    rows = [row or [first] for row in tokenizer(prompts, split_special_tokens=True)["input_ids"]]
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    asked = generate_options.get("max_new_tokens") or 1
+    left = longest_output(getattr(model, "config", None), longest, asked) - longest
+    if left < 1:
+        prompt = prompts[lengths.index(longest)]
+        raise ValueError(
+            f"The prompt {prompt[:60]!r} has {longest} tokens, and the model {model.config.max_position_embeddings} "
+            "positions, so none is left to continue it: give a shorter prompt."
+        )
+    ids = torch.tensor([[padding] * (longest - len(row)) + row for row in rows])
+    mask = torch.arange(longest) >= longest - torch.tensor(lengths)[:, None]
+    options = {"pad_token_id": padding} | generate_options | ({"max_new_tokens": left} if left < asked else {})
+    output = cast(Any, model).generate(ids.to(model.device), attention_mask=mask.long().to(model.device), **options)
+    each = len(output) // len(rows)  # above 1 with `num_return_sequences`
+    written = [row[longest - lengths[i // each] :] for i, row in enumerate(output.tolist())]
+    return tokenizer.batch_decode(written, skip_special_tokens=True)
 
 
 def token_text(tokenizer: PreTrainedTokenizerBase, i: int) -> str:

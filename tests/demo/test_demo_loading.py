@@ -2,6 +2,7 @@
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from transformers import (
     BertForMaskedLM,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
 )
 
 import app
@@ -29,6 +31,25 @@ from vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransform
 @pytest.fixture
 def folder(tmp_path) -> Path:
     return Path(save(tmp_path / "translator", encoder_decoder, "seq2seq"))
+
+
+# Visitors at the same time
+
+
+def test_a_visitors_text_is_read_the_same_way_whoever_else_asks_meanwhile(folder):
+    tokenizer = load(str(folder)).tokenizer
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    ways = [{"split_special_tokens": True}, {"split_special_tokens": False, "truncation": True, "max_length": 3}]
+
+    def read(options: dict) -> list[int]:
+        return tokenizer("one two.</s> three" * 20, **options)["input_ids"]
+
+    alone = [read(options) for options in ways]
+    assert len(alone[0]) > len(alone[1])
+    with ThreadPoolExecutor(2) as visitors:
+        together = visitors.map(lambda options: [read(options) for _ in range(300)], ways)
+    for expected, found in zip(alone, together, strict=True):
+        assert found == [expected] * 300
 
 
 # Whose code runs

@@ -173,6 +173,23 @@ def test_each_row_of_a_batch_may_have_changes_of_its_own(family):
         assert_close(row, logits(model, changes)[0])
 
 
+@FAMILIES
+def test_changes_lie_where_the_model_does(family):
+    """The "meta" device stands for a GPU, where no tensor of the CPU may be mixed in either."""
+    model = made(family, attn_implementation="eager").to("meta")
+    kind = "encoder" if family == "encoder-only" else "decoder"
+    changes = Changes(
+        heads_off={(kind, 0, 1)},
+        layers_off={(kind, 1)},
+        positions_off={kind},
+        residuals_off={(kind, 0, "feed-forward")},
+        weights=(Weight(kind, 0, 0, 2, 1, 0.9),),
+        causal_off=kind == "decoder",
+    )
+    inputs = {name: ids.to("meta") for name, ids in inputs_of(model, batch=2).items()}
+    assert logits(model, [changes, UNCHANGED], inputs).device.type == "meta"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

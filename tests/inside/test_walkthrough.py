@@ -177,6 +177,12 @@ def test_every_equation_of_the_recorder_is_whole_mathml(translator):
             ElementTree.fromstring(mathml(step.equation).replace("&nbsp;", " "))
 
 
+def test_a_translation_that_is_walked_through_ends_with_the_learned_positions(capsys, tmp_path):
+    sizes = {"position_embedding": "learned", "max_position_embeddings": 12, "eos_token_id": None}
+    folder = write(tmp_path / "learned", *with_tokenizer(texts=["three miles"] * 3, vocab_size=280, **sizes))
+    assert "cross-attention" in shown(capsys, "--model", folder, "--text", "three miles", "--stack", "decoder")
+
+
 def test_the_page_needs_no_other_file_and_escapes_the_sentence(translator, tmp_path):
     page = tmp_path / "walk.html"
     walk.main(["--model", translator, "--text", "<b>three</b> & miles", "--html", str(page)])

@@ -25,6 +25,7 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
+from vanilla_transformer.commands.push import files_of_model
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import HUB_NAME, load_model
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
@@ -141,6 +142,14 @@ def test_a_dry_run_lists_what_would_go_and_sends_nothing(hub, folder):
     assert set(listed) - {"bytes"} == MODEL_FILES
     assert listed["model.safetensors"] == f"{(folder / 'model.safetensors').stat().st_size:,}"
     assert f"left out: {', '.join(sorted([*OTHERS, 'checkpoint-5']))}\n" in result.stdout
+
+
+def test_the_files_of_a_tokenizer_without_tokenizer_json_go_along(folder):
+    """As FSMT's, BERT's and those of sentencepiece have them."""
+    kept = {"vocab-src.json", "vocab-tgt.json", "merges.txt", "vocab.txt", "vocab.json", "source.spm", "spiece.model"}
+    for name in kept:
+        (folder / name).write_text("tokens")
+    assert set(files_of_model(folder)) == MODEL_FILES | kept
 
 
 def test_a_private_model_is_private_from_the_start(hub, folder, tmp_path):

@@ -1,5 +1,6 @@
 """Each head has its task; options and names that the scripts and a user's own share."""
 
+import json
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +47,24 @@ def test_a_model_without_a_head_cannot_be_scored(tmp_path):
     encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"is an encoder without head .VanillaTransformerEncoderModel.; needed is"):
         evaluate.main(["--model", str(tmp_path)])
+
+
+def test_a_class_of_ones_own_beside_the_weights_is_scored_where_its_code_is_trusted(tmp_path):
+    model, tokenizer = with_tokenizer(partial(encoder_only, VanillaTransformerForMaskedLM), "encoder")
+    folder = write(tmp_path / "model", model, tokenizer)
+    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "one " * 30}])
+    (tmp_path / "model/modeling_mine.py").write_text(
+        "from .modeling_vanilla_transformer import VanillaTransformerForMaskedLM\n\n\n"
+        "class Mine(VanillaTransformerForMaskedLM):\n    pass\n"
+    )
+    settings = json.loads((tmp_path / "model/config.json").read_text())
+    settings |= {"architectures": ["Mine"]}
+    settings["auto_map"]["AutoModelForMaskedLM"] = "modeling_mine.Mine"
+    (tmp_path / "model/config.json").write_text(json.dumps(settings))
+    given = ["--model", folder, "--test_file", file, "--use_cpu", "true"]
+    with pytest.raises(ValueError, match="Mine"):
+        evaluate.main(given)
+    assert evaluate.main([*given, "--trust_remote_code"])["test"]["loss"] > 0
 
 
 def test_a_config_field_that_no_docstring_explains_has_no_silent_gap():

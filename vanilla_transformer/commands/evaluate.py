@@ -13,6 +13,7 @@ from argparse import ArgumentParser
 from dataclasses import dataclass, field
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers.hf_argparser import string_to_bool
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.data.checks import CLASS_COLUMNS
@@ -50,11 +51,14 @@ def main(arguments: list[str] | None = None) -> Scores:
     given = sys.argv[1:] if arguments is None else arguments
     first = ArgumentParser(add_help=False)
     first.add_argument("--model")
-    name = first.parse_known_args(given)[0].model
+    first.add_argument("--trust_remote_code", nargs="?", type=string_to_bool, const=True, default=False)
+    known = first.parse_known_args(given)[0]
+    name, trusted = known.model, known.trust_remote_code
     if name is None:  # so that help can be had, and else the missing option is named
         CommandParser([EvaluationArguments, DataArguments], __doc__).parse_args(given)
-    task = TASKS[model_class(name, tuple(TASKS)).__name__]
-    config = AutoConfig.from_pretrained(name)
+    found = model_class(name, tuple(TASKS), trusted)
+    task = next(TASKS[base.__name__] for base in found.__mro__ if base.__name__ in TASKS)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
 
     with tempfile.TemporaryDirectory() as unused:
         parser = CommandParser([EvaluationArguments, DataArguments, task.arguments_class], __doc__)
@@ -65,8 +69,8 @@ def main(arguments: list[str] | None = None) -> Scores:
         held_out = {split: splits[split] for split in HELD_OUT if split in splits}
         if not held_out:
             raise ValueError("There is nothing to score: give --test_file, or --splits test=NAME of a data set.")
-        model = fast_products(load_model(name, tuple(TASKS), options.trust_remote_code))
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=options.trust_remote_code)
+        model = fast_products(load_model(name, tuple(TASKS), trusted))
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted)
         scores, notes = task.score(task.make_trainer(model, tokenizer, scoring, {}), held_out)
     print_scores(scores, notes)
     if options.scores is not None:

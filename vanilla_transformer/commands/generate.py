@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model is no language model, or the input is not UTF-8.
+        ValueError: the model is no language model, the input is not UTF-8, or a prompt leaves no learned position.
     """
     (args,) = CommandParser(GenerateArguments, __doc__).parse_args_into_dataclasses(arguments)
     check_input(args.input)

@@ -29,6 +29,8 @@ MODEL_FILES = (
     "model-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9].safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
+    # Of tokenizers that have no tokenizer.json, as FSMT's and those of sentencepiece.
+    *("vocab.json", "vocab-src.json", "vocab-tgt.json", "vocab.txt", "merges.txt", "*.spm", "*.model"),
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",

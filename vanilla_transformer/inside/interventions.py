@@ -165,11 +165,12 @@ class Rows(NamedTuple):
     """The changes of each row of a batch; those of a single row are those of all."""
 
     changes: Sequence[Changes]
+    device: torch.device
 
     def where(self, test, *shape: int) -> Tensor | None:
         """True for the rows whose changes pass `test`: (rows, *shape); None if none does."""
         passed = [test(changes) for changes in self.changes]
-        return torch.tensor(passed).view(-1, *shape) if any(passed) else None
+        return torch.tensor(passed, device=self.device).view(-1, *shape) if any(passed) else None
 
 
 class Set(TorchFunctionMode):
@@ -293,7 +294,7 @@ def changed(model: PreTrainedModel, changes: Changes | Iterable[Changes] = UNCHA
     Raises:
         ValueError: the model has no such part, or a weight is not between 0 and 1.
     """
-    rows = Rows([changes] if isinstance(changes, Changes) else list(changes))
+    rows = Rows([changes] if isinstance(changes, Changes) else list(changes), model.device)
     for each in rows.changes:
         check_changes(model, each)
     seen = Seen(rows, {module: name for name, module in attentions_of(model).items()})

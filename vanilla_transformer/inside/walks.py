@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.decoding import EXTRA_TOKENS, token_text
+from vanilla_transformer.decoding import longest_output, token_text
 from vanilla_transformer.inside.recorder import Step, find_stacks, record
 from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
@@ -56,16 +56,18 @@ def walk_sentence(
     Raises:
         ValueError: the model has no such stack, layer or head.
     """
-    inputs = dict(tokenizer(text, return_tensors="pt"))
+    inputs = dict(tokenizer(text, return_tensors="pt").to(model.device))
     stack = stack or next(iter(find_stacks(model)))
     source_words = words = words_of(inputs["input_ids"], tokenizer)
     if model.config.is_encoder_decoder and stack == "decoder":
         translator: Any = model
         if target is None:
-            output = translator.generate(**inputs, max_length=inputs["input_ids"].shape[1] + EXTRA_TOKENS)
+            output = translator.generate(
+                **inputs, max_length=longest_output(model.config, inputs["input_ids"].shape[1])
+            )
             inputs["decoder_input_ids"] = output[:, :-1]  # the last token is not read
         else:
-            labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"]
+            labels = tokenizer(text_target=target, return_tensors="pt").to(model.device)["input_ids"]
             inputs["decoder_input_ids"] = translator.prepare_decoder_input_ids_from_labels(labels)
         words = words_of(inputs["decoder_input_ids"], tokenizer)
     steps = record(model, inputs, layer, head, stack)
