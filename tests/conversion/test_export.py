@@ -5,7 +5,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded
 from saved_models import with_tokenizer, write
@@ -113,6 +113,19 @@ def test_a_language_model_gives_the_same_continuation_in_ctranslate2(variant, tm
         with torch.no_grad():
             ours = model(ids).logits.log_softmax(-1)
         torch.testing.assert_close(torch.from_numpy(np.array(log_probs))[0], ours[0], atol=1e-4, rtol=1e-4)
+
+
+def test_a_language_model_whose_tokenizer_has_no_token_but_the_unknown_one_loads_in_ctranslate2(tmp_path):
+    model, tokenizer = save(tmp_path, "causal")
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="e")  # as GPT's
+    assert bare.eos_token is None and bare.pad_token is None
+    bare.save_pretrained(tmp_path / "ours")
+    generator = ctranslate2.Generator(export(tmp_path), device="cpu")
+    ids = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"]
+    log_probs = generator.forward_batch([bare.convert_ids_to_tokens(ids[0])], return_log_probs=True)
+    with torch.no_grad():
+        expected = model(ids).logits.log_softmax(-1)
+    torch.testing.assert_close(torch.from_numpy(np.array(log_probs))[0], expected[0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, "types"])

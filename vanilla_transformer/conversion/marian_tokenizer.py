@@ -46,8 +46,10 @@ def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
         single=f"$A {end}", pair=f"$A $B {end}", special_tokens=[(end, slow.eos_token_id)]
     )
     languages = [piece for piece in by_id if piece.startswith(">>") and piece.endswith("<<")]
-    special = [slow.eos_token, slow.unk_token, slow.pad_token, *languages]
+    special = [slow.eos_token, slow.unk_token, slow.pad_token]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    # A user writes the language before a text, so it is a token also where the names of special ones are text.
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in languages])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=slow.eos_token,

@@ -63,8 +63,8 @@ class OurConverter(Converter):
             spec.register_vocabulary(tokens)
         spec.config.layer_norm_epsilon = self.config.layer_norm_eps
         for name in ("bos_token", "eos_token", "unk_token"):
-            # A byte-level tokenizer knows no unknown token; CTranslate2 wants one, which is never met then.
-            token = getattr(self.tokenizer, name) or self.tokenizer.pad_token
+            # A byte-level tokenizer knows no unknown token, and GPT's no other; CTranslate2 wants all three.
+            token = getattr(self.tokenizer, name) or self.tokenizer.pad_token or self.tokenizer.unk_token
             setattr(spec.config, name, token)
         return spec
 
