@@ -143,7 +143,7 @@ def eager_attention_forward(
     """
     scores = query @ key.transpose(-2, -1) * scaling  # (batch, heads, query_length, key_length)
     if attention_mask is not None and attention_mask.dtype == torch.bool:  # a caller's whole mask
-        attention_mask = torch.where(attention_mask, 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
+        attention_mask = scores.new_zeros(()).masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)

@@ -149,13 +149,14 @@ def test_whole_masks_for_each_head_for_all_heads_and_for_all_rows(make, shape):
     torch.testing.assert_close(model(ids, attention_mask=looks_back).logits, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "packed_sdpa"])
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
-def test_a_whole_mask_of_bools_hides_the_same_in_every_form_of_attention(make, implementation):
-    model, ids = make(), tokens(2, 7)
+def test_a_whole_mask_of_bools_hides_the_same_in_every_form_of_attention(make, implementation, dtype):
+    model, ids = make().to(dtype), tokens(2, 7)
     model.set_attn_implementation(implementation)
     looks_back = torch.ones(1, 1, 7, 7, dtype=torch.bool).tril()
-    added = torch.zeros(1, 1, 7, 7).masked_fill(~looks_back, torch.finfo(torch.float32).min)
+    added = torch.zeros(1, 1, 7, 7, dtype=dtype).masked_fill(~looks_back, torch.finfo(dtype).min)
     expected = model(ids, attention_mask=added).logits
     torch.testing.assert_close(model(ids, attention_mask=looks_back).logits, expected)
     with pytest.raises(ValueError, match=r"attention_mask of shape .* is torch.int64; a whole mask is True where"):
