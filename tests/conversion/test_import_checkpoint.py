@@ -5,6 +5,7 @@ The truth is the library's own class of each, with random weights.
 
 import json
 
+import ctranslate2
 import pytest
 import sentencepiece
 import torch
@@ -28,6 +29,7 @@ from transformers import (
     DistilBertModel,
     FSMTConfig,
     FSMTForConditionalGeneration,
+    FSMTTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
     M2M100Config,
@@ -44,7 +46,7 @@ from transformers import (
 from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
 from pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from saved_models import with_tokenizer, write
-from vanilla_transformer.commands import import_checkpoint
+from vanilla_transformer.commands import export, import_checkpoint
 from vanilla_transformer.conversion.from_others import convert
 from vanilla_transformer.conversion.mapping import CannotRepresent
 from vanilla_transformer.conversion.to_others import to_gpt2, to_marian
@@ -322,6 +324,34 @@ def test_a_whole_opus_mt_folder_is_imported_with_a_fast_tokenizer(opus_mt, tmp_p
     assert torch.equal(ours.generate(**batch, **options), theirs.generate(**batch, **options))
     with pytest.raises(ValueError, match="exists: choose a new folder"):
         import_checkpoint.main(["--source", str(opus_mt), "--output", str(tmp_path / "ours")])
+
+
+def test_the_two_vocabularies_of_fsmt_stay_two_in_ctranslate2(tmp_path):
+    """An id is one word of the source and another one of the target, as in WMT19's models from English to Russian."""
+    vocabularies = {
+        "src": "<s> <pad> </s> <unk> t h r e m i l s three</w> miles</w> a</w> b</w>".split(),
+        "tgt": "<s> <pad> </s> <unk> drei</w> meilen</w> kilo meter</w> und</w> ein</w> auf</w> zu</w>".split(),
+    }
+    for side, words in vocabularies.items():
+        (tmp_path / f"vocab-{side}.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
+    merges = ["t h", "th r", "thr e", "thre e</w>", "m i", "mi l", "mil e", "mile s</w>"]
+    (tmp_path / "merges.txt").write_text("\n".join(f"{pair} 1" for pair in merges) + "\n")
+    files = (str(tmp_path / name) for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt"))
+    tokenizer = FSMTTokenizer(["en", "de"], *files)
+    sizes = {f"{side}_vocab_size": len(words) for side, words in vocabularies.items()}
+    theirs = random_weights(FSMTForConditionalGeneration(FSMTConfig(**SEQ2SEQ, **sizes, langs=["en", "de"])))
+    write(tmp_path / "fsmt", theirs, tokenizer)
+    import_checkpoint.main(["--source", str(tmp_path / "fsmt"), "--output", str(tmp_path / "ours")])
+    export.main(["--source", str(tmp_path / "ours"), "--output", str(tmp_path / "exported")])
+
+    translator = ctranslate2.Translator(str(tmp_path / "exported"), device="cpu")
+    texts = ["three miles", "miles a", "b three"]
+    sources = [["three</w>", "miles</w>", "</s>"], ["miles</w>", "a</w>", "</s>"], ["b</w>", "three</w>", "</s>"]]
+    found = translator.translate_batch(sources, beam_size=1, max_decoding_length=7)  # the eighth is the end
+    for text, result in zip(texts, found, strict=True):
+        ids = theirs.generate(**tokenizer(text, return_tensors="pt"), num_beams=1, max_new_tokens=8)[0]
+        expected = [vocabularies["tgt"][i] for i in ids.tolist()[1:] if i != theirs.config.eos_token_id]
+        assert result.hypotheses[0] == expected and expected
 
 
 def test_a_folder_of_ours_becomes_a_marian_folder(tmp_path):

@@ -100,7 +100,8 @@ def int8_overflows() -> bool:
 def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, quantization: str) -> str:
     """A hash of all that makes the converted model what it is: weights, config, vocabulary, and the converters."""
     config = {name: value for name, value in model.config.to_dict().items() if name != "_name_or_path"}
-    tokens = [sorted(tokenizer.get_vocab().items()), tokenizer.special_tokens_map]
+    converter = to_ctranslate2.OurConverter(model, tokenizer)
+    tokens = [converter.tokens, converter.target_tokens, tokenizer.special_tokens_map]
     total = hashlib.blake2b(Path(to_ctranslate2.__file__).read_bytes(), digest_size=8)
     for part in (ctranslate2.__version__, quantization, config, tokens):
         total.update(json.dumps(part, sort_keys=True, default=str).encode())
@@ -202,10 +203,8 @@ class Engine:
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path):
-        config = model.config
         converter = to_ctranslate2.OurConverter(model, tokenizer)
-        self.source_tokens = converter.vocabulary(config.vocab_size)
-        self.target_tokens = converter.vocabulary(config.target_vocab_size or config.vocab_size)
+        self.source_tokens, self.target_tokens = converter.tokens, converter.target_tokens
         self.target_ids = {token: i for i, token in enumerate(self.target_tokens)}
         self.state = State(model)
         self.passed_on: set[str] = set()  # the options that it has said it leaves to PyTorch

@@ -50,27 +50,32 @@ class OurConverter(Converter):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         check(model.config)
         self.model, self.tokenizer, self.config = model, tokenizer, model.config
+        config, tokens = model.config, {i: token for token, i in tokenizer.get_vocab().items()}
+        self.tokens = self.by_id(tokens, config.vocab_size)
+        if of_target := getattr(tokenizer, "tgt_vocab_size", None):  # FSMT's reads source text, and names target ids
+            tokens = dict(enumerate(tokenizer.convert_ids_to_tokens(list(range(of_target)))))
+        self.target_tokens = self.by_id(tokens, getattr(config, "target_vocab_size", None) or config.vocab_size)
 
     def _load(self) -> model_spec.ModelSpec:
         spec = self.make_spec()
-        tokens = self.vocabulary(self.config.vocab_size)
         if self.config.is_encoder_decoder:
-            spec.register_source_vocabulary(tokens)
-            spec.register_target_vocabulary(self.vocabulary(self.config.target_vocab_size or self.config.vocab_size))
-            start = self.tokenizer.convert_ids_to_tokens(self.config.decoder_start_token_id)
-            spec.config.decoder_start_token = start
+            spec.register_source_vocabulary(self.tokens)
+            spec.register_target_vocabulary(self.target_tokens)
+            spec.config.decoder_start_token = self.target_tokens[self.config.decoder_start_token_id]
         else:
-            spec.register_vocabulary(tokens)
+            spec.register_vocabulary(self.tokens)
         spec.config.layer_norm_epsilon = self.config.layer_norm_eps
         for name in ("bos_token", "eos_token", "unk_token"):
             # A byte-level tokenizer knows no unknown token, and GPT's no other; CTranslate2 wants all three.
             token = getattr(self.tokenizer, name) or self.tokenizer.pad_token or self.tokenizer.unk_token
             setattr(spec.config, name, token)
+        if isinstance(end := self.config.eos_token_id, int):  # the tokenizer may know it by another name, as FSMT's
+            spec.config.eos_token = self.target_tokens[end]
         return spec
 
-    def vocabulary(self, size: int) -> list[str]:
-        """The tokens by id; ids that the tokenizer leaves free get a name of their own."""
-        known = {i: token for token, i in self.tokenizer.get_vocab().items()}
+    @staticmethod
+    def by_id(known: dict[int, str], size: int) -> list[str]:
+        """The tokens of a vocabulary; ids that the tokenizer leaves free get a name of their own."""
         return [known.get(i, f"<unused{i}>") for i in range(size)]
 
     def make_spec(self) -> model_spec.ModelSpec:
