@@ -77,7 +77,15 @@ def test_a_name_that_ends_in_gz_gets_what_a_command_reads_from_such_a_name(trans
     (tmp_path / "wrong.txt").write_bytes(b"\xff\n")
     with pytest.raises(ValueError, match="not UTF-8"):
         translate.main(["--input", str(tmp_path / "wrong.txt"), "--output", str(file)])
-    assert file.read_bytes() == whole and not list(tmp_path.glob("*.part"))
+    assert file.read_bytes() == whole and len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_file_of_the_user_whose_name_looks_like_ours_is_left_alone(translation, tmp_path):
+    source = tmp_path / "out.txt.part"
+    source.write_text(f"{SENTENCE}\n")
+    translate.main(["--input", str(source), "--output", str(tmp_path / "out.txt")])
+    assert (tmp_path / "out.txt").read_bytes() == translation.encode()
+    assert source.read_text() == f"{SENTENCE}\n"
 
 
 def test_standard_output_is_utf8_as_the_input_is_whatever_the_locale(translation):

@@ -96,13 +96,12 @@ def open_output(path: str) -> Iterator[TextIO]:
         with written(Path(path), path) as stream:
             yield stream
         return
-    part = Path(f"{path}.part")
-    try:
+    file = Path(path)
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
+        part = Path(folder) / file.name
         with written(part, path) as stream:
             yield stream
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+        os.replace(part, file)
 
 
 @contextmanager

@@ -199,6 +199,35 @@ def test_it_steps_aside_for_what_it_does_not_do_in_the_same_way_and_says_so_once
     assert said == f"CTranslate2 leaves this search to PyTorch, for: {next(iter(options))}"
 
 
+def test_it_steps_aside_where_words_are_forbidden_but_keep_their_share_of_the_probability(folder):
+    plain, tokenizer = loaded(folder)
+    model = use_ctranslate2(loaded(folder)[0], tokenizer, folder)
+    calls = asks(model)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    common = int(plain.generate(**batch, max_new_tokens=9)[:, 1:].mode().values.mode().values)
+    for options, asked in (
+        ({"num_beams": 4, "bad_words_ids": [[common]]}, 0),
+        ({"num_beams": 1, "bad_words_ids": [[common], [tokenizer.eos_token_id]]}, 1),
+    ):
+        calls.clear()
+        options |= {"max_new_tokens": 9, "early_stopping": False}
+        assert torch.equal(model.generate(**batch, **options), plain.generate(**batch, **options))
+        assert len(calls) == asked
+
+
+def test_it_steps_aside_without_an_end_and_for_a_text_without_tokens(folder):
+    plain, tokenizer = loaded(folder)
+    model = use_ctranslate2(loaded(folder)[0], tokenizer, folder)
+    calls = asks(model)
+    ids = torch.tensor([[5, 6, 7], [0, 0, 0]])
+    given = {"input_ids": ids, "attention_mask": (ids > 0).long(), "max_new_tokens": 5, "num_beams": 2}
+    assert torch.equal(model.generate(**given), plain.generate(**given))
+    for each in (plain, model):
+        each.generation_config.eos_token_id = each.config.eos_token_id = None
+    assert torch.equal(model.generate(ids[:1], max_new_tokens=5), plain.generate(ids[:1], max_new_tokens=5))
+    assert not calls
+
+
 def test_a_text_longer_than_the_positions_written_out_is_translated_by_pytorch(tmp_path):
     model, tokenizer = with_tokenizer(max_position_embeddings=8)
     plain = copy.deepcopy(model)

@@ -1,5 +1,7 @@
 """An exported model computes what ours does, in the real runtimes."""
 
+import shutil
+
 import ctranslate2
 import numpy as np
 import onnxruntime
@@ -24,8 +26,18 @@ TEXTS = ["three miles", "12 kilometers and 3 miles", "may 5"]
 VARIANTS = {
     "paper": {},
     "pre-norm": {"norm_position": "pre", "attention_bias": True, "activation_function": "gelu"},
-    "learned": {"position_embedding": "learned", "scale_embedding": False, "normalize_embedding": True},
-    "untied": {"tie_word_embeddings": False, "output_bias": True, "sinusoid_layout": "half_split"},
+    "learned": {
+        "position_embedding": "learned",
+        "position_offset": 2,
+        "scale_embedding": False,
+        "normalize_embedding": True,
+    },
+    "untied": {
+        "tie_word_embeddings": False,
+        "output_bias": True,
+        "sinusoid_layout": "half_split",
+        "position_offset": 1,
+    },
 }
 FAMILIES = {"seq2seq": encoder_decoder, "causal": decoder_only, "encoder": encoder_only}
 
@@ -126,6 +138,27 @@ def test_a_language_model_whose_tokenizer_has_no_token_but_the_unknown_one_loads
     with torch.no_grad():
         expected = model(ids).logits.log_softmax(-1)
     torch.testing.assert_close(torch.from_numpy(np.array(log_probs))[0], expected[0], atol=1e-4, rtol=1e-4)
+
+
+def test_a_translator_ends_in_ctranslate2_where_the_model_ends_whatever_its_tokenizer_calls_that(tmp_path):
+    """As models with BERT's tokenizer, which has a separator and no end."""
+    model, tokenizer = save(tmp_path, "seq2seq", position_embedding="learned", norm_position="pre")
+    with torch.no_grad():
+        model.model.decoder.embed_positions.weight.mul_(10)  # so that no step is like the one before
+    batch, options = tokenizer(TEXTS[:1], return_tensors="pt"), {"num_beams": 1, "max_new_tokens": 12}
+    first, *others = model.generate(**batch, **options)[0].tolist()[1:]
+    end = next(token for token in others if token != first)
+    model.config.eos_token_id = model.generation_config.eos_token_id = end
+    for special in ({"pad_token": "<pad>"}, {"bos_token": "<s>"}, {}):
+        shutil.rmtree(tmp_path / "ours")
+        shutil.rmtree(tmp_path / "exported", ignore_errors=True)
+        bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **special)
+        write(tmp_path / "ours", model, bare)
+        translator = ctranslate2.Translator(export(tmp_path), device="cpu")
+        expected = model.generate(**batch, **options)[0]
+        (found,) = translator.translate_batch(tokens_of(tokenizer, TEXTS[:1]), beam_size=1, max_decoding_length=12)
+        assert expected.tolist()[-1] == end and len(expected) < 12
+        assert tokenizer.convert_tokens_to_ids(found.hypotheses[0]) == expected.tolist()[1:-1]
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, "types"])

@@ -4,12 +4,14 @@ The truth is the library's own class of each, with random weights.
 """
 
 import json
+import shutil
 
 import ctranslate2
 import pytest
 import sentencepiece
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -221,7 +223,10 @@ def test_a_model_of_the_papers_form_becomes_a_marian_model(fields, tmp_path):
     assert torch.equal(theirs.generate(**given, **options), ours.generate(**given, **options))
 
 
-@pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned", "scale_embedding": False}])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"position_offset": 3}, {"position_embedding": "learned", "scale_embedding": False, "position_offset": 2}],
+)
 @torch.no_grad()
 def test_a_pre_norm_language_model_becomes_a_gpt2_model(fields, tmp_path):
     ours = decoder_only(norm_position="pre", max_position_embeddings=64, **fields)
@@ -267,6 +272,7 @@ def test_weights_without_a_counterpart_are_refused_by_name():
     [
         (lambda: encoder_decoder(norm_position="pre"), to_marian, "norm_position='pre'"),
         (lambda: encoder_decoder(d_k=4, d_v=4), to_marian, "d_k=4"),
+        (lambda: encoder_decoder(layer_norm_eps=0.1), to_marian, "layer_norm_eps=0.1"),
         (decoder_only, to_gpt2, "norm_position='post'"),
         (lambda: decoder_only(norm_position="pre", sliding_window=4), to_gpt2, "sliding_window=4"),
     ],
@@ -324,6 +330,57 @@ def test_a_whole_opus_mt_folder_is_imported_with_a_fast_tokenizer(opus_mt, tmp_p
     assert torch.equal(ours.generate(**batch, **options), theirs.generate(**batch, **options))
     with pytest.raises(ValueError, match="exists: choose a new folder"):
         import_checkpoint.main(["--source", str(opus_mt), "--output", str(tmp_path / "ours")])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"model_type": "bpe"}, {"byte_fallback": True}, {"add_dummy_prefix": False}, {"remove_extra_whitespaces": False}],
+)
+def test_what_no_fast_tokenizer_of_ours_cuts_as_marian_does_keeps_its_own(options, opus_mt, tmp_path):
+    shutil.copytree(opus_mt, tmp_path / "opus")
+    for side in ("source", "target"):
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(opus_mt / f"{side}.txt"), model_prefix=str(tmp_path / side), vocab_size=400, minloglevel=2,
+            character_coverage=1.0, **options,
+        )  # fmt: skip
+        shutil.move(tmp_path / f"{side}.model", tmp_path / "opus" / f"{side}.spm")
+    import_checkpoint.main(["--source", str(tmp_path / "opus"), "--output", str(tmp_path / "ours")])
+    theirs, ours = MarianTokenizer.from_pretrained(tmp_path / "opus"), AutoTokenizer.from_pretrained(tmp_path / "ours")
+    for text in ("three miles  and 1 kilometer", "May 5, 2031", "½ ﬁne Ａ 漢"):
+        assert ours(text)["input_ids"] == theirs(text)["input_ids"]
+
+
+def test_tokens_that_were_added_to_a_marian_model_are_imported(opus_mt, tmp_path):
+    tokenizer = MarianTokenizer.from_pretrained(opus_mt)
+    tokenizer.add_tokens(["<entity>", "COVID"])
+    theirs = MarianMTModel.from_pretrained(opus_mt)
+    theirs.resize_token_embeddings(len(tokenizer))
+    write(tmp_path / "opus", theirs, tokenizer)
+    import_checkpoint.main(["--source", str(tmp_path / "opus"), "--output", str(tmp_path / "ours")])
+    fast = AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert len(fast) == len(tokenizer)
+    for text in ("<entity> three miles", "three COVID"):
+        ids = tokenizer(text)["input_ids"]
+        assert fast(text)["input_ids"] == ids and max(ids) >= len(tokenizer) - 2
+
+
+def test_a_folder_without_a_tokenizer_or_without_some_weights_is_refused(opus_mt, tmp_path):
+    def import_from(source):
+        import_checkpoint.main(["--source", str(source), "--output", str(tmp_path / "ours")])
+
+    random_weights(LANGUAGE_MODELS["gpt2"]()).save_pretrained(tmp_path / "gpt2")
+    MarianMTModel.from_pretrained(opus_mt).save_pretrained(tmp_path / "opus")
+    for name in ("gpt2", "opus"):
+        with pytest.raises(ValueError, match=f"{name} has no tokenizer beside the model"):
+            import_from(tmp_path / name)
+
+    shutil.copytree(opus_mt, tmp_path / "part")
+    weights = load_file(tmp_path / "part/model.safetensors")
+    del weights["model.decoder.layers.1.fc1.weight"]
+    save_file(weights, tmp_path / "part/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CannotRepresent, match=r"part has no weights for: model.decoder.layers.1.fc1.weight"):
+        import_from(tmp_path / "part")
+    assert not (tmp_path / "ours").exists()
 
 
 def test_the_two_vocabularies_of_fsmt_stay_two_in_ctranslate2(tmp_path):

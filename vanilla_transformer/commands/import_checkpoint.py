@@ -7,6 +7,7 @@ It can import Marian (opus-mt), FSMT (WMT19), M2M100 and NLLB, BART, GPT-1, GPT-
 has weights, code, generation settings and tokenizer, and gives the same logits and the same generated text.
 """
 
+import re
 from dataclasses import dataclass, field
 
 import transformers
@@ -14,6 +15,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.conversion.from_others import convert, convert_tokenizer, mapping_for
+from vanilla_transformer.conversion.mapping import require
 from vanilla_transformer.conversion.to_others import REVERSE
 from vanilla_transformer.files import new_folder
 from vanilla_transformer.loading import check_source, load_model
@@ -41,8 +43,14 @@ def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
     if to is None:
         check_source(source, short_names=True)
         config = AutoConfig.from_pretrained(source, revision=revision)
-        _, architecture = mapping_for(config)
-        return convert(getattr(transformers, architecture).from_pretrained(source, revision=revision))
+        mapping, architecture = mapping_for(config)
+        theirs, loading = getattr(transformers, architecture).from_pretrained(
+            source, revision=revision, output_loading_info=True
+        )
+        # Not those of heads that ours does not have: published models of BERT have some, and lack others.
+        missing = sorted(name for name in loading["missing_keys"] if not re.fullmatch(mapping.dropped, name))
+        require(not missing, f"{source} has no weights for: {', '.join(missing)}.")
+        return convert(theirs)
     expected, function = REVERSE[to]
     return function(load_model(source, (expected,), revision=revision))
 

@@ -62,8 +62,8 @@ def use_ctranslate2(
     """Let a translator generate by CTranslate2, and return it.
 
     It is converted at the first time and kept in its folder, or, where nothing can be written there, under HF_HOME.
-    The search is the model's own, with its length penalty, but for one thing: it ends with as many finished
-    hypotheses as there are beams, also where `early_stopping="never"` would go on.
+    The search is the model's own, with its length penalty, but for one thing: when it ends is CTranslate2's decision,
+    whatever `early_stopping` says.
 
     Args:
         source: where the model comes from: its folder, or its name on the Hub.
@@ -158,7 +158,7 @@ def converted(
                 to_ctranslate2.export_ctranslate2(model, tokenizer, part, quantization)
                 (part / SUMS).write_text(json.dumps(sums(part)), encoding="utf-8")
             return folder
-        except OSError as problem:
+        except (OSError, ValueError) as problem:
             if is_whole(folder):  # another process was sooner
                 return folder
             problems.append(problem)
@@ -181,6 +181,11 @@ class Search(NamedTuple):
         """The tokens that end a translation."""
         ends = self.settings.eos_token_id
         return ends if isinstance(ends, list) else [ends]
+
+    @property
+    def bad_words(self) -> list[list[int]]:
+        """The tokens that may not follow one another. An end is never forbidden by itself."""
+        return [word for word in self.settings.bad_words_ids or [] if len(word) > 1 or word[0] not in self.ends]
 
     @property
     def free_steps(self) -> int:
@@ -239,6 +244,11 @@ class Engine:
             steps = settings.max_length - 1  # the first token begins every translation
         else:
             return None
+        beams = settings.num_beams or 1
+        if settings.eos_token_id is None or (mask is not None and not mask.any(-1).all()):
+            return None
+        if settings.bad_words_ids and beams > 1 and not settings.renormalize_logits:
+            return None  # the library ranks by what the other words have together, which is less than one
         longest = model.config.max_position_embeddings
         start = settings.decoder_start_token_id
         if start not in (None, model.config.decoder_start_token_id) or max(ids.shape[1], steps) > longest:
@@ -246,7 +256,7 @@ class Engine:
         forced = settings.forced_eos_token_id
         if isinstance(forced, list) or forced not in (None, settings.eos_token_id):
             return None
-        if steps < 1 + (forced is not None) or (settings.num_return_sequences or 1) > (settings.num_beams or 1):
+        if steps < 1 + (forced is not None) or (settings.num_return_sequences or 1) > beams:
             return None  # it says why not
         return Search(ids, torch.ones_like(ids) if mask is None else mask, steps, settings)
 
@@ -262,7 +272,7 @@ class Engine:
             sources, beam_size=beams, num_hypotheses=beams, length_penalty=0, return_scores=True,
             end_token=[self.target_tokens[i] for i in search.ends], return_end_token=True,
             max_input_length=0, min_decoding_length=0, max_decoding_length=search.free_steps,
-            suppress_sequences=[[self.target_tokens[i] for i in word] for word in settings.bad_words_ids or []],
+            suppress_sequences=[[self.target_tokens[i] for i in word] for word in search.bad_words],
             max_batch_size=-(-len(sources) // self.translator.num_translators),
         )  # fmt: skip
         return [

@@ -24,7 +24,7 @@ from vanilla_transformer.conversion.mapping import (
     from_theirs,
     require,
 )
-from vanilla_transformer.conversion.marian_tokenizer import fast_marian_tokenizer
+from vanilla_transformer.conversion.marian_tokenizer import fast_marian_tokenizer, has_fast_form
 
 
 def config_class_for(auto_class: str) -> type[TransformerConfig]:
@@ -80,10 +80,23 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
     require(not missing and not unexpected, f"There is no counterpart of: {', '.join([*missing, *unexpected])}.")
     if ours.can_generate():
         ours.generation_config = copy.deepcopy(theirs.generation_config)
+        if hasattr(ours, "offer_gnmt_length_penalty"):
+            ours.offer_gnmt_length_penalty()
     return ours.eval()
 
 
 def convert_tokenizer(source: str, revision: str | None, model: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """A tokenizer that AutoTokenizer loads with no code of ours: of Marian's SentencePiece files a fast one."""
-    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    return fast_marian_tokenizer(tokenizer) if isinstance(tokenizer, MarianTokenizer) else tokenizer
+    """A tokenizer that AutoTokenizer loads with no code of ours: of Marian's SentencePiece files a fast one.
+
+    Raises:
+        ValueError: the source has no tokenizer, so that the library makes one that knows no words.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+    except TypeError:  # as Marian's has it without its files
+        tokenizer = None
+    if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise ValueError(f"{source} has no tokenizer beside the model: put its files there.")
+    if isinstance(tokenizer, MarianTokenizer) and has_fast_form(tokenizer):
+        return fast_marian_tokenizer(tokenizer)
+    return tokenizer

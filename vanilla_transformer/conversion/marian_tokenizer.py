@@ -20,17 +20,36 @@ def precompiled_normalizer(sentencepiece: Any) -> list[normalizers.Normalizer]:
     return [normalizers.Precompiled(table)] if table else []
 
 
+def has_fast_form(slow: MarianTokenizer) -> bool:
+    """Whether `fast_marian_tokenizer` gives the same ids: all models of opus-mt are made so.
+
+    One tokenizer cannot number source and target tokens differently, and it knows SentencePiece's unigram model as
+    that is by default, with all of its pieces in one vocabulary without gaps.
+    """
+    proto = import_protobuf().ModelProto()
+    proto.ParseFromString(slow.spm_source.serialized_model_proto())
+    training, spaces = proto.trainer_spec, proto.normalizer_spec
+    encoder = cast(dict[str, int], slow.encoder)
+    return (
+        not slow.separate_vocabs
+        and training.model_type == training.UNIGRAM
+        and not (training.byte_fallback or training.treat_whitespace_as_suffix)
+        and spaces.add_dummy_prefix
+        and spaces.remove_extra_whitespaces
+        and sorted(encoder.values()) == list(range(len(encoder)))
+        and all(piece.piece in encoder for piece in proto.pieces if piece.type == piece.NORMAL)
+    )
+
+
 def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
     """A tokenizer with the same ids as Marian's for source text, and the same text for target ids.
 
     Marian cuts target text by a model of its own; here one model serves both, and the pieces that only the target has
     are used where the source's model would give <unk>.
 
-    Raises:
-        ValueError: source and target have different vocabularies, which one tokenizer cannot have.
+    Args:
+        slow: one that `has_fast_form`.
     """
-    if slow.separate_vocabs:
-        raise ValueError("separate_vocabs=True: one tokenizer cannot number source and target tokens differently.")
     source = slow.spm_source
     scores = {source.id_to_piece(i): source.get_score(i) for i in range(source.get_piece_size())}
     encoder = cast(dict[str, int], slow.encoder)
@@ -50,6 +69,8 @@ def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     # A user writes the language before a text, so it is a token also where the names of special ones are text.
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in languages])
+    added = sorted((i, str(token)) for i, token in slow.added_tokens_decoder.items() if i >= len(encoder))
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for _, token in added])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=slow.eos_token,

@@ -50,11 +50,11 @@ class OurConverter(Converter):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         check(model.config)
         self.model, self.tokenizer, self.config = model, tokenizer, model.config
-        config, tokens = model.config, {i: token for token, i in tokenizer.get_vocab().items()}
-        self.tokens = self.by_id(tokens, config.vocab_size)
-        if of_target := getattr(tokenizer, "tgt_vocab_size", None):  # FSMT's reads source text, and names target ids
-            tokens = dict(enumerate(tokenizer.convert_ids_to_tokens(list(range(of_target)))))
-        self.target_tokens = self.by_id(tokens, getattr(config, "target_vocab_size", None) or config.vocab_size)
+        config, known = model.config, {i: token for token, i in tokenizer.get_vocab().items()}
+        self.tokens = self.by_id(known, config.vocab_size)
+        if isinstance(target := getattr(tokenizer, "decoder", None), dict):  # FSMT's, and some of Marian's, have two
+            known = known | target
+        self.target_tokens = self.by_id(known, getattr(config, "target_vocab_size", None) or config.vocab_size)
 
     def _load(self) -> model_spec.ModelSpec:
         spec = self.make_spec()
@@ -67,16 +67,27 @@ class OurConverter(Converter):
         spec.config.layer_norm_epsilon = self.config.layer_norm_eps
         for name in ("bos_token", "eos_token", "unk_token"):
             # A byte-level tokenizer knows no unknown token, and GPT's no other; CTranslate2 wants all three.
-            token = getattr(self.tokenizer, name) or self.tokenizer.pad_token or self.tokenizer.unk_token
-            setattr(spec.config, name, token)
-        if isinstance(end := self.config.eos_token_id, int):  # the tokenizer may know it by another name, as FSMT's
-            spec.config.eos_token = self.target_tokens[end]
+            tokenizer = self.tokenizer
+            names = (getattr(tokenizer, name), tokenizer.pad_token, tokenizer.unk_token, tokenizer.eos_token)
+            setattr(spec.config, name, next(filter(None, names), self.tokens[0]))
+        if self.model.can_generate():
+            end = getattr(self.model, "generation_config").eos_token_id  # noqa: B009  # which a tensor is not
+            end = self.config.eos_token_id if end is None else end
+            end = end[0] if isinstance(end, list) else end
+            if end is not None:  # the tokenizer may call another one its last, or none, as BERT's and FSMT's do
+                spec.config.eos_token = self.target_tokens[end]
         return spec
 
-    @staticmethod
-    def by_id(known: dict[int, str], size: int) -> list[str]:
+    def by_id(self, known: dict[int, str], size: int) -> list[str]:
         """The tokens of a vocabulary; ids that the tokenizer leaves free get a name of their own."""
-        return [known.get(i, f"<unused{i}>") for i in range(size)]
+        return [known.get(i) or self.unlisted(i) or f"<unused{i}>" for i in range(size)]
+
+    def unlisted(self, i: int) -> str | None:
+        """A token that the tokenizer knows, but not in its vocabulary, as M2M100's the languages."""
+        if i >= len(self.tokenizer):
+            return None
+        token = cast(str | None, self.tokenizer.convert_ids_to_tokens(i))
+        return token if token is not None and self.tokenizer.convert_tokens_to_ids(token) == i else None
 
     def make_spec(self) -> model_spec.ModelSpec:
         """The specification that fits the model's family, filled with its weights."""
@@ -110,7 +121,8 @@ class OurConverter(Converter):
         embeddings.weight = self.array(stack.embed_tokens.weight)
         spec.scale_embeddings = stack.embed_scale
         with torch.no_grad():
-            positions = stack.embed_positions(torch.arange(self.config.max_position_embeddings)[None])[0]
+            places = torch.arange(self.config.max_position_embeddings)[None] + self.config.position_offset
+            positions = stack.embed_positions(places)[0]
             if (types := getattr(stack, "embed_types", None)) is not None:  # all tokens are of kind 0
                 positions = positions + types.weight[0] * stack.embed_scale
         spec.position_encodings.encodings = self.array(positions)

@@ -45,6 +45,7 @@ def to_marian(ours: PreTrainedModel) -> MarianMTModel:
     require(config.position_offset == 0, f"position_offset={config.position_offset}: Marian counts from 0.")
     require(not config.normalize_embedding, "normalize_embedding=True: Marian has no norm there.")
     require(config.sliding_window is None, f"sliding_window={config.sliding_window}: Marian attends to everything.")
+    require(config.layer_norm_eps <= 2e-5, f"layer_norm_eps={config.layer_norm_eps}: Marian's is 1e-5.")
     require_usual_heads(config)
     weights = {name: weight.clone() for name, weight in ours.state_dict().items()}
     if config.sinusoid_layout == "interleaved":
@@ -84,7 +85,7 @@ def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
     require_usual_heads(config)
     scaled = config.scale_embedding
     weights = {name: weight.clone() for name, weight in ours.state_dict().items()}
-    positions = torch.arange(config.max_position_embeddings)[None]
+    positions = torch.arange(config.max_position_embeddings)[None] + config.position_offset
     weights["model.embed_positions.weight"] = ours.model.embed_positions(positions)[0].detach()
     if scaled:  # GPT-2 does not scale, so the table for reading is the scaled one, and no longer that for writing
         weights["model.embed_tokens.weight"] *= config.d_model**0.5
