@@ -181,11 +181,11 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         """
         if name not in PRESETS:
             raise ValueError(f"preset={name!r} is not known. Choose one of: {', '.join(PRESETS)}.")
-        fields = dict(PRESETS[name])
+        fields = PRESETS[name] | overrides
         if "num_layers" in fields:
             depth = fields.pop("num_layers")
-            fields |= dict.fromkeys(cls.layer_count_fields, depth)
-        return cls(**(fields | overrides))
+            fields = dict.fromkeys(cls.layer_count_fields, depth) | fields
+        return cls(**fields)
 
     def __post_init__(self, **kwargs):
         self.take_names_of_the_library(kwargs)

@@ -25,7 +25,12 @@ from vanilla_transformer.conversion.to_onnx import export_onnx
 TEXTS = ["three miles", "12 kilometers and 3 miles", "may 5"]
 VARIANTS = {
     "paper": {},
-    "pre-norm": {"norm_position": "pre", "attention_bias": True, "activation_function": "gelu"},
+    "pre-norm": {
+        "norm_position": "pre",
+        "attention_bias": True,
+        "activation_function": "gelu",
+        "layer_norm_eps": 0.01,
+    },
     "learned": {
         "position_embedding": "learned",
         "position_offset": 2,

@@ -103,6 +103,7 @@ LANGUAGE_MODELS = {
 }
 ENCODERS = {
     "bert": lambda: BertModel(BertConfig(**BERT)),
+    "bert with another epsilon": lambda: BertModel(BertConfig(**BERT, layer_norm_eps=0.01)),
     "bert masked": lambda: BertForMaskedLM(BertConfig(**BERT)),
     "bert tagger": lambda: BertForTokenClassification(BertConfig(**BERT)),
     "bert reader": lambda: BertForQuestionAnswering(BertConfig(**BERT | {"num_labels": 2})),
@@ -168,6 +169,19 @@ def test_a_language_model_gives_the_same_logits_and_the_same_beams(name, tmp_pat
 
     ours.save_pretrained(tmp_path)
     close(AutoModelForCausalLM.from_pretrained(tmp_path)(prompts).logits, theirs(prompts).logits)
+
+
+def test_an_imported_model_trains_with_the_loss_that_theirs_has():
+    theirs = random_weights(marian(dropout=0.0)).train()
+    inputs = {"input_ids": tokens(3, 7), "labels": tokens(3, 6)}
+    close(convert(theirs).train()(**inputs).loss, theirs(**inputs).loss)
+
+
+def test_gelu_of_gpt1_is_the_one_by_tanh():
+    theirs = LANGUAGE_MODELS["gpt1"]()
+    hidden = torch.linspace(-3, 3, 50)
+    act = theirs.transformer.h[0].mlp.act
+    close(convert(theirs).model.layers[0].feed_forward.activation(hidden), act(hidden))
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ import pytest
 from datasets import Dataset
 
 from vanilla_transformer.data.joining import with_joined_pairs
+from vanilla_transformer.tasks.translation import TRANSLATION, TranslationArguments
 
 
 END = 2
@@ -41,6 +42,14 @@ def test_a_greater_share_draws_rows_again_as_evenly_as_can_be():
 
 def test_pairs_follow_their_seed():
     assert joined(0.5) == joined(0.5) != joined(0.5, seed=1)
+
+
+def test_a_runs_pairs_follow_the_seed_of_its_data(tmp_path):
+    def made(**seeds):
+        args = TranslationArguments(output_dir=str(tmp_path), joined_pairs=0.5, use_cpu=True, **seeds)
+        return TRANSLATION.augment(Dataset.from_list(ROWS), args).to_list()
+
+    assert made(seed=1) != made(seed=2) and made(seed=1, data_seed=3) == made(seed=3)
 
 
 def test_what_would_be_cut_is_not_joined():

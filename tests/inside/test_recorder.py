@@ -293,6 +293,26 @@ def test_other_activations_and_learned_positions_are_named():
     assert equations["embedding", "embedding + position"] == "X = E + PE"
 
 
+def test_what_enters_the_first_layer_is_what_its_equation_says():
+    """Bert's kinds of tokens, BART's norm and offset, Marian's halves, and the frequencies of M2M100."""
+    fields = {"type_vocab_size": 2, "normalize_embedding": True, "scale_embedding": False}
+    model = encoder_only(position_embedding="learned", position_offset=2, **fields)
+    steps = {step.name: step for step in record(model, inputs_of(model))}
+    assert steps["positions"].equation == "PE = W_P[pos + 2]"
+    assert steps["embedding + position"].equation == "X = LayerNorm(E + W_T[kind] + PE)"
+    scaled = {step.name: step for step in record(encoder_only(type_vocab_size=2), inputs_of(model))}
+    assert scaled["embedding + position"].equation == "X = √d_model · (E + W_T[kind]) + PE"
+
+    model = encoder_only(sinusoid_layout="half_split", sinusoid_frequencies="tensor2tensor", position_offset=2)
+    steps = {step.name: step for step in record(model, inputs_of(model))}
+    angle = "(pos + 2) / 10000^(i / (d_model/2 - 1))"
+    assert steps["positions"].equation == f"PE(pos, i) = sin({angle}), PE(pos, i + d_model/2) = cos({angle})"
+    pos, i, d_model = 3, 5, 32
+    found = steps["positions"].tensor[0, pos, [i, i + d_model // 2]]
+    expected = (pos + 2) / torch.tensor(10000.0) ** (i / (d_model / 2 - 1))
+    torch.testing.assert_close(found, torch.stack([expected.sin(), expected.cos()]))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -170,6 +170,13 @@ def test_equations_are_typeset_in_a_page():
     assert "".join(page.itertext()) == "A=softmax(S√dk+M)"
 
 
+def test_a_power_binds_before_a_fraction():
+    page = ElementTree.fromstring(mathml("sin(pos / 10000^(2i/d_model))"))
+    outer = next(page.iter("mfrac"))
+    assert outer[0].text == "pos" and outer[1].tag == "msup" and outer[1][0].text == "10000"
+    assert "".join(outer[1][1].itertext()) == "2idmodel"
+
+
 def test_every_equation_of_the_recorder_is_whole_mathml(translator):
     model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
     for stack in ("encoder", "decoder"):

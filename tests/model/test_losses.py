@@ -45,6 +45,28 @@ def test_labels_after_a_cached_prefix_have_the_loss_of_a_continuation():
     torch.testing.assert_close(loss, model(ids, labels=labels).loss)
 
 
+def test_labels_after_a_cached_prefix_keep_to_the_end_of_a_mask_that_covers_it():
+    """Two prompts, one padded on the left: the mask has the prefix too, and the labels have not."""
+    model, ids = decoder_only(), tokens(2, 9)
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    labels = ids.clone()
+    labels[:, :5] = -100
+    cache = model(ids[:, :4], attention_mask=mask[:, :4], use_cache=True).past_key_values
+    loss = model(ids[:, 4:], attention_mask=mask, past_key_values=cache, labels=labels[:, 4:]).loss
+    torch.testing.assert_close(loss, model(ids, attention_mask=mask, labels=labels).loss)
+
+
+def test_targets_that_the_decoders_mask_hides_have_no_loss():
+    model, source, labels = encoder_decoder(), tokens(2, 5), tokens(2, 6)
+    mask = torch.ones_like(labels)
+    mask[0, 4:] = 0
+    read = model.prepare_decoder_input_ids_from_labels(labels)
+    hidden = {"decoder_input_ids": read, "decoder_attention_mask": mask}
+    expected = model(source, labels=labels.masked_fill(mask == 0, -100), **hidden).loss
+    torch.testing.assert_close(model(source, labels=labels, **hidden).loss, expected)
+
+
 @pytest.mark.parametrize("make", [encoder_decoder, encoder_only])
 def test_labels_are_smoothed_in_training_only(make):
     model, ids, labels = make(dropout=0.0, label_smoothing=0.2), tokens(3, 6), ragged_labels()

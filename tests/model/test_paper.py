@@ -10,10 +10,12 @@ from family import decoder_only, encoder_decoder, encoder_only, right_padded, to
 from modeling_vanilla_transformer import make_positions, sinusoids
 from vanilla_transformer import (
     VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
 )
 from vanilla_transformer.inside.recorder import record
 
@@ -49,6 +51,16 @@ def test_presets_have_the_parameters_of_the_formula(name):
         # The paper's column implies about 41,000 tokens for the base family and fewer than 37,000 for big: no one
         # vocabulary meets it exactly. d_model=1024 has twice as many parameters for each of those tokens.
         assert count / 1e6 == pytest.approx(printed, abs=3 if model.config.d_model < 1024 else 4.5)
+
+
+def test_the_depth_of_a_preset_can_be_given_for_all_stacks_or_for_one():
+    def depths(**given):
+        config = VanillaTransformerConfig.from_preset("tiny", **given)
+        return config.encoder_layers, config.decoder_layers
+
+    assert depths() == (4, 4) and depths(num_layers=2) == (2, 2)
+    assert depths(decoder_layers=1) == (4, 1) and depths(num_layers=3, decoder_layers=1) == (3, 1)
+    assert VanillaTransformerDecoderConfig.from_preset("tiny", num_layers=2).num_layers == 2
 
 
 def test_table_3_row_a_keeps_the_parameters():
@@ -159,6 +171,22 @@ def test_dropout_is_off_in_evaluation_but_where_it_is_switched_on_by_itself(make
         assert not torch.equal(model(ids).logits, model(ids).logits)
         dropout.eval()
     assert len(dropouts) == 1 + 2 * 3  # of the embedding, and in each layer of two Add & Norm and one network
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "packed_sdpa"])
+def test_dropout_of_the_weights_is_a_part_of_training_alone(implementation):
+    model, ids = decoder_only(dropout=0.0, attention_dropout=0.5), tokens()
+    model.set_attn_implementation(implementation)
+    assert torch.equal(model(ids).logits, model(ids).logits)
+    model.train()
+    assert not torch.equal(model(ids).logits, model(ids).logits)
+
+
+def test_a_classifier_drops_of_what_it_has_pooled():
+    model, ids = encoder_only(VanillaTransformerForSequenceClassification, dropout=0.5), tokens()
+    model.train()
+    model.model.eval()
+    assert not torch.equal(model(ids).logits, model(ids).logits)
 
 
 @pytest.mark.parametrize("model_class", [VanillaTransformerEncoderModel, VanillaTransformerForMaskedLM])

@@ -1,5 +1,6 @@
 """Pipelines from a saved folder, as users have them: the library's, and the two that this project brings back."""
 
+import copy
 import json
 from argparse import Namespace
 from itertools import product
@@ -345,6 +346,42 @@ def test_a_trained_reader_finds_an_answer_deep_in_a_text_and_says_when_there_is_
     nothing = pipe(question=QUESTION, context=unknown)
     assert nothing == {"score": pytest.approx(1, abs=0.2), "start": 0, "end": 0, "answer": ""}
     assert pipe(question=QUESTION, context=unknown, handle_impossible_answer=False)["answer"] != ""
+
+
+def test_padding_on_the_left_changes_no_answer(tokenizers):
+    tokenizer = copy.deepcopy(tokenizers["encoder"])
+    tokenizer.padding_side = "left"
+    model = encoder(VanillaTransformerForQuestionAnswering, tokenizer)
+    pipe = QuestionAnsweringPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    records = [{"question": QUESTION, "context": text} for text in (CONTEXT, TEXTS[2])]
+    options = {"max_seq_len": 60, "doc_stride": 10, "handle_impossible_answer": True, "top_k": 50}
+    for batched, single in zip(pipe(records, batch_size=4, **options), pipe(records, **options), strict=True):
+        scores = {(answer["start"], answer["end"]): answer["score"] for answer in single}
+        assert {(answer["start"], answer["end"]): answer["score"] for answer in batched} == pytest.approx(scores)
+
+
+def test_an_answer_has_its_best_score_of_all_windows_and_none_its_least(reader):
+    """The answer is in the first window and, hardly noticed, in the second, which for the rest holds none."""
+    offsets = torch.tensor([[[0, 0], [0, 5], [6, 12]]])
+    sure, unsure = torch.tensor([[0.0, 6.0, 0.0]]), torch.tensor([[9.0, 1.0, 0.0]])
+    windows = [
+        {"start_logits": logits, "end_logits": logits, "offsets": offsets, "context": "María García",
+         "attention_mask": torch.ones(1, 3)}
+        for logits in (sure, unsure)
+    ]  # fmt: skip
+    answers = reader.postprocess(windows, top_k=4, handle_impossible_answer=True)
+    scores = {answer["answer"]: answer["score"] for answer in answers}
+    sure = sure.softmax(-1)[0]
+    assert (scores["María"], scores[""]) == pytest.approx((float(sure[1] ** 2), float(sure[0] ** 2)))
+
+
+def test_windows_keep_to_the_length_of_the_tokenizer(tokenizers):
+    tokenizer = copy.deepcopy(tokenizers["encoder"])
+    tokenizer.model_max_length = 48
+    model = encoder(VanillaTransformerForQuestionAnswering, tokenizer)
+    pipe = QuestionAnsweringPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    lengths = [row["input_ids"].shape[1] for row in pipe.preprocess({"question": QUESTION, "context": CONTEXT * 3})]
+    assert len(lengths) > 2 and max(lengths) == 48
 
 
 def test_windows_keep_to_the_positions_that_a_model_has(tokenizers):

@@ -1,13 +1,16 @@
 """Every training script learns a few rows by heart, and leaves a folder that loads and describes itself."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard
-from transformers import AutoConfig, AutoTokenizer
+from tokenizers import Tokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
+import average_checkpoints
 import evaluate_model
 import generate_text
 import train_classifier
@@ -17,10 +20,13 @@ import train_question_answering
 import train_tagger
 import train_translation
 import translate
+from family import decoder_only
 from fresh_process import UNDER_WATCH, run_fresh
+from saved_models import with_tokenizer, write
 from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.tasks.masked_language_modeling import MASKED_LANGUAGE_MODELING, MaskedLanguageModelArguments
 
 
 TASKS = {
@@ -160,6 +166,83 @@ def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
     scores = TASKS[name][0].main([*train_and_validate_on(file), *options, "--output_dir", str(tmp_path / "run")])
     again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels"),
+    [
+        ("classification", [True, False]),
+        ("classification", [-1, 10]),
+        ("multi_label", [[i, (i + 7) % 12] for i in range(12)]),  # as text 10 and 11 come before 2
+    ],
+)
+def test_classes_that_are_no_text_are_scored_by_the_saved_model_as_they_were_in_training(task, labels, tmp_path):
+    words = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu".split()
+    rows = [{"text": word, "label": label} for word, label in zip(words, labels, strict=False)]
+    file = write_json_lines(tmp_path / "rows.jsonl", rows)
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "60", "--task", task]
+    scores = train_classifier.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    assert scores["validation"]["accuracy"] == 100
+    again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
+    assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
+
+
+def test_an_answer_with_spaces_around_it_is_learned_without_them(tmp_path):
+    context = "Anna lives in Paris today."
+    rows = [
+        {"question": question, "context": context, "answers": {"text": [text], "answer_start": [context.index(text)]}}
+        for question, text in (("Where?", " Paris"), ("Who?", "Anna "), ("When?", " today"))
+    ]
+    file = write_json_lines(tmp_path / "rows.jsonl", rows)
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "60"]
+    scores = train_question_answering.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    assert scores["validation"] == {"exact_match": 100, "f1": 100}
+
+
+def test_documents_of_a_tokenizer_without_an_end_are_scored(tmp_path):
+    model, tokenizer = with_tokenizer(decoder_only, "causal", texts=["a b c"] * 3)
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="<pad>")  # as GPT's
+    write(tmp_path / "model", model, bare)
+    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "a b c"}] * 40)
+    scores = evaluate_model.main(["--model", str(tmp_path / "model"), "--test_file", file, "--block_size", "16"])
+    assert 1 < scores["test"]["perplexity"] < 1000
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_one_row_of_numbers_is_scored_as_well(tmp_path):
+    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": i / 16} for i in range(16)])
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--task", "regression"]
+    scores = train_classifier.main(["--train_file", file, *SMALL, *ONE_STACK, *run])  # one row is held out
+    assert scores["validation"]["rmse"] > 0 and math.isnan(scores["validation"]["pearson"])
+    assert "| validation | rmse |" in (tmp_path / "run/README.md").read_text()
+
+
+def test_a_model_in_the_current_folder_has_the_name_of_that_folder(tmp_path, monkeypatch):
+    files = write_rows("classification", tmp_path)
+    (tmp_path / "moods").mkdir()
+    monkeypatch.chdir(tmp_path / "moods")
+    train_classifier.main([*files, *SMALL, *ONE_STACK, "--max_steps", "1", "--output_dir", "."])
+    card = (tmp_path / "moods/README.md").read_text()
+    assert "\n# moods\n" in card and 'folder = "moods"' in card
+
+
+def test_what_was_cut_in_training_is_not_cut_by_what_is_saved_and_averaged(tmp_path):
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--max_length", "5", "--save_steps", "1"]
+    options = [*SMALL, *ONE_STACK, "--save_strategy", "steps"]
+    train_classifier.main([*write_rows("classification", tmp_path), *options, *run])
+    average_checkpoints.main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "mean")])
+    for folder in (tmp_path / "run", tmp_path / "run/checkpoint-2", tmp_path / "mean"):
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        assert tokenizer.truncation is None and len(tokenizer.encode("a b c d e f g h").ids) > 5, folder
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_as_many_tokens_are_masked_as_it_is_said(rate, tmp_path):
+    args = MaskedLanguageModelArguments(output_dir=str(tmp_path), mask_probability=rate, use_cpu=True)
+    tokenizer = train_tokenizer(["a b c d e f g h"] * 3, "encoder", vocab_size=300)
+    collator = MASKED_LANGUAGE_MODELING.collator(tokenizer, None, args)
+    batch = collator([{"input_ids": tokenizer("a b c d e f g h " * 200)["input_ids"]}])
+    assert (batch["labels"] != -100).float().mean().item() == pytest.approx(rate, abs=0.04)
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")

@@ -249,6 +249,13 @@ def test_documents_are_packed_into_full_blocks():
     assert packed["labels"] == [[-100, 6, 7, 2], [-100, 2, -100, 10]]
 
 
+def test_a_document_that_goes_on_in_the_next_block_begins_anew_there_and_may_have_no_end():
+    packed = pack_documents([[5, 6, 7, 8], [9, 10]], block_size=3, eos_token_id=None)
+    assert packed["input_ids"] == [[5, 6, 7], [8, 9, 10]]
+    assert packed["position_ids"] == [[0, 1, 2], [0, 0, 1]]
+    assert packed["labels"] == [[-100, 6, 7], [-100, -100, 10]]
+
+
 def test_a_packed_block_gives_the_losses_of_its_documents_apart():
     model = decoder_only(use_cache=False)
     documents = [[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16]]

@@ -6,7 +6,9 @@ import pytest
 from vanilla_transformer.training.metrics import (
     BleuOptions,
     classification_scores,
+    language_model_scores,
     question_answering_scores,
+    regression_scores,
     translation_scores,
 )
 
@@ -30,6 +32,30 @@ def test_macro_f1_is_the_mean_over_the_classes_that_occur():
 def test_rows_without_any_class_have_scores_too():
     nothing = np.zeros((2, 3), dtype=int)
     assert classification_scores(nothing, nothing) == {"accuracy": 100, "macro_f1": 0}
+
+
+def test_scores_of_numbers_are_correlations_and_the_root_of_the_mean_square():
+    """The ranks 1, 2, 4, 3 of the predictions differ from 1, 2, 3, 4 by 0, 0, 1, 1: 1 - 6 · 2 / (4 · 15) = 0.8."""
+    predicted, labels = np.array([1.0, 2.0, 7.0, 6.0]), np.array([1.0, 2.0, 3.0, 4.0])
+    scores = regression_scores(predicted, labels)
+    assert scores["spearman"] == pytest.approx(0.8)
+    assert scores["pearson"] == pytest.approx(np.corrcoef(predicted, labels)[0, 1])
+    assert scores["rmse"] == pytest.approx(np.sqrt((4**2 + 2**2) / 4))
+    of_one_row = regression_scores(np.array([[1.0]]), np.array([[3.0]]))
+    assert of_one_row["rmse"] == 2 and np.isnan(of_one_row["pearson"]) and np.isnan(of_one_row["spearman"])
+
+
+def test_bits_per_byte_count_all_bits_of_all_tokens():
+    """Ten tokens of ln 4 nats, two bits each, for a text of eight bytes."""
+    assert language_model_scores(np.log(4), 10, 8) == pytest.approx({"perplexity": 4, "bits_per_byte": 2.5})
+
+
+def test_texts_that_differ_in_case_alone_are_the_same_where_it_is_said_not_to_count():
+    texts, references = ["ein ROTES t-shirt ist neu"], ["Ein rotes T-Shirt ist neu"]
+    assert translation_scores(texts, references, BleuOptions(lowercase=True))[0] == pytest.approx(
+        {"bleu": 100, "chrf": 100, "exact_match": 100}
+    )
+    assert all(score < 90 for score in translation_scores(texts, references)[0].values())
 
 
 def test_tokenized_bleu_is_that_of_texts_as_papers_cut_them():

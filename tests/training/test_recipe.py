@@ -43,6 +43,32 @@ def test_the_optimiser_is_the_papers(scale, tmp_path):
     assert run.args.max_grad_norm == 0
 
 
+def test_a_warm_up_can_be_a_share_of_the_steps(tmp_path):
+    run = tiny_trainer(tmp_path, warmup_steps=0.5)
+    run.create_optimizer_and_scheduler(10)
+    rates = []
+    for _ in range(10):
+        rates.append(run.optimizer.param_groups[0]["lr"])
+        run.optimizer.step()
+        run.lr_scheduler.step()
+    assert rates.index(max(rates)) == 4 and rates[1] == pytest.approx(2 * rates[0])  # it rises for five steps
+
+
+def test_batches_are_drawn_by_the_seed_of_the_data_where_that_is_given(tmp_path):
+    def first(**seeds):
+        run = tiny_trainer(tmp_path, tokens_per_batch=64, **seeds)
+        return next(iter(run.get_train_dataloader()))["input_ids"].tolist()
+
+    assert first(seed=1, data_seed=5) == first(seed=2, data_seed=5) != first(seed=2, data_seed=6)
+    assert first(seed=5) == first(seed=2, data_seed=5)
+
+
+def test_a_step_over_a_stream_has_its_budget_in_all_of_its_batches_together(tmp_path):
+    options = {"tokens_per_batch": 64, "gradient_accumulation_steps": 2, "max_steps": 4, "streaming": True}
+    batches = iter(tiny_trainer(tmp_path, **options).get_train_dataloader())
+    assert max(next(batches)["input_ids"].numel() for _ in range(6)) <= 32
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "after_two_steps"),
     [({"lr_scheduler_type": "constant"}, "constant", 0.5), ({}, "linear", 0.2)],  # linear: 2 of 5 warm-up steps

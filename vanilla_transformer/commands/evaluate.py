@@ -7,6 +7,7 @@ The options of the task's training script work here too, such as --per_device_ev
 """
 
 import json
+import re
 import sys
 import tempfile
 from argparse import ArgumentParser
@@ -37,9 +38,13 @@ class EvaluationArguments:
 
 
 def known_classes(config: PreTrainedConfig) -> set:
-    """The model's classes, as text and, where they are numbers, as numbers."""
+    """The model's classes: as text and, where a file has numbers or true and false in their place, as those."""
     names = config.label2id or {}
-    return {*names, *(int(name) for name in names if name.lstrip("-").isdigit())}
+    return {
+        *names,
+        *(int(name) for name in names if re.fullmatch(r"-?[0-9]+", name)),
+        *(name == "True" for name in names if name in ("True", "False")),
+    }
 
 
 def main(arguments: list[str] | None = None) -> Scores:

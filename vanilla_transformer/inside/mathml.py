@@ -29,12 +29,17 @@ class Parts:
             if token == end:
                 break
             if token == "/" and made:
-                made.append(f"<mfrac>{made.pop()}{self.atom()}</mfrac>")
-            elif token == "^" and made:
-                made.append(f"<msup>{made.pop()}{self.atom()}</msup>")
+                made.append(f"<mfrac>{made.pop()}{self.power(self.atom())}</mfrac>")
             else:
-                made.append(self.element(token))
+                made.append(self.power(self.element(token)))
         return "<mrow>" + "".join(made) + "</mrow>"
+
+    def power(self, base: str) -> str:
+        """The base with its exponent, if one follows: it binds before a fraction does."""
+        if self.tokens[:1] != ["^"]:
+            return base
+        self.tokens.pop(0)
+        return f"<msup>{base}{self.atom()}</msup>"
 
     def atom(self) -> str:
         """What a fraction, a root or a power takes: a symbol, or all between brackets, which it makes needless."""

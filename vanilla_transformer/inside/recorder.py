@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -103,6 +103,26 @@ def matrices_of(projection: nn.Module, letter: str, head: int | None = None, wid
     if projection.bias is not None:
         matrices[f"b_{letter}"] = projection.bias[columns]
     return {name: matrix.detach().float().cpu().clone() for name, matrix in matrices.items()}
+
+
+def position_equation(config: PreTrainedConfig) -> str:
+    """Section 3.5, or what the config has in its place (`make_positions` in the model's file)."""
+    pos = f"pos + {config.position_offset}" if config.position_offset else "pos"
+    if config.position_embedding == "learned":
+        return f"PE = W_P[{pos}]"
+    exponent = "2i/d_model" if config.sinusoid_frequencies == "paper" else "i / (d_model/2 - 1)"
+    angle = f"{f'({pos})' if config.position_offset else pos} / 10000^({exponent})"
+    places = ("2i", "2i+1") if config.sinusoid_layout == "interleaved" else ("i", "i + d_model/2")
+    sine, cosine = (f"PE(pos, {place}) = {wave}({angle})" for place, wave in zip(places, ("sin", "cos"), strict=True))
+    return f"{sine}, {cosine}"
+
+
+def embedding_equation(config: PreTrainedConfig) -> str:
+    """Section 3.4: what enters the first layer; with kinds of tokens and a norm where a model has them, as BERT."""
+    vectors = "E + W_T[kind]" if getattr(config, "type_vocab_size", 0) else "E"
+    if config.scale_embedding:
+        vectors = f"√d_model · {f'({vectors})' if '+' in vectors else vectors}"
+    return f"X = LayerNorm({vectors} + PE)" if config.normalize_embedding else f"X = {vectors} + PE"
 
 
 class Recorder(TorchFunctionMode):
@@ -198,12 +218,9 @@ class Recorder(TorchFunctionMode):
         """Section 3.4 and 3.5: tokens, their vectors, positions, and the sum."""
         tokens = Result("tokens", "t", STATES[:2])
         yield from self.watch(self.stack.embed_tokens, EMBEDDING, tokens, Result("embeddings", "E = W_E[t]"))
-        angle = "pos / 10000^(2i/d_model)"
-        sinusoids = f"PE(pos, 2i) = sin({angle}), PE(pos, 2i+1) = cos({angle})"
-        learned = self.config.position_embedding == "learned"
-        positions = Result("positions", "PE = W_P[pos]" if learned else sinusoids)
+        positions = Result("positions", position_equation(self.config))
         yield from self.watch(self.stack.embed_positions, EMBEDDING, after=positions, inside=True)
-        total = Result("embedding + position", f"X = {'√d_model · ' if self.config.scale_embedding else ''}E + PE")
+        total = Result("embedding + position", embedding_equation(self.config))
         yield from self.watch(self.stack.layers[0], EMBEDDING, before=total)
 
     def watch_attention(self, part: str, attention: MultiHeadAttention) -> Iterator[RemovableHandle]:

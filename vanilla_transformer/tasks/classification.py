@@ -69,11 +69,10 @@ def encode_label(label: Any, config: PreTrainedConfig) -> Any:
     """A class id, a row of 0 and 1 for several classes, or a list of numbers."""
     if config.problem_type == "regression":
         return np.atleast_1d(label).astype(np.float32).tolist()
-    label2id = cast(dict[str, int], config.label2id)
     if config.problem_type == "multi_label_classification":
-        present = {str(name) for name in label}
-        return [float(name in present) for name in label2id]
-    return label2id[str(label)]
+        present, names = {str(name) for name in label}, cast(dict[int, str], config.id2label)
+        return [float(names[i] in present) for i in range(len(names))]  # a saved config has them in the order of text
+    return cast(dict[str, int], config.label2id)[str(label)]
 
 
 def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, max_length: int) -> Dataset:

@@ -83,6 +83,7 @@ def encode(
         columns = (rows[name] for name in ("question", "context", "answers"))
         for number, question, context, answers in zip(numbers, *columns, strict=True):
             start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
+            start, text = start + len(text) - len(text.lstrip()), text.strip()  # no token is a space by itself
             for pieces, i, offsets in read_pieces(number, question, context, tokenizer, args):
                 first, last = answer_positions(offsets, start, start + len(text)) if text else (0, 0)
                 for name in inputs:

@@ -254,7 +254,7 @@ def row_lengths(dataset: Dataset) -> np.ndarray:
 
 
 def pack_documents(
-    documents: Sequence[Sequence[int]], block_size: int, eos_token_id: int
+    documents: Sequence[Sequence[int]], block_size: int, eos_token_id: int | None
 ) -> dict[str, list[list[int]]]:
     """Put documents one after another into full blocks; a document that does not fit goes on in the next block.
 
@@ -265,12 +265,13 @@ def pack_documents(
     Returns:
         `input_ids`, `position_ids` and `labels`, each (blocks, block_size).
     """
+    end = [] if eos_token_id is None else [eos_token_id]  # GPT-1's tokenizer has none
     tokens: list[int] = []
     firsts = []
     for document in documents:
         if len(document):
             firsts.append(len(tokens))
-            tokens += [*document, eos_token_id]
+            tokens += [*document, *end]
     input_ids = np.array(tokens[: len(tokens) // block_size * block_size], dtype=np.int64)
     starts = np.union1d(firsts, np.arange(0, len(input_ids), block_size)).astype(np.int64)
     starts = starts[starts < len(input_ids)]

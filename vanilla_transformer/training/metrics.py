@@ -93,12 +93,15 @@ def classification_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str
 
 
 def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Pearson's and Spearman's correlation and the root mean squared error; over several outputs their mean."""
+    """Pearson's and Spearman's correlation and the root mean squared error; over several outputs their mean.
+
+    Of a single row there is no correlation: it is nan.
+    """
     predicted, labels = (np.asarray(values, dtype=float).reshape(len(values), -1) for values in (predicted, labels))
-    columns = list(zip(predicted.T, labels.T, strict=True))
+    columns = list(zip(predicted.T, labels.T, strict=True)) if len(labels) > 1 else []
     return {
-        "pearson": float(np.mean([pearsonr(*pair).statistic for pair in columns])),
-        "spearman": float(np.mean([spearmanr(*pair).statistic for pair in columns])),
+        "pearson": float(np.mean([pearsonr(*pair).statistic for pair in columns])) if columns else math.nan,
+        "spearman": float(np.mean([spearmanr(*pair).statistic for pair in columns])) if columns else math.nan,
         "rmse": float(np.sqrt(np.mean((predicted - labels) ** 2))),
     }
 

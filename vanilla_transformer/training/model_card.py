@@ -170,13 +170,13 @@ def write_model_card(
         library_name="transformers",
         pipeline_tag=facts.pipeline_tag,
         tags=["vanilla-transformer", "attention-is-all-you-need"],
-        model_name=folder.name,
+        model_name=folder.resolve().name,
         eval_results=results or None,
     )
     card = ModelCard.from_template(
         data,
         template_str=TEMPLATE,
-        name=folder.name,
+        name=folder.resolve().name,
         architecture=type(model).__name__,
         parameters=f"{model.num_parameters():,}",
         imports=IMPORTS.get(facts.pipeline_tag, "pipeline"),

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
@@ -481,6 +482,8 @@ class PaperRecipe(Mixin):
         super().save_model(*arguments, **options)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if isinstance(self.processing_class, PreTrainedTokenizerFast):  # else the saved file would cut texts for good
+            self.processing_class.backend_tokenizer.no_truncation()
         config = self.model.config
         in_training, config.use_cache = config.use_cache, self.saved_use_cache
         super()._save(output_dir, state_dict)

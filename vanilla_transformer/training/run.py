@@ -171,7 +171,6 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
         trainer = task.make_trainer(model, tokenizer, training, splits)
         if training.do_train:
             train(trainer)
-        tokenizer.backend_tokenizer.no_truncation()  # else the saved file would cut texts for good
         trainer.save_model()  # first: whatever fails while it is scored, the model is there
         scores, notes = task.score(trainer, splits)
         if trainer.is_world_process_zero():
