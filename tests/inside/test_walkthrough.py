@@ -174,7 +174,7 @@ def test_a_power_binds_before_a_fraction():
     page = ElementTree.fromstring(mathml("sin(pos / 10000^(2i/d_model))"))
     outer = next(page.iter("mfrac"))
     assert outer[0].text == "pos" and outer[1].tag == "msup" and outer[1][0].text == "10000"
-    assert "".join(outer[1][1].itertext()) == "2idmodel"
+    assert "".join(outer[1][1].itertext()) == "2i/dmodel"
 
 
 def test_every_equation_of_the_recorder_is_whole_mathml(translator):

@@ -10,9 +10,12 @@ TOKEN = re.compile(r"\s*(√|[^\W\d_]+(?:_(?:\w+))?ᵀ?|\d+(?:\.\d+)?i?|\.\.\.|\
 
 
 def mathml(equation: str) -> str:
-    """A `<math>` element; words between symbols become text, `a / b` a fraction, `x_y` a subscript."""
+    """A `<math>` element; words between symbols become text, `a / b` a fraction, `x_y` a subscript.
+
+    Fractions are as large as in an equation on a line of its own, and exponents have none, which could not be read.
+    """
     parts = Parts(TOKEN.findall(equation))
-    return f"<math>{parts.row('')}</math>"
+    return f'<math displaystyle="true">{parts.row("")}</math>'
 
 
 class Parts:
@@ -20,6 +23,7 @@ class Parts:
 
     def __init__(self, tokens: list[str]):
         self.tokens = tokens
+        self.in_exponent = False
 
     def row(self, end: str) -> str:
         """All up to the token `end`, which is taken away too."""
@@ -28,7 +32,7 @@ class Parts:
             token = self.tokens.pop(0)
             if token == end:
                 break
-            if token == "/" and made:
+            if token == "/" and made and not self.in_exponent:
                 made.append(f"<mfrac>{made.pop()}{self.power(self.atom())}</mfrac>")
             else:
                 made.append(self.power(self.element(token)))
@@ -39,7 +43,10 @@ class Parts:
         if self.tokens[:1] != ["^"]:
             return base
         self.tokens.pop(0)
-        return f"<msup>{base}{self.atom()}</msup>"
+        self.in_exponent = True
+        exponent = self.atom()
+        self.in_exponent = False
+        return f"<msup>{base}{exponent}</msup>"
 
     def atom(self) -> str:
         """What a fraction, a root or a power takes: a symbol, or all between brackets, which it makes needless."""
