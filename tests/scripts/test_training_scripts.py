@@ -278,6 +278,18 @@ def test_a_reader_learns_from_long_questions_and_refuses_one_that_leaves_no_room
     assert scores["validation"].keys() == {"exact_match", "f1"}
 
 
+def test_what_cannot_be_encoded_in_a_test_split_is_said_before_training(tmp_path):
+    files = write_rows("question_answering", tmp_path)
+    answers = {"text": ["Ada"], "answer_start": [0]}
+    test = write_json_lines(
+        tmp_path / "test.jsonl", [{"question": "Who? " * 60, "context": "Ada.", "answers": answers}]
+    )
+    run = ["--max_steps", "2", "--max_length", "64", "--output_dir", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match=r"Row 1: question: 'Who.* leaves no room for the context in max_length=64"):
+        train_question_answering.main([*files, *SMALL, *ONE_STACK, *run, "--test_file", test])
+    assert not (tmp_path / "run/model.safetensors").exists() and not list((tmp_path / "run").glob("checkpoint-*"))
+
+
 def test_a_text_for_a_list_of_classes_is_refused_before_anything_is_written(tmp_path):
     files = write_rows("classification", tmp_path)
     with pytest.raises(ValueError, match=r"rows.jsonl, row 1: label: '..' is not a list of classes"):

@@ -71,6 +71,8 @@ class Task:
 
         with arguments.main_process_first(desc="encoding the data"):  # the others find them encoded
             encoded = encoded_splits(splits, encode)
+            if isinstance(splits.get("test"), Dataset):
+                encode(splits["test"])  # what cannot be encoded there is said now, not when all is trained
             if "train_dataset" in encoded:
                 encoded["train_dataset"] = self.augment(encoded["train_dataset"], arguments)
         return self.trainer_class(
