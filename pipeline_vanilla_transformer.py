@@ -29,6 +29,7 @@ EXTRA_TOKENS = 50  # section 6.1: an output is at most so much longer than its i
 
 PREPROCESS_OPTIONS = ("max_seq_len", "doc_stride")
 POSTPROCESS_OPTIONS = ("top_k", "max_answer_len", "handle_impossible_answer")
+LEAST = {"max_seq_len": 1, "doc_stride": 0, "top_k": 1, "max_answer_len": 1}
 
 
 def longest_output(config: PreTrainedConfig | None, input_length: int, extra_tokens: int = EXTRA_TOKENS) -> int:
@@ -128,8 +129,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         for name, value in options.items():
             if name not in known:
                 raise TypeError(f"{name}={value!r} is not an option here. Choose from: {', '.join(known)}.")
-            if name in ("top_k", "max_answer_len") and value < 1:
-                raise ValueError(f"{name}={value} must be at least 1.")
+            if name in LEAST and not (isinstance(value, int) and value >= LEAST[name]):
+                raise ValueError(f"{name}={value!r} must be an integer, at least {LEAST[name]}.")
         return (
             {name: options[name] for name in PREPROCESS_OPTIONS if name in options},
             {},

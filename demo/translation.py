@@ -11,6 +11,7 @@ from drawing import heat_map
 from loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
 from reading import check_length, most_tokens, offer
 from vanilla_transformer.decoding import EXTRA_TOKENS
+from vanilla_transformer.inside.readings import up_to_end
 
 
 BEAMS = 4
@@ -83,9 +84,8 @@ class Translator:
             output_scores=True,
         )
         found: dict[str, Hypothesis] = {}
-        end = self.loaded.model.config.eos_token_id
         for row, score in zip(output.sequences.tolist(), output.sequences_scores.tolist(), strict=True):
-            ids = row[1 : row.index(end, 1) + 1] if end in row[1:] else row[1:]
+            ids = up_to_end(row[1:], self.loaded.model.config.eos_token_id)
             hypothesis = Hypothesis(self.loaded.tokenizer.decode(ids, skip_special_tokens=True), score, ids)
             found.setdefault(hypothesis.text, hypothesis)
         return list(found.values())[:ALTERNATIVES]

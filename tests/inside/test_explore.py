@@ -11,7 +11,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from family import decoder_only, encoder_decoder, encoder_only
 from pipeline_vanilla_transformer import QuestionAnsweringPipeline
-from saved_models import with_tokenizer
+from saved_models import save_repeating, with_tokenizer
 from vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForQuestionAnswering,
@@ -20,6 +20,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.inside import Changes, explore, explore_data
 from vanilla_transformer.inside.explore import compare_data
+from vanilla_transformer.loading import load_model
 
 
 def encoder_with(head, **fields):
@@ -82,6 +83,15 @@ def test_a_translation_is_the_search_s_own_with_the_probabilities_of_its_tokens(
     for step, token, row in zip(data["steps"], own[1:], probabilities, strict=True):
         assert step["chosen"] == token and step["rank"] == 1
         assert step["p"] == pytest.approx(row[token].item(), abs=1e-5)
+
+
+def test_translations_of_a_model_with_several_ends_stop_at_theirs(tmp_path):
+    save_repeating(tmp_path, p_end=0.4)
+    model, tokenizer = load_model(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    model.config.eos_token_id = model.generation_config.eos_token_id = [tokenizer.eos_token_id, 3]
+    found = [row["ids"] for row in explore_data(model, tokenizer, TEXT, effects=False, values=False)["hypotheses"]]
+    assert len({len(ids) for ids in found}) == len(found) > 2
+    assert all(ids.index(tokenizer.eos_token_id) == len(ids) - 1 for ids in found)
 
 
 @pytest.mark.parametrize("task", ["translate", "generate"])

@@ -96,6 +96,13 @@ def task_of(model: PreTrainedModel) -> str:
     raise ValueError(f"{name} has no head to answer with; its name must end in one of: {', '.join(TASKS)}.")
 
 
+def up_to_end(ids: list[int], ends: int | list[int] | None) -> list[int]:
+    """What was generated, without what fills the row behind its end; `ends` as a config has it."""
+    found = {*ends} if isinstance(ends, list) else {ends}
+    length = next((i + 1 for i, token in enumerate(ids) if token in found), len(ids))
+    return ids[:length]
+
+
 def shown_token(tokenizer: PreTrainedTokenizerBase, i: int) -> str:
     """A token as a reader sees it; one that is a part of a character, by its bytes."""
     text = token_text(tokenizer, i)
@@ -217,8 +224,7 @@ def read_translation(
         scores = output.sequences_scores.tolist() if beams > 1 else [0.0]
         found: dict[str, tuple[float, list[int]]] = {}
         for row, score in zip(output.sequences.tolist(), scores, strict=True):
-            end = model.config.eos_token_id
-            ids = row[1 : row.index(end, 1) + 1] if end in row[1:] else row[1:]
+            ids = up_to_end(row[1:], model.config.eos_token_id)
             found.setdefault(str(tokenizer.decode(ids, skip_special_tokens=True)), (score, ids))
         hypotheses = [(words, score, ids) for words, (score, ids) in found.items()]
         labels = next(iter(found.values()))[1]

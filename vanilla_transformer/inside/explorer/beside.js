@@ -27,7 +27,7 @@ function marked(which) {
   const shared = common(...both.map(({ steps }) => steps.map((step) => step.text)))[which];
   return each.steps
     .map((step, n) => (shared.has(n) ? step.text : make("mark", {}, step.text)))
-    .filter((_, n) => each.steps[n].chosen !== each.model.eos);
+    .filter((_, n) => ![each.model.eos].flat().includes(each.steps[n].chosen));
 }
 
 function drawBeside() {
