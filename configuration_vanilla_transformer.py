@@ -368,7 +368,11 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
     """
 
     model_type = "vanilla_transformer_encoder"
-    attribute_map: ClassVar[dict[str, str]] = {**TransformerConfig.attribute_map, "num_hidden_layers": "num_layers"}
+    attribute_map: ClassVar[dict[str, str]] = {
+        **TransformerConfig.attribute_map,
+        "num_hidden_layers": "num_layers",
+        "encoder_layers": "num_layers",  # of a translator, whose encoder was saved by itself
+    }
     auto_classes: ClassVar[dict[str, str]] = {
         "AutoModel": "VanillaTransformerEncoderModel",
         "AutoModelForMaskedLM": "VanillaTransformerForMaskedLM",

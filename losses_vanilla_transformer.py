@@ -89,6 +89,10 @@ def sequence_loss(
             raise ValueError(f"labels holds {labels[wrong][0].item()}; {problem_type} needs numbers from 0 to 1.")
     error = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
     total = error(logits.float(), labels.reshape(logits.shape).to(logits.device).float(), reduction="sum")
+    if problem_type == "regression" and num_items_in_batch is not None:
+        # A Trainer leaves out of its count what it takes for no target; among real numbers that is one as any other.
+        counted = (labels != IGNORED_LABEL).sum()
+        num_items_in_batch = torch.as_tensor(num_items_in_batch).clamp(min=1) * labels.numel() / counted.clamp(min=1)
     return mean(total, labels.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
@@ -202,8 +206,8 @@ def check_range(
 
     Where the id is one of the `config`, which the library puts into a user's inputs, the error says so.
     """
-    if ids.device.type != "cpu" or not ids.numel():
-        return
+    if ids.device.type != "cpu" or not ids.numel() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return  # the last under `torch.func.vmap`, where nothing has a value of its own
     least, most = ids.aminmax()  # less than the comparisons below, at each step of a generation
     if least.item() >= 0 and most.item() < limit:
         return

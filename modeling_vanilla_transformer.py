@@ -186,7 +186,7 @@ class MultiHeadAttention(nn.Module):
         return self.split_heads(self.k_proj(source), self.d_k), self.split_heads(self.v_proj(source), self.d_v)
 
     def forward(
-        self, x: Tensor, source: Tensor, mask: Tensor | None, cache: Cache | None = None, **kwargs
+        self, x: Tensor, source: Tensor, mask: Tensor | None, past_key_values: Cache | None = None, **kwargs
     ) -> tuple[Tensor, Tensor | None]:
         """Let each position of `x` (batch, query_length, d_model) attend to `source` (batch, key_length, d_model).
 
@@ -194,7 +194,7 @@ class MultiHeadAttention(nn.Module):
             The same shape as `x`, and the weights (batch, heads, query_length, key_length); None from a fused kernel.
         """
         query = self.split_heads(self.q_proj(x), self.d_k)
-        key, value = self.keys_and_values(source, cache)
+        key, value = self.keys_and_values(source, past_key_values)
         dropout = self.attention_dropout if self.training else 0.0
         window = self.sliding_window
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
@@ -388,10 +388,18 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             cls.forward.__signature__ = ForwardSignature.from_callable(cls.forward)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """With a window, "sdpa" (the default) becomes the form of it whose cost is linear in the length."""
+        """With a window, "sdpa" (the default) becomes the form of it whose cost is linear in the length, and back."""
         implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
-        windowed = implementation in ("sdpa", "packed_sdpa") and self.config.sliding_window is not None
-        return "windowed_sdpa" if windowed else implementation
+        if self.config.sliding_window is None:
+            return "sdpa" if implementation == "windowed_sdpa" else implementation
+        return "windowed_sdpa" if implementation in ("sdpa", "packed_sdpa") else implementation
+
+    def save_pretrained(self, *args, **kwargs):
+        """As the library's. What others have made two embeddings of one, as PEFT does, is saved as two."""
+        if self.config.is_encoder_decoder and self.config.share_encoder_decoder_embeddings:
+            shared = self.get_encoder().embed_tokens.weight is self.get_decoder().embed_tokens.weight
+            self.config.share_encoder_decoder_embeddings = shared
+        super().save_pretrained(*args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -954,6 +962,15 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
 
+    def prepare_inputs_for_generation(self, *args, decoder_attention_mask: Tensor | None = None, **kwargs) -> dict:
+        """Number the real tokens also where, for a static cache, the library makes a whole mask of one of padding."""
+        inputs = super().prepare_inputs_for_generation(*args, decoder_attention_mask=decoder_attention_mask, **kwargs)
+        mask = inputs.get("decoder_attention_mask")
+        if decoder_attention_mask is not None and mask is not None and decoder_attention_mask.dim() < mask.dim() == 4:
+            positions = (decoder_attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+            inputs["decoder_position_ids"] = positions[:, -mask.shape[2] :]
+        return inputs
+
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
         """A window limits self-attention only: the keys of the source are kept whole. A mask of ones is left out."""
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
@@ -1119,7 +1136,8 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         All others: see `VanillaTransformerDecoderModel.forward`.
 
         Returns:
-            `logits` (batch, length, vocab), `loss` where labels were given, and what the model returns.
+            `logits` (batch, length, vocab), and what the model returns; where labels were given, `loss` and no
+            `past_key_values`.
         """
         shift_labels = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
@@ -1384,6 +1402,7 @@ require_private_names(
 )
 require_private_names(GenerationConfig(), "_from_model_config")
 require_private_names(PreTrainedConfig, "_attn_implementation")
+require_private_names(torch._C._functorch, "peek_interpreter_stack")
 
 MODELS = (
     VanillaTransformerModel,

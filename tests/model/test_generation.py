@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from family import decoder_only, encoder_decoder, right_padded, tokens
 from fresh_process import run_fresh
@@ -27,6 +28,28 @@ def test_every_cache_gives_the_same_text_as_none(make, way, window):
     expected = generate(model, ids, use_cache=False, **WAYS[way])
     assert generate(model, ids, **WAYS[way]) == expected
     assert generate(model, ids, cache_implementation="static", **WAYS[way]) == expected
+
+
+@pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned"}])
+def test_requests_that_are_batched_as_they_come_get_what_each_gets_alone(fields):
+    model = decoder_only(max_position_embeddings=64, **fields)
+    prompts = [tokens(1, length)[0].tolist() for length in (3, 8, 5)]
+    settings = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    found = model.generate_batch(inputs=prompts, generation_config=settings)
+    alone = [generate(model, torch.tensor([ids]), min_new_tokens=6)[0][len(ids) :][:6] for ids in prompts]
+    assert [answer.error for answer in found.values()] == [None] * 3
+    assert sorted(answer.generated_tokens for answer in found.values()) == sorted(alone)
+
+
+@pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned"}])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_translation_that_goes_on_behind_padding_is_the_same_with_every_cache(way, fields):
+    model, source = encoder_decoder(**fields), tokens(3, 6)
+    begun = torch.tensor([[1, 7, 8, 9], [0, 0, 1, 5], [0, 1, 9, 10]])
+    given = {"decoder_input_ids": begun, "decoder_attention_mask": (begun > 0).long(), **WAYS[way]}
+    expected = generate(model, source, use_cache=False, **given)
+    assert generate(model, source, **given) == expected
+    assert generate(model, source, cache_implementation="static", **given) == expected
 
 
 @pytest.mark.parametrize("use_cache", [True, False])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from transformers import Trainer, TrainingArguments
 
@@ -65,6 +66,31 @@ def test_targets_that_the_decoders_mask_hides_have_no_loss():
     hidden = {"decoder_input_ids": read, "decoder_attention_mask": mask}
     expected = model(source, labels=labels.masked_fill(mask == 0, -100), **hidden).loss
     torch.testing.assert_close(model(source, labels=labels, **hidden).loss, expected)
+
+
+@pytest.mark.parametrize("labels", [[-100.0, 5.0, -100.0], [-100.0] * 3, [1.0, 2.0, 3.0]])
+def test_a_number_that_a_trainer_does_not_count_is_a_target_as_any_other(labels):
+    model, ids = encoder_only(VanillaTransformerForSequenceClassification, num_labels=1), tokens(3, 6)
+    labels = torch.tensor(labels)
+    output = model(ids, labels=labels, num_items_in_batch=labels.ne(-100).sum())
+    torch.testing.assert_close(output.loss, F.mse_loss(output.logits[:, 0], labels))
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, encoder_only])
+def test_gradients_of_single_texts_are_those_of_batches_of_one(make):
+    """As private training (DP-SGD) and influence functions have them."""
+    model, ids, labels = make(dropout=0.0), tokens(3, 6), tokens(3, 6)
+    weights = dict(model.named_parameters())
+
+    def loss(weights, ids, labels):
+        return functional_call(model, weights, (), {"input_ids": ids[None], "labels": labels[None]}).loss
+
+    found = vmap(grad(loss), (None, 0, 0))(weights, ids, labels)
+    for i in range(3):
+        model.zero_grad()
+        loss(weights, ids[i], labels[i]).backward()
+        for name, weight in weights.items():
+            torch.testing.assert_close(found[name][i], weight.grad, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, encoder_only])

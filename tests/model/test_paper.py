@@ -124,6 +124,17 @@ def test_padding_of_the_source_is_masked_in_both_attentions():
         assert weights[1, :, :, 3:].eq(0).all() and weights[1, :, :, :3].gt(0).all()
 
 
+@pytest.mark.parametrize("make", [decoder_only, encoder_decoder])
+def test_the_form_of_attention_that_is_for_windows_looks_at_no_future_without_one(make):
+    model, (ids, mask) = make(), right_padded([7, 4])
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = tokens(2, 7)
+    expected = model(**inputs).logits
+    model.set_attn_implementation("windowed_sdpa")
+    assert torch.equal(model(**inputs).logits[mask > 0], expected[mask > 0])
+
+
 @pytest.mark.parametrize("window", [2, 3, 5])
 def test_a_sliding_window_limits_what_is_seen_and_every_backend_agrees(window):
     ids, mask = right_padded([11, 6])

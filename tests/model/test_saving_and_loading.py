@@ -1,5 +1,6 @@
 """A saved folder is whole: weights once, code beside them, and every Auto class loads it without this project."""
 
+import copy
 import importlib
 import json
 import subprocess
@@ -101,6 +102,25 @@ def test_a_model_in_a_subfolder_of_the_folder_one_is_in_has_its_generation_confi
     for source in (".", tmp_path):
         loaded = AutoModelForSeq2SeqLM.from_pretrained(source, subfolder="models/mine")
         assert loaded.generation_config.num_beams == 3
+
+
+def test_a_translator_s_encoder_that_is_saved_alone_has_its_depth(tmp_path):
+    encoder, ids = encoder_decoder(encoder_layers=3, decoder_layers=1).get_encoder(), tokens()
+    encoder.save_pretrained(tmp_path)
+    again, loading = VanillaTransformerEncoderModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(loading.values())
+    assert torch.equal(again.eval()(ids).last_hidden_state, encoder(ids).last_hidden_state)
+
+
+def test_two_embeddings_that_were_made_of_one_are_saved_as_two(tmp_path):
+    """As PEFT makes them, to train them whole (`modules_to_save`)."""
+    model, inputs = encoder_decoder(tie_word_embeddings=False), {"input_ids": tokens(), "decoder_input_ids": tokens()}
+    decoder = model.get_decoder()
+    decoder.embed_tokens = copy.deepcopy(decoder.embed_tokens)
+    torch.nn.init.normal_(decoder.embed_tokens.weight)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(again(**inputs).logits, model(**inputs).logits)
 
 
 def test_shards_are_put_together_again(tmp_path):
