@@ -45,6 +45,12 @@ def check_input(path: str) -> None:
         raise FileNotFoundError(f"{path}: there is no such file.")
 
 
+def check_output(path: str | None) -> None:
+    """Raise a FileNotFoundError, before long work begins, if an output file has no folder to lie in."""
+    if path not in (None, "-") and not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no such folder as {Path(path).parent}.")
+
+
 def utf8_lines(path: str) -> Iterator[str]:
     """The lines of a file, also of a gzipped one, or of standard input for "-".
 

@@ -2,11 +2,14 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -27,6 +30,7 @@ from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.tasks.masked_language_modeling import MASKED_LANGUAGE_MODELING, MaskedLanguageModelArguments
+from vanilla_transformer.training.averaging import average_checkpoints as average_checkpoints_of
 
 
 TASKS = {
@@ -215,6 +219,102 @@ def test_one_row_of_numbers_is_scored_as_well(tmp_path):
     scores = train_classifier.main(["--train_file", file, *SMALL, *ONE_STACK, *run])  # one row is held out
     assert scores["validation"]["rmse"] > 0 and math.isnan(scores["validation"]["pearson"])
     assert "| validation | rmse |" in (tmp_path / "run/README.md").read_text()
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_without_training_a_model_is_scored_and_nothing_is_written(tmp_path):
+    options = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK]
+    run = ["--output_dir", str(tmp_path / "run")]
+    scores = train_classifier.main([*options, "--max_steps", "40", *run])
+    before = files_of(tmp_path)
+    with pytest.raises(ValueError, match="give it as --model_name_or_path"):
+        train_classifier.main([*options, *run, "--do_train", "false"])
+    named = ["--model_name_or_path", str(tmp_path / "run"), "--do_train", "false"]
+    for folder in ("run", "another"):
+        again = train_classifier.main([*options, *named, "--output_dir", str(tmp_path / folder)])
+        assert again["validation"] == pytest.approx(scores["validation"], rel=1e-5)
+    assert files_of(tmp_path) == before
+
+
+def test_the_best_model_by_an_error_has_the_least(tmp_path):
+    best = ["--load_best_model_at_end", "true", "--metric_for_best_model", "rmse", "--eval_strategy", "steps"]
+    best += ["--eval_steps", "5", "--save_strategy", "steps", "--save_steps", "5", "--max_steps", "25"]
+    options = [*write_rows("regression", tmp_path), *SMALL, *ONE_STACK, "--task", "regression", *best]
+    scores = train_classifier.main([*options, "--output_dir", str(tmp_path / "run")])
+    states = [json.loads(file.read_text()) for file in (tmp_path / "run").glob("checkpoint-*/trainer_state.json")]
+    history = max((state["log_history"] for state in states), key=len)
+    errors = [entry["eval_rmse"] for entry in history if "eval_rmse" in entry]
+    assert len(errors) == 5 and max(errors) > 1.5 * min(errors)
+    assert scores["validation"]["rmse"] == pytest.approx(min(errors), rel=1e-4)
+
+
+def test_a_reader_may_answer_that_there_is_no_answer_where_the_data_have_such_questions(tmp_path):
+    answers = {"text": ["Ada"], "answer_start": [0]}
+    rows = [
+        {"question": "Who was here?", "context": "Ada was here.", "answers": answers},
+        {"question": "When was it?", "context": "Ada was here.", "answers": {"text": [], "answer_start": []}},
+    ]
+    file = write_json_lines(tmp_path / "rows.jsonl", rows * 4)
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "60"]
+    scores = train_question_answering.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    assert scores["validation"] == {"exact_match": 100, "f1": 100}
+    again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
+    assert again["test"] == scores["validation"]
+
+
+def test_words_that_are_cut_off_are_said_not_to_be_scored(tmp_path, caplog):
+    files = write_rows("tagging", tmp_path)
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--max_length"]
+    train_tagger.main([*files, *SMALL, *ONE_STACK, *run, "4"])
+    (message,) = (record.getMessage() for record in caplog.records if "are not scored" in record.getMessage())
+    assert re.match(r"\d+ of \d+ words are not scored, since --max_length 4 cuts", message)
+
+
+def test_the_card_says_of_how_many_checkpoints_the_model_is_the_mean(tmp_path, caplog):
+    options = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK, "--save_strategy", "steps"]
+    options += ["--save_steps", "2", "--max_steps", "4", "--average_checkpoints", "5"]
+    train_classifier.main([*options, "--output_dir", str(tmp_path / "run")])
+    assert "There are 2 checkpoints, not average_checkpoints=5: the final model is their mean." in caplog.text
+    assert "| `average_checkpoints` | 2 |" in (tmp_path / "run/README.md").read_text()
+    mean = average_checkpoints_of([tmp_path / "run/checkpoint-2", tmp_path / "run/checkpoint-4"])
+    torch.testing.assert_close(load_file(tmp_path / "run/model.safetensors"), mean)
+
+
+def test_all_rows_are_scored_where_training_drops_what_does_not_fill_a_batch(tmp_path):
+    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": i % 2} for i in range(13)])
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "10"]
+    train_classifier.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    given = ["--model", str(tmp_path / "run"), "--test_file", file, "--per_device_eval_batch_size", "16"]
+    assert evaluate_model.main([*given, "--dataloader_drop_last", "true"]) == evaluate_model.main(given)
+
+
+@pytest.mark.parametrize(("task", "labels"), [("classification", [0, "a", 10]), ("classification", [1, "b", "1"])])
+def test_classes_of_numbers_and_texts_are_told_apart_by_their_names(task, labels, tmp_path):
+    train = write_json_lines(tmp_path / "train.jsonl", [{"text": "row", "label": str(label)} for label in labels])
+    test = write_json_lines(tmp_path / "test.jsonl", [{"text": "row", "label": True}])
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--task", task]
+    with pytest.raises(ValueError, match=r"test.jsonl, row 1: label True never occurs in training"):
+        train_classifier.main(["--train_file", train, "--test_file", test, *SMALL, *ONE_STACK, *run])
+
+
+def test_rows_without_any_class_are_nothing_to_learn(tmp_path):
+    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "row", "label": []}] * 8)
+    run = ["--output_dir", str(tmp_path / "run"), "--task", "multi_label"]
+    with pytest.raises(ValueError, match="No row of the training data has a class"):
+        train_classifier.main(["--train_file", file, *SMALL, *ONE_STACK, *run])
+
+
+def test_what_is_no_number_is_null_in_a_file_of_scores(tmp_path):
+    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": 0.5} for i in range(8)])
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--task", "regression"]
+    train_classifier.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    scores = tmp_path / "scores.json"
+    evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file, "--scores", str(scores)])
+    found = json.loads(scores.read_text(), parse_constant=pytest.fail)
+    assert found["scores"]["test"]["pearson"] is None and found["scores"]["test"]["rmse"] >= 0
 
 
 def test_a_model_in_the_current_folder_has_the_name_of_that_folder(tmp_path, monkeypatch):

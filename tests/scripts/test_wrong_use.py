@@ -58,6 +58,22 @@ WRONG = [
     ("train_translation --label_smoothing_factor 0.1", "give --label_smoothing instead"),
     ("train_translation --early_stopping_patience 3", "needs --load_best_model_at_end true"),
     ("train_translation --output_dir full", "output_dir=full is not empty"),
+    ("train_classifier --output_dir full --do_train false", "do_train=False scores a model that is there: give it as"),
+    ("train_translation --num_beams 0", "num_beams=0 must be at least 1"),
+    ("train_translation --extra_tokens -100", "extra_tokens=-100 must be at least 0"),
+    ("train_question_answering --stride -5", "stride=-5 must be at least 0"),
+    ("train_question_answering --max_answer_length 0", "max_answer_length=0 must be at least 1"),
+    ("train_language_model --block_size 1", "block_size=1 must be at least 2"),
+    ("train_masked_language_model --mask_probability 0", "mask_probability=0.0 must be greater than 0"),
+    ("train_classifier --max_length 0", "max_length=0 must be at least 1"),
+    ("train_tagger --average_checkpoints 0", "average_checkpoints=0 must be at least 1"),
+    ("train_tagger --average_checkpoints 5 --save_total_limit 2", "save_total_limit=2 keeps too few checkpoints"),
+    ("average_checkpoints --run full --last 0 --output x", "--last 0 must be at least 1"),
+    ("generate_text --model tr --batch_size 0", "--batch_size 0 must be at least 1"),
+    ("translate --model tr --batch_size 0", "--batch_size 0 must be at least 1"),
+    ("translate --model missing --output none/x.txt", "none/x.txt: there is no such folder as none"),
+    ("evaluate_model --model tr --scores none/x.json", "none/x.json: there is no such folder as none"),
+    ("train_translation --train_file shard1.tsv shard2.tsv", "shard1.tsv: its name must end in one of"),
     # data
     ("train_translation --target_locale spanish", "Unknown locale 'spanish': did you mean 'es'"),
     ("train_translation --source_locale xq", "Unknown locale 'xq'"),
@@ -85,6 +101,8 @@ def folder(tmp_path_factory):
     (folder / "damaged" / "config.json").write_text("{")
     (folder / "rows.jsonl").write_text('{"source": "a", "target": "b"}\n' * 5)
     (folder / "one.txt").write_text("three miles\n")
+    for name in ("shard1.tsv", "shard2.tsv"):
+        (folder / name).write_text("source\ttarget\na\tb\n")
     return folder
 
 

@@ -172,6 +172,7 @@ def train_and_save(trainer, resume_from_checkpoint: str | bool | None = None) ->
         {"tokens_per_batch": 64},
         {"muon": True, "learning_rate": 0.01},
         {"tokens_per_batch": 64, "streaming": True, "max_steps": 8},
+        {"streaming": True, "max_steps": 8},  # passes of five batches
     ],
 )
 @pytest.mark.parametrize("step", [3, 6], ids=["first epoch", "second epoch"])

@@ -34,6 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     if bool(args.run) == bool(args.checkpoints):
         raise ValueError("Give either --run or --checkpoints.")
     folders = [Path(folder) for folder in args.checkpoints]
+    if args.last < 1:
+        raise ValueError(f"--last {args.last} must be at least 1.")
     if args.run:
         folders = complete_checkpoints(Path(args.run))[-args.last :]
         if len(folders) < args.last:

@@ -7,20 +7,20 @@ The options of the task's training script work here too, such as --per_device_ev
 """
 
 import json
-import re
+import math
 import sys
 import tempfile
 from argparse import ArgumentParser
 from dataclasses import dataclass, field
 
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers import AutoConfig, AutoTokenizer
 from transformers.hf_argparser import string_to_bool
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.data.checks import CLASS_COLUMNS
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits
-from vanilla_transformer.files import open_output
+from vanilla_transformer.files import check_output, open_output
 from vanilla_transformer.loading import load_model, model_class
 from vanilla_transformer.tasks import TASKS
 from vanilla_transformer.training.fast import fast_products
@@ -35,16 +35,6 @@ class EvaluationArguments:
     model: str = field(metadata={"help": "Model folder, or name on the Hub."})
     scores: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
-
-
-def known_classes(config: PreTrainedConfig) -> set:
-    """The model's classes: as text and, where a file has numbers or true and false in their place, as those."""
-    names = config.label2id or {}
-    return {
-        *names,
-        *(int(name) for name in names if re.fullmatch(r"-?[0-9]+", name)),
-        *(name == "True" for name in names if name in ("True", "False")),
-    }
 
 
 def main(arguments: list[str] | None = None) -> Scores:
@@ -69,8 +59,9 @@ def main(arguments: list[str] | None = None) -> Scores:
         parser = CommandParser([EvaluationArguments, DataArguments, task.arguments_class], __doc__)
         parser.set_defaults(output_dir=unused, **task.saved_options(config))
         options, data, scoring = parser.parse_args_into_dataclasses(given)
+        check_output(options.scores)
         kind = task.data_for(scoring)
-        splits = load_splits(data, kind, known_classes(config) if kind in CLASS_COLUMNS else None)
+        splits = load_splits(data, kind, {*(config.label2id or {})} if kind in CLASS_COLUMNS else None)
         held_out = {split: splits[split] for split in HELD_OUT if split in splits}
         if not held_out:
             raise ValueError("There is nothing to score: give --test_file, or --splits test=NAME of a data set.")
@@ -80,6 +71,10 @@ def main(arguments: list[str] | None = None) -> Scores:
     print_scores(scores, notes)
     if options.scores is not None:
         with open_output(options.scores) as stream:
-            facts = {"model": name, "data": data.name, "scores": scores, "notes": notes}
+            finite = {
+                split: {name: value if math.isfinite(value) else None for name, value in values.items()}
+                for split, values in scores.items()
+            }  # JSON has no nan
+            facts = {"model": name, "data": data.name, "scores": finite, "notes": notes}
             stream.write(json.dumps(facts, indent=2) + "\n")
     return scores

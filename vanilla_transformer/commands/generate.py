@@ -11,14 +11,18 @@ from transformers import AutoTokenizer, set_seed
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.decoding import continue_text
-from vanilla_transformer.files import check_input, map_by_length, open_output, utf8_lines
+from vanilla_transformer.files import check_input, check_output, map_by_length, open_output, utf8_lines
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.training.fast import fast_products
 
 
 @dataclass
 class GenerateArguments:
-    """Options of the command: model, files, and how the next token is chosen."""
+    """Options of the command: model, files, and how the next token is chosen.
+
+    Raises:
+        ValueError: batches of no prompts.
+    """
 
     model: str = field(metadata={"help": "Model folder, or name on the Hub."})
     input: str = field(default="-", metadata={"help": "File with one prompt per line; - is standard input."})
@@ -39,6 +43,10 @@ class GenerateArguments:
     device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device to run on."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
+    def __post_init__(self):
+        if self.batch_size < 1:
+            raise ValueError(f"--batch_size {self.batch_size} must be at least 1.")
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command.
@@ -48,6 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
     """
     (args,) = CommandParser(GenerateArguments, __doc__).parse_args_into_dataclasses(arguments)
     check_input(args.input)
+    check_output(args.output)
     loaded = load_model(args.model, ("VanillaTransformerForCausalLM",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)
     tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)

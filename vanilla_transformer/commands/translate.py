@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.commands.export import QUANTIZATIONS
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
-from vanilla_transformer.files import check_input, map_by_length, open_output, utf8_lines
+from vanilla_transformer.files import check_input, check_output, map_by_length, open_output, utf8_lines
 from vanilla_transformer.loading import load_model, shipped_model
 from vanilla_transformer.training.fast import fast_products
 
@@ -27,7 +27,7 @@ class TranslateArguments:
     """Options of the command: model, files, and how it decodes.
 
     Raises:
-        ValueError: a quantization for PyTorch.
+        ValueError: a quantization for PyTorch; batches of no texts.
     """
 
     model: str | None = field(
@@ -59,6 +59,8 @@ class TranslateArguments:
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
     def __post_init__(self):
+        if self.batch_size < 1:
+            raise ValueError(f"--batch_size {self.batch_size} must be at least 1.")
         if self.quantization is not None and self.engine != "ctranslate2":
             raise ValueError(f"--quantization {self.quantization} is for CTranslate2: add --engine ctranslate2.")
 
@@ -78,6 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
     if given.text and args.input != "-":
         raise ValueError(f"Give texts or --input {args.input}, not both.")
     check_input(args.input)
+    check_output(args.output)
     source = args.model or shipped_model(DEFAULT_MODEL)
     loaded = load_model(source, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)

@@ -208,10 +208,10 @@ def classes_of(rows: Dataset, column: str) -> list[set]:
     return [set(as_list(value)) for value in rows[column][:]]
 
 
-def check_classes_known(source: Source, column: str, known: set) -> None:
-    """Raise a ValueError that names the first row of the source with a class that is not in `known`."""
+def check_classes_known(source: Source, column: str, known: set[str]) -> None:
+    """Raise a ValueError that names the first row of the source with a class whose name is not in `known`."""
     for number, classes in zip(source.numbers, classes_of(source.rows, column), strict=True):
-        for label in classes - known:
+        for label in (label for label in classes if str(label) not in known):
             raise ValueError(f"{source.place}, row {number}: {column} {label!r} never occurs in training.")
 
 

@@ -22,6 +22,22 @@ SPLITS = ("train", "validation", "test")
 # What the data sets library calls the format of a file.
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
 
+# Tables and archives that are not read: they are no lines of text, as files of other names are for translation.
+OTHER_FORMATS = {
+    ".tsv",
+    ".tab",
+    ".ndjson",
+    ".jsonlines",
+    ".xlsx",
+    ".xls",
+    ".ods",
+    ".arrow",
+    ".feather",
+    ".avro",
+    ".xml",
+}
+OTHER_FORMATS |= {".tmx", ".yaml", ".yml", ".zip", ".bz2", ".xz", ".zst", ".7z", ".tar"}
+
 CHECKED_ROWS_OF_STREAM = 100
 ROWS_OF_READER = 10_000  # which the reader of CSV files takes at a time
 BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows put before a text
@@ -296,7 +312,8 @@ def read_files(files: list[str], args: DataArguments, task: str, columns: dict[s
         if not Path(file).is_file():
             raise FileNotFoundError(f"{file}: there is no such file.")
     kinds = [FORMATS.get(Path(file.removesuffix(".gz")).suffix) for file in files]
-    if task == "translation" and all(kind in (None, "text") for kind in kinds):
+    names_text = all(Path(file.removesuffix(".gz")).suffix.lower() not in OTHER_FORMATS for file in files)
+    if task == "translation" and names_text and all(kind in (None, "text") for kind in kinds):
         return [read_parallel(files, list(columns.values()), args.streaming)]
     if None in kinds:
         file = files[kinds.index(None)]

@@ -99,7 +99,9 @@ def join(sources: list[Source]) -> Rows:
         raise ValueError(f"The columns of one split must have one type: {types}.") from error
 
 
-def load_splits(args: DataArguments, task: str, known_classes: set | None = None) -> DatasetDict | IterableDatasetDict:
+def load_splits(
+    args: DataArguments, task: str, known_classes: set[str] | None = None
+) -> DatasetDict | IterableDatasetDict:
     """Train, validation and test, as far as there are data for them, with the columns of `COLUMNS[task]`.
 
     A held-out split may have the classes of the training split, or `known_classes` where these are given.
@@ -132,7 +134,7 @@ def load_splits(args: DataArguments, task: str, known_classes: set | None = None
         data["train"] = first_rows(data["train"], args.max_train_samples)
     if column := CLASS_COLUMNS.get(task):
         if known_classes is None and "train" in data:
-            known_classes = set().union(*classes_of(data["train"], column))
+            known_classes = {str(name) for classes in classes_of(data["train"], column) for name in classes}
         for source in (source for split, sources in splits.items() if split != "train" for source in sources):
             if known_classes is not None:
                 check_classes_known(source, column, known_classes)

@@ -1,7 +1,7 @@
 """Classification of texts: one class of several, several classes at once, or a number."""
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from datasets import Dataset
@@ -35,6 +35,8 @@ class ClassifierArguments(RecipeArguments):
         ValueError: an unknown kind of labels.
     """
 
+    LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "max_length": 1}
+
     task: str = field(
         default="classification",
         metadata={
@@ -50,12 +52,19 @@ class ClassifierArguments(RecipeArguments):
 
 
 def class_names(train: Dataset, task: str) -> dict[str, Any]:
-    """The config's fields for the names of all classes, in order, or for the number of outputs."""
+    """The config's fields for the names of all classes, in order, or for the number of outputs.
+
+    Raises:
+        ValueError: there is no class at all.
+    """
     labels = train["label"][:]
     if task == "regression":
         return {"problem_type": PROBLEMS[task], "num_labels": len(np.atleast_1d(labels[0]))}
-    classes = sorted({name for label in labels for name in as_list(label)})
-    names = {i: str(name) for i, name in enumerate(classes)}
+    classes = {name for label in labels for name in as_list(label)}
+    if not classes:
+        raise ValueError("No row of the training data has a class: there is nothing to learn.")
+    ordered = sorted(classes, key=lambda name: (isinstance(name, str), name))  # numbers by their size, before texts
+    names = dict(enumerate(dict.fromkeys(map(str, ordered))))
     return {"problem_type": PROBLEMS[task], "id2label": names, "label2id": {name: i for i, name in names.items()}}
 
 

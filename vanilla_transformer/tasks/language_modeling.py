@@ -1,7 +1,7 @@
 """Causal language modelling: the next token of running text."""
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, default_data_collator
@@ -16,6 +16,8 @@ from vanilla_transformer.training.task import Notes, Rows, Task, measure
 @dataclass
 class LanguageModelArguments(RecipeArguments):
     """Options of training: the recipe's, and the length of a row."""
+
+    LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "block_size": 2}
 
     block_size: int = field(default=256, metadata={"help": "Tokens per training row; rows are filled with documents."})
 

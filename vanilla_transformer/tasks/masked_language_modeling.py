@@ -24,10 +24,19 @@ from vanilla_transformer.training.task import Notes, Rows, Task, measure
 
 @dataclass
 class MaskedLanguageModelArguments(RecipeArguments):
-    """Options of training: the recipe's, the longest text, and how much of it is masked."""
+    """Options of training: the recipe's, the longest text, and how much of it is masked.
+
+    Raises:
+        ValueError: nothing is masked, or more than everything.
+    """
 
     max_length: int = field(default=256, metadata={"help": "Split texts into pieces of this many tokens."})
     mask_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 < self.mask_probability <= 1:
+            raise ValueError(f"mask_probability={self.mask_probability} must be greater than 0, and at most 1.")
 
 
 class ReproducibleMasking(DataCollatorForLanguageModeling):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from reprlib import repr as short
-from typing import cast
+from typing import ClassVar, cast
 
 from datasets import Dataset
 from transformers import BatchEncoding, DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
@@ -18,6 +18,8 @@ from vanilla_transformer.training.task import Notes, Task
 @dataclass
 class QuestionAnsweringArguments(RecipeArguments):
     """Options of training: the recipe's, and how long texts are read in pieces."""
+
+    LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "max_length": 1, "stride": 0, "max_answer_length": 1}
 
     max_length: int = field(default=384, metadata={"help": "How many tokens of question and text are read at once."})
     stride: int = field(default=128, metadata={"help": "Overlap between the pieces of a longer text, in tokens."})
@@ -104,7 +106,7 @@ def answer_all(rows: Dataset, reader: QuestionAnsweringPipeline) -> list[str]:
 
 
 def evaluate(trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
-    """Read the texts for an answer to each question."""
+    """Read the texts for an answer to each question; where some have none, "" is one that may be given."""
     args = cast(QuestionAnsweringArguments, trainer.args)
     reader = QuestionAnsweringPipeline(
         model=trainer.model.eval(),
@@ -112,6 +114,7 @@ def evaluate(trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Not
         max_seq_len=args.max_length,
         doc_stride=args.stride,
         max_answer_len=args.max_answer_length,
+        handle_impossible_answer=not all(answers["text"] for answers in rows["answers"]),
     )
     answers = {str(i): answer for i, answer in enumerate(answer_all(rows, reader))}
     references = {str(i): row["answers"]["text"] for i, row in enumerate(rows)}

@@ -1,7 +1,8 @@
 """Tagging: a class for each word, such as named entities in the BIO scheme."""
 
+import logging
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from datasets import Dataset
@@ -19,9 +20,14 @@ from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 from vanilla_transformer.training.task import Notes, Task, measure
 
 
+logger = logging.getLogger(__name__)
+
+
 @dataclass
 class TaggerArguments(RecipeArguments):
     """Options of training: the recipe's, and the longest sentence."""
+
+    LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "max_length": 1}
 
     max_length: int = field(default=512, metadata={"help": "Truncate sentences to this many tokens."})
 
@@ -66,10 +72,16 @@ def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str,
 
 
 def evaluate(trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
-    """Loss and scores on rows of tokens and tags."""
+    """Loss and scores on rows of tokens and tags. Words that are cut off are not scored, which is said."""
     args = cast(TaggerArguments, trainer.args)
     label2id = cast(dict[str, int], trainer.model.config.label2id)
-    return measure(trainer, encode(rows, trainer.processing_class, label2id, args.max_length)), {}
+    encoded = encode(rows, trainer.processing_class, label2id, args.max_length)
+    words = sum(map(len, rows["tags"]))
+    scored = sum(label != IGNORED_LABEL for labels in encoded["labels"] for label in labels)
+    if scored < words:
+        message = "%d of %d words are not scored, since --max_length %d cuts their sentences before them."
+        logger.warning(message, words - scored, words, args.max_length)
+    return measure(trainer, encoded), {}
 
 
 TAGGING = Task(

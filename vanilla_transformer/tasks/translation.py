@@ -1,7 +1,7 @@
 """Translation, or any task from text to text."""
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import ClassVar, cast
 
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
@@ -21,6 +21,8 @@ from vanilla_transformer.training.task import Notes, Rows, Task
 @dataclass
 class TranslationArguments(RecipeArguments):
     """Options of training: the recipe's with the paper's batches and average, how it decodes, and how it is scored."""
+
+    LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "num_beams": 1, "extra_tokens": 0, "max_length": 1}
 
     tokens_per_batch: int = with_default(RecipeArguments, "tokens_per_batch", 25_000)
     average_checkpoints: int = with_default(RecipeArguments, "average_checkpoints", 5)

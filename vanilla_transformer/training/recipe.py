@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import pyarrow.compute as pc
 import torch
@@ -87,8 +87,11 @@ class RecipeArguments(Seq2SeqTrainingArguments):
 
     Raises:
         ValueError: one of the library's schedules without a learning rate, or the paper's with one; label smoothing by
-            the Trainer; a mean of checkpoints instead of the best one.
+            the Trainer; a mean of checkpoints instead of the best one, or of more than are kept; a number that is too
+            small to mean anything.
     """
+
+    LEAST: ClassVar[dict[str, int]] = {"average_checkpoints": 1, "tokens_per_batch": 0}  # of what the options may be
 
     output_dir: str = field(default="runs/model", metadata={"help": "Folder for checkpoints and the final model."})
     do_train: bool = field(default=True, metadata={"help": "Train; with false, only evaluate."})
@@ -194,6 +197,9 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     save_on_sigterm: bool = field(default=True, metadata={"help": "Save a checkpoint and exit on SIGTERM."})
 
     def __post_init__(self):
+        for name, least in self.LEAST.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name}={value} must be at least {least}.")
         if self.label_smoothing_factor:
             # The Trainer would not shift the labels of a language model that is not the library's own.
             raise ValueError(
@@ -234,6 +240,13 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                 )
             logger.warning("The final model is the best one, not the mean of the last checkpoints.")
             self.average_checkpoints = 1
+        if self.save_total_limit is not None and self.save_total_limit < self.average_checkpoints:
+            raise ValueError(
+                f"save_total_limit={self.save_total_limit} keeps too few checkpoints for a mean of "
+                f"average_checkpoints={self.average_checkpoints}: raise the one, or lower the other."
+            )
+        if self.greater_is_better is None and str(self.metric_for_best_model).removeprefix("eval_") == "rmse":
+            self.greater_is_better = False  # the library knows it of losses alone
         # A command line gives texts.
         given = str(self.resume_from_checkpoint).lower()
         self.resume_from_checkpoint = {"true": True, "false": None}.get(given, self.resume_from_checkpoint)
@@ -542,6 +555,9 @@ class PaperRecipe(Mixin):
     def get_train_dataloader(self) -> DataLoader:
         """Batches filled up to `tokens_per_batch` (section 5.1), or the library's where that is 0."""
         if not self.args.tokens_per_batch:
+            if isinstance(self.train_dataset, IterableDataset):
+                # Else the library begins anew after each pass, and a run that resumes at the wrong batch of the next.
+                self.train_dataset = self.train_dataset.repeat(None)
             loader = super().get_train_dataloader()
             if isinstance(loader, DataLoaderShard):
                 loader.device = None  # `get_batch_samples` sends them
@@ -579,6 +595,14 @@ class PaperRecipe(Mixin):
         if isinstance(collate, PairCollator) and collate.takes_tables_of(rows.column_names):
             rows, collate = ArrowRows(rows), collate.collate_table
         return TokenBudgetLoader(rows, batch_sampler=sampler, collate_fn=collate, **options)
+
+    def get_eval_dataloader(self, *arguments: Any, **options: Any) -> DataLoader:
+        """As the library's, of all rows: only in training may the last batch be dropped."""
+        in_training, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            return super().get_eval_dataloader(*arguments, **options)
+        finally:
+            self.args.dataloader_drop_last = in_training
 
 
 class RecipeTrainer(PaperRecipe, Trainer):

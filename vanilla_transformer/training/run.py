@@ -58,7 +58,8 @@ def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArgu
     """The options of a task's training script: of model, data, tokenizer and training.
 
     Raises:
-        ValueError: the output folder holds an earlier run that is not to be resumed; see also `check_model`.
+        ValueError: the output folder holds an earlier run that is not to be resumed; nothing is to be trained, and no
+            model named that is there; see also `check_model`.
     """
     model = model_options(cast(type, task.model_class.config_class))
     parsed = parse_options([model, DataArguments, TokenizerArguments, task.arguments_class], arguments)
@@ -68,6 +69,8 @@ def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArgu
         raise ValueError(
             f"output_dir={folder} is not empty: continue it with --resume_from_checkpoint true, or choose another"
         )
+    if not training.do_train and parsed[0].model_name_or_path is None:
+        raise ValueError("do_train=False scores a model that is there: give it as --model_name_or_path.")
     check_model(task.model_class, parsed[0])
     if training.process_index == 0 and (unused := unused_options(parsed[0], parsed[2])):
         logger.warning("%s: without effect beside a checkpoint or tokenizer, which has its own.", ", ".join(unused))
@@ -125,8 +128,15 @@ def train(trainer: PaperRecipe) -> None:
         trainer.make_whole(model_class)
     trainer.accelerator.wait_for_everyone()  # until the last checkpoint is written and the oldest is gone
     folders = [checkpoint for checkpoint in complete_checkpoints(folder) if not was_interrupted(checkpoint)]
-    if arguments.average_checkpoints > 1 and folders:
-        load_average(trainer.model, folders[-arguments.average_checkpoints :])
+    last = folders[-arguments.average_checkpoints :]
+    if len(last) < arguments.average_checkpoints > 1:
+        logger.warning(
+            "There are %d checkpoints, not average_checkpoints=%d: the final model is %s.",
+            len(last), arguments.average_checkpoints, "their mean" if len(last) > 1 else "that of the last step",
+        )  # fmt: skip
+        arguments.average_checkpoints = max(1, len(last))  # which the card tells
+    if arguments.average_checkpoints > 1:
+        load_average(trainer.model, last)
 
 
 def print_scores(scores: Scores, notes: Notes) -> None:
@@ -139,6 +149,8 @@ def print_scores(scores: Scores, notes: Notes) -> None:
 
 def run(task: Task, arguments: list[str] | None = None) -> Scores:
     """Train a model, save it with all that belongs to it, score it on the held-out splits, and write its model card.
+
+    With `do_train=False` a model that is there is scored, and nothing is written.
 
     Args:
         arguments: of the command line; by default those that the process was started with.
@@ -153,7 +165,7 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
     if training.device.type == "cpu":
         keep_freed_memory()
     folder = Path(training.output_dir)
-    with sole_run(folder) if training.process_index == 0 else nullcontext():
+    with sole_run(folder) if training.do_train and training.process_index == 0 else nullcontext():
         kind = task.data_for(training)
         with training.main_process_first(desc="reading the data"):  # the others find them read
             splits = load_splits(data, kind)
@@ -171,10 +183,11 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
         trainer = task.make_trainer(model, tokenizer, training, splits)
         if training.do_train:
             train(trainer)
-        trainer.save_model()  # first: whatever fails while it is scored, the model is there
+            trainer.save_model()  # first: whatever fails while it is scored, the model is there
         scores, notes = task.score(trainer, splits)
         if trainer.is_world_process_zero():
             print_scores(scores, notes)
+        if training.do_train and trainer.is_world_process_zero():
             facts = CardFacts(task.pipeline_tag, data.name, scores, notes, data.languages(kind))
             write_model_card(folder, trainer.model, training, trainer.state, facts)
     return scores
