@@ -191,6 +191,17 @@ def test_classes_that_are_no_text_are_scored_by_the_saved_model_as_they_were_in_
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("labels", "names"), [(["0101", "0203", "203"], ["0101", "0203", "203"]), (["10", "2", "2"], ["2", "10"])]
+)
+def test_classes_of_a_csv_file_have_the_names_that_stand_there(labels, names, tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("text,code\n" + "".join(f"row {label},{label}\n" for label in labels * 3))
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--columns", "label=code"]
+    train_classifier.main([*train_and_validate_on(str(file)), *SMALL, *ONE_STACK, *run])
+    assert list(AutoConfig.from_pretrained(tmp_path / "run").id2label.values()) == names
+
+
 def test_an_answer_with_spaces_around_it_is_learned_without_them(tmp_path):
     context = "Anna lives in Paris today."
     rows = [

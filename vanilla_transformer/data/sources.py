@@ -321,10 +321,24 @@ def read_files(files: list[str], args: DataArguments, task: str, columns: dict[s
     options: dict[str | None, Row] = {"csv": {"keep_default_na": False}}  # a text may say "NA" or "null"
     if task == "language_modeling":
         options["text"] = {"sample_by": args.sample_by}
-    return [
-        read_table(file, kind, args.streaming, **options.get(kind, {}))
-        for file, kind in zip(files, cast(list[str], kinds), strict=True)
-    ]
+    sources = []
+    for file, kind in zip(files, cast(list[str], kinds), strict=True):
+        source = read_table(file, kind, args.streaming, **options.get(kind, {}))
+        if kind == "csv" and task == "classification":
+            source = with_names_as_written(source, columns["label"], **options["csv"])
+        sources.append(source)
+    return sources
+
+
+def with_names_as_written(source: Source, column: str, **options: Any) -> Source:
+    """The rows of a CSV file, whose reader takes a class 007 for the number 7: as text, where it would be another."""
+    rows = cast(Dataset, source.rows)
+    if not getattr(rows.features.get(column), "dtype", "").startswith("int"):
+        return source
+    features = Features(rows.features | {column: Value("string")})
+    texts = read_table(source.place, "csv", False, features=features, **options)
+    same = cast(Dataset, texts.rows)[column][:] == [str(number) for number in rows[column][:]]
+    return source if same else texts
 
 
 def read_hub(args: DataArguments) -> dict[str, list[Source]]:
