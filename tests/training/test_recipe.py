@@ -43,6 +43,12 @@ def test_the_optimiser_is_the_papers(scale, tmp_path):
     assert run.args.max_grad_norm == 0
 
 
+def test_a_best_model_by_what_is_not_measured_is_refused_at_once(tmp_path):
+    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "bleu"}
+    with pytest.raises(ValueError, match="metric_for_best_model=bleu: while this task is trained, it measures the"):
+        tiny_trainer(tmp_path, **best).train()
+
+
 def test_a_warm_up_can_be_a_share_of_the_steps(tmp_path):
     run = tiny_trainer(tmp_path, warmup_steps=0.5)
     run.create_optimizer_and_scheduler(10)

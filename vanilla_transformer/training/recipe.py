@@ -397,9 +397,15 @@ class PaperRecipe(Mixin):
         """As the library's, but True is the last complete checkpoint, and a run goes on from its own alone.
 
         Raises:
-            ValueError: a checkpoint that is not complete, or of another run; rows beyond learned positions.
+            ValueError: a checkpoint that is not complete, or of another run; rows beyond learned positions; a best
+                model by what is not measured.
             FloatingPointError: the loss, a gradient or a weight is not finite any more.
         """
+        metric = str(self.args.metric_for_best_model).removeprefix("eval_")
+        if self.args.load_best_model_at_end and self.compute_metrics is None and metric != "loss":
+            raise ValueError(
+                f"metric_for_best_model={metric}: while this task is trained, it measures the loss alone."
+            )
         for rows in (self.train_dataset, self.eval_dataset):
             check_positions(self.model, rows)
         if resume_from_checkpoint is True:
