@@ -91,6 +91,7 @@ def sequence_loss(
     total = error(logits.float(), labels.reshape(logits.shape).to(logits.device).float(), reduction="sum")
     if problem_type == "regression" and num_items_in_batch is not None:
         # A Trainer leaves out of its count what it takes for no target; among real numbers that is one as any other.
+        # How many there are in the other batches of a step is not known here: they are taken to have the same share.
         counted = (labels != IGNORED_LABEL).sum()
         num_items_in_batch = torch.as_tensor(num_items_in_batch).clamp(min=1) * labels.numel() / counted.clamp(min=1)
     return mean(total, labels.numel() if num_items_in_batch is None else num_items_in_batch)
@@ -206,10 +207,13 @@ def check_range(
 
     Where the id is one of the `config`, which the library puts into a user's inputs, the error says so.
     """
-    if ids.device.type != "cpu" or not ids.numel() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return  # the last under `torch.func.vmap`, where nothing has a value of its own
-    least, most = ids.aminmax()  # less than the comparisons below, at each step of a generation
-    if least.item() >= 0 and most.item() < limit:
+    if ids.device.type != "cpu" or not ids.numel():
+        return
+    try:
+        least, most = (bound.item() for bound in ids.aminmax())  # less than the comparisons below, at each step
+    except RuntimeError:  # under `torch.func.vmap`, where nothing has a value of its own
+        return
+    if least >= 0 and most < limit:
         return
     wrong = (ids < 0) | (ids >= limit)
     if ignored is not None:

@@ -966,7 +966,8 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
         """Number the real tokens also where, for a static cache, the library makes a whole mask of one of padding."""
         inputs = super().prepare_inputs_for_generation(*args, decoder_attention_mask=decoder_attention_mask, **kwargs)
         mask = inputs.get("decoder_attention_mask")
-        if decoder_attention_mask is not None and mask is not None and decoder_attention_mask.dim() < mask.dim() == 4:
+        given = kwargs.get("decoder_position_ids") is not None or decoder_attention_mask is None or mask is None
+        if not given and decoder_attention_mask.dim() < mask.dim() == 4:
             positions = (decoder_attention_mask.long().cumsum(-1) - 1).clamp(min=0)
             inputs["decoder_position_ids"] = positions[:, -mask.shape[2] :]
         return inputs
@@ -1402,7 +1403,6 @@ require_private_names(
 )
 require_private_names(GenerationConfig(), "_from_model_config")
 require_private_names(PreTrainedConfig, "_attn_implementation")
-require_private_names(torch._C._functorch, "peek_interpreter_stack")
 
 MODELS = (
     VanillaTransformerModel,

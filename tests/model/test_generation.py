@@ -52,6 +52,18 @@ def test_a_translation_that_goes_on_behind_padding_is_the_same_with_every_cache(
     assert generate(model, source, cache_implementation="static", **given) == expected
 
 
+def test_positions_that_are_given_for_a_translation_are_kept_with_every_cache():
+    model, source = encoder_decoder(position_embedding="learned"), tokens(2, 6)
+    begun = torch.tensor([[1, 7, 8, 9], [0, 1, 9, 10]])
+    given = {"decoder_input_ids": begun, "decoder_attention_mask": (begun > 0).long()}
+    given["decoder_position_ids"] = torch.tensor([[9, 8, 7, 6], [3, 3, 3, 3]])
+    options = {"max_length": 5, "return_dict_in_generate": True, "output_logits": True, "attention_mask": None}
+    dynamic = model.generate(source, **given, **options).logits[0]
+    torch.testing.assert_close(
+        model.generate(source, cache_implementation="static", **given, **options).logits[0], dynamic
+    )
+
+
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("make", MAKERS)

@@ -19,6 +19,7 @@ from transformers import HfArgumentParser
 from family import encoder_decoder
 from fresh_process import ROOT, run_fresh
 from tiny_training import tiny_trainer
+from vanilla_transformer.tasks.translation import TranslationArguments
 from vanilla_transformer.training.checkpoints import complete_checkpoints
 from vanilla_transformer.training.recipe import PaperSchedule, RecipeArguments
 
@@ -47,6 +48,19 @@ def test_a_best_model_by_what_is_not_measured_is_refused_at_once(tmp_path):
     best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "bleu"}
     with pytest.raises(ValueError, match="metric_for_best_model=bleu: while this task is trained, it measures the"):
         tiny_trainer(tmp_path, **best).train()
+
+
+def test_epochs_of_a_stream_are_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match="save_strategy=epoch: a stream is read until --max_steps, as one epoch; give"
+    ):
+        tiny_trainer(tmp_path, streaming=True, max_steps=4, save_strategy="epoch").train()
+
+
+@pytest.mark.parametrize(("limit", "mean"), [(None, 5), (0, 5), (-1, 5), (2, 2), (9, 5)])
+def test_a_mean_is_of_no_more_checkpoints_than_are_kept(limit, mean, tmp_path):
+    args = TranslationArguments(output_dir=str(tmp_path), save_total_limit=limit, use_cpu=True)
+    assert args.average_checkpoints == mean
 
 
 def test_a_warm_up_can_be_a_share_of_the_steps(tmp_path):

@@ -306,7 +306,7 @@ def read_files(files: list[str], args: DataArguments, task: str, columns: dict[s
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a name that tells no format, or a file that cannot be read.
+        ValueError: a name that tells no format, or a file that cannot be read, or whose classes would be merged.
     """
     for file in files:
         if not Path(file).is_file():
@@ -325,20 +325,25 @@ def read_files(files: list[str], args: DataArguments, task: str, columns: dict[s
     for file, kind in zip(files, cast(list[str], kinds), strict=True):
         source = read_table(file, kind, args.streaming, **options.get(kind, {}))
         if kind == "csv" and task == "classification":
-            source = with_names_as_written(source, columns["label"], **options["csv"])
+            check_no_class_is_merged(source, columns["label"], **options["csv"])
         sources.append(source)
     return sources
 
 
-def with_names_as_written(source: Source, column: str, **options: Any) -> Source:
-    """The rows of a CSV file, whose reader takes a class 007 for the number 7: as text, where it would be another."""
+def check_no_class_is_merged(source: Source, column: str, **options: Any) -> None:
+    """Raise a ValueError if two classes of a CSV file are one number to its reader, as 007 and 7 are."""
     rows = cast(Dataset, source.rows)
     if not getattr(rows.features.get(column), "dtype", "").startswith("int"):
-        return source
+        return
     features = Features(rows.features | {column: Value("string")})
-    texts = read_table(source.place, "csv", False, features=features, **options)
-    same = cast(Dataset, texts.rows)[column][:] == [str(number) for number in rows[column][:]]
-    return source if same else texts
+    texts = cast(Dataset, read_table(source.place, "csv", False, features=features, **options).rows)
+    names: dict[int, str] = {}
+    for number, text in zip(rows[column][:], texts[column][:], strict=True):
+        if names.setdefault(number, text.strip()) != text.strip():
+            raise ValueError(
+                f"{source.place}: {column} has {names[number]!r} and {text.strip()!r}, which a CSV file's reader "
+                "takes for one number: give such classes other names, or write them as texts in JSON lines."
+            )
 
 
 def read_hub(args: DataArguments) -> dict[str, list[Source]]:

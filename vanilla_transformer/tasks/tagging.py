@@ -76,11 +76,14 @@ def evaluate(trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Not
     args = cast(TaggerArguments, trainer.args)
     label2id = cast(dict[str, int], trainer.model.config.label2id)
     encoded = encode(rows, trainer.processing_class, label2id, args.max_length)
-    words = sum(map(len, rows["tags"]))
-    scored = sum(label != IGNORED_LABEL for labels in encoded["labels"] for label in labels)
-    if scored < words:
+    cut = sum(
+        len(tags) - sum(label != IGNORED_LABEL for label in labels)
+        for tags, labels in zip(rows["tags"], encoded["labels"], strict=True)
+        if len(labels) == args.max_length
+    )
+    if cut:
         message = "%d of %d words are not scored, since --max_length %d cuts their sentences before them."
-        logger.warning(message, words - scored, words, args.max_length)
+        logger.warning(message, cut, sum(map(len, rows["tags"])), args.max_length)
     return measure(trainer, encoded), {}
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -240,11 +241,16 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                 )
             logger.warning("The final model is the best one, not the mean of the last checkpoints.")
             self.average_checkpoints = 1
-        if self.save_total_limit is not None and self.save_total_limit < self.average_checkpoints:
-            raise ValueError(
-                f"save_total_limit={self.save_total_limit} keeps too few checkpoints for a mean of "
-                f"average_checkpoints={self.average_checkpoints}: raise the one, or lower the other."
+        if 0 < (self.save_total_limit or 0) < self.average_checkpoints:
+            if self.average_checkpoints != type(self).average_checkpoints:
+                raise ValueError(
+                    f"save_total_limit={self.save_total_limit} keeps too few checkpoints for a mean of "
+                    f"average_checkpoints={self.average_checkpoints}: raise the one, or lower the other."
+                )
+            logger.warning(
+                "The final model is the mean of %d checkpoints, as many as are kept.", self.save_total_limit
             )
+            self.average_checkpoints = cast(int, self.save_total_limit)
         if self.greater_is_better is None and str(self.metric_for_best_model).removeprefix("eval_") == "rmse":
             self.greater_is_better = False  # the library knows it of losses alone
         # A command line gives texts.
@@ -398,14 +404,18 @@ class PaperRecipe(Mixin):
 
         Raises:
             ValueError: a checkpoint that is not complete, or of another run; rows beyond learned positions; a best
-                model by what is not measured.
+                model by what is not measured; epochs of a stream, which has none.
             FloatingPointError: the loss, a gradient or a weight is not finite any more.
         """
-        metric = str(self.args.metric_for_best_model).removeprefix("eval_")
-        if self.args.load_best_model_at_end and self.compute_metrics is None and metric != "loss":
+        metric = str(self.args.metric_for_best_model)
+        if self.args.load_best_model_at_end and self.compute_metrics is None and not metric.endswith("loss"):
             raise ValueError(
                 f"metric_for_best_model={metric}: while this task is trained, it measures the loss alone."
             )
+        if isinstance(self.train_dataset, IterableDataset):
+            for name in ("eval_strategy", "save_strategy"):
+                if getattr(self.args, name) == "epoch":
+                    raise ValueError(f"{name}=epoch: a stream is read until --max_steps, as one epoch; give steps.")
         for rows in (self.train_dataset, self.eval_dataset):
             check_positions(self.model, rows)
         if resume_from_checkpoint is True:
@@ -602,13 +612,24 @@ class PaperRecipe(Mixin):
             rows, collate = ArrowRows(rows), collate.collate_table
         return TokenBudgetLoader(rows, batch_sampler=sampler, collate_fn=collate, **options)
 
-    def get_eval_dataloader(self, *arguments: Any, **options: Any) -> DataLoader:
-        """As the library's, of all rows: only in training may the last batch be dropped."""
+    @contextmanager
+    def of_all_rows(self) -> Iterator[None]:
+        """Only in training may the last batch be dropped."""
         in_training, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
         try:
-            return super().get_eval_dataloader(*arguments, **options)
+            yield
         finally:
             self.args.dataloader_drop_last = in_training
+
+    def get_eval_dataloader(self, *arguments: Any, **options: Any) -> DataLoader:
+        """As the library's, of all rows."""
+        with self.of_all_rows():
+            return super().get_eval_dataloader(*arguments, **options)
+
+    def get_test_dataloader(self, *arguments: Any, **options: Any) -> DataLoader:
+        """As the library's, of all rows."""
+        with self.of_all_rows():
+            return super().get_test_dataloader(*arguments, **options)
 
 
 class RecipeTrainer(PaperRecipe, Trainer):

@@ -150,7 +150,7 @@ def print_scores(scores: Scores, notes: Notes) -> None:
 def run(task: Task, arguments: list[str] | None = None) -> Scores:
     """Train a model, save it with all that belongs to it, score it on the held-out splits, and write its model card.
 
-    With `do_train=False` a model that is there is scored, and nothing is written.
+    With `do_train=False` a model that is there is scored, and nothing is saved.
 
     Args:
         arguments: of the command line; by default those that the process was started with.
