@@ -20,7 +20,7 @@ def address(tmp_path_factory) -> Iterator[str]:
 
     models = [
         save(folder / "translator", encoder_decoder, "seq2seq"),
-        save(folder / "lm", lambda **fields: decoder_only(num_layers=12, d_model=128, d_ff=512, **fields), "causal"),
+        save(folder / "lm", lambda **fields: decoder_only(num_layers=24, d_model=256, d_ff=1024, **fields), "causal"),
     ]
     with address_of(*models) as address:
         yield address
