@@ -965,9 +965,9 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
     def prepare_inputs_for_generation(self, *args, decoder_attention_mask: Tensor | None = None, **kwargs) -> dict:
         """Number the real tokens also where, for a static cache, the library makes a whole mask of one of padding."""
         inputs = super().prepare_inputs_for_generation(*args, decoder_attention_mask=decoder_attention_mask, **kwargs)
-        mask = inputs.get("decoder_attention_mask")
-        given = kwargs.get("decoder_position_ids") is not None or decoder_attention_mask is None or mask is None
-        if not given and decoder_attention_mask.dim() < mask.dim() == 4:
+        mask = inputs.get("decoder_attention_mask", decoder_attention_mask)
+        unnumbered = decoder_attention_mask is not None and kwargs.get("decoder_position_ids") is None
+        if unnumbered and decoder_attention_mask.dim() < mask.dim():
             positions = (decoder_attention_mask.long().cumsum(-1) - 1).clamp(min=0)
             inputs["decoder_position_ids"] = positions[:, -mask.shape[2] :]
         return inputs

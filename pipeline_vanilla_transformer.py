@@ -29,7 +29,7 @@ EXTRA_TOKENS = 50  # section 6.1: an output is at most so much longer than its i
 
 PREPROCESS_OPTIONS = ("max_seq_len", "doc_stride")
 POSTPROCESS_OPTIONS = ("top_k", "max_answer_len", "handle_impossible_answer")
-LEAST = {"max_seq_len": 1, "doc_stride": 0, "top_k": 1, "max_answer_len": 1}
+LEAST = {"max_seq_len": 1, "doc_stride": 0, "top_k": 1, "max_answer_len": 1}  # of what the options may be
 
 
 def longest_output(config: PreTrainedConfig | None, input_length: int, extra_tokens: int = EXTRA_TOKENS) -> int:

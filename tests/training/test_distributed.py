@@ -11,7 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import evaluate_model
 from fresh_process import ROOT
+from small_data import ONE_STACK, SMALL, write_rows
 
 
 SCRIPTS = ROOT / "scripts"
@@ -56,6 +58,24 @@ def test_two_processes_train_as_one_that_accumulates_two_batches(batches, tmp_pa
     assert len(one[0]) == 6 and two[0] == pytest.approx(one[0], rel=1e-4)
     for name, weight in one[1].items():
         torch.testing.assert_close(two[1][name], weight, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_score_answers_as_one_does(tmp_path):
+    """Only the main one answers and scores, for which the other need not be there."""
+    run = tmp_path / "run"
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
+    options = [*write_rows("question_answering", tmp_path), *SMALL, *ONE_STACK, "--max_steps", "100"]
+    command = [sys.executable, *launcher, str(SCRIPTS / "train_question_answering.py"), *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [*command, "--output_dir", str(run)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    rows = str(tmp_path / "rows.jsonl")
+    alone = evaluate_model.main(["--model", str(run), "--test_file", rows])["test"]
+    assert alone["exact_match"] > 50 and f"validation: exact_match {alone['exact_match']:.4g}, " in result.stdout
+    assert (run / "README.md").exists()
 
 
 @pytest.mark.slow
