@@ -217,8 +217,9 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         """Set the fields that are `given` by a name of `attribute_map`, before others are derived from them.
 
         Raises:
-            ValueError: two names of one field say different things.
+            ValueError: two names of one field say different things, or heads share keys.
         """
+        key_value_heads = given.pop("num_key_value_heads", None)
         fields: dict[str, tuple[str, Any]] = {}
         for name in [name for name in self.attribute_map if name in given]:
             field, value = self.attribute_map[name], given.pop(name)
@@ -226,6 +227,11 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
             if value != first_value:
                 raise ValueError(f"{first}={first_value} and {name}={value} must be equal: here both are {field}.")
             setattr(self, field, value)
+        if key_value_heads not in (None, self.num_heads):
+            raise ValueError(
+                f"num_key_value_heads={key_value_heads} and num_heads={self.num_heads} must be equal: each head has "
+                "keys and values of its own."
+            )
 
     @property
     def custom_pipelines(self) -> dict[str, dict[str, Any]]:
@@ -337,6 +343,10 @@ class VanillaTransformerConfig(TransformerConfig):
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs):
+        if "num_layers" in kwargs:
+            raise ValueError(
+                f"num_layers={kwargs['num_layers']} is of one stack: give encoder_layers and decoder_layers."
+            )
         super().__post_init__(**kwargs)
         self.decoder_d_ff = self.d_ff if self.decoder_d_ff is None else self.decoder_d_ff
 

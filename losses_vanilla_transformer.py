@@ -5,6 +5,8 @@ Each loss is a sum divided by the number of targets: of this batch, or, under gr
 processes, of the whole step (`num_items_in_batch`), so that the gradient does not depend on how a step is cut up.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -53,12 +55,17 @@ def mean(total: Tensor, number: Tensor | int) -> Tensor:
     return total / (number if alone else number.to(total.device))
 
 
+def is_padding(attention_mask: Any) -> bool:
+    """Whether a mask says which tokens are real, (batch, length), and not which of them may see which."""
+    return isinstance(attention_mask, Tensor) and attention_mask.dim() == 2
+
+
 def without_padding(labels: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
     """Labels (batch, length) that leave out, as -100, where the mask (batch, past + length) has padding.
 
     What a model says there means nothing, and each form of attention says something else.
     """
-    if labels is None or not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2 or labels.dim() != 2:
+    if labels is None or not is_padding(attention_mask) or labels.dim() != 2:
         return labels
     padding = attention_mask[:, -labels.shape[1] :].to(labels.device) == 0
     return labels.masked_fill(padding, IGNORED_LABEL) if padding.shape == labels.shape else labels
@@ -78,7 +85,7 @@ def sequence_loss(
     if problem_type == "single_label_classification":
         column = labels.shape == (len(logits), 1)
         return cross_entropy(logits, labels[:, 0] if column else labels, num_items_in_batch)
-    if labels.numel() != logits.numel():
+    if labels.squeeze().shape != logits.squeeze().shape:
         raise ValueError(
             f"labels has shape {tuple(labels.shape)}; {problem_type} with num_labels={logits.shape[-1]} needs "
             f"{tuple(logits.shape)}."
@@ -118,7 +125,7 @@ def span_loss(
         check_integers(name, position)
         if position.numel() != len(scores):
             raise ValueError(f"{name} has shape {tuple(position.shape)}; it must be (batch,) = ({len(scores)},).")
-        if attention_mask is not None and attention_mask.dim() == 2:
+        if is_padding(attention_mask):
             padding = attention_mask.to(scores.device) == 0
             scores = scores.float().masked_fill(padding, torch.finfo(torch.float32).min)
         position = position.to(scores.device).flatten()

@@ -56,7 +56,6 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import is_tracing
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
@@ -81,6 +80,7 @@ try:
         check_rows,
         check_tensor,
         cross_entropy,
+        is_padding,
         sequence_loss,
         span_loss,
         without_padding,
@@ -106,6 +106,7 @@ except ImportError:
         check_rows,
         check_tensor,
         cross_entropy,
+        is_padding,
         sequence_loss,
         span_loss,
         without_padding,
@@ -523,7 +524,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
     ) -> Tensor:
         """Number the real tokens 0, 1, 2, ..., wherever padding stands. (batch or 1, length)"""
         length = inputs_embeds.shape[1]
-        if attention_mask is None or attention_mask.dim() != 2:
+        if not is_padding(attention_mask):
             if isinstance(past_length, int):
                 return torch.arange(past_length, past_length + length, device=inputs_embeds.device)[None]
             return (torch.arange(length, device=inputs_embeds.device) + past_length)[None]
@@ -613,15 +614,6 @@ class VanillaTransformerEncoderModel(TransformerStack):
 class CausalStack(TransformerStack):
     """The two decoders, with an encoder to look at and without: each position sees itself and those before it."""
 
-    def sees_all(self, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None) -> bool:
-        """Whether it is plain without a mask: one position more, behind no padding, sees all that a cache holds.
-
-        It is so at every step of a translation, where to build the mask would take a fiftieth of the time.
-        """
-        one_more = inputs_embeds.shape[1] == 1 and attention_mask is None and self.config.sliding_window is None
-        has_room = past_key_values is not None and past_key_values.is_compileable  # of a fixed size, partly empty
-        return one_more and not has_room and not is_tracing(inputs_embeds)
-
     def embed_and_mask(
         self,
         input_ids: Tensor | None,
@@ -630,7 +622,14 @@ class CausalStack(TransformerStack):
         inputs_embeds: Tensor | None,
         past_key_values: Cache | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What any decoder's layers need: embeddings (batch, length, d_model), their positions, the causal mask."""
+        """What any decoder's layers need: embeddings (batch, length, d_model), their positions, the causal mask.
+
+        Raises:
+            ValueError: past keys and values that are not a cache, as those of earlier versions of the library.
+        """
+        if not isinstance(past_key_values, Cache | None):
+            kind = type(past_key_values).__name__
+            raise ValueError(f"past_key_values is a {kind}; it must be a Cache, as DynamicCache(config=...) makes it.")
         inputs_embeds = self.token_embeddings(input_ids, inputs_embeds)
         batch, length = inputs_embeds.shape[:2]
         check_aligned_ids("position_ids", position_ids, batch, length)
@@ -640,17 +639,15 @@ class CausalStack(TransformerStack):
             check_mask("attention_mask", attention_mask, batch, self.config.num_heads, *lengths, cache_has_room=True)
 
         make_mask = create_causal_mask if self.config.sliding_window is None else create_sliding_window_causal_mask
-        mask = None
-        if not self.sees_all(inputs_embeds, attention_mask, past_key_values):
-            # An empty cache that grows needs the mask of none, and only without one the library looks at positions.
-            grows = past_key_values is not None and not past_key_values.is_compileable
-            mask = make_mask(
-                config=self.config,
-                inputs_embeds=inputs_embeds,
-                attention_mask=attention_mask,
-                past_key_values=None if grows and past_length == 0 else past_key_values,
-                position_ids=position_ids,  # where they restart, several sequences are packed into one row
-            )
+        # An empty cache that grows needs the mask of none, and only without one the library looks at positions.
+        grows = past_key_values is not None and not past_key_values.is_compileable
+        mask = make_mask(
+            config=self.config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            past_key_values=None if grows and past_length == 0 else past_key_values,
+            position_ids=position_ids,  # where they restart, several sequences are packed into one row
+        )
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask, past_length)
         return inputs_embeds, position_ids, mask
@@ -1130,7 +1127,7 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         """
         Args:
             labels: (batch, length), the input tokens themselves, -100 where none; position t is compared with t + 1.
-                What padding would predict, the first token behind it, is left out.
+                Padding, and what it would predict, the first token behind it, are left out.
             shift_labels: (batch, length), already shifted, in the place of `labels`. Only a keyword argument, since a
                 Trainer takes each named parameter with "label" in it for a column that all data have.
             logits_to_keep: compute the logits of this many last positions only; 0 is all. Or their indices (count,).
@@ -1143,6 +1140,7 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         shift_labels = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
             check_rows("labels", labels)
+            labels = without_padding(labels, attention_mask)
             shift_labels = F.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
         outputs = self.model(
             input_ids=input_ids,
@@ -1220,12 +1218,13 @@ class VanillaTransformerForMaskedLM(VocabularyModel):
 
 def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
     """One vector for each sequence, from its real tokens: (batch, length, d_model) -> (batch, d_model)."""
-    if attention_mask is None or attention_mask.dim() != 2:
+    if not is_padding(attention_mask):
         attention_mask = hidden_states.new_ones(hidden_states.shape[:2])
     real = attention_mask.to(hidden_states.device).bool()
     if pooling == "first":
         return hidden_states[torch.arange(len(real), device=real.device), real.int().argmax(dim=1)]
     if pooling == "max":
+        real = real | ~real.any(dim=1, keepdim=True)  # a row of padding alone has no largest token
         return hidden_states.masked_fill(~real[..., None], torch.finfo(hidden_states.dtype).min).amax(dim=1)
     return (hidden_states * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
 

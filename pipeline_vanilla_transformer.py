@@ -68,7 +68,8 @@ class TranslationPipeline(Pipeline):
         """
         if not isinstance(text, str):
             raise TypeError(f"A translation needs a text; got {text!r}.")
-        return dict(self.tokenizer(text, return_tensors="pt"))
+        # As in training, "</s>" in a text is text.
+        return dict(self.tokenizer(text, return_tensors="pt", split_special_tokens=True))
 
     def _forward(self, inputs: dict[str, Tensor], **options) -> dict[str, Tensor]:
         if not options.keys() & {"max_length", "max_new_tokens", "generation_config"}:

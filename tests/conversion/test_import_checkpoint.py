@@ -269,6 +269,11 @@ def test_what_ours_cannot_hold_is_refused_before_anything_is_written(make, reaso
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
+def test_a_head_that_ours_does_not_have_is_refused_in_a_users_own_script_too():
+    with pytest.raises(CannotRepresent, match="BertForSequenceClassification has a head that ours does not"):
+        convert(BertForSequenceClassification(BertConfig(**BERT)))
+
+
 def test_weights_without_a_counterpart_are_refused_by_name():
     """Not by an assertion, which -O leaves out."""
     theirs = GPT2LMHeadModel(GPT2Config(**GPT))

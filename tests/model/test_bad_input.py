@@ -187,6 +187,25 @@ def test_names_of_the_library_that_contradict_one_another():
         VanillaTransformerConfig(d_model=32, encoder_attention_heads=4, decoder_attention_heads=2)
 
 
+def test_heads_that_share_keys():
+    with pytest.raises(ValueError, match="num_key_value_heads=2 and num_heads=8 must be equal"):
+        VanillaTransformerConfig(num_key_value_heads=2)
+    assert VanillaTransformerConfig(num_attention_heads=4, num_key_value_heads=4).num_heads == 4
+
+
+def test_a_number_of_layers_for_two_stacks():
+    with pytest.raises(ValueError, match="num_layers=2 is of one stack: give encoder_layers and decoder_layers"):
+        VanillaTransformerConfig(num_layers=2)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (6,)])
+@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
+def test_numbers_in_another_order(problem_type, shape):
+    model = encoder_only(VanillaTransformerForSequenceClassification, num_labels=3, problem_type=problem_type)
+    with pytest.raises(ValueError, match=rf"labels has shape .*; {problem_type} with num_labels=3 needs \(2, 3\)"):
+        model(tokens(2, 7), labels=torch.rand(shape))
+
+
 def test_labels_that_are_no_class():
     model = encoder_only(VanillaTransformerForSequenceClassification, num_labels=3)
     with pytest.raises(ValueError, match="labels holds 3, but the output layer has 3: give ids from 0 to 2"):
@@ -229,3 +248,5 @@ def test_a_cache_of_the_wrong_kind():
     cache = decoder_only()(tokens(), use_cache=True).past_key_values
     with pytest.raises(ValueError, match="past_key_values is a DynamicCache; here it must be an EncoderDecoderCache"):
         encoder_decoder()(tokens(), decoder_input_ids=tokens(), past_key_values=cache)
+    with pytest.raises(ValueError, match=r"past_key_values is a tuple; it must be a Cache"):
+        decoder_only()(tokens(), past_key_values=((torch.ones(2, 4, 7, 8),) * 2,))

@@ -68,6 +68,18 @@ def test_targets_that_the_decoders_mask_hides_have_no_loss():
     torch.testing.assert_close(model(source, labels=labels, **hidden).loss, expected)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_tokens_that_a_language_models_mask_hides_have_no_loss(side):
+    model, ids = decoder_only(), tokens(2, 6)
+    alone = [model(ids[:1], labels=ids[:1]).loss * 5, model(ids[1:, :4], labels=ids[1:, :4]).loss * 3]
+    padding = torch.zeros(2, dtype=torch.long)
+    short = torch.cat((padding, ids[1, :4]) if side == "left" else (ids[1, :4], padding))
+    ids = torch.stack((ids[0], short))
+    mask = torch.ones_like(ids)
+    mask[1, slice(2) if side == "left" else slice(4, None)] = 0
+    torch.testing.assert_close(model(ids, attention_mask=mask, labels=ids).loss, sum(alone) / 8)
+
+
 @pytest.mark.parametrize("labels", [[-100.0, 5.0, -100.0], [-100.0] * 3, [1.0, 2.0, 3.0]])
 def test_a_number_that_a_trainer_does_not_count_is_a_target_as_any_other(labels):
     model, ids = encoder_only(VanillaTransformerForSequenceClassification, num_labels=1), tokens(3, 6)
@@ -130,6 +142,14 @@ def test_pooling_sees_real_tokens_only(pooling):
     padded = torch.cat((tokens(1, 2), ids, tokens(1, 3)), dim=1)
     mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 0, 0, 0]])
     torch.testing.assert_close(model(padded, attention_mask=mask).logits, model(ids).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", "max"])
+def test_a_row_of_padding_alone_leaves_the_loss_of_the_others_finite(pooling):
+    model = encoder_only(VanillaTransformerForSequenceClassification, pooling=pooling)
+    mask = torch.tensor([[1] * 5, [0] * 5])
+    output = model(tokens(2, 5), attention_mask=mask, labels=torch.tensor([1, -100]))
+    assert output.logits.isfinite().all() and output.loss.isfinite()
 
 
 def test_question_answering_leaves_out_an_answer_that_was_cut_off():

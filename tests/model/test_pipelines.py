@@ -26,7 +26,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
 from vanilla_transformer.decoding import translate
-from vanilla_transformer.tasks.question_answering import encode
+from vanilla_transformer.tasks.question_answering import QUESTION_ANSWERING, QuestionAnsweringArguments, encode
 
 
 CONTEXT = "María García sold 12 ☕ on May 5 in Zürich. It was raining, and नमस्ते was on every sign of the shop."
@@ -230,6 +230,15 @@ def test_batches_translate_as_single_texts_do(translator):
     assert translator(TEXTS, num_beams=3, batch_size=2, max_length=60) == translator(TEXTS, num_beams=3, max_length=60)
 
 
+@pytest.mark.parametrize("text", ["I like </s> to travel.", "<s>I like</s> <pad> to travel."])
+def test_the_marks_of_a_sentence_in_a_text_are_text_as_in_training(text, translator):
+    assert translator(text, num_beams=2) == [
+        {"translation_text": translate([text], translator.model, translator.tokenizer, num_beams=2)[0]}
+    ]
+    read = translator.preprocess(text)["input_ids"][0]
+    assert translator.tokenizer.decode(read[:-1]).strip() == text
+
+
 @pytest.mark.parametrize(
     "options",
     [{"num_beams": 4, "length_penalty": 0.6}, {"max_new_tokens": 5}, {"num_beams": 2, "no_repeat_ngram_size": 2}],
@@ -358,6 +367,21 @@ def test_padding_on_the_left_changes_no_answer(tokenizers):
     for batched, single in zip(pipe(records, batch_size=4, **options), pipe(records, **options), strict=True):
         scores = {(answer["start"], answer["end"]): answer["score"] for answer in single}
         assert {(answer["start"], answer["end"]): answer["score"] for answer in batched} == pytest.approx(scores)
+
+
+def test_answers_are_learned_where_they_stand_with_any_tokenizer(tokenizers, tmp_path):
+    """Also one that pads on the left, as those of language models do."""
+    tokenizer = copy.deepcopy(tokenizers["encoder"])
+    tokenizer.padding_side = "left"
+    model = encoder(VanillaTransformerForQuestionAnswering, tokenizer)
+    args = QuestionAnsweringArguments(output_dir=tmp_path, max_length=300)
+    texts = ["I like to travel.", "Long ago, in a country far away, there lived a king who liked to travel."]
+    answers = [{"text": ["travel"], "answer_start": [text.index("travel")]} for text in texts]
+    rows = Dataset.from_dict({"question": [QUESTION] * 2, "context": texts, "answers": answers})
+    encoded = QUESTION_ANSWERING.encode(rows, tokenizer, model.config, args)
+    batch = QUESTION_ANSWERING.collator(tokenizer, model, args)(list(encoded))
+    for ids, first, last in zip(batch["input_ids"], batch["start_positions"], batch["end_positions"], strict=True):
+        assert tokenizer.decode(ids[first : last + 1]).strip() == "travel"
 
 
 def test_an_answer_has_its_best_score_of_all_windows_and_none_its_least(reader):

@@ -34,8 +34,8 @@ def config_class_for(auto_class: str) -> type[TransformerConfig]:
     return VanillaTransformerDecoderConfig if auto_class == "AutoModelForCausalLM" else VanillaTransformerEncoderConfig
 
 
-def mapping_for(config: PreTrainedConfig) -> tuple[Mapping, str]:
-    """The mapping of a model and its class.
+def mapping_for(config: PreTrainedConfig, architecture: str | None = None) -> tuple[Mapping, str]:
+    """The mapping of a model and its class, which a saved config names.
 
     Raises:
         CannotRepresent: neither is known.
@@ -45,7 +45,7 @@ def mapping_for(config: PreTrainedConfig) -> tuple[Mapping, str]:
         f"model_type={config.model_type!r} is not a Transformer that ours can hold; these are: {', '.join(MAPPINGS)}.",
     )
     mapping = MAPPINGS[config.model_type]
-    architecture = (config.architectures or [next(iter(mapping.heads))])[0]
+    architecture = architecture or (config.architectures or [next(iter(mapping.heads))])[0]
     require(
         architecture in mapping.heads,
         f"{architecture} has a head that ours does not; these have none: {', '.join(mapping.heads)}.",
@@ -60,8 +60,8 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
         CannotRepresent: the model has something that ours does not.
     """
     config = theirs.config
-    mapping, _ = mapping_for(config)
-    auto_class = mapping.heads[type(theirs).__name__]
+    mapping, architecture = mapping_for(config, type(theirs).__name__)
+    auto_class = mapping.heads[architecture]
     weights = from_theirs(theirs.state_dict(), mapping, with_head=auto_class != "AutoModel")
     fields = mapping.fields(config)
     if "lm_head.weight" in weights:

@@ -99,6 +99,12 @@ def encode(
     )
 
 
+def padding_behind(tokenizer: PreTrainedTokenizerBase) -> DataCollatorWithPadding:
+    """What makes batches of encoded rows. Answers are counted from the left, so padding is on the right."""
+    tokenizer.padding_side = "right"
+    return DataCollatorWithPadding(tokenizer)
+
+
 def answer_all(rows: Dataset, reader: QuestionAnsweringPipeline) -> list[str]:
     """The best answer to each row, over all pieces of its text."""
     questions = [{"question": row["question"], "context": row["context"]} for row in rows]
@@ -128,7 +134,7 @@ QUESTION_ANSWERING = Task(
     pipeline_tag="question-answering",
     arguments_class=QuestionAnsweringArguments,
     encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, config, args),
-    collator=lambda tokenizer, model, args: DataCollatorWithPadding(tokenizer),
+    collator=lambda tokenizer, model, args: padding_behind(tokenizer),
     evaluate=evaluate,
     in_one_process=True,
 )
