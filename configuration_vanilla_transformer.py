@@ -306,7 +306,8 @@ class VanillaTransformerConfig(TransformerConfig):
     """Configuration of the encoder-decoder, the model of the paper's Figure 1.
 
     Args:
-        encoder_layers, decoder_layers: number of layers N of each stack.
+        encoder_layers: number of layers N of the encoder.
+        decoder_layers: number of layers N of the decoder.
         decoder_start_token_id: first token of every decoder input.
         share_encoder_decoder_embeddings: source and target use one embedding matrix (section 3.4), which needs a
             joint vocabulary.

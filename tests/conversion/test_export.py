@@ -1,13 +1,14 @@
 """An exported model computes what ours does, in the real runtimes."""
 
 import shutil
+from functools import partial
 
 import ctranslate2
 import numpy as np
 import onnxruntime
 import pytest
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded
 from saved_models import with_tokenizer, write
@@ -267,6 +268,12 @@ def test_each_encoder_gives_the_same_in_onnx_at_any_size(head, tmp_path):
         for name, found in zip(outputs, run(session, input_ids=ids, attention_mask=mask), strict=True):
             real = mask.bool() if found.dim() > 1 and found.shape[1] == ids.shape[1] else slice(None)
             torch.testing.assert_close(found[real], expected[name][real], atol=1e-4, rtol=1e-4)
+
+
+def test_a_graph_has_the_names_of_its_classes_beside_it(tmp_path):
+    make = partial(encoder_only, VanillaTransformerForSequenceClassification)
+    write(tmp_path / "ours", *with_tokenizer(make, "encoder", id2label={0: "bad", 1: "good"}))
+    assert AutoConfig.from_pretrained(export(tmp_path, "--to", "onnx")).id2label == {0: "bad", 1: "good"}
 
 
 def test_types_of_tokens_are_an_input_in_onnx(tmp_path):

@@ -74,6 +74,16 @@ def test_a_warm_up_can_be_a_share_of_the_steps(tmp_path):
     assert rates.index(max(rates)) == 4 and rates[1] == pytest.approx(2 * rates[0])  # it rises for five steps
 
 
+@pytest.mark.parametrize("options", [{}, {"learning_rate": 1e-3, "lr_scheduler_type": "linear"}])
+def test_a_run_that_ends_before_its_rate_has_risen_is_warned_of(options, tmp_path, caplog):
+    """So it is with the paper's 4,000 steps of warm-up and few data: such a model has learned next to nothing."""
+    tiny_trainer(tmp_path, warmup_steps=4000, **options).create_optimizer_and_scheduler(40)
+    assert "The learning rate rises for 4000 steps, and the run has 40: it ends at 0.01 of its peak" in caplog.text
+    caplog.clear()
+    tiny_trainer(tmp_path, warmup_steps=40, **options).create_optimizer_and_scheduler(40)
+    assert not caplog.text
+
+
 def test_batches_are_drawn_by_the_seed_of_the_data_where_that_is_given(tmp_path):
     def first(**seeds):
         run = tiny_trainer(tmp_path, tokens_per_batch=64, **seeds)

@@ -66,6 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
             from vanilla_transformer.conversion.to_onnx import export_onnx
 
             export_onnx(model, part)
+            model.config.save_pretrained(part)  # a graph knows no names of classes
         tokenizer.save_pretrained(part)
         if model.can_generate():
             model.generation_config.save_pretrained(part)

@@ -106,7 +106,9 @@ class DataArguments:
     )
     source_locale: str = field(default="en", metadata={"help": "Source language of the phrasebook's translations."})
     target_locale: str = field(default="es", metadata={"help": "Target language of the phrasebook's translations."})
-    phrases: int | None = field(default=None, metadata={"help": "How many training rows the phrasebook generates."})
+    phrases: int | None = field(
+        default=None, metadata={"help": f"How many training rows the phrasebook generates: {MIN_SIZE} to {MAX_SIZE}."}
+    )
     streaming: bool = field(
         default=False, metadata={"help": "Read the training text as it arrives (language models and translation)."}
     )

@@ -73,7 +73,8 @@ The code in this folder needs transformers {{ oldest }} or newer.
 ## Limits
 
 It knows only what was in its training data; on other texts its output means little. Nobody has checked its answers:
-they can be wrong, and can repeat parts of the data.
+they can be wrong, and can repeat parts of the data. The code is under the Apache licence 2.0; under which the weights
+may be passed on is for the owner of the data to say: put it as `license:` at the top of this page.
 
 ## Results
 
@@ -166,7 +167,6 @@ def write_model_card(
     rows = [(result.dataset_split, result.metric_type, result.metric_value) for result in results]
     data = ModelCardData(
         language=facts.languages,
-        license="apache-2.0",
         library_name="transformers",
         pipeline_tag=facts.pipeline_tag,
         tags=["vanilla-transformer", "attention-is-all-you-need"],

@@ -559,10 +559,16 @@ class PaperRecipe(Mixin):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         """The paper's schedule (section 5.3), or the library's where the arguments ask for it."""
+        warmup_steps = max(1, self.args.get_warmup_steps(num_training_steps))
+        if self.lr_scheduler is None and num_training_steps < warmup_steps:
+            logger.warning(
+                "The learning rate rises for %d steps, and the run has %d: it ends at %.2g of its peak. Give fewer "
+                "--warmup_steps, or make the run longer with --max_steps or --num_train_epochs.",
+                warmup_steps, num_training_steps, num_training_steps / warmup_steps,
+            )  # fmt: skip
         if self.args.schedule == "library":
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
-            warmup_steps = max(1, self.args.get_warmup_steps(num_training_steps))
             schedule = PaperSchedule(self.model.config.d_model, warmup_steps)
             self.lr_scheduler = LambdaLR(cast(Optimizer, optimizer or self.optimizer), schedule)
             self._created_lr_scheduler = True
