@@ -23,20 +23,10 @@ SPLITS = ("train", "validation", "test")
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
 
 # Tables and archives that are not read: they are no lines of text, as files of other names are for translation.
-OTHER_FORMATS = {
-    ".tsv",
-    ".tab",
-    ".ndjson",
-    ".jsonlines",
-    ".xlsx",
-    ".xls",
-    ".ods",
-    ".arrow",
-    ".feather",
-    ".avro",
-    ".xml",
-}
-OTHER_FORMATS |= {".tmx", ".yaml", ".yml", ".zip", ".bz2", ".xz", ".zst", ".7z", ".tar"}
+OTHER_FORMATS = set(
+    ".tsv .tab .ndjson .jsonlines .xlsx .xls .ods .arrow .feather .avro .xml .tmx .yaml .yml "
+    ".zip .bz2 .xz .zst .7z .tar".split()
+)
 
 CHECKED_ROWS_OF_STREAM = 100
 ROWS_OF_READER = 10_000  # which the reader of CSV files takes at a time
