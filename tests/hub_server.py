@@ -212,6 +212,8 @@ class HubHandler(BaseHTTPRequestHandler):
             elif entry["key"] == "lfsFile":
                 files[value["path"]] = self.hub.lfs[value["oid"]]
                 repo.lfs_paths.add(value["path"])
+            elif entry["key"] == "deletedFile" and files.pop(value["path"], None) is None:
+                raise HubError(404, "EntryNotFound", "A file with this name doesn't exist")
         commit = repo.commit(revision, files)
         return {"commitUrl": f"{self.hub.url}/{name}/commit/{commit}", "commitOid": commit}
 

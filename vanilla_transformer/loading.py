@@ -75,6 +75,21 @@ def errors_only() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
+def read_settings(file: Path) -> dict[str, Any]:
+    """What the config of a model or a tokenizer says.
+
+    Raises:
+        ValueError: it is no JSON, or no object.
+    """
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not a valid JSON file: {error}.") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{file} holds {settings!r}; it must be an object of settings.")
+    return settings
+
+
 def check_source(source: str | Path, short_names: bool = False) -> None:
     """Tell a folder that is not there from a name on the Hub, which is one of an owner and one of a model.
 
@@ -91,12 +106,7 @@ def check_source(source: str | Path, short_names: bool = False) -> None:
         file = path / "config.json"
         if not file.is_file():
             raise FileNotFoundError(f"{source} holds no model: it has no config.json.")
-        try:
-            settings = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{file} is not a valid JSON file: {error}.") from error
-        if not isinstance(settings, dict):
-            raise ValueError(f"{file} holds {settings!r}; it must be an object with a model's settings.")
+        read_settings(file)
         return
     may_be_a_name = (len(path.parts) == 2 and not path.parent.is_dir()) or (short_names and len(path.parts) == 1)
     if not may_be_a_name or path.is_file():

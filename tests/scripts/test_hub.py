@@ -16,7 +16,7 @@ from transformers.trainer_callback import TrainerState
 
 from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import MODULES, ROOT, run_fresh
-from hub_server import TOKEN, HubServer
+from hub_server import TOKEN, HubServer, Repo
 from saved_models import save, with_tokenizer, write
 from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
@@ -122,8 +122,9 @@ def test_a_process_elsewhere_downloads_the_same_model_and_a_pinned_revision_of_i
     assert repo.lfs_paths == {"model.safetensors", "training_curve.png"} and not repo.private
     first = repo.resolve("main")
 
+    (folder / "model.safetensors").unlink()
     torch.manual_seed(7)
-    encoder_decoder(vocab_size=len(old)).save_pretrained(folder)
+    encoder_decoder(vocab_size=len(old)).save_pretrained(folder, max_shard_size="50KB")
     second = push(hub, folder, "user/name")
     assert second.returncode == 0 and second.stdout.splitlines()[-1].endswith(f"/commit/{repo.resolve('main')}")
     new = logits_of(folder)
@@ -133,6 +134,25 @@ def test_a_process_elsewhere_downloads_the_same_model_and_a_pinned_revision_of_i
     assert found["main"] == ["transformers_modules", pytest.approx(new, rel=1e-5, abs=1e-6)]
     assert found[first] == ["transformers_modules", pytest.approx(old, rel=1e-5, abs=1e-6)]
     assert found["tokens"] and "translation_text" in found["translation"][0]
+
+
+def test_a_model_takes_the_place_of_the_one_before_and_leaves_alone_what_its_user_has_put_there(hub, folder):
+    """Left as they were, weights in fewer files, or settings of how it generates, would be read with the new ones."""
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
+    own = {"picture.png": b"", "docs/model.safetensors": b"", "notes.md": b""}
+    hub.repos["models", "user/name"] = repo = Repo(private=False, sdk=None)
+    repo.commit("main", own)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="50KB")
+    assert push(hub, folder, "user/name").returncode == 0
+    assert set(repo.files("main")) == files_of_model(folder).keys() | own.keys()
+
+    for name in ("generation_config.json", "model.safetensors.index.json"):
+        (folder / name).unlink()
+    VanillaTransformerForConditionalGeneration(model.config).model.save_pretrained(folder)
+    result = push(hub, folder, "user/name")
+    assert "deleted there, as left by an earlier model: generation_config.json, model-00001-of-" in result.stdout
+    assert set(repo.files("main")) == MODEL_FILES - {"generation_config.json"} | own.keys()
 
 
 def test_a_dry_run_lists_what_would_go_and_sends_nothing(hub, folder):
@@ -150,6 +170,15 @@ def test_the_files_of_a_tokenizer_without_tokenizer_json_go_along(folder):
     for name in kept:
         (folder / name).write_text("tokens")
     assert set(files_of_model(folder)) == MODEL_FILES | kept
+
+
+def test_the_code_of_a_tokenizer_goes_along(folder):
+    (folder / "tok.py").write_text("from .letters import LETTERS\n")
+    (folder / "letters.py").write_text("LETTERS = 26\n")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["auto_map"] = {"AutoTokenizer": ["tok.Slow", None]}  # as the library writes it: slow and fast
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert set(files_of_model(folder)) == MODEL_FILES | {"tok.py", "letters.py"}
 
 
 def test_a_private_model_is_private_from_the_start(hub, folder, tmp_path):
@@ -207,6 +236,9 @@ def change(folder: Path, name: str, text: str | None) -> None:
         ("README.md", "---\nlicense: [\n---\n", "is not YAML"),
         ("README.md", "---\nlicense: 7\n---\n# A model\n", 'license must be a string'),
         ("config.json", None, "has no config.json"),
+        ("config.json", "[]", "config.json holds []; it must be an object"),
+        ("config.json", "{", "config.json is not a valid JSON file"),
+        ("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["tok.Slow", null]}}', "has no tok.py, which"),
         ("model.safetensors", None, "has no weights"),
         ("modeling_vanilla_transformer.py", None, "has no modeling_vanilla_transformer.py, which"),
         ("pipeline_vanilla_transformer.py", None, "has no pipeline_vanilla_transformer.py, which"),
@@ -217,6 +249,15 @@ def test_a_model_that_nobody_could_use_is_not_uploaded(name, text, message, hub,
     result = push(hub, folder, "user/name")
     assert result.returncode == 2 and not hub.repos
     assert message in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_model_without_one_of_its_shards_is_not_uploaded(hub, folder):
+    (folder / "model.safetensors").unlink()
+    encoder_decoder().save_pretrained(folder, max_shard_size="20KB")
+    gone = sorted(folder.glob("model-*"))[1]
+    gone.unlink()
+    result = push(hub, folder, "user/name", "--dry_run")
+    assert result.returncode == 2 and f"{folder} has no weights called {gone.name}" in result.stderr
 
 
 def test_a_link_out_of_the_folder_is_refused(hub, folder, tmp_path):

@@ -6,15 +6,25 @@ python scripts/push_to_hub.py demo user/vanilla-transformer-demo --space
 """
 
 import argparse
-import json
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import yaml
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, RepoCard, SpaceCard, get_token
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    ModelCard,
+    RepoCard,
+    SpaceCard,
+    get_token,
+)
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanilla_transformer.command_line import CommandParser
-from vanilla_transformer.loading import CHECKPOINTS
+from vanilla_transformer.loading import CHECKPOINTS, check_source, read_settings
+from vanilla_transformer.training.checkpoints import weight_files
 
 
 # What goes of a model, by name; and its code, by what its config names and that imports. Everything else stays here:
@@ -73,32 +83,45 @@ def select_files(folder: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
     return files
 
 
-def code_of(model: Path, folder: Path) -> set[str]:
-    """The files of code in `folder` that a model needs: those that its config names, and what these import there.
+def classes_named(config: Path) -> Iterator[str]:
+    """The classes of a model's own that its config, or that of its tokenizer, names, as "file.Class".
 
     Raises:
-        FileNotFoundError: there is no config, or it names code that is not there.
+        ValueError: the config is no JSON, or no object.
     """
-    if not (model / "config.json").is_file():
-        raise FileNotFoundError(f"{model} has no config.json: give the folder that a training script has saved.")
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    named = [*config.get("auto_map", {}).values(), *(p["impl"] for p in config.get("custom_pipelines", {}).values())]
-    files = {
-        f"{reference.split('.')[0]}.py" for reference in named if "--" not in reference
-    }  # those of no other model
-    for name in sorted(files):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(
-                f"{folder} has no {name}, which {model / 'config.json'} names: save the model again."
-            )
+    settings = read_settings(config)
+    pipelines = [pipeline["impl"] for pipeline in (settings.get("custom_pipelines") or {}).values()]
+    for named in (*(settings.get("auto_map") or {}).values(), *pipelines):
+        # Of tokenizers there may be two, of which either may be null; and "other/model--file.Class" is not here.
+        for name in named if isinstance(named, list) else [named]:
+            if name and "--" not in name:
+                yield name
+
+
+def code_of(model: Path, folder: Path) -> set[str]:
+    """The files of code in `folder` that a model needs: those that its configs name, and what these import there.
+
+    Raises:
+        FileNotFoundError: there is no config, or one names code that is not there.
+        ValueError: a config is no JSON, or no object.
+    """
+    check_source(model)
+    files = set()
+    for config in filter(Path.is_file, (model / "config.json", model / "tokenizer_config.json")):
+        for name in classes_named(config):
+            file = f"{name.split('.')[0]}.py"
+            if not (folder / file).is_file():
+                raise FileNotFoundError(f"{folder} has no {file}, which {config} names: save the model again.")
+            files.add(file)
     imported = {path for name in files for path in get_relative_import_files(folder / name)}
     return files | {Path(path).relative_to(folder).as_posix() for path in imported}
 
 
 def check_weights(model: Path, files: dict[str, Path]) -> None:
-    """Raise a FileNotFoundError if a model's weights are not among the files."""
-    if not any(path.parent == model and path.suffix == ".safetensors" for path in files.values()):
-        raise FileNotFoundError(f"{model} has no weights: no file there is called model.safetensors.")
+    """Raise a FileNotFoundError if a model's weights, or some of their shards, are not among the files."""
+    for path in weight_files(model):
+        if path not in files.values():
+            raise FileNotFoundError(f"{model} has no weights called {path.name}: save the model again.")
 
 
 def files_of_model(folder: Path) -> dict[str, Path]:
@@ -106,6 +129,7 @@ def files_of_model(folder: Path) -> dict[str, Path]:
 
     Raises:
         FileNotFoundError: a part is missing without which nobody can load or understand it.
+        ValueError: its config, or its tokenizer's, is no JSON, or no object.
     """
     files = select_files(folder, (*MODEL_FILES, *sorted(code_of(folder, folder))))
     if "README.md" not in files:
@@ -180,8 +204,20 @@ def describe(folder: Path, files: dict[str, Path]) -> str:
     return "\n".join(lines)
 
 
+def stale_files(there: list[str], files: dict[str, Path]) -> list[str]:
+    """What an earlier model has left on the Hub, and this one does not have, such as weights in other shards.
+
+    `from_pretrained` would read it: the one file of before, for example, rather than the shards of now.
+    """
+    others = [name for name in there if name not in files and "/" not in name]
+    return [name for name in others if any(fnmatchcase(name, pattern) for pattern in MODEL_FILES)]
+
+
 def push(args: argparse.Namespace, files: dict[str, Path], card: RepoCard) -> str:
-    """Make the repository if it is new, and commit the files to it; the address of the commit.
+    """Make the repository if it is new, and commit the files to it, of a model in the place of an earlier one's.
+
+    Returns:
+        The address of the commit.
 
     Raises:
         ValueError: the Hub does not accept the card; or the repository is public, but was to be private.
@@ -209,13 +245,21 @@ def push(args: argparse.Namespace, files: dict[str, Path], card: RepoCard) -> st
         if THUMBNAIL in files:  # which a link to the Space shows
             card.data["thumbnail"] = f"{api.endpoint}/spaces/{repo_id}/resolve/{args.revision}/{THUMBNAIL}"
         contents["README.md"] = str(card).encode()
+    stale: list[str] = []
+    if not (args.space or args.repo):
+        stale = stale_files(api.list_repo_files(repo_id, revision=args.revision), files)
     commit = api.create_commit(
         repo_id,
-        [CommitOperationAdd(name, content) for name, content in contents.items()],
+        [
+            *(CommitOperationAdd(name, content) for name, content in contents.items()),
+            *(CommitOperationDelete(name) for name in stale),
+        ],
         commit_message=args.commit_message,
         repo_type=kind,
         revision=args.revision,
     )
+    if stale:
+        print(f"deleted there, as left by an earlier model: {', '.join(stale)}")
     return commit.commit_url
 
 
@@ -224,7 +268,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     Raises:
         FileNotFoundError: there is no such folder, or a part is missing from it.
-        ValueError: an option of Spaces for a model; a card that the Hub does not take; no token of the Hub.
+        ValueError: an option of Spaces for a model; a damaged config; a card that the Hub does not take; no token of
+            the Hub.
     """
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="Folder of the saved model, of the clone, or of the demo.")
@@ -257,6 +302,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(describe(args.folder, files))
     if args.dry_run:
         print(f"A dry run: nothing was sent to {args.repo_id}.")
+        if not (args.space or args.repo):
+            print("Files that only an earlier model there has, such as weights in other shards, would be deleted.")
         return
     if get_token() is None:
         raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one with write access.")

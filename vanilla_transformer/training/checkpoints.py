@@ -35,9 +35,11 @@ def was_interrupted(folder: Path) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint, one or sharded."""
+    """The safetensors files of a checkpoint, one or sharded; where an earlier save has left both, `from_pretrained`
+    reads the one.
+    """
     index = folder / SAFE_WEIGHTS_INDEX_NAME
-    if index.is_file():
+    if index.is_file() and not (folder / SAFE_WEIGHTS_NAME).is_file():
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return [folder / name for name in sorted(set(weight_map.values()))]
     return [folder / SAFE_WEIGHTS_NAME]
