@@ -26,6 +26,7 @@ from code_blocks import blocks, printed
 from family import encoder_decoder, encoder_only, tokens
 from modeling_vanilla_transformer import sinusoids
 from vanilla_transformer import VanillaTransformerEncoderModel
+from vanilla_transformer.commands.push import files_of_repo
 
 
 ROOT = Path(__file__).parent.parent
@@ -117,16 +118,33 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def links(page: Path) -> list[str]:
+    """What a page links to or shows, as it stands there."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_and_pictures_lead_somewhere(page):
-    text = PAGES[page].read_text(encoding="utf-8")
-    targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
-    for target in targets:
+    for target in links(PAGES[page]):
         if not re.match(r"\w+:", target):
             name, _, anchor = target.partition("#")
             path = PAGES[page].parent / name if name else PAGES[page]
             assert path.exists(), f"{page}: no {target}"
             assert not anchor or anchor in headings(path), f"{page}: no heading for {target}"
+
+
+def test_what_the_pages_link_to_and_name_is_on_the_hub_too():
+    """All but the tests, which stay with the history."""
+    sent = files_of_repo(ROOT)
+    missing = set()
+    for page in (path for name, path in sent.items() if name.endswith(".md")):
+        named = re.findall(r"[\w.-]+(?:/[\w.-]+)+", page.read_text(encoding="utf-8"))
+        places = {(page.parent / target.partition("#")[0]).resolve() for target in links(page)}
+        places |= {(ROOT / name).resolve() for name in named}
+        files = {path.relative_to(ROOT).as_posix() for path in places if path.is_file() and path.is_relative_to(ROOT)}
+        missing |= {name for name in files - sent.keys() if not name.startswith("tests/")}
+    assert "docs/notebooks/look_inside.ipynb" in sent and missing == set()
 
 
 @pytest.mark.parametrize("page", PAGES)

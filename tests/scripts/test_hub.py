@@ -429,6 +429,16 @@ app_file: app.py
 """
 
 
+def test_a_space_without_a_model_is_not_made_by_an_installed_copy(hub, clone, tmp_path):
+    """It has the checkpoints beside it only in a clone."""
+    shutil.rmtree(clone / "checkpoints")
+    command = [sys.executable, "-m", "vanilla_transformer", "push", ROOT / "demo", "user/demo", "--space"]
+    environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")
+    result = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 2 and not hub.repos
+    assert f"There are no models in {clone}/checkpoints for the Space to show" in result.stderr
+
+
 def test_the_demo_becomes_a_space_that_names_its_models(hub, tmp_path):
     demo = tmp_path / "demo"
     (demo / "assets").mkdir(parents=True)

@@ -1,10 +1,13 @@
 """The model card says what a saved config keeps of its training, and the options that were in force."""
 
+import ast
+
 import pytest
 from huggingface_hub import ModelCard
 from matplotlib.image import imread
 from transformers import TrainerState
 
+from code_blocks import blocks
 from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import run_fresh
 from vanilla_transformer import VanillaTransformerForSequenceClassification
@@ -50,6 +53,16 @@ def test_a_card_says_that_further_training_is_smoothed_where_it_is(make, tag, sa
     write_model_card(tmp_path, model, arguments, TrainerState(), CardFacts(tag, "phrasebook", {}))
     sentence = f"`label_smoothing={model.config.label_smoothing}`" if said else "label_smoothing"
     assert (sentence in ModelCard.load(tmp_path / "README.md").text) == said
+
+
+def test_the_python_of_a_card_is_python_whatever_the_folder_is_called(tmp_path):
+    folder = tmp_path / 'a "big" run \\ señal'
+    folder.mkdir()
+    facts = CardFacts("translation", "phrasebook", {})
+    write_model_card(folder, encoder_decoder(), RecipeArguments(str(folder), use_cpu=True), TrainerState(), facts)
+    (block,) = blocks(folder / "README.md", "python")
+    _, assignment, *_ = ast.parse(block.code).body
+    assert ast.literal_eval(assignment.value) == folder.name
 
 
 def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(tmp_path):

@@ -54,12 +54,15 @@ THUMBNAIL = "assets/thumbnail.png"
 CHECKPOINT_FILES = tuple(f"checkpoints/*/{name}" for name in MODEL_FILES)
 # Of this repository goes what somebody can use who has it from the Hub alone; the tests stay with its history.
 REPO_FILES = (
-    *("README.md", "LICENSE", "NOTICE", "CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *("README.md", "LICENSE", "NOTICE", "CITATION.cff", "CHANGELOG.md"),
+    *("CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
     *("pyproject.toml", "constraints.txt", "Makefile"),
     *LIBRARY_FILES,
     *CHECKPOINT_FILES,
-    *("scripts/**/*.py", "launch/*.yaml", "recipes/**/*.yaml", "recipes/**/*.md", "recipes/data/**/*.jsonl.gz"),
-    *("docs/**/*.md", "docs/**/*.py", "docs/**/*.png", "docs/**/*.svg", *(f"demo/{name}" for name in SPACE_FILES)),
+    *("scripts/**/*.py", "launch/*.yaml", "launch/*.sbatch"),
+    *("recipes/**/*.yaml", "recipes/**/*.md", "recipes/data/**/*.jsonl.gz"),
+    *("docs/**/*.md", "docs/**/*.py", "docs/**/*.png", "docs/**/*.svg"),
+    *("docs/examples/*.json", "docs/notebooks/*.ipynb", *(f"demo/{name}" for name in SPACE_FILES)),
 )
 
 
@@ -159,13 +162,19 @@ def files_of_space(folder: Path, checkpoints: bool) -> dict[str, Path]:
     """What goes of the demo, by its name on the Hub; with it the library, which it imports, and the checkpoints.
 
     Raises:
-        FileNotFoundError: a part is missing without which a Space does not start.
+        FileNotFoundError: a part is missing without which a Space does not start, or shows no model.
     """
     files = select_files(folder, SPACE_FILES)
     for name in ("README.md", "app.py"):
         if name not in files:
             raise FileNotFoundError(f"{folder} has no {name}: give the folder of the demo.")
-    return files | select_files(CHECKPOINTS.parent, (*LIBRARY_FILES, *(CHECKPOINT_FILES if checkpoints else ())))
+    shown = select_files(CHECKPOINTS.parent, CHECKPOINT_FILES) if checkpoints else {}
+    if checkpoints and not shown:
+        raise FileNotFoundError(
+            f"There are no models in {CHECKPOINTS} for the Space to show: name some on the Hub with --models, or run "
+            "`python -m vanilla_transformer push` in a clone of this project."
+        )
+    return files | select_files(CHECKPOINTS.parent, LIBRARY_FILES) | shown
 
 
 def left_out(folder: Path, files: dict[str, Path]) -> list[str]:

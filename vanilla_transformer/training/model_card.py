@@ -1,5 +1,6 @@
 """The model card of a training run: README.md with the Hub's metadata, results, hyper-parameters and loss curve."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ A Transformer of the paper [Attention Is All You Need](https://arxiv.org/abs/170
 ```python
 from transformers import {{ imports }}
 
-folder = "{{ name }}"  # the path of this folder
+folder = {{ path }}  # the path of this folder
 {{ usage }}
 ```
 
@@ -177,6 +178,7 @@ def write_model_card(
         data,
         template_str=TEMPLATE,
         name=folder.resolve().name,
+        path=json.dumps(folder.resolve().name, ensure_ascii=False),  # also a string of Python's, whatever is in it
         architecture=type(model).__name__,
         parameters=f"{model.num_parameters():,}",
         imports=IMPORTS.get(facts.pipeline_tag, "pipeline"),
