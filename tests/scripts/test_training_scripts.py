@@ -355,6 +355,13 @@ def test_what_was_cut_in_training_is_not_cut_by_what_is_saved_and_averaged(tmp_p
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         assert tokenizer.truncation is None and len(tokenizer.encode("a b c d e f g h").ids) > 5, folder
 
+    # The mean of finished runs is a model as that of checkpoints is, without the card and the scores of one of them.
+    finished = [str(tmp_path / "run")] * 2
+    average_checkpoints.main(["--checkpoints", *finished, "--output", str(tmp_path / "of_runs")])
+    assert {file.name for file in (tmp_path / "of_runs").iterdir()} == {
+        file.name for file in (tmp_path / "mean").iterdir()
+    }
+
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_as_many_tokens_are_masked_as_it_is_said(rate, tmp_path):

@@ -1,6 +1,7 @@
 """The mean of checkpoints, and which checkpoints count."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
-from family import encoder_decoder
+from family import decoder_only, encoder_decoder, encoder_only
+from vanilla_transformer import VanillaTransformerForTokenClassification
 from vanilla_transformer.commands.average import main
+from vanilla_transformer.data import train_tokenizer
 from vanilla_transformer.training.averaging import average_checkpoints, load_weights, save_average
-from vanilla_transformer.training.checkpoints import complete_checkpoints
+from vanilla_transformer.training.checkpoints import RUN_FILE, complete_checkpoints
 
 
 def checkpoint(folder: Path, value: float, **extra: torch.Tensor) -> Path:
@@ -19,7 +22,7 @@ def checkpoint(folder: Path, value: float, **extra: torch.Tensor) -> Path:
     save_file({"weight": torch.full((2,), float(value)), **extra}, folder / "model.safetensors")
     (folder / "trainer_state.json").write_text("{}")
     torch.save({}, folder / "optimizer.pt")
-    (folder / "config.json").write_text(json.dumps({"value": value}))
+    (folder / "config.json").write_text(json.dumps({"dropout": value}))
     return folder
 
 
@@ -32,7 +35,7 @@ def test_checkpoints_are_averaged_into_a_model_folder_like_the_last(tmp_path):
     torch.testing.assert_close(average_checkpoints(folders)["weight"], torch.full((2,), 15.0))
     save_average(folders, tmp_path / "mean")
     assert sorted(file.name for file in (tmp_path / "mean").iterdir()) == ["config.json", "model.safetensors"]
-    assert json.loads((tmp_path / "mean" / "config.json").read_text()) == {"value": 30}
+    assert json.loads((tmp_path / "mean" / "config.json").read_text()) == {"dropout": 30}
     with pytest.raises(ValueError, match="mean exists"):
         save_average(folders, tmp_path / "mean")
 
@@ -82,6 +85,63 @@ def test_checkpoints_of_different_models_are_refused_by_name(tmp_path):
     assert not list(tmp_path.glob("mean*"))
 
 
+def tagger(classes: list[str]) -> VanillaTransformerForTokenClassification:
+    return encoder_only(VanillaTransformerForTokenClassification, id2label=dict(enumerate(classes)))
+
+
+@pytest.mark.parametrize(
+    ("make", "other", "said"),
+    [
+        (lambda: decoder_only(num_heads=4), lambda: decoder_only(num_heads=2), "num_heads is 2, and was 4"),
+        (lambda: tagger(["noun", "verb"]), lambda: tagger(["verb", "noun"]), "id2label is {'0': 'verb', '1': 'noun'}"),
+        (
+            lambda: train_tokenizer(["one two"] * 3, "causal", vocab_size=260),
+            lambda: train_tokenizer(["uno dos"] * 3, "causal", vocab_size=260),
+            "the tokenizer is another one",
+        ),
+    ],
+    ids=["heads", "classes", "tokens"],
+)
+def test_what_has_weights_of_the_same_shapes_and_another_meaning_is_not_averaged(make, other, said, tmp_path):
+    folders = [str(tmp_path / name) for name in ("first", "second")]
+    for folder, part in zip(folders, (make, other), strict=True):
+        decoder_only(dropout=0.1 if part is make else 0.3).save_pretrained(folder)  # only training knows of dropout
+        part().save_pretrained(folder)
+    command = ["--output", str(tmp_path / "mean"), "--checkpoints"]
+    with pytest.raises(ValueError, match=f"second is another model than .*first: .*{re.escape(said)}"):
+        main([*command, *folders])
+    make().save_pretrained(folders[1])
+    main([*command, *folders])
+
+
+def test_no_model_is_written_into_the_folder_that_it_is_copied_from(tmp_path):
+    folder = checkpoint(tmp_path / "last", 1)
+    with pytest.raises(ValueError, match=r"avg lies in .*last, which is copied there"):
+        main(["--checkpoints", str(folder), str(folder), "--output", str(folder / "avg")])
+    assert not (folder / "avg").exists()
+
+
+def test_checkpoints_that_are_cut_short_or_not_there_are_named(tmp_path):
+    whole, cut = checkpoint(tmp_path / "whole", 1), checkpoint(tmp_path / "cut", 1)
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"cut/model\.safetensors is damaged or cut short"):
+        main(["--checkpoints", str(whole), str(cut), "--output", str(tmp_path / "mean")])
+    with pytest.raises(FileNotFoundError, match="gone: there is no such folder"):
+        main(["--checkpoints", str(whole), str(tmp_path / "gone"), "--output", str(tmp_path / "mean")])
+    assert not list(tmp_path.glob("*mean*"))
+
+
+def test_weights_are_read_from_the_file_that_the_library_reads(tmp_path):
+    """One that is saved over shards has the index of before beside it."""
+    decoder_only().save_pretrained(tmp_path / "model", max_shard_size="20KB")
+    model = decoder_only()
+    model.save_pretrained(tmp_path / "model")
+    assert (tmp_path / "model/model.safetensors.index.json").exists()
+    for name, weight in load_weights(tmp_path / "model").items():
+        assert torch.equal(weight, model.state_dict()[name])
+
+
 def test_the_command_averages_a_runs_last_checkpoints_or_those_it_is_given(tmp_path):
     folders = three_checkpoints(tmp_path / "run")
     main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "last")])
@@ -90,6 +150,9 @@ def test_the_command_averages_a_runs_last_checkpoints_or_those_it_is_given(tmp_p
     assert load_file(tmp_path / "given" / "model.safetensors")["weight"].tolist() == [17.5, 17.5]
     with pytest.raises(ValueError, match="run holds 3 complete checkpoints, fewer than --last 4"):
         main(["--run", str(tmp_path / "run"), "--last", "4", "--output", str(tmp_path / "more")])
+    (folders[2] / RUN_FILE).write_text('{"interrupted": true}')  # of no step where the run saves: as in training
+    main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "uninterrupted")])
+    assert load_file(tmp_path / "uninterrupted" / "model.safetensors")["weight"].tolist() == [7.5, 7.5]
     with pytest.raises(ValueError, match="either --run or --checkpoints"):
         main(["--output", str(tmp_path / "more")])
 

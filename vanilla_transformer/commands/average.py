@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vanilla_transformer.command_line import CommandParser
 from vanilla_transformer.training.averaging import save_average
-from vanilla_transformer.training.checkpoints import complete_checkpoints
+from vanilla_transformer.training.checkpoints import checkpoints_to_average
 
 
 @dataclass
@@ -28,7 +28,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: neither a run nor checkpoints, or both; a run with too few; an output folder that exists.
+        FileNotFoundError: there is no such checkpoint, or a part is missing from it.
+        ValueError: neither a run nor checkpoints, or both; a run with too few; checkpoints of different models; an
+            output folder that exists, or lies in the last checkpoint.
     """
     (args,) = CommandParser(AverageArguments, __doc__).parse_args_into_dataclasses(arguments)
     if bool(args.run) == bool(args.checkpoints):
@@ -37,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     if args.last < 1:
         raise ValueError(f"--last {args.last} must be at least 1.")
     if args.run:
-        folders = complete_checkpoints(Path(args.run))[-args.last :]
+        folders = checkpoints_to_average(Path(args.run))[-args.last :]
         if len(folders) < args.last:
             raise ValueError(f"{args.run} holds {len(folders)} complete checkpoints, fewer than --last {args.last}.")
     save_average(folders, Path(args.output))

@@ -4,16 +4,19 @@ import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from vanilla_transformer.files import new_folder
 from vanilla_transformer.training.checkpoints import RUN_FILE, share, weight_files
+from vanilla_transformer.training.same_model import check_same_model
 
 
-# What a checkpoint holds to resume a run, which a model folder does not need.
-TRAINING_FILES = (
+# What a folder holds that is not of the averaged model: the weights themselves, what a checkpoint has to resume a run,
+# and what a finished run tells of the model at its end.
+NOT_COPIED = (
     "optimizer*",
     "scheduler*",
     "rng_state*",
@@ -24,14 +27,26 @@ TRAINING_FILES = (
     "global_step*",
     RUN_FILE,
     "*.safetensors*",
+    "checkpoint-*",
+    "runs",
+    "README.md",
+    "training_curve.png",
 )
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """All weights of a checkpoint by name, from one file or several."""
+    """All weights of a checkpoint by name, from one file or several.
+
+    Raises:
+        FileNotFoundError: one of the files is not there.
+        ValueError: one of them is damaged.
+    """
     weights: dict[str, torch.Tensor] = {}
     for file in weight_files(Path(folder)):
-        weights |= load_file(file)
+        try:
+            weights |= load_file(file)
+        except SafetensorError as error:
+            raise ValueError(f"{file} is damaged or cut short ({error}).") from error
     return weights
 
 
@@ -39,7 +54,7 @@ def average_checkpoints(folders: list[Path]) -> dict[str, torch.Tensor]:
     """The mean of the weights of several checkpoints of one model, computed in float32.
 
     Raises:
-        ValueError: there is no checkpoint, or two of them differ in a name or a shape.
+        ValueError: there is no checkpoint, or two of them differ in a name or a shape, or one is damaged.
     """
     if not folders:
         raise ValueError("There is no checkpoint to average.")
@@ -73,13 +88,17 @@ def load_average(model: PreTrainedModel, folders: list[Path]) -> None:
 
 
 def save_average(folders: list[Path], output: Path) -> None:
-    """Write a model folder with the mean of the checkpoints, and all else but training state from the last of them.
+    """Write a model folder with the mean of the checkpoints, and what else makes up the model from the last of them.
 
     Raises:
-        ValueError: `output` exists.
+        FileNotFoundError: a checkpoint is not there, or a part is missing from it.
+        ValueError: they are of different models; `output` exists, or lies in the last checkpoint.
     """
+    if folders[-1].resolve() in output.resolve().parents:
+        raise ValueError(f"{output} lies in {folders[-1]}, which is copied there: choose a folder outside.")
+    check_same_model(folders)
     with new_folder(output) as folder:
         weights = average_checkpoints(folders)
-        shutil.copytree(folders[-1], folder, ignore=shutil.ignore_patterns(*TRAINING_FILES))
+        shutil.copytree(folders[-1], folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
         save_file(weights, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
         share(folder)

@@ -88,6 +88,11 @@ def complete_checkpoints(run: Path) -> list[Path]:
     return [folder for folder in checkpoint_folders(run) if is_complete(folder)]
 
 
+def checkpoints_to_average(run: Path) -> list[Path]:
+    """The complete checkpoints of a run that count for a mean, oldest first: all at steps where it saves anyway."""
+    return [folder for folder in complete_checkpoints(run) if not was_interrupted(folder)]
+
+
 def last_checkpoint(run: Path) -> Path | None:
     """The checkpoint to resume a run from: the last complete one; None where there is none yet.
 

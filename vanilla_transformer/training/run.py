@@ -16,7 +16,7 @@ from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import KINDS, train_tokenizer
 from vanilla_transformer.data.tokenizer_cache import trained_once
 from vanilla_transformer.training.averaging import load_average
-from vanilla_transformer.training.checkpoints import complete_checkpoints, last_checkpoint, was_interrupted
+from vanilla_transformer.training.checkpoints import checkpoints_to_average, last_checkpoint
 from vanilla_transformer.training.folder_lock import sole_run
 from vanilla_transformer.training.memory import keep_freed_memory
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
@@ -127,7 +127,7 @@ def train(trainer: PaperRecipe) -> None:
     if trainer.is_fsdp_enabled:
         trainer.make_whole(model_class)
     trainer.accelerator.wait_for_everyone()  # until the last checkpoint is written and the oldest is gone
-    folders = [checkpoint for checkpoint in complete_checkpoints(folder) if not was_interrupted(checkpoint)]
+    folders = checkpoints_to_average(folder)
     last = folders[-arguments.average_checkpoints :]
     if len(last) < arguments.average_checkpoints > 1:
         logger.warning(

@@ -1,18 +1,16 @@
 """Whether a checkpoint belongs to the run that goes on from it: the same data, order, architecture and tokenizer."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
-from tokenizers import Tokenizer
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
-from transformers.utils import CONFIG_NAME
+from transformers import PreTrainedConfig
 
 from vanilla_transformer.training.checkpoints import read_run_file
+from vanilla_transformer.training.same_model import config_differences, tokenizer_differences
 
 
 def digest(rows: Any) -> str | None:
@@ -31,13 +29,6 @@ def digest(rows: Any) -> str | None:
     return total.hexdigest()
 
 
-# Set by saving, by the library's Trainer, or without a say in what is computed.
-NOT_COMPARED = {
-    "_attn_implementation", "_name_or_path", "architectures", "auto_map", "dtype", "problem_type",
-    "transformers_version", "use_cache", "vanilla_transformer_version",
-}  # fmt: skip
-
-
 # Options that are off unless they are given, with what they are then. Run files of earlier versions may leave one out,
 # which says that it was off.
 OFF = {
@@ -47,33 +38,6 @@ OFF = {
     "initial_dropout": None,
     "word_dropout": 0.0,
 }
-
-
-def config_differences(folder: Path, config: PreTrainedConfig) -> list[str]:
-    """What a checkpoint's config says otherwise, but for fields without a say in what is computed."""
-    saved = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
-    if saved.get("model_type") != config.model_type:
-        return [f"model_type is {config.model_type}, and was {saved.get('model_type')}"]
-    # Through JSON, which knows neither tuples nor numbers as keys.
-    then, now = (json.loads(c.to_json_string(use_diff=False)) for c in (type(config).from_dict(saved), config))
-    names = [name for name in now if name not in NOT_COMPARED and not name.endswith("_token_id")]
-    return [f"{name} is {now[name]}, and was {then.get(name)}" for name in names if now[name] != then.get(name)]
-
-
-def tokenizer_differences(folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
-    """Whether a checkpoint's tokenizer gives other ids, and for how many tokens; nothing where it has none."""
-    file = folder / "tokenizer.json"
-    if tokenizer is None or not file.is_file() or getattr(tokenizer, "backend_tokenizer", None) is None:
-        return []
-    texts = file.read_text(encoding="utf-8"), tokenizer.backend_tokenizer.to_str()
-    then, now = map(json.loads, texts)
-    for state in (then, now):  # how texts are cut and filled up is set anew at each call
-        state["truncation"] = state["padding"] = None
-    if then == now:
-        return []
-    ids, before = tokenizer.get_vocab(), Tokenizer.from_str(json.dumps(then)).get_vocab()
-    others = sum(ids.get(token) != number for token, number in before.items())
-    return [f"the tokenizer is another one, in which {others} of {len(before)} tokens have another id or none"]
 
 
 def check_same_run(folder: Path, facts: dict[str, Any], config: PreTrainedConfig, tokenizer: Any) -> None:
@@ -87,7 +51,8 @@ def check_same_run(folder: Path, facts: dict[str, Any], config: PreTrainedConfig
     """
     written = read_run_file(folder)
     then = OFF | written if written else {}  # of another program's checkpoint nothing is known
-    differences = config_differences(folder, config) + tokenizer_differences(folder, tokenizer)
+    differences = config_differences(folder, config)
+    differences += tokenizer_differences(folder, getattr(tokenizer, "backend_tokenizer", None))
     differences += [
         f"{name} is {value}, and was {then[name]}" for name, value in facts.items() if then.get(name, value) != value
     ]
