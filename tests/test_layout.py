@@ -69,7 +69,7 @@ def test_what_is_imported_is_installed():
 # Private names that need not be looked for: those of other libraries than transformers and PyTorch, marks of our own,
 # and in the last line what releases that will do may lack, or what is looked for in another way.
 NOT_LOOKED_FOR = set(
-    "_getframe _repr_html_ _info _split_generators _generate_tables _set_pipelines _is_hf_initialized "
+    "_getframe _exit _repr_html_ _info _split_generators _generate_tables _set_pipelines _is_hf_initialized "
     "_actions _get_formatter _format_action_invocation _format_args _get_default_metavar_for_optional "
     "_get_help_string _mutually_exclusive_groups _option_string_actions _StoreFalseAction _load "
     "_fsdp_plan _load_video_processor _linear_pointwise _tr_loss".split()

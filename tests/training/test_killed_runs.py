@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from vanilla_transformer.data.phrasebook import phrasebook
-from vanilla_transformer.training.checkpoints import checkpoint_folders
+from vanilla_transformer.training.checkpoints import checkpoint_folders, complete_checkpoints
 from vanilla_transformer.training.run import MODEL_CARD
 
 
@@ -84,6 +85,7 @@ PROCESSES.set_forkserver_preload(
 
 
 def train(script: str, arguments: list[str], log: Path) -> None:
+    os.setsid()  # so that a signal can be sent to this process and its workers alone
     gc.freeze()  # no collection need look through what was imported
     multiprocessing.set_start_method("fork", force=True)  # of workers, as in a process that was started by itself
     with log.open("w") as output:
@@ -95,11 +97,11 @@ def train(script: str, arguments: list[str], log: Path) -> None:
 class Run:
     """A kind of run in a folder: its command can be started as often as one likes."""
 
-    def __init__(self, kind: str, folder: Path, data: Path):
+    def __init__(self, kind: str, folder: Path, data: Path, *more: str):
         self.script, _, options = KINDS[kind]
         self.folder, self.log = folder, folder.with_suffix(".log")
         files = ["--train_file", str(data / "train.jsonl"), "--validation_file", str(data / "validation.jsonl")]
-        self.arguments = [*files, *options, "--output_dir", str(folder), "--resume_from_checkpoint", "true"]
+        self.arguments = [*files, *options, *more, "--output_dir", str(folder), "--resume_from_checkpoint", "true"]
 
     @property
     def checkpoints(self) -> list[str]:
@@ -156,14 +158,44 @@ class Run:
         return seconds if process.exitcode == 0 else None
 
 
+def write_data(kind: str, folder: Path) -> None:
+    rows = phrasebook(KINDS[kind][1], size=1000)["train"]
+    for name, part in {"train": range(60), "validation": range(60, 68)}.items():
+        lines = [json.dumps(rows[i]) + "\n" for i in part]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+
+
 @pytest.fixture(params=KINDS)
 def kind(request, tmp_path) -> str:
     """A kind of run, whose data lie in `tmp_path`."""
-    rows = phrasebook(KINDS[request.param][1], size=1000)["train"]
-    for name, part in {"train": range(60), "validation": range(60, 68)}.items():
-        lines = [json.dumps(rows[i]) + "\n" for i in part]
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    write_data(request.param, tmp_path)
     return request.param
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("translation, best", ["--dataloader_persistent_workers", "true"]),
+        ("language model, streamed, by workers", []),
+        ("masked language model, mean", []),
+    ],
+)
+def test_sigterm_to_a_run_and_its_workers_saves_a_checkpoint_and_ends_them_all(kind, options, tmp_path):
+    write_data(kind, tmp_path)
+    options = [*options, "--dataloader_num_workers", "2"]
+    run = Run(kind, tmp_path / "run", tmp_path, *options, "--max_steps", "4000")
+    process = run.start()
+    run.await_checkpoint(process)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.join(60)
+    assert process.exitcode == 143, run.log.read_text()[-4000:]
+    assert run.checkpoints == [folder.name for folder in complete_checkpoints(run.folder)]
+    steps = int(run.checkpoints[-1].removeprefix("checkpoint-"))
+    with pytest.raises(ProcessLookupError):  # no worker is left
+        os.killpg(process.pid, 0)
+    Run(kind, run.folder, tmp_path, *options, "--max_steps", str(steps + 1)).finish()
+    assert run.is_finished
 
 
 @pytest.mark.slow

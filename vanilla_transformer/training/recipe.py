@@ -60,7 +60,7 @@ from vanilla_transformer.training.muon import muon_with_adam
 from vanilla_transformer.training.precision import multiplies_bfloat16
 from vanilla_transformer.training.same_run import OFF, check_same_run, digest
 from vanilla_transformer.training.schedule import PaperSchedule
-from vanilla_transformer.training.sigterm import SaveOnSigterm
+from vanilla_transformer.training.sigterm import SaveOnSigterm, outliving_sigterm
 from vanilla_transformer.training.word_dropout import WordDropout
 
 
@@ -70,6 +70,7 @@ logger = logging.getLogger(__name__)
 # one renamed, the library would not call ours any more, and say nothing.
 PRIVATE_NAMES = (
     "_get_collator_with_removed_columns",
+    "_get_dataloader",
     "_get_grad_norm",
     "_init_training_state",
     "_load_best_model",
@@ -602,7 +603,7 @@ class PaperRecipe(Mixin):
                 parts = args.world_size * args.gradient_accumulation_steps
             stream = TokenBudgetStream(share, args.tokens_per_batch // parts, seed, mixed_lengths=args.mixed_lengths)
             collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
-            return DataLoader(stream, batch_size=None, collate_fn=collate, **options)
+            return self.kept_until_saved(DataLoader(stream, batch_size=None, collate_fn=collate, **options))
         sampler = TokenBudgetSampler(
             row_lengths(self.train_dataset),
             args.tokens_per_batch,
@@ -616,7 +617,14 @@ class PaperRecipe(Mixin):
         rows, collate = self._remove_unused_columns(self.train_dataset, description="training"), self.data_collator
         if isinstance(collate, PairCollator) and collate.takes_tables_of(rows.column_names):
             rows, collate = ArrowRows(rows), collate.collate_table
-        return TokenBudgetLoader(rows, batch_sampler=sampler, collate_fn=collate, **options)
+        return self.kept_until_saved(TokenBudgetLoader(rows, batch_sampler=sampler, collate_fn=collate, **options))
+
+    def _get_dataloader(self, *arguments: Any, **options: Any) -> DataLoader:
+        return self.kept_until_saved(super()._get_dataloader(*arguments, **options))
+
+    def kept_until_saved(self, loader: DataLoader) -> DataLoader:
+        """The loader, whose workers SIGTERM does not end before the run, where that saves a checkpoint first."""
+        return outliving_sigterm(loader) if self.args.save_on_sigterm else loader
 
     @contextmanager
     def of_all_rows(self) -> Iterator[None]:

@@ -1,11 +1,17 @@
 """A run that is terminated saves a checkpoint first."""
 
+import os
 import signal
 import threading
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
 from accelerate.utils import reduce
+from torch import Tensor
+from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from vanilla_transformer.training.late_numbers import LateNumbers
@@ -62,3 +68,23 @@ class SaveOnSigterm(TrainerCallback):
             args.distributed_state.wait_for_everyone()  # until each has written its part
         if self.asked:
             raise SystemExit(128 + signal.SIGTERM)
+
+
+def begin_worker(unneeded: Tensor, begin: Callable[[int], None] | None, worker: int) -> None:
+    """The `worker_init_fn` of a worker that SIGTERM does not end before it is unneeded; `begin` is another such."""
+    signal.signal(signal.SIGTERM, lambda *_: unneeded and os._exit(0))
+    if begin is not None:
+        begin(worker)
+
+
+def outliving_sigterm(loader: DataLoader) -> DataLoader:
+    """The loader, whose workers go on where SIGTERM comes to all processes of a run, which needs them until it saves.
+
+    As this process exits, Python ends by SIGTERM those that are left, and waits for them.
+    """
+    inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps it
+    if inner.num_workers:
+        unneeded = torch.zeros((), dtype=torch.bool).share_memory_()
+        Finalize(inner, unneeded.fill_, (True,), exitpriority=0)
+        inner.worker_init_fn = partial(begin_worker, unneeded, inner.worker_init_fn)
+    return loader
