@@ -57,7 +57,8 @@ def test_deepspeed_shards_optimizer_states_and_gradients():
 
 def test_the_slurm_file_starts_a_torchrun_that_meets_on_the_first_node_and_resumes(tmp_path):
     """With stand-ins for what a cluster has: they say what they are asked."""
-    commands = {"scontrol": "echo first; echo second", "srun": 'exec "$@"', "torchrun": 'printf "%s\\n" "$@"'}
+    torchrun = 'printf "%s\\n" "$@" $TORCH_ELASTIC_SHUTDOWN_TIMEOUT'
+    commands = {"scontrol": "echo first; echo second", "srun": 'exec "$@"', "torchrun": torchrun}
     for name, code in commands.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{code}\n")
         (tmp_path / name).chmod(0o755)
@@ -66,6 +67,8 @@ def test_the_slurm_file_starts_a_torchrun_that_meets_on_the_first_node_and_resum
     environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
     command = ["bash", str(LAUNCH / "slurm.sbatch"), "train.py", "--preset", "big model"]
     asked = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    to_save = int(asked.pop())  # in less than what the file asks for before the time is up
+    assert to_save == 110 and "--signal=TERM@120" in (LAUNCH / "slurm.sbatch").read_text()
     options = dict(zip(asked[:12:2], asked[1:12:2], strict=True))
     assert options == {
         "--nnodes": "2", "--nproc_per_node": "8", "--max_restarts": "3", "--rdzv_backend": "c10d", "--rdzv_id": "77",
