@@ -24,7 +24,7 @@ from benchmarking.timing import Machine
 from vanilla_transformer.command_line import CommandParser, run_command
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.loading import errors_only
-from vanilla_transformer.training.model_card import markdown_table
+from vanilla_transformer.markdown import markdown_table
 
 
 def describe(machine: Machine) -> str:

@@ -1,14 +1,18 @@
 """A user's errors: one line on stderr and exit code 2, in whatever way the command is started."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 
 import pytest
 from huggingface_hub.errors import StrictDataclassClassValidationError
 
-from fresh_process import ROOT
-from vanilla_transformer.command_line import CommandParser, run_command
+from fresh_process import ROOT, run_fresh
+from vanilla_transformer.__main__ import COMMANDS
+from vanilla_transformer.command_line import EXTRAS, CommandParser, run_command
 
 
 @dataclass
@@ -98,3 +102,52 @@ def test_a_command_ends_with_one_line_and_code_2(command, line):
     result = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert result.returncode == 2
     assert line in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr
+
+
+# What every command prints where only PyTorch and transformers are installed.
+BARE = """
+import contextlib, io
+for name in arguments[0]:
+    sys.modules[name] = None
+from vanilla_transformer.__main__ import main
+
+printed = {}
+for command in arguments[1]:
+    sys.argv = ["vanilla-transformer", *command.split()]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main()
+        except SystemExit:
+            pass
+    printed[command] = [out.getvalue(), err.getvalue().strip()]
+print(json.dumps(printed))
+"""
+
+
+def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(tmp_path):
+    hidden = [module for modules in EXTRAS.values() for module in modules.split()] + ["pandas"]
+    lacking = {
+        "evaluate --model x --test_file y.jsonl": ("pyarrow", "train"),
+        "export --source x --output y": ("ctranslate2", "export"),
+        "export --source x --output y --to onnx": ("onnxscript", "export"),
+        "walk": ("rich", "demo"),
+    }
+    working = [f"{name} --help" for name in COMMANDS if name not in ("evaluate", "walk")]
+    printed = run_fresh(BARE, tmp_path, hidden, [*lacking, *working, "--help", "estimate"], installed=True)
+    for command, (module, extra) in lacking.items():
+        said = f"{module} is not installed: the extra {extra} has it, pip install 'vanilla-transformer[{extra}]'"
+        assert printed[command] == ["", f"vanilla-transformer {command.split()[0]}: error: {said}"]
+    for command in working:
+        assert f"usage: vanilla-transformer {command.removesuffix(' --help')}" in printed[command][0], printed[command]
+    assert "\n  evaluate   Score a saved model on any data" in printed["--help"][0]
+    assert "63.0 million" in printed["estimate"][0]
+
+
+def test_the_modules_of_each_extra_are_those_of_the_installation():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    of_module = packages_distributions()
+    of_module["pyarrow"] = ["datasets"]  # which brings it
+    for extra, modules in EXTRAS.items():
+        required = {re.match(r"[\w-]+", line)[0].lower() for line in extras[extra]}
+        for module in modules.split():
+            assert {name.lower().replace("_", "-") for name in of_module[module]} & required, module

@@ -1,7 +1,12 @@
 """`vanilla-transformer`, or `python -m vanilla_transformer`: the commands that need no clone of the repository."""
 
+import ast
 import sys
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
 
 from vanilla_transformer.command_line import run_command
 
@@ -21,8 +26,10 @@ COMMANDS = {
 
 
 def first_line(module: str) -> str:
-    """What a command's help says first."""
-    return (import_module(f"vanilla_transformer.commands.{module}").__doc__ or "").partition("\n")[0]
+    """What a command's help says first; it is not imported, since that may need an extra that is not there."""
+    spec = find_spec(f"vanilla_transformer.commands.{module}")
+    code = Path(cast(str, cast(ModuleSpec, spec).origin)).read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(code)) or "").partition("\n")[0]
 
 
 def usage() -> str:

@@ -10,6 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from huggingface_hub.errors import EntryNotFoundError, StrictDataclassError
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
@@ -17,6 +18,16 @@ from transformers.hf_argparser import string_to_bool
 
 # What a user can put right. Anything else is a defect of ours, whose traceback is wanted.
 USER_ERRORS = (ValueError, OSError, ImportError, FloatingPointError, EntryNotFoundError, StrictDataclassError)
+
+# The modules that each extra of pyproject.toml brings, and that are imported where they are needed.
+EXTRAS = {
+    "train": "accelerate babel datasets google matplotlib pyarrow sacrebleu sacremoses scipy sentencepiece seqeval "
+    "sklearn torchmetrics",
+    "export": "ctranslate2 onnx onnxruntime onnxscript",
+    "demo": "gradio rich",
+    "serve": "fastapi openai uvicorn",
+    "benchmark": "x_transformers",
+}
 
 # For commands that load a model: `field(default=False, metadata=TRUST_REMOTE_CODE)`.
 TRUST_REMOTE_CODE = {
@@ -194,6 +205,15 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{action.help} (default: %(default)s)"
 
 
+def check_device(name: str) -> None:
+    """Raise a ValueError, before long work begins, for a device that PyTorch does not find on this machine."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    kinds = [accelerator.type] if accelerator else []
+    found = ["cpu", *kinds, *(f"{kind}:{i}" for kind in kinds for i in range(torch.accelerator.device_count()))]
+    if name not in found:
+        raise ValueError(f"--device {name}: PyTorch finds {', '.join(found)} on this machine.")
+
+
 def run_command(main: Callable[[list[str]], Any]) -> None:
     """Run a command as its user starts it: with the command line's arguments, and an exit code of 2 for bad input.
 
@@ -212,10 +232,18 @@ def run_command(main: Callable[[list[str]], Any]) -> None:
     try:
         main(arguments)
     except USER_ERRORS as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        sys.exit(report(text))
+        sys.exit(report(in_one_line(error)))
     except KeyboardInterrupt:
         sys.exit(130)  # as the shell says of Ctrl-C
+
+
+def in_one_line(error: Exception) -> str:
+    """What the error says; of a module that an extra brings, how to install that."""
+    module = ((isinstance(error, ModuleNotFoundError) and error.name) or "").partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if module in modules.split():
+            return f"{module} is not installed: the extra {extra} has it, pip install 'vanilla-transformer[{extra}]'"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def report(message: str) -> int:

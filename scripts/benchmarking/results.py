@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vanilla_transformer.files import open_output
 from vanilla_transformer.inside.palette import LIGHT
-from vanilla_transformer.training.model_card import markdown_table
+from vanilla_transformer.markdown import markdown_table
 
 
 OURS, PACKED = "ours", "ours, packed"

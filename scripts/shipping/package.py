@@ -19,8 +19,8 @@ from pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from vanilla_transformer.commands import evaluate
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import load_model
+from vanilla_transformer.markdown import markdown_table
 from vanilla_transformer.tasks import TASKS
-from vanilla_transformer.training.model_card import markdown_table
 from vanilla_transformer.training.run import MODEL_CARD
 
 

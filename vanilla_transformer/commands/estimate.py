@@ -9,9 +9,9 @@ from typing import Literal
 
 from configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
 from vanilla_transformer.command_line import CommandParser
+from vanilla_transformer.markdown import markdown_table
 from vanilla_transformer.training.costs import StepCost, step_cost
 from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE
-from vanilla_transformer.training.model_card import markdown_table
 
 
 GIB = 2**30

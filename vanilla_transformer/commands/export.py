@@ -52,19 +52,19 @@ def main(arguments: list[str] | None = None) -> None:
         ValueError: the model is of another class, or has something that the format cannot hold.
     """
     (args,) = CommandParser(ExportArguments, __doc__).parse_args_into_dataclasses(arguments)
+    # Each runtime is needed for its own format only.
+    if args.to == "ctranslate2":
+        from vanilla_transformer.conversion.to_ctranslate2 import export_ctranslate2
+    else:
+        from vanilla_transformer.conversion.to_onnx import export_onnx
     model = load_model(args.source, EXPORTED, args.trust_remote_code).float()
     tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=args.trust_remote_code)
     with new_folder(args.output) as part:
         if args.to == "ctranslate2":
-            # Each runtime is needed for its own format only.
-            from vanilla_transformer.conversion.to_ctranslate2 import export_ctranslate2
-
             export_ctranslate2(model, tokenizer, part, args.quantization)
             if not model.can_generate():
                 print("CTranslate2's encoder gives the last hidden states; a head on top of them is not exported.")
         else:
-            from vanilla_transformer.conversion.to_onnx import export_onnx
-
             export_onnx(model, part)
             model.config.save_pretrained(part)  # a graph knows no names of classes
         tokenizer.save_pretrained(part)

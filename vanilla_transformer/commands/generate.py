@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from transformers import AutoTokenizer, set_seed
 
-from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_device
 from vanilla_transformer.decoding import continue_text
 from vanilla_transformer.files import check_input, check_output, map_by_length, open_output, utf8_lines
 from vanilla_transformer.loading import load_model
@@ -21,7 +21,7 @@ class GenerateArguments:
     """Options of the command: model, files, and how the next token is chosen.
 
     Raises:
-        ValueError: batches of no prompts.
+        ValueError: batches of no prompts; a device that there is not.
     """
 
     model: str = field(metadata={"help": "Model folder, or name on the Hub."})
@@ -46,6 +46,7 @@ class GenerateArguments:
     def __post_init__(self):
         if self.batch_size < 1:
             raise ValueError(f"--batch_size {self.batch_size} must be at least 1.")
+        check_device(self.device)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from transformers import AutoTokenizer
 
-from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_device
 from vanilla_transformer.commands.export import QUANTIZATIONS
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
 from vanilla_transformer.files import check_input, check_output, map_by_length, open_output, utf8_lines
@@ -27,7 +27,7 @@ class TranslateArguments:
     """Options of the command: model, files, and how it decodes.
 
     Raises:
-        ValueError: a quantization for PyTorch; batches of no texts.
+        ValueError: a quantization for PyTorch; a number that is too small; a device that there is not.
     """
 
     model: str | None = field(
@@ -59,8 +59,10 @@ class TranslateArguments:
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
     def __post_init__(self):
-        if self.batch_size < 1:
-            raise ValueError(f"--batch_size {self.batch_size} must be at least 1.")
+        for name, least in {"batch_size": 1, "num_beams": 1, "extra_tokens": 0}.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"--{name} {value} must be at least {least}.")
+        check_device(self.device)
         if self.quantization is not None and self.engine != "ctranslate2":
             raise ValueError(f"--quantization {self.quantization} is for CTranslate2: add --engine ctranslate2.")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+import onnxscript  # noqa: F401  # which PyTorch's exporter imports: better missed before a model is loaded
 import torch
 from torch import Tensor, nn
 from torch.export import Dim

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
 from configuration_vanilla_transformer import OLDEST
+from vanilla_transformer.markdown import markdown_table
 
 
 # pipeline tag -> how a reader uses the model
@@ -123,12 +124,6 @@ def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
     if axes.lines:
         axes.legend()
     figure.savefig(path, dpi=120)
-
-
-def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    """A table with a header, in Markdown."""
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
 def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
