@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from threading import Thread
 import pytest
 
 from fresh_process import ROOT
-from vanilla_transformer.commands import translate
+from vanilla_transformer.commands import export, translate
+from vanilla_transformer.files import new_folder
 
 
 SENTENCE = "He said yes."  # in Spanish with letters that few encodings have
@@ -57,14 +59,79 @@ def test_a_descriptor_is_written_to_whatever_it_is_of(translation, tmp_path):
 
 
 def test_a_device_and_what_a_link_leads_to_stay_what_they_are(translation, tmp_path):
-    (tmp_path / "old.txt").write_text("old")
-    (tmp_path / "null").symlink_to(os.devnull)
-    (tmp_path / "link.txt").symlink_to(tmp_path / "old.txt")
-    for name in ("null", "link.txt"):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "old.txt").write_text("old")
+    links = {"null": os.devnull, "link.txt": "elsewhere/old.txt", "new.txt": "elsewhere/new.txt", "lost.txt": "none/x"}
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    for name in ("null", "link.txt", "new.txt"):
         translate.main([SENTENCE, "--output", str(tmp_path / name)])
-    assert (tmp_path / "null").is_symlink() and Path(os.devnull).is_char_device()
-    assert (tmp_path / "link.txt").read_bytes() == translation.encode()
-    assert (tmp_path / "old.txt").read_text() == "old"
+    with pytest.raises(FileNotFoundError, match=r"lost\.txt: there is no such folder as .*none"):
+        translate.main([SENTENCE, "--output", str(tmp_path / "lost.txt")])
+    assert Path(os.devnull).is_char_device()
+    for name in ("old.txt", "new.txt"):
+        assert (folder / name).read_bytes() == translation.encode()
+    assert {path.name: os.readlink(path) for path in tmp_path.iterdir() if path.is_symlink()} == links
+
+
+def test_a_file_that_is_replaced_can_be_read_by_whom_it_could(translation, tmp_path):
+    file = tmp_path / "out.txt"
+    for mode in (0o600, 0o664):
+        file.write_text("old")
+        file.chmod(mode)
+        translate.main([SENTENCE, "--output", str(file)])
+        assert file.read_bytes() == translation.encode() and file.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="who may write anywhere")
+def test_a_folder_that_takes_no_new_file_is_named_before_a_model_is_loaded(tmp_path):
+    file = tmp_path / "out.txt"
+    file.write_text("old")
+    tmp_path.chmod(0o555)
+    with pytest.raises(PermissionError, match=rf"out\.txt: {re.escape(str(tmp_path))} takes no new file"):
+        translate.main([SENTENCE, "--model", "missing", "--output", str(file)])
+    tmp_path.chmod(0o755)
+
+
+# A command in the middle of its output.
+HALF_WAY = """
+import sys, time
+from vanilla_transformer.files import new_folder, open_output
+
+with open_output("out.txt") as stream, new_folder("model") as part:
+    part.mkdir()
+    (part / "config.json").write_text("{}")
+    print("half", file=stream, flush=True)
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such signal")
+def test_nothing_is_left_of_what_sigterm_ends_half_way(tmp_path):
+    (tmp_path / "out.txt").write_text("old")
+    command = [sys.executable, "-c", HALF_WAY]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline().strip() == b"ready" and len(list(tmp_path.iterdir())) == 3
+        process.terminate()
+    assert process.returncode == 143
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"] and (tmp_path / "out.txt").read_text() == "old"
+
+
+def test_of_two_that_make_one_folder_the_second_says_that_it_is_there(tmp_path):
+    def make(content: str, and_then=lambda: None) -> None:
+        with new_folder(tmp_path / "model") as part:
+            part.mkdir()
+            (part / "config.json").write_text(content)
+            and_then()
+
+    with pytest.raises(ValueError, match="model exists: choose a new folder"):
+        make("ours", lambda: make("theirs"))
+    assert (tmp_path / "model" / "config.json").read_text() == "theirs" and len(list(tmp_path.iterdir())) == 1
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="link exists: choose a new folder"):
+        export.main(["--source", "missing", "--output", str(tmp_path / "link")])
 
 
 def test_a_name_that_ends_in_gz_gets_what_a_command_reads_from_such_a_name(translation, tmp_path):

@@ -4,13 +4,16 @@ import codecs
 import gzip
 import io
 import os
+import shutil
+import signal
 import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, NoReturn, TextIO
 
 from tqdm.auto import tqdm
 
@@ -46,9 +49,19 @@ def check_input(path: str) -> None:
 
 
 def check_output(path: str | None) -> None:
-    """Raise a FileNotFoundError, before long work begins, if an output file has no folder to lie in."""
-    if path not in (None, "-") and not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no such folder as {Path(path).parent}.")
+    """Look, before long work begins, whether a file can be written; None or "-" is none.
+
+    Raises:
+        FileNotFoundError: it has no folder to lie in.
+        PermissionError: that takes no new file, which would take the place of the old one.
+    """
+    if path in (None, "-") or cannot_be_replaced(Path(path)):
+        return
+    folder = behind_links(path).parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{path}: there is no such folder as {folder}.")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{path}: {folder} takes no new file, which would replace a whole one: choose another.")
 
 
 def utf8_lines(path: str) -> Iterator[str]:
@@ -88,12 +101,43 @@ def cannot_be_replaced(path: Path) -> bool:
     return (path.exists() and not path.is_file()) or path.parent in (Path("/dev"), Path("/dev/fd"))
 
 
+def behind_links(path: str | Path) -> Path:
+    """The file itself where the path is a symbolic link, or the path as it is."""
+    return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
+
+
+def leave(number: int, _: Any) -> NoReturn:
+    """The handler of a signal that ends the process as an exit does, with what cleans up on the way."""
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def hidden_folder(beside: Path) -> Iterator[Path]:
+    """An empty folder beside a file or a folder, gone in the end, also where that is SIGTERM."""
+    # Not where the signal has a handler already, and no other thread may set one.
+    unhandled = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if unhandled:
+        signal.signal(signal.SIGTERM, leave)
+    try:
+        with tempfile.TemporaryDirectory(dir=beside.parent, prefix=f".{beside.name}.") as folder:
+            yield Path(folder)
+    finally:
+        if unhandled:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @contextmanager
 def open_output(path: str) -> Iterator[TextIO]:
     """Standard output for "-"; else a new file that takes the place of `path` only once it is complete.
 
-    Text is UTF-8, and gzipped if `path` ends in .gz. Pipes and devices are written to as they are.
+    Text is UTF-8, and gzipped if `path` ends in .gz. It can be read by whom the file of before could. Links lead to
+    files that are replaced; pipes and devices are written to as they are.
+
+    For the errors see `check_output`.
     """
+    check_output(path)
     if path == "-":
         yield sys.stdout
         sys.stdout.flush()
@@ -102,12 +146,20 @@ def open_output(path: str) -> Iterator[TextIO]:
         with written(Path(path), path) as stream:
             yield stream
         return
-    file = Path(path)
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
-        part = Path(folder) / file.name
+    file = behind_links(path)
+    with hidden_folder(file) as folder:
+        part = folder / file.name
         with written(part, path) as stream:
             yield stream
+        if file.exists():
+            shutil.copymode(file, part)
         os.replace(part, file)
+
+
+def check_new(path: str | Path) -> None:
+    """Raise a ValueError if there is something of the name that a new folder is to have, be it a link to nowhere."""
+    if os.path.lexists(path):
+        raise ValueError(f"{path} exists: choose a new folder.")
 
 
 @contextmanager
@@ -115,15 +167,18 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """A folder to fill, which becomes `path` once it is complete, and is gone if that fails.
 
     Raises:
-        ValueError: `path` exists.
+        ValueError: `path` exists, or does by then.
     """
     path = Path(path)
-    if path.exists():
-        raise ValueError(f"{path} exists: choose a new folder.")
+    check_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as part:
-        yield Path(part) / path.name
-        os.replace(Path(part) / path.name, path)
+    with hidden_folder(path) as folder:
+        yield folder / path.name
+        try:
+            os.replace(folder / path.name, path)
+        except OSError:
+            check_new(path)  # another process has made it in the meantime
+            raise
 
 
 def map_by_length(

@@ -10,7 +10,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
-from vanilla_transformer.files import new_folder
+from vanilla_transformer.files import check_new, new_folder
 from vanilla_transformer.loading import MODELS, load_model
 
 
@@ -41,8 +41,7 @@ class ExportArguments:
     def __post_init__(self):
         if self.to == "onnx" and self.quantization is not None:
             raise ValueError(f"--quantization {self.quantization} is for CTranslate2: leave it out for ONNX.")
-        if Path(self.output).exists():
-            raise ValueError(f"{self.output} exists: choose a new folder.")
+        check_new(self.output)
 
 
 def main(arguments: list[str] | None = None) -> None:
