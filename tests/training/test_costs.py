@@ -16,7 +16,7 @@ from vanilla_transformer.training.costs import step_cost
 SIZES = {"vocab_size": 2000, "d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 ROWS, LENGTH = 192, 32
 
-# Prints what the process holds more after the pass forward, and at most in a whole step, than before it had a model.
+# Prints what the process holds more after the pass forward, and at most in two steps, than before it had a model.
 MEASURE = """
 import json
 from pathlib import Path
@@ -28,13 +28,15 @@ def resident(name):
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status[name].split()[0]) * 1024
 
-sizes, rows, length = arguments
+sizes, rows, length, checkpointing = arguments
 warm = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**sizes | {"d_model": 64}))
 ids = torch.zeros(2, 4, dtype=torch.long)
 warm(input_ids=ids, labels=ids).loss.backward()
 del warm
 before = resident("VmRSS")
 model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**sizes))
+if checkpointing:
+    model.gradient_checkpointing_enable({"use_reentrant": False})
 optimizer = torch.optim.AdamW(model.parameters())
 ids = torch.zeros(rows, length, dtype=torch.long)
 weights = resident("VmRSS")
@@ -43,19 +45,28 @@ activations = resident("VmRSS") - weights
 _, loss = model.logits_and_loss(states, ids)
 loss.backward()
 optimizer.step()
+optimizer.zero_grad()
+del states, loss
+model(input_ids=ids, labels=ids).loss.backward()  # now beside Adam's states
+optimizer.step()
 print(json.dumps([activations, resident("VmHWM") - before]))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.slow
-def test_the_memory_of_a_step_is_what_a_step_takes(tmp_path):
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_memory_of_a_step_is_what_a_step_takes(checkpointing, tmp_path):
     at_once = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back
-    activations, whole = run_fresh(MEASURE, tmp_path, SIZES, ROWS, LENGTH, installed=True, **at_once)
+    activations, whole = run_fresh(MEASURE, tmp_path, SIZES, ROWS, LENGTH, checkpointing, installed=True, **at_once)
     print(f"measured: {activations:,} and {whole:,} bytes")
-    cost = step_cost(VanillaTransformerConfig(**SIZES), ROWS * LENGTH, LENGTH, bf16=False, on_accelerator=False)
+    options = {"bf16": False, "on_accelerator": False, "checkpointing": checkpointing}
+    cost = step_cost(VanillaTransformerConfig(**SIZES), ROWS * LENGTH, LENGTH, **options)
     print(cost)
-    assert cost.memory["activations"] == pytest.approx(activations, rel=0.05)
+    if checkpointing:  # of a layer they come back in the pass backward
+        assert cost.memory["activations"] > 2 * activations
+    else:
+        assert cost.memory["activations"] == pytest.approx(activations, rel=0.05)
     assert sum(cost.memory.values()) == pytest.approx(whole, rel=0.2)
 
 
@@ -67,6 +78,13 @@ def test_the_memory_of_the_model_is_as_accelerate_estimates_it():
     assert ours["weights"] == pytest.approx(theirs["model"], rel=0.01)
     assert ours["gradients"] == pytest.approx(theirs["gradients"], rel=0.01)
     assert ours["optimizer"] == pytest.approx(theirs["optimizer"], rel=0.01)
+
+
+def test_copies_of_weights_in_bfloat16_are_there_with_checkpointing_too():
+    config = VanillaTransformerConfig(**SIZES)
+    plain, checkpointed = (step_cost(config, 3200, 32, checkpointing=on).memory for on in (False, True))
+    assert checkpointed["weights"] == plain["weights"] > step_cost(config, 3200, 32, bf16=False).memory["weights"]
+    assert checkpointed["activations"] < plain["activations"] / 2
 
 
 def test_operations_are_six_for_each_weight_and_token():
@@ -102,6 +120,8 @@ def test_the_command_gives_the_papers_big_model(capsys):
     [
         (["--gpus", "0"], "--gpus 0 must be greater than 0"),
         (["--mfu", "40"], "--mfu 40.0 is a share"),
+        (["--steps", "100", "-5"], "--steps -5 must be greater than 0"),
+        (["--steps", "0"], "--steps 0 must be greater than 0"),
         (["--preset", "huge"], "preset='huge' is not known"),
         (["--tokens_per_batch", "100", "--gpus", "8"], "fewer than a sentence of 30 tokens for each of 8 devices"),
     ],

@@ -60,9 +60,10 @@ class EstimateArguments:
     mfu: float = field(default=0.4, metadata={"help": "Share of this peak that training reaches."})
 
     def __post_init__(self):
-        for name in ("tokens_per_batch", "sentence_length", "gpus", "gradient_accumulation_steps", "tflops"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"--{name} {getattr(self, name)} must be greater than 0.")
+        names = ("tokens_per_batch", "sentence_length", "gpus", "gradient_accumulation_steps", "tflops")
+        for name, value in [(name, getattr(self, name)) for name in names] + [("steps", n) for n in self.steps]:
+            if value <= 0:
+                raise ValueError(f"--{name} {value} must be greater than 0.")
         if not 0 < self.mfu <= 1:
             raise ValueError(f"--mfu {self.mfu} is a share: it must be above 0 and at most 1.")
         if self.loss_chunk_size < 0:

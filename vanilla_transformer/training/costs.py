@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from configuration_vanilla_transformer import require_private_names
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -37,10 +38,11 @@ require_private_names(torch.UntypedStorage(0), "_cdata")
 
 @dataclass(frozen=True)
 class Pass:
-    """Bytes that one pass forward keeps for the pass backward."""
+    """Bytes that one pass forward keeps for the pass backward; `layers`: each of the layers, of the activations."""
 
     activations: int
     logits: int
+    layers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -111,11 +113,15 @@ def count_pass(
             if on_accelerator and isinstance(module, nn.Dropout) and module.p:
                 module.forward = partial(fused_dropout, module.p)  # type: ignore[method-assign]
         ids = torch.zeros(rows, length, dtype=torch.long)
+        layers: list[int] = []
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16), SavedBytes(model) as saved:
+            for layer in (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)):
+                layer.register_forward_pre_hook(lambda *_: layers.append(-saved()))
+                layer.register_forward_hook(lambda *_: layers.append(layers.pop() + saved()))
             states = model.model(input_ids=ids, decoder_input_ids=ids, use_cache=False).last_hidden_state
             activations = saved()
             model.logits_and_loss(states, ids)
-            return Pass(activations, saved() - activations)
+            return Pass(activations, saved() - activations, tuple(layers))
 
 
 def count_operations(config: VanillaTransformerConfig, length: int) -> int:
@@ -164,8 +170,13 @@ def step_cost(
             f"{accumulation_steps} accumulation steps."
         )
     # All that is kept grows with the rows, but for the copies of weights in bfloat16.
-    two, three = (count_pass(config, n, length, bf16, checkpointing, on_accelerator) for n in (2, 3))
+    two, three = (count_pass(config, n, length, bf16, False, on_accelerator) for n in (2, 3))
     by_row, positions = three.activations - two.activations, rows * length
+    copies = two.activations - 2 * by_row
+    if checkpointing:
+        # What is kept between the layers, and in the pass backward what one of them at a time keeps again.
+        between = [count_pass(config, n, length, bf16, True, on_accelerator).activations for n in (2, 3)]
+        by_row = between[1] - between[0] + max(b - a for a, b in zip(two.layers, three.layers, strict=True))
     parameters = count_parameters(config)
     vocab_size = config.target_vocab_size or config.vocab_size
     if loss_chunk_size:
@@ -180,7 +191,7 @@ def step_cost(
     }
     for part in SHARDED[sharding]:
         memory[part] = -(-memory[part] // devices)
-    memory["weights"] += two.activations - 2 * by_row
+    memory["weights"] += copies  # which autocast keeps to the end of the pass forward, whatever layers keep
     if devices > 1 and sharding == "ddp":
         memory["exchange of gradients"] = FLOAT * parameters
     memory |= {"activations": rows * by_row, "logits and loss": of_loss}
