@@ -1,5 +1,7 @@
 """Losses of every head, and that they do not depend on how a training step is cut up."""
 
+import copy
+
 import pytest
 import torch
 from datasets import Dataset
@@ -228,6 +230,23 @@ def test_four_accumulated_batches_train_as_one(make, tmp_path):
         trained.append(model.state_dict())
     for name, weight in trained[0].items():
         torch.testing.assert_close(trained[1][name], weight, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_loss_in_chunks_of_a_model_in_16_bits_has_gradients_as_exact_as_those_of_all_logits(dtype):
+    torch.manual_seed(0)
+    model = decoder_only(dropout=0.0, num_layers=1, tie_word_embeddings=False, output_bias=True).to(dtype).train()
+    ids = tokens(64, 33)
+
+    def gradients(model, chunk: int) -> list[torch.Tensor]:
+        make_fast(model, packing=False, loss_chunk_size=chunk)
+        model.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        return [parameter.grad.double() for parameter in model.lm_head.parameters()]
+
+    exact = gradients(copy.deepcopy(model).double(), 0)
+    for whole, chunked, true in zip(gradients(model, 0), gradients(model, 16), exact, strict=True):
+        assert (chunked - true).norm() < 1.5 * (whole - true).norm()
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])

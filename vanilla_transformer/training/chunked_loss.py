@@ -30,8 +30,10 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         total = states.new_zeros((), dtype=torch.float32)
         states_grad = torch.empty_like(states)
         # Its products come transposed, and each is added as it comes: against its order that takes twice as long.
-        weight_grad = weight.new_zeros(weight.shape[::-1]).T
-        bias_grad = None if bias is None else torch.zeros_like(bias)
+        # They are added in float32 at least: in 16 bits a long sum takes no more of what is small beside it.
+        kept, exact = weight.dtype, torch.promote_types(weight.dtype, torch.float32)
+        weight_grad = weight.new_zeros(weight.shape[::-1], dtype=exact).T
+        bias_grad = None if bias is None else torch.zeros_like(bias, dtype=exact)
         kind = states.device.type
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # once, not for each chunk
             dtype = torch.get_autocast_dtype(kind)
@@ -63,9 +65,10 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             weight_grad += transposed_product(gradient, part)
             sum_of_states += part.sum(dim=0, dtype=torch.float32)
             if bias_grad is not None:
-                bias_grad += ((gradient - share) * real).sum(dim=0)
+                bias_grad += ((probabilities - share) * real).sum(dim=0)
         weight_grad -= share * sum_of_states
-        ctx.save_for_backward(states_grad, weight_grad, *([] if bias_grad is None else [bias_grad]))
+        parameters_grad = [weight_grad] if bias_grad is None else [weight_grad, bias_grad]
+        ctx.save_for_backward(states_grad, *(grad.to(kept) for grad in parameters_grad))
         return total
 
     @staticmethod
