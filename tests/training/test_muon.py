@@ -72,6 +72,26 @@ def test_one_learning_rate_moves_both_and_both_remember():
     assert len(optimizer.state_dict()["state"]) == len([p for p in model.parameters() if p.grad is not None])
 
 
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_a_model_of_which_only_vectors_or_only_matrices_train_has_both_optimizers(dimensions, tmp_path):
+    def trainer(steps: int):
+        options = {"learning_rate": 0.01, "lr_scheduler_type": "constant", "max_steps": steps, "save_steps": 1}
+        trainer = tiny_trainer(tmp_path, muon=True, **options)
+        for name, weight in trainer.model.named_parameters():
+            weight.requires_grad_(weight.dim() == dimensions and "embed" not in name and "lm_head" not in name)
+        return trainer
+
+    first = trainer(1)
+    before = {name: weight.clone() for name, weight in first.model.named_parameters()}
+    first.train()
+    for name, weight in first.model.named_parameters():
+        assert torch.equal(weight, before[name]) != weight.requires_grad, name
+    second = trainer(2)
+    second.train(resume_from_checkpoint=True)
+    sizes = [len(group["params"]) for group in second.optimizer.param_groups]
+    assert 0 in sizes and sum(sizes) == len(second.optimizer.state) == len(second.optimizer.state_dict()["state"])
+
+
 def test_its_momentum_is_an_option(tmp_path):
     groups = tiny_trainer(tmp_path, muon=True, muon_momentum=0.8, learning_rate=0.01).create_optimizer().param_groups
     assert [group.get("momentum") for group in groups] == [0.8, None]

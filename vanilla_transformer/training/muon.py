@@ -72,6 +72,12 @@ class BatchedMuon(Muon):
         return gradient.lerp(mean, momentum)
 
 
+def grouped(parameters: Iterable[Tensor] | Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parameters as one group, which may be empty, or the groups that they are in."""
+    found: list[Any] = list(parameters)
+    return found if found and isinstance(found[0], dict) else [{"params": found}]
+
+
 class MuonWithAdam(Optimizer):
     """Muon (Jordan et al. 2024), whose steps are orthogonal matrices, beside Adam, with one learning rate for both.
 
@@ -80,7 +86,7 @@ class MuonWithAdam(Optimizer):
 
     Args:
         matrices: parameters of two dimensions, for Muon; others: for Adam, or groups of them that may have a
-            `weight_decay` of their own.
+            `weight_decay` of their own. Either may be empty.
         lr: of both. momentum: of Muon; betas, eps: of Adam. weight_decay: decoupled, of the matrices alone.
     """
 
@@ -95,9 +101,9 @@ class MuonWithAdam(Optimizer):
         weight_decay: float = 0.0,
     ):
         self.muon = BatchedMuon(
-            matrices, lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+            grouped(matrices), lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
         )
-        self.adam = AdamW(others, lr=lr, betas=betas, eps=eps, weight_decay=0.0)
+        self.adam = AdamW(grouped(others), lr=lr, betas=betas, eps=eps, weight_decay=0.0)
         super().__init__([*self.muon.param_groups, *self.adam.param_groups], {})
         self.share()
 
