@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -18,14 +19,32 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder, tree = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source") / "tree"
+def tree(tmp_path_factory):
+    tree = tmp_path_factory.mktemp("source") / "tree"
     # Not here: setuptools would leave a folder build behind, and pack whatever an earlier one still holds.
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "runs", "*.egg-info"))
+    return tree
+
+
+@pytest.fixture(scope="module")
+def wheel(tree, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(tree)]
     subprocess.run(command, check=True, timeout=600)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+@pytest.mark.slow
+def test_a_source_archive_makes_the_library_and_holds_no_tests_which_need_a_clone(tree, tmp_path):
+    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=tree, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    library = {str(path.relative_to(ROOT)) for path in (ROOT / "vanilla_transformer").rglob("*.py")}
+    assert names >= library | {"pyproject.toml", "LICENSE", "NOTICE"} and len(library) > 20
+    assert [name for name in names if name.startswith("tests")] == []
 
 
 @pytest.mark.slow
