@@ -124,6 +124,17 @@ print(json.dumps(printed))
 """
 
 
+@pytest.mark.parametrize("command", [["--help"], ["estimate"]])
+def test_a_reader_that_has_seen_enough_is_no_error(command):
+    """As in `vanilla-transformer estimate | head -1`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vanilla_transformer", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    _, told = process.communicate(timeout=300)
+    assert process.returncode == 141 and not told
+
+
 def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(tmp_path):
     hidden = [module for modules in EXTRAS.values() for module in modules.split()] + ["pandas"]
     lacking = {

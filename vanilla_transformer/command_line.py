@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import difflib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -230,7 +231,13 @@ def run_command(main: Callable[[list[str]], Any]) -> None:
         main(arguments)
         return
     try:
-        main(arguments)
+        try:
+            main(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # who reads the output has seen enough, as `head` has: the rest of it goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)  # 128 + SIGPIPE, as the shell says of it
     except USER_ERRORS as error:
         sys.exit(report(in_one_line(error)))
     except KeyboardInterrupt:
