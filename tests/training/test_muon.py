@@ -133,6 +133,8 @@ def test_a_decay_that_nothing_would_follow_is_refused(tmp_path, options):
         tiny_trainer(tmp_path, **options)
 
 
-def test_shards_are_refused(tmp_path):
+def test_shards_and_another_optimizer_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="optim=adafactor has no effect beside muon=True"):
+        tiny_trainer(tmp_path, muon=True, optim="adafactor")
     with pytest.raises(ValueError, match="muon=True needs whole matrices"):
         tiny_trainer(tmp_path, muon=True, fsdp=True)

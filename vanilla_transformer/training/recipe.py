@@ -234,6 +234,8 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"word_dropout={self.word_dropout} must be at least 0 and less than 1.")
         if self.muon and self.fsdp:
             raise ValueError("muon=True needs whole matrices, but --fsdp shards them: leave out one of the two.")
+        if self.muon and self.optim != type(self).optim:
+            raise ValueError(f"optim={self.optim} has no effect beside muon=True: leave out one of the two.")
         if self.load_best_model_at_end and self.average_checkpoints > 1:
             if self.average_checkpoints != type(self).average_checkpoints:
                 raise ValueError(
