@@ -20,6 +20,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.inside import Changes, explore, explore_data
 from vanilla_transformer.inside.explore import compare_data
+from vanilla_transformer.inside.interventions import Weight
 from vanilla_transformer.loading import load_model
 
 
@@ -139,6 +140,30 @@ def test_with_changes_the_model_decodes_anew():
         other = explore_data(model, tokenizer, TEXT, changes=changes, effects=False, values=False)
         assert other["steps"] != data["steps"]
         assert [step["rank"] for step in other["steps"]] == [1] * len(other["steps"]) or changes.causal_off
+
+
+def test_the_numbers_of_each_step_are_those_of_the_changed_model():
+    model, tokenizer = made("translate")
+    weight = Weight("decoder", 1, 2, 3, 1, 0.75)
+    changes = Changes(
+        heads_off={("decoder", 1, 0)},
+        residuals_off={("decoder", 1, "self-attention")},
+        positions_off={"decoder"},
+        causal_off=True,
+        weights=(weight,),
+    )
+    written = [4, 5, 6, 7, 8]
+    data = explore_data(model, tokenizer, TEXT, written, changes=changes, effects=False)
+    steps = {(step["part"], step["name"]): torch.tensor(step["values"]) for step in data["values"]["decoder 1"]}
+    (drawn,) = (kind["weights"][1] for kind in data["attention"] if kind["kind"] == "decoder")
+    shown = steps["self-attention", "weights"]
+    torch.testing.assert_close(torch.tensor(drawn)[:, : len(written), :6] / 1000, shown, rtol=0, atol=2e-3)
+    assert shown[weight.head, weight.query, weight.key] == weight.weight
+    assert steps["self-attention", "mask"].eq(0).all(), "no None: nothing is hidden"
+    heads = steps["self-attention", "heads"].abs().amax((1, 2))
+    assert heads[0] == 0 and heads[1:].gt(0).all()
+    assert steps["self-attention", "residual"].equal(steps["self-attention", "output projection"])
+    assert steps["embedding", "positions"].eq(0).all()
 
 
 @torch.no_grad()

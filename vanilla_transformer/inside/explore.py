@@ -346,7 +346,7 @@ def explore_data(
         data["effects"] = described_effects(head_effects(model, reading, changes))
     if values:
         data["values"] = {
-            f"{stack} {layer}": layer_values(model, reading, stack, layer)
+            f"{stack} {layer}": layer_values(model, reading, stack, layer, changes)
             for stack, modules in find_stacks(model).items()
             for layer in range(len(modules.layers))
         }
@@ -445,14 +445,18 @@ def tagged(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 @torch.inference_mode()
-def layer_values(model: PreTrainedModel, reading: Reading, stack: str, layer: int) -> list[dict]:
-    """Each step of a layer: its equation, its shape, the line of code, and the first of its numbers.
+def layer_values(
+    model: PreTrainedModel, reading: Reading, stack: str, layer: int, changes: Changes = UNCHANGED
+) -> list[dict]:
+    """Each step of a layer: its equation, its shape, the line of code, and the first of its numbers with the changes.
 
     Where a step has heads, the numbers are of each of them: [head][row][column]; else [row][column].
     """
     rows, columns = VALUES
     steps = []
-    for step in record(model, reading.inputs, layer, None, stack):
+    with changed(model, changes):
+        recorded = record(model, reading.inputs, layer, None, stack)
+    for step in recorded:
         tensor = step.tensor[0]
         if tensor.dim() == 1:
             tensor = tensor[:, None]

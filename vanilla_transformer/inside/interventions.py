@@ -27,7 +27,13 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from modeling_vanilla_transformer import AddAndNorm, MultiHeadAttention
-from vanilla_transformer.inside.recorder import attention_implementation, check_index, find_stacks, whole_mask
+from vanilla_transformer.inside.recorder import (
+    CHANGING,
+    attention_implementation,
+    check_index,
+    find_stacks,
+    whole_mask,
+)
 
 
 KINDS = ("encoder", "decoder", "cross")  # of attention: self-attention of a stack, and the decoder's to the encoder
@@ -300,6 +306,7 @@ def changed(model: PreTrainedModel, changes: Changes | Iterable[Changes] = UNCHA
     seen = Seen(rows, {module: name for name, module in attentions_of(model).items()})
     with attention_implementation(model, "changed"), ExitStack() as hooked:
         hooked.callback(SEEN.reset, SEEN.set(seen))
+        hooked.callback(CHANGING.reset, CHANGING.set(changed_attention_forward))
         for handle in hooks(model, rows, seen):
             hooked.enter_context(handle)
         yield seen

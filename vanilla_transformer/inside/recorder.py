@@ -9,7 +9,7 @@ The running stack tells the line of the model's code that each result comes from
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -84,6 +84,7 @@ class Operation(NamedTuple):
     """One call of a PyTorch function, from the line `source` of the model's code."""
 
     name: str
+    arguments: tuple
     result: Any
     source: str
 
@@ -143,7 +144,7 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        self.operations.append(Operation(function.__name__, result, self.running_line()))
+        self.operations.append(Operation(function.__name__, args, result, self.running_line()))
         return result
 
     def is_running(self) -> bool:
@@ -272,9 +273,12 @@ class Recorder(TorchFunctionMode):
             yield from self.watch(lm_head, OUTPUT, after=logits)
 
     def add_attention(
-        self, module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
+        self, module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, output: Tensor
     ) -> None:
-        """Record what is inside the attention that has just run: `operations` are its own."""
+        """Record what is inside the attention that has just run, and its output (batch, length, heads, d_v).
+
+        `operations` are its own.
+        """
         scores, heads = self.calls("matmul")
         (scaled,), (masked,), (weights,) = self.calls("mul"), self.calls("add"), self.calls("softmax")
         at = self.projected_at.get
@@ -292,10 +296,11 @@ class Recorder(TorchFunctionMode):
         self.add(part, Result("scores", "S = Q Kᵀ", square), scores.result, scores.source)
         self.add(part, Result("scaled scores", "S / √d_k", square), scaled.result, scaled.source)
         visible = Result("mask", "M = 0 where a query may attend, −∞ where not", square)
+        _, mask = masked.arguments
         self.add(part, visible, mask.expand_as(masked.result), masked.source)
         self.add(part, Result("masked scores", "S / √d_k + M", square), masked.result, masked.source)
         self.add(part, Result("weights", "A = softmax(S / √d_k + M)", square), weights.result, weights.source)
-        self.add(part, Result("heads", "head = A V", (*queries, "d_v")), heads.result, heads.source)
+        self.add(part, Result("heads", "head = A V", (*queries, "d_v")), output.transpose(1, 2), heads.source)
 
     def calls(self, name: str) -> list[Operation]:
         """The operations of this name since the last attention began, in their order."""
@@ -303,20 +308,24 @@ class Recorder(TorchFunctionMode):
 
 
 RECORDING: ContextVar[Recorder | None] = ContextVar("RECORDING", default=None)
+# What computes attention in the place of the model's own function: see `vanilla_transformer.inside.interventions`.
+CHANGING: ContextVar[Callable[..., tuple[Tensor, Tensor]] | None] = ContextVar("CHANGING", default=None)
 
 
 def recorded_attention_forward(
     module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs
 ) -> tuple[Tensor, Tensor]:
-    """The model's own `eager_attention_forward`; in the layer that is being recorded, step by step."""
-    attention = sys.modules[type(module).__module__].eager_attention_forward
+    """The model's own `eager_attention_forward`, with changes where there are any; step by step in the layer that is
+    being recorded.
+    """
+    attention = CHANGING.get() or sys.modules[type(module).__module__].eager_attention_forward
     recorder = RECORDING.get()
     if recorder is not None:
         recorder.operations.clear()
-    output = attention(module, query, key, value, attention_mask, **kwargs)
+    output, weights = attention(module, query, key, value, attention_mask, **kwargs)
     if recorder is not None and module in recorder.attentions:
-        recorder.add_attention(module, query, key, value, attention_mask)
-    return output
+        recorder.add_attention(module, query, key, value, output)
+    return output, weights
 
 
 def whole_mask(*args, **kwargs) -> Tensor:
@@ -370,7 +379,8 @@ def record(
 ) -> list[Step]:
     """Run `model` once and return what happened in one layer, from the tokens to the output, in order.
 
-    While it runs, the model's attention is "recorded", which computes the same as "eager".
+    While it runs, the model's attention is "recorded", which computes the same as "eager"; in a `with` block of
+    `changed`, with its changes.
 
     Args:
         inputs: arguments of the model's `forward`. For the encoder of an encoder-decoder, those of the encoder
