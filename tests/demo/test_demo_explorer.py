@@ -199,7 +199,15 @@ def test_a_weight_is_dragged_and_what_comes_out_changes_within_a_second(browser,
         page.keyboard.press("ArrowLeft")
         expect(handle).to_have_attribute("aria-valuenow", "95")
         page.keyboard.press("ArrowDown")
-        expect(explorer.get_by_role("slider", name=re.compile("looks at token 2, "))).to_be_focused()
+        second = explorer.get_by_role("slider", name=re.compile("looks at token 2, "))
+        expect(second).to_be_focused()
+        page.keyboard.press("End")  # no more than the first leaves, which keeps what it was given
+        expect(second).to_have_attribute("aria-valuenow", "5")
+        expect(handle).to_have_attribute("aria-valuetext", "95 %")
+        expect(explorer.get_by_role("slider", name=re.compile("looks at token 3, "))).to_have_attribute(
+            "aria-valuenow", "0"
+        )
+        page.keyboard.press("Delete")
         page.keyboard.press("ArrowUp")
         page.keyboard.press("Delete")
         expect(handle).to_have_attribute("aria-valuenow", str(before))

@@ -204,6 +204,13 @@ def test_what_mattered_in_a_text_is_gradient_times_input():
     assert shares == pytest.approx((values / values.abs().max()).tolist(), abs=1e-3)
 
 
+def test_what_mattered_is_told_of_a_model_with_a_weight_that_is_set():
+    model, tokenizer, data = explored("classify", effects=False, values=False)
+    changes = Changes(weights=(Weight("encoder", 0, 0, 1, 2, 0.9),))
+    other = explore_data(model, tokenizer, TEXT, changes=changes, effects=False, values=False)
+    assert other["mattered"] != data["mattered"]
+
+
 def test_several_classes_and_numbers_keep_their_own_scales():
     for problem_type in ("multi_label_classification", "regression"):
         model, tokenizer = made("classify", problem_type=problem_type, num_labels=3)

@@ -97,8 +97,18 @@ def test_without_the_causal_mask_all_is_seen_as_under_a_mask_that_hides_nothing(
     assert not torch.allclose(whole, logits(model), atol=1e-4)
 
 
-def test_without_the_causal_mask_padding_stays_hidden():
-    model = made("decoder-only")
+@torch.no_grad()
+def test_without_the_causal_mask_a_window_lets_a_token_see_as_far_ahead_as_back():
+    model, (kind, off) = made("decoder-only", sliding_window=3), ("decoder", Changes(causal_off=True))
+    with changed(model, off) as seen:
+        model(**inputs_of(model))
+    at = torch.arange(7)
+    assert torch.equal(seen.attention[kind, 0][0, 0] > 0, (at - at[:, None]).abs() < 3)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_without_the_causal_mask_padding_stays_hidden(window):
+    model = made("decoder-only", sliding_window=window)
     ids = inputs_of(model)["input_ids"]
     padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], dim=1)
     mask = (torch.arange(10) >= 3).long()[None]
@@ -139,6 +149,44 @@ def test_a_weight_that_is_set_is_used_and_the_others_share_the_rest():
     untouched = seen.attention["cross", 1][0, 3, 1]
     assert_close(untouched.sum(), torch.tensor(1.0))
     assert not torch.allclose(output.logits, logits(model), atol=1e-5)
+
+
+def attended(model, weights, **inputs) -> torch.Tensor:
+    """What query 3 of head 1 looks at in the first layer (keys,), after its weights were set by key."""
+    kind, _ = next(iter(attentions_of(model)))
+    changes = Changes(weights=tuple(Weight(kind, 0, 1, 3, key, weight) for key, weight in weights.items()))
+    with torch.no_grad(), changed(model, changes) as seen:
+        model(**(inputs_of(model) | inputs))
+    return seen.attention[kind, 0][0, 1, 3]
+
+
+def test_several_weights_of_one_query_are_all_what_they_are_set_to():
+    model = made("encoder-only")
+    usual, row = attended(model, {}), attended(model, {0: 0.5, 4: 0.3})
+    others = [1, 2, 3, 5, 6]
+    assert_close(row[[0, 4]], torch.tensor([0.5, 0.3]))
+    assert_close(row[others], usual[others] / usual[others].sum() * 0.2)
+    assert_close(attended(model, {0: 0.5, 4: 0.5}), torch.tensor([0.5, 0, 0, 0, 0.5, 0, 0]))
+
+
+def test_where_the_other_weights_are_nothing_they_share_the_rest_evenly():
+    model = made("decoder-only")
+    attention = attentions_of(model)["decoder", 0]
+    with torch.no_grad():  # so large scores that one key has all the weight
+        attention.q_proj.weight *= 1e6
+    (key,) = attended(model, {}).nonzero().tolist()[0]
+    expected = torch.tensor([0.25] * 4 + [0.0] * 3)
+    assert_close(attended(model, {key: 0.25}), expected)
+
+
+def test_hidden_keys_keep_no_weight_and_a_query_of_one_key_all_of_it():
+    model = made("encoder-only")
+    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0]])
+    row = attended(model, {0: 0.4, 6: 0.5}, attention_mask=mask)
+    assert row[0] == pytest.approx(0.4) and row[5:].eq(0).all()
+    assert_close(row.sum(), torch.tensor(1.0))
+    alone = attended(model, {3: 0.25}, attention_mask=torch.tensor([[0, 0, 0, 1, 0, 0, 0]]))
+    assert alone[3] == 1
 
 
 @torch.no_grad()
@@ -199,6 +247,8 @@ def test_changes_lie_where_the_model_does(family):
         (Changes(layers_off={("encoder", 0)}), "stack='encoder' does not exist"),
         (Changes(residuals_off={("decoder", 0, "cross-attention")}), "no sub-layer 'cross-attention'"),
         (Changes(weights=(Weight("decoder", 0, 0, 0, 0, 1.5),)), "between 0 and 1"),
+        (Changes(weights=(Weight("decoder", 0, 0, 1, 2, 0.5),)), "Token 2 is hidden from token 1"),
+        (Changes(weights=tuple(Weight("decoder", 0, 1, 3, key, 0.6) for key in (0, 2))), "sum to 1.*be 0.6, 0.6"),
     ],
 )
 def test_what_a_model_does_not_have_is_named(changes, message):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.inside.interventions import UNCHANGED, Changes, attentions_of, changed
+from vanilla_transformer.inside.interventions import UNCHANGED, Changes, attentions_of, changed, reach
 from vanilla_transformer.inside.palette import css
 from vanilla_transformer.inside.readings import INPUTS, LONGEST_ANSWER, Reading, pieces_of, read, shown_token
 from vanilla_transformer.inside.recorder import find_stacks, record
@@ -278,9 +278,17 @@ def described_model(model: PreTrainedModel, reading: Reading) -> dict:
 
 
 def described_attention(
-    attention: dict[tuple[str, int], Tensor], reading: Reading, special: set[int]
+    model: PreTrainedModel,
+    attention: dict[tuple[str, int], Tensor],
+    reading: Reading,
+    special: set[int],
+    changes: Changes,
 ) -> tuple[list[dict], list[dict]]:
-    """The weights of each kind in thousandths [layer][head][query][key], and what each head does."""
+    """The weights of each kind in thousandths [layer][head][query][key], and what each head does.
+
+    With the weights comes how far back and ahead a query sees; None has no end.
+    """
+    modules = attentions_of(model)
     written = reading.target or reading.source
     texts = {
         "encoder": (reading.source, reading.source),
@@ -291,7 +299,9 @@ def described_attention(
     for kind in dict.fromkeys(kind for kind, _ in attention):
         queries, keys = texts[kind]
         layers = [weights[0].float().cpu() for (of, _), weights in attention.items() if of == kind]
-        kinds.append({"kind": kind, "name": NAMES[kind], "weights": [per_mille(layer) for layer in layers]})
+        sees = [None if far == math.inf else far for far in reach(modules[kind, 0], changes)]
+        weights = [per_mille(layer) for layer in layers]
+        kinds.append({"kind": kind, "name": NAMES[kind], "reach": sees, "weights": weights})
         heads += [
             {"kind": kind, "layer": i, "head": j} | head_statistics(kind, weights, queries, keys, special)
             for i, layer in enumerate(layers)
@@ -323,7 +333,7 @@ def explore_data(
         ValueError: the model cannot answer that, or does not have what is to be changed.
     """
     reading, scores, attention = settled(model, tokenizer, text, target, context, changes)
-    kinds, heads = described_attention(attention, reading, set(tokenizer.all_special_ids))
+    kinds, heads = described_attention(model, attention, reading, set(tokenizer.all_special_ids), changes)
     data: dict[str, Any] = {
         "model": described_model(model, reading),
         "text": text,

@@ -10,6 +10,7 @@ model's modules; heads, the causal mask and weights around and inside the model'
 the library's attention interface calls under the name "changed".
 """
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -38,11 +39,16 @@ from vanilla_transformer.inside.recorder import (
 
 KINDS = ("encoder", "decoder", "cross")  # of attention: self-attention of a stack, and the decoder's to the encoder
 EXAMPLE = '{"heads_off": [["cross", 0, 1]], "causal_off": true}'
+ROUNDING = 1e-5  # of weights that sum to 1
 SUBLAYERS = {"self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward"}
 
 
 class Weight(NamedTuple):
-    """One attention weight, and what it is set to; the others of its query keep their proportions."""
+    """One attention weight, and what it is set to.
+
+    The weights of a query that are not set share what is left in their proportions; where they have nothing, evenly. A
+    key that is hidden keeps 0, and a query that sees no other key than those set keeps its weights.
+    """
 
     kind: str
     layer: int
@@ -63,7 +69,8 @@ class Changes:
         residuals_off: (stack, layer, sub-layer), around which X is not added: LayerNorm(Sublayer(X)). The sub-layers
             are "self-attention", "cross-attention" and "feed-forward".
         positions_off: stacks that are not told where a token stands: "encoder", "decoder".
-        causal_off: let every position of a decoder see those after it as well.
+        causal_off: let every position of a decoder see those after it as well; in a sliding window, as many as it
+            sees before it.
         weights: attention weights that are set.
     """
 
@@ -165,6 +172,29 @@ def check_changes(model: PreTrainedModel, changes: Changes) -> None:
             raise ValueError(f"Tokens count from 0, so there is no query {weight.query} with a key {weight.key}.")
         if not 0 <= weight.weight <= 1:
             raise ValueError(f"An attention weight lies between 0 and 1, so it cannot be {weight.weight}.")
+        back, ahead = reach(attentions[weight.kind, weight.layer], changes)
+        if not -ahead <= weight.query - weight.key <= back:
+            raise ValueError(f"Token {weight.key} is hidden from token {weight.query}, so no weight of it can be set.")
+    for (kind, layer, head, query), wanted in by_query(changes).items():
+        if sum(wanted.values()) > 1 + ROUNDING:
+            raise ValueError(
+                f"The weights of a query sum to 1, so those of token {query} ({kind}, layer {layer}, head {head}) "
+                f"cannot be {', '.join(map(str, wanted.values()))}."
+            )
+
+
+def reach(attention: MultiHeadAttention, changes: Changes = UNCHANGED) -> tuple[float, float]:
+    """How many positions back and ahead a query may look."""
+    side = math.inf if attention.sliding_window is None else attention.sliding_window - 1
+    return side, 0 if attention.is_causal and not changes.causal_off else side
+
+
+def by_query(changes: Changes) -> dict[tuple[str, int, int, int], dict[int, float]]:
+    """The weights that are set: (kind, layer, head, query) -> key -> weight."""
+    found: dict[tuple[str, int, int, int], dict[int, float]] = {}
+    for kind, layer, head, query, key, weight in changes.weights:
+        found.setdefault((kind, layer, head, query), {})[key] = weight
+    return found
 
 
 class Rows(NamedTuple):
@@ -180,27 +210,40 @@ class Rows(NamedTuple):
 
 
 class Set(TorchFunctionMode):
-    """Sets attention weights as they come out of the softmax."""
+    """Sets attention weights as they come out of the softmax, of keys that `mask` (batch, 1, queries, keys) shows."""
 
-    def __init__(self, rows: Rows, kind: str, layer: int):
+    def __init__(self, rows: Rows, kind: str, layer: int, mask: Tensor):
         super().__init__()
+        self.visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
         self.wanted = [
-            (None if len(rows.changes) == 1 else row, weight)
+            (slice(None) if len(rows.changes) == 1 else slice(row, row + 1), head, query, wanted)
             for row, changes in enumerate(rows.changes)
-            for weight in changes.weights
-            if weight[:2] == (kind, layer)
+            for (*attention, head, query), wanted in by_query(changes).items()
+            if attention == [kind, layer]
         ]
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        if function.__name__ == "softmax":
-            for row, (_, _, head, query, key, weight) in self.wanted:
-                if query < result.shape[-2] and key < result.shape[-1]:
-                    looks = result[:, head, query] if row is None else result[row, head, query]
-                    others = 1 - looks[..., key : key + 1]
-                    looks *= (1 - weight) / others.clamp(min=1e-9)
-                    looks[..., key] = weight
+        if function.__name__ == "softmax" and self.wanted:
+            result = result.clone()  # its gradient needs it as it is
+            visible = self.visible.expand(len(result), *self.visible.shape[1:])
+            for rows, head, query, wanted in self.wanted:
+                if query < result.shape[-2]:
+                    set_weights(result[rows, head, query], visible[rows, 0, query], wanted)
         return result
+
+
+def set_weights(weights: Tensor, visible: Tensor, wanted: Mapping[int, float]) -> None:
+    """Set weights (rows, keys) of one query in place, as `Weight` says; `visible` (rows, keys)."""
+    given, is_set = torch.zeros_like(weights), torch.zeros_like(visible)
+    for key, weight in wanted.items():
+        given[:, key : key + 1], is_set[:, key : key + 1] = weight, True
+    given = given.masked_fill(~visible, 0)
+    others = weights.masked_fill(is_set, 0)
+    others = torch.where(others.sum(-1, keepdim=True) > 0, others, visible & ~is_set)
+    shared, left = others.sum(-1, keepdim=True), (1 - given.sum(-1, keepdim=True)).clamp(min=0)
+    found = given + others * (left / shared.clamp(min=torch.finfo(weights.dtype).tiny))
+    weights.copy_(torch.where((shared > 0) | (left < ROUNDING), found, weights))
 
 
 @dataclass
@@ -228,11 +271,12 @@ def changed_attention_forward(
     if seen is None or module not in seen.names:
         return attention(module, query, key, value, attention_mask, **kwargs)
     kind, layer = seen.names[module]
+    if attention_mask is None:  # a single query, which sees everything
+        attention_mask = query.new_zeros(1, 1, query.shape[2], key.shape[2])
     free = seen.rows.where(lambda changes: changes.causal_off, 1, 1, 1)
-    if free is not None and module.is_causal and attention_mask is not None:
-        # The last position sees all that is there but padding.
-        attention_mask = torch.where(free, attention_mask[..., -1:, :], attention_mask)
-    with Set(seen.rows, kind, layer):
+    if free is not None and module.is_causal:
+        attention_mask = torch.where(free, without_causality(attention_mask, module.sliding_window), attention_mask)
+    with Set(seen.rows, kind, layer, attention_mask):
         heads, weights = attention(module, query, key, value, attention_mask, **kwargs)
     seen.attention[kind, layer] = weights
     for head in range(heads.shape[2]):
@@ -240,6 +284,16 @@ def changed_attention_forward(
         if off is not None:
             heads[:, :, head] = heads[:, :, head].masked_fill(off, 0)
     return heads, weights
+
+
+def without_causality(mask: Tensor, window: int | None) -> Tensor:
+    """A causal mask (batch, 1, queries, keys) that hides nothing but padding and what lies outside the window."""
+    mask = mask.amax(dim=-2, keepdim=True).expand_as(mask)  # what no query sees is padding
+    if window is None:
+        return mask
+    keys = torch.arange(mask.shape[-1], device=mask.device)
+    far = (keys - keys[-mask.shape[-2] :, None]).abs() >= window
+    return mask.masked_fill(far, False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min)
 
 
 ALL_ATTENTION_FUNCTIONS.register("changed", changed_attention_forward)

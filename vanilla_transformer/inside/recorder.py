@@ -273,14 +273,16 @@ class Recorder(TorchFunctionMode):
             yield from self.watch(lm_head, OUTPUT, after=logits)
 
     def add_attention(
-        self, module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, output: Tensor
+        self, module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, output: Tensor, weights: Tensor
     ) -> None:
-        """Record what is inside the attention that has just run, and its output (batch, length, heads, d_v).
+        """Record what is inside the attention that has just run: `operations` are its own.
 
-        `operations` are its own.
+        Args:
+            query, key, value, output, weights: what `eager_attention_forward` was given, and what it returned.
         """
         scores, heads = self.calls("matmul")
-        (scaled,), (masked,), (weights,) = self.calls("mul"), self.calls("add"), self.calls("softmax")
+        # What changes the weights comes behind these.
+        (scaled, *_), (masked, *_), (softmax, *_) = map(self.calls, ("mul", "add", "softmax"))
         at = self.projected_at.get
         part = self.attentions[module]
         z = "Z" if part == CROSS_ATTENTION else self.x  # Z: the encoder's output
@@ -299,7 +301,7 @@ class Recorder(TorchFunctionMode):
         _, mask = masked.arguments
         self.add(part, visible, mask.expand_as(masked.result), masked.source)
         self.add(part, Result("masked scores", "S / √d_k + M", square), masked.result, masked.source)
-        self.add(part, Result("weights", "A = softmax(S / √d_k + M)", square), weights.result, weights.source)
+        self.add(part, Result("weights", "A = softmax(S / √d_k + M)", square), weights, softmax.source)
         self.add(part, Result("heads", "head = A V", (*queries, "d_v")), output.transpose(1, 2), heads.source)
 
     def calls(self, name: str) -> list[Operation]:
@@ -324,7 +326,7 @@ def recorded_attention_forward(
         recorder.operations.clear()
     output, weights = attention(module, query, key, value, attention_mask, **kwargs)
     if recorder is not None and module in recorder.attentions:
-        recorder.add_attention(module, query, key, value, output)
+        recorder.add_attention(module, query, key, value, output, weights)
     return output, weights
 
 

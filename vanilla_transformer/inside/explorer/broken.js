@@ -191,7 +191,7 @@ function drawBroken() {
             make(
               "button",
               { type: "button", title: "As it was", click: () => forgetWeights(those) },
-              `${KINDS[kind].name} ${layer + 1}${those.length > 1 ? "" : `.${those[0][2] + 1}`}: “${textOf(columns(kind).from, query + columns(kind).ahead)}” → “${textOf(columns(kind).to, key)}” ${percent(weight)} ×`,
+              `${KINDS[kind].name} ${layer + 1}${those.length > 1 ? "" : `.${those[0][2] + 1}`}: “${textOf(columns(kind).from, query + columns(kind).ahead)}” → “${textOf(columns(kind).to, key)}” ${setTo(weight)} ×`,
             ),
           ),
         ),

@@ -71,6 +71,12 @@ const percent = (p) =>
       : p >= 0.0001
         ? `${(100 * p).toPrecision(2)} %`
         : "< 0.01 %";
+/** A share that is known in thousandths. */
+const share = (thousandths) =>
+  thousandths >= 999.5 ? "100 %" : thousandths >= 0.5 ? `${(thousandths / 10).toFixed(1)} %` : "< 0.05 %";
+/** A weight that was set by hand, to a hundredth. */
+const setTo = (weight) => `${Math.round(100 * weight)} %`;
+const decimals = (value, digits) => value.toFixed(digits).replace("-", "−");
 const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Extended_Pictographic}\uff01-\uff60]/u;
 /** A text of at most so many letters, of which wide ones count twice. */
 const shortened = (text, most = 13) => {

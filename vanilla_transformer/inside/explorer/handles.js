@@ -4,9 +4,17 @@ let handles = null; // {group, of: what they belong to, list}
 const hint = make("p", { class: "note" });
 const STEP = 0.05; // of an arrow key
 
-/** A row of weights after one of them is set; the others keep their proportions. */
-const withWeight = (row, key, weight) =>
-  row.map((each, k) => (k === key ? weight : (each * (1000 - weight)) / Math.max(1e-6, 1000 - row[key])));
+const total = (numbers) => numbers.reduce((sum, each) => sum + each, 0);
+
+/** A row of weights after some of them, by key, are set: as `set_weights` of interventions.py does it. */
+function withWeights(row, given, seen) {
+  const left = 1000 - total([...given.values()]);
+  const free = row.map((_, key) => seen[key] && !given.has(key));
+  let others = row.map((weight, key) => (free[key] ? weight : 0));
+  if (!total(others)) others = free.map(Number);
+  if (!total(others) && left > 0.01) return row;
+  return row.map((_, key) => given.get(key) ?? (others[key] * left) / Math.max(1e-9, total(others)));
+}
 
 /** The layer of a kind of attention that is seen, where a stack may have fewer. */
 const layerSeen = (kind) => Math.min(state.layer, layersOf(kind) - 1);
@@ -18,12 +26,12 @@ function rowSeen(kind, query) {
   const layer = layerSeen(kind);
   const set = state.changes?.weights.filter((each) => each[0] === kind && each[1] === layer && each[3] === query);
   if (!set?.length || state.data !== state.own) return weights(kind)[query];
-  const rows = headsSeen().map((head) =>
-    set
-      .filter((each) => each[2] === head)
-      .reduce((row, [, , , , key, weight]) => withWeight(row, key, 1000 * weight), weights(kind, layer, head)[query]),
-  );
-  return rows[0].map((_, key) => rows.reduce((sum, row) => sum + row[key], 0) / rows.length);
+  const rows = headsSeen().map((head) => {
+    const row = weights(kind, layer, head)[query];
+    const given = set.filter((each) => each[2] === head).map(([, , , , key, weight]) => [key, 1000 * weight]);
+    return withWeights(row, new Map(given), row.map((_, key) => sees(kind, query, key)));
+  });
+  return rows[0].map((_, key) => total(rows.map((row) => row[key])) / rows.length);
 }
 
 /** Where the weight of a token is read: beside it, on the side of its arcs; `out` is the direction away from it. */
@@ -36,12 +44,15 @@ function track(kind, key) {
 
 function setWeight(kind, query, key, weight) {
   const layer = layerSeen(kind),
-    heads = headsSeen(),
-    rounded = Math.round(Math.min(1, Math.max(0, weight)) * 100) / 100;
-  const isThis = ([of, at, head, q, k]) =>
-    of === kind && at === layer && heads.includes(head) && q === query && k === key;
+    heads = headsSeen();
+  const isOf = ([of, at, head, q]) => of === kind && at === layer && heads.includes(head) && q === query;
+  const kept = state.changes.weights.filter((each) => !isOf(each) || each[4] !== key);
+  // The weights of a token sum to 1, and what was set before stays.
+  const taken = (head) => total(kept.filter((each) => isOf(each) && each[2] === head).map((each) => each[5]));
+  const left = 1 - Math.max(...heads.map(taken));
+  const rounded = Math.round(100 * Math.min(left, Math.max(0, weight))) / 100;
   state.changes.weights = [
-    ...state.changes.weights.filter((each) => !isThis(each)),
+    ...kept,
     ...(weight === null ? [] : heads.map((head) => [kind, layer, head, query, key, rounded])),
   ];
   drawArcs();
@@ -54,18 +65,17 @@ function drawHandles() {
   const name = JSON.stringify([of, state.layer, state.head]);
   if (name !== handles.of) {
     handles.of = name;
-    // What comes later is hidden from a decoder, and who can look at one token only has no choice.
-    const keysOf = (kind, query) => (kind === "decoder" ? query + 1 : rowSeen(kind, query).length);
+    const keysOf = (kind, query) => [...weights(kind)[query].keys()].filter((key) => sees(kind, query, key));
     handles.list = of
-      .filter((each) => keysOf(...each) > 1)
-      .flatMap((each) => Array.from({ length: keysOf(...each) }, (_, key) => handle(...each, key)));
+      .filter((each) => keysOf(...each).length > 1) // who can look at one token only has no choice
+      .flatMap((each) => keysOf(...each).map((key) => handle(...each, key)));
     fill(handles.group, handles.list.map(({ element }) => element));
     const strongest = handles.list.toSorted((a, b) => b.weight() - a.weight())[0];
     strongest?.element.setAttribute("tabindex", 0);
   }
   for (const each of handles.list) each.update();
   hint.textContent = handles.list.length
-    ? `Drag a handle to set how much ${state.head === "mean" ? "all heads of this layer look" : "this head looks"} at that token (arrow keys: ← → set, ↑ ↓ go to the next, Delete: as it was). The model then runs anew.`
+    ? `Drag a handle to set how much ${state.head === "mean" ? "all heads of this layer look" : "this head looks"} at that token (arrow keys: ← → set, ↑ ↓ go to the next, Delete: as it was). The others share what is left, but for those that you have set. The model then runs anew.`
     : free
       ? "Click a token to see whom it looks at, and to set that by hand."
       : "";
@@ -150,8 +160,9 @@ function handle(kind, query, key) {
     for (const circle of [knob, reach]) circle.setAttribute("cx", x + out * length * now);
     element.classList.toggle("set", isSet());
     element.setAttribute("aria-valuenow", Math.round(100 * now));
-    element.setAttribute("aria-valuetext", percent(now));
-    element.querySelector("title").textContent = percent(now);
+    const told = isSet() ? setTo(now) : share(1000 * now);
+    element.setAttribute("aria-valuetext", told);
+    element.querySelector("title").textContent = told;
   };
   return { element, update, weight };
 }

@@ -96,6 +96,12 @@ function weights(kind, layer = state.layer, head = state.head, data = state.data
   return means.get(heads);
 }
 
+/** Whether a query sees a key, as far as the model says that: in a decoder, none behind it; in a window, none far away. */
+function sees(kind, query, key, data = state.data) {
+  const [back, ahead] = attention(kind, data).reach.map((far) => far ?? Infinity);
+  return query - key <= back && key - query <= ahead;
+}
+
 /** The column that queries or keys of a kind stand in, and by how many places the one that looks stands further. */
 const columns = (kind) =>
   ({
