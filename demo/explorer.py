@@ -123,7 +123,7 @@ class Explored:
     def effects(
         self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
     ) -> list[dict[str, Any]]:
-        """What each head is worth to the answer, the largest first."""
+        """What each head is worth to the answer: the largest effects first, for it (above 0) or against it (below)."""
         return json.loads(self.worths(*self.check(model, text, target, context)))
 
     @torch.inference_mode()

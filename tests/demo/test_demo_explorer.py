@@ -120,6 +120,9 @@ def test_every_family_has_its_place(browser, address):
         explorer.get_by_label("Text to go on from").fill("The parcel from")
         explorer.get_by_label("Text to go on from").press("Enter")
         expect(explorer.locator(".answer")).to_contain_text("The parcel from")
+        expect(explorer.locator(".broken thead")).to_have_text("the layer+ X, self-attention+ X, feed-forward")
+        explorer.get_by_label("Positions of the decoder").uncheck()
+        expect(explorer.locator(".verdict")).to_contain_text(re.compile(r"from [\d.]+ % to [\d.]+ % \(geometric mean"))
         explorer.get_by_role("button", name="Classify classifier").click()
         expect(explorer.locator(".bars li")).to_have_count(2)
         expect(explorer.locator(".heads h3")).to_have_text(["Encoder self-attention"])
@@ -128,9 +131,12 @@ def test_every_family_has_its_place(browser, address):
 def test_the_heads_are_ranked_by_what_they_are_worth(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
-        best = explorer.locator(".ranking button").first
-        expect(best).to_be_visible()
-        best.click()
+        ranking = explorer.locator(".ranking")
+        expect(ranking).to_contain_text("Largest effect: ")
+        told = [re.search(r"−?[\d.]+$", text)[0] for text in ranking.locator("button").all_inner_texts()]
+        sizes = [float(number.removeprefix("−")) for number in told]
+        assert sizes == sorted(sizes, reverse=True) and any(number.startswith("−") for number in told)
+        ranking.locator("button").first.click()
         expect(explorer.locator(".head[aria-pressed=true]")).to_have_count(1)
         explorer.get_by_text("All heads as a table").click()
         expect(explorer.locator(".heads table tbody tr")).to_have_count(24)
@@ -289,6 +295,9 @@ def test_a_table_stands_behind_every_picture(browser, address):
             summary = explorer.locator(".whole summary").filter(has_text=re.compile(f"^{title}"))
             summary.click()
             expect(summary.locator("..").locator("tbody tr").nth(rows - 1)).to_be_visible()
+        first, last = (explorer.locator(".flow table").nth(1).locator("tr").nth(i).locator("td") for i in (1, -1))
+        assert set(first.all_inner_texts()) == {"100 %", "0"}, "what comes later is hidden"
+        assert all(re.fullmatch(r"\d+\.\d %|< 0\.05 %", text) for text in last.all_inner_texts())
         explorer.get_by_role("button", name="Train watch one learn").click()
         expect(explorer.locator(".train .squares canvas")).to_have_count(4)
         explorer.locator(".train").get_by_text("The squares as tables").click()

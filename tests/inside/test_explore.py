@@ -1,6 +1,7 @@
 """What `explore` shows is what the model computes, for every task."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,19 @@ def test_the_effect_of_a_head_is_the_loss_of_log_probability_without_it():
         return torch.tensor([step["p"] for step in steps]).log().mean().item()
 
     assert head["effect"] == pytest.approx(mean(data["steps"]) - mean(without["steps"]), abs=2e-3)
+
+
+def test_the_answer_of_a_language_model_is_what_it_wrote():
+    model, tokenizer = made("generate")
+    data = explore_data(model, tokenizer, "one two", " three two", values=False)
+    head = data["effects"][0]
+    off = Changes(heads_off={(head["kind"], head["layer"], head["head"])})
+    without = compare_data(model, tokenizer, "one two", off, " three two")["same"]
+    own = slice(-1 - data["written"], -1)
+    losses = [math.log(step["p"] / other["p"]) for step, other in zip(data["steps"], without, strict=True)]
+    assert data["written"] < len(losses) - 2
+    assert head["effect"] == pytest.approx(sum(losses[own]) / data["written"], abs=1e-2)
+    assert head["effect"] != pytest.approx(sum(losses) / len(losses), abs=1e-2)
 
 
 def test_with_changes_the_model_decodes_anew():

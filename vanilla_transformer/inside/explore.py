@@ -173,13 +173,14 @@ def head_effects(
 ) -> dict[tuple[str, int, int], float]:
     """What each head is worth to the answer, as the loss of log-probability (nats per place) without it.
 
-    Above 0, the head speaks for the answer. In a regression it is how far the number moves.
+    Above 0, the head speaks for the answer; below, against it. In a regression it is how far the number moves. The
+    answer of a language model is what it wrote.
     """
     heads = [(kind, layer, head) for kind, layer in attentions_of(model) for head in range(model.config.num_heads)]
     chosen = torch.tensor([place.chosen for place in reading.places])[:, None]
 
     def worth(scores: Tensor) -> Tensor:
-        return scores.cpu().gather(1, chosen)[:, 0]
+        return scores.cpu().gather(1, chosen)[reading.answered, 0]
 
     whole, *without = forward_variants(model, reading, [changes, *(plus(changes, heads_off={head}) for head in heads)])
     usual = worth(whole)
@@ -326,7 +327,8 @@ def explore_data(
     Args:
         text, target, context: see `read`.
         changes: what is switched off meanwhile.
-        effects: with what each head is worth, for which the text is read once more for each head.
+        effects: with what each head is worth, the largest effect first, for or against the answer; for this the text
+            is read once more for each head.
         values: with the numbers of every step in every layer.
 
     Raises:
@@ -410,7 +412,7 @@ def compare_data(
 
 
 def described_effects(effects: dict[tuple[str, int, int], float]) -> list[dict]:
-    """The heads by effect, largest first."""
+    """The heads by effect, largest first, whether it is for the answer or against it."""
     return [
         {"kind": kind, "layer": layer, "head": head, "effect": round(effect, 5)}
         for (kind, layer, head), effect in sorted(effects.items(), key=lambda item: -abs(item[1]))

@@ -75,6 +75,13 @@ class Reading:
     independent: bool = False
     regression: bool = False
 
+    @property
+    def answered(self) -> slice:
+        """The places of the answer: of a language model those that it wrote; all where it wrote nothing."""
+        if self.task == "generate" and self.written:
+            return slice(-1 - self.written, -1)  # after the last comes what would follow
+        return slice(None)
+
     def scores(self, output: Any) -> Tensor:
         """What each option is worth, (batch, places, options): log-probabilities, in a regression the numbers."""
         logits = self.logits(output).float()

@@ -39,11 +39,18 @@ function drawBeside() {
   const log = (list) => list.reduce((sum, step) => sum + Math.log(Math.max(step.p, 1e-9)), 0);
   const stays = own.answer === data.answer;
   const { regression } = own.model;
-  const [before, after] = [own.steps, kept ?? []].map(log);
-  const goes = `from ${percent(Math.exp(before))} to ${percent(Math.exp(after))}`;
+  // Of a language model, what it wrote: neither what was given to it, nor what would come next.
+  const answered = (list) =>
+    task() === "generate" && own.written ? list.slice(list.length - 1 - own.written, -1) : list;
+  const [before, after] = [own.steps, kept ?? []].map((list) => log(answered(list)));
+  const places = answered(own.steps).length;
+  const tiny = Math.max(before, after) < Math.log(1e-4);
+  const goes = tiny
+    ? `from ${percent(Math.exp(before / places))} to ${percent(Math.exp(after / places))} (geometric mean of its places)`
+    : `from ${percent(Math.exp(before))} to ${percent(Math.exp(after))}`;
   let verdict = null;
   if (kept && regression) {
-    verdict = `The number goes from ${own.steps[0].p.toFixed(3)} to ${kept[0].p.toFixed(3)}.`;
+    verdict = `The number goes from ${decimals(own.steps[0].p, 3)} to ${decimals(kept[0].p, 3)}.`;
   } else if (kept && !stays) {
     verdict = `The answer changes; the probability of the old one goes ${goes}: here the model did use what was changed.`;
   } else if (kept) {
@@ -53,7 +60,7 @@ function drawBeside() {
       : `The answer stays, and its probability goes ${goes}: wherever the changed parts look, the answer does not hang on it.`;
   }
   const count = Math.max(own.steps.length, steps.length);
-  const value = (p) => (p === undefined ? "" : regression ? p.toFixed(3) : percent(p));
+  const value = (p) => (p === undefined ? "" : regression ? decimals(p, 3) : percent(p));
   const rows = Array.from({ length: count }, (_, i) => {
     const [a, b] = [own.steps[i], steps[i]];
     const cells = kept

@@ -86,7 +86,7 @@ function stepCard(step) {
     const td = make(
       "td",
       {},
-      value === null ? "−∞" : Number.isInteger(value) ? String(value) : value.toFixed(3).replace("-", "−"),
+      value === null ? "−∞" : Number.isInteger(value) ? String(value) : decimals(value, 3),
     );
     td.style.background =
       value === null

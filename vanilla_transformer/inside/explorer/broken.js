@@ -100,6 +100,9 @@ function drawBroken() {
     ...(stack === "decoder" && state.own.target ? ["cross-attention"] : []),
     "feed-forward",
   ];
+  const columnsThere = ["self-attention", "cross-attention", "feed-forward"].filter((part) =>
+    Object.keys(stacks).some((stack) => has(stack).includes(part)),
+  );
   const on = (label, name, item) =>
     make(
       "label",
@@ -119,7 +122,7 @@ function drawBroken() {
         {},
         make("th", { scope: "row" }, capital(name)),
         make("td", {}, on(name, "layers_off", [stack, layer])),
-        ["self-attention", "cross-attention", "feed-forward"].map((part) =>
+        columnsThere.map((part) =>
           make(
             "td",
             {},
@@ -209,7 +212,7 @@ function drawBroken() {
               "tr",
               {},
               make("th"),
-              ["the layer", "+ X, self-attention", "+ X, cross-attention", "+ X, feed-forward"].map((text) =>
+              ["the layer", ...columnsThere.map((part) => `+ X, ${part}`)].map((text) =>
                 make("th", { scope: "col" }, text),
               ),
             ),

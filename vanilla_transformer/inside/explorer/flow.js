@@ -290,7 +290,7 @@ function weightTable(kind, data, caption) {
     ["", ...rows[0].map((_, key) => visible(tokens(to, data)[key].text))],
     rows.map((row, query) => [
       visible(tokens(from, data)[query + ahead].text),
-      ...row.map((weight) => percent(weight / 1000)),
+      ...row.map((weight, key) => (sees(kind, query, key, data) ? share(weight) : "0")),
     ]),
   );
 }

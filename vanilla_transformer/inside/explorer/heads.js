@@ -5,11 +5,11 @@ const headOf = (list, kind, layer, head) =>
 
 /** What a head does, in few words. */
 function trait(numbers) {
-  const [name, share] = Object.keys(TRAITS)
+  const [name, most] = Object.keys(TRAITS)
     .filter((each) => each in numbers)
     .map((each) => [each, numbers[each]])
     .reduce((a, b) => (b[1] > a[1] ? b : a));
-  return share >= 0.35 ? `${TRAITS[name]} ${Math.round(100 * share)} %` : `spread over ${numbers.tokens.toFixed(1)}`;
+  return most >= 0.35 ? `${TRAITS[name]} ${Math.round(100 * most)} %` : `spread over ${numbers.tokens.toFixed(1)}`;
 }
 
 function drawHeads() {
@@ -25,7 +25,7 @@ function drawHeads() {
         width: `${(100 * Math.abs(worth.effect)) / most}%`,
         background: `var(--${worth.effect < 0 ? "orange" : "blue"})`,
       });
-    const effect = worth ? `, worth ${worth.effect.toFixed(3)}` : "";
+    const effect = worth ? `, worth ${decimals(worth.effect, 3)}` : "";
     const off = make(
       "button",
       {
@@ -69,7 +69,7 @@ function drawHeads() {
     for (let n = Math.min(most, all); n > 1; n--) if (all % n === 0) return n;
     return Math.min(most, all);
   };
-  const best = (effects ?? []).slice(0, 5).filter(({ effect }) => Math.abs(effect) > 1e-4);
+  const largest = (effects ?? []).slice(0, 5).filter(({ effect }) => Math.abs(effect) > 1e-4);
   fill(
     parts.heads,
     make("h2", {}, "All heads at a glance"),
@@ -78,17 +78,17 @@ function drawHeads() {
       { class: "note" },
       "Each square is a head: its rows look at its columns. Under it, what it mostly looks at, and as a bar, what it is worth: how much less probable the answer gets when it is switched off (orange: more probable). Click one to open it above.",
     ),
-    best.length
+    largest.length
       ? make(
           "p",
           { class: "ranking" },
-          make("b", {}, "Worth most: "),
-          best.map(({ kind, layer, head, effect }) =>
+          make("b", {}, "Largest effect: "),
+          largest.map(({ kind, layer, head, effect }) =>
             make(
               "button",
               { type: "button", style: `--color:${KINDS[kind].color}`, click: () => pickHead(kind, layer, head) },
               `${KINDS[kind].name} ${layer + 1}.${head + 1} `,
-              make("b", {}, effect.toFixed(2)),
+              make("b", {}, decimals(effect, 2)),
             ),
           ),
         )
@@ -120,11 +120,11 @@ function drawHeads() {
       grid(
         "What each head does: shares of its attention, entropy in bits, and its worth in nats",
         ["head", ...Object.values(TRAITS), "entropy", "worth"],
-        heads.map((each) => [
+        heads.map((each) => [each, headOf(effects, each.kind, each.layer, each.head)]).map(([each, worth]) => [
           `${KINDS[each.kind].name} ${each.layer + 1}.${each.head + 1}`,
-          ...Object.keys(TRAITS).map((name) => (name in each ? percent(each[name]) : "–")),
+          ...Object.keys(TRAITS).map((name) => (name in each ? share(1000 * each[name]) : "–")),
           each.entropy.toFixed(2),
-          headOf(effects, each.kind, each.layer, each.head)?.effect.toFixed(3) ?? "–",
+          worth ? decimals(worth.effect, 3) : "–",
         ]),
       ),
     ),

@@ -194,7 +194,7 @@ function squareTables() {
     grid(
       `Head ${head + 1} at step ${last.step}: each row writes, and looks at the columns`,
       ["", ...ended(last.text)],
-      rows.map((row, i) => [ended(last.written)[i], ...row.map((weight) => percent(weight / 1000))]),
+      rows.map((row, i) => [ended(last.written)[i], ...row.map(share)]),
     ),
   );
 }

@@ -52,7 +52,7 @@ function drawOutput() {
                 host
                   ? make("button", { type: "button", click: () => ask({ ...state.request, target: ids }) }, text)
                   : text,
-                make("span", { class: "note" }, ` ${score.toFixed(3)}`),
+                make("span", { class: "note" }, ` ${decimals(score, 3)}`),
               ),
             ),
           ),
@@ -86,7 +86,7 @@ function besideOutput() {
           "ol",
           { class: "hypotheses", dir: "auto" },
           data.hypotheses.map(({ text, score }) =>
-            make("li", {}, text, make("span", { class: "note" }, ` ${score.toFixed(3)}`)),
+            make("li", {}, text, make("span", { class: "note" }, ` ${decimals(score, 3)}`)),
           ),
         )
       : null,
@@ -117,7 +117,7 @@ function mattered() {
       grid(
         "Gradient × input; the largest counts as 1",
         ["piece", "share"],
-        pieces.map(({ text, share }) => [visible(text), share.toFixed(3)]),
+        pieces.map(({ text, share }) => [visible(text), decimals(share, 3)]),
       ),
     ),
   ];
@@ -129,7 +129,7 @@ function bar({ text, p }, chosen, regression) {
     { class: chosen ? "chosen" : "" },
     make("span", { class: "name" }, shortened(visible(text), 22)),
     make("span", { class: "track" }, make("span", { class: "fill" })),
-    make("span", { class: "number" }, regression ? p.toFixed(3) : percent(p)),
+    make("span", { class: "number" }, regression ? decimals(p, 3) : percent(p)),
   );
   item.querySelector(".fill").style.width = `${regression ? 0 : 100 * p}%`;
   return item;
