@@ -18,11 +18,10 @@ from transformers import (
 )
 
 from loading import Loaded, check_number, check_text, refusal, token_name, warn_of_unknown_letters
-from reading import check_length, most_tokens
-from vanilla_transformer.inside.readings import pieces_of
+from reading import MOST_TOKENS, check_length, encode, refusing
+from vanilla_transformer.inside.readings import encoded, encoding, pieces_of, room
 
 
-MOST_TOKENS = 200
 HOTTEST, MOST_CHOICES, LEAST_TOP_P = 2.0, 100, 0.05
 LARGEST_SEED = 2**32 - 1
 SHOWN = 10  # of the most probable tokens
@@ -71,13 +70,13 @@ def stream(
     Raises:
         gr.Error: the model has no position left for a token, or it failed.
     """
-    batch = loaded.tokenizer([text], return_tensors="pt")
+    batch = encode(loaded, text)
     length = batch["input_ids"].shape[1]
     check_length(loaded, length + 1, "this text with one more token")
     streamer = TextIteratorStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True)
     stopped, failed = Event(), Event()
     options = {
-        "max_new_tokens": min(new_tokens, most_tokens(loaded) - length),
+        "max_new_tokens": min(new_tokens, room(loaded.model) - length),
         "max_length": None,
         "do_sample": False,
         "num_beams": 1,
@@ -114,7 +113,7 @@ class Writer:
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
-        self.most = min(MOST_TOKENS, loaded.model.config.max_position_embeddings)
+        self.most = min(MOST_TOKENS, room(loaded.model))
 
     def generate(
         self, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
@@ -130,9 +129,8 @@ class Writer:
         yield from stream(self.loaded, text, new_tokens, temperature, top_k, top_p, seed)
 
     def ids(self, text: str) -> Tensor:
-        ids = self.loaded.tokenizer(text, return_tensors="pt")["input_ids"][0]
-        check_length(self.loaded, len(ids))
-        return ids
+        with refusing():
+            return encoded(self.loaded.model, self.loaded.tokenizer, text)["input_ids"][0]
 
     @torch.inference_mode()
     def probabilities(self, ids: Tensor) -> Tensor:
@@ -148,7 +146,7 @@ class Writer:
         return self.most_probable(self.ids(check_text(text, "to go on from")[:shown]))
 
     def cut(self, text: str) -> list[tuple[str, list[int]]]:
-        return pieces_of(self.loaded.tokenizer, text)
+        return pieces_of(self.loaded.tokenizer, text, **encoding(self.loaded.model))
 
     def pieces(self, text: str, chosen: int | None = None) -> list[tuple[str, str | None]]:
         """The text in tokens, of which one may be marked."""

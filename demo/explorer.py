@@ -1,8 +1,7 @@
 """Explore: a model's forward pass on one's own text, alive in the browser. This side only computes, and sends JSON."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ import torch
 
 from continue_text import EXAMPLES as TO_GO_ON
 from live_training import train_live
-from loading import Loaded, check_text, refusal
-from reading import check_length
+from loading import Loaded, check_text, is_integer, refusal
+from reading import MOST_TOKENS, check_length, encode, refusing
 from training_runs import Runs
 from translation import EXAMPLES as TO_TRANSLATE
-from understand import TO_ANSWER, TO_CLASSIFY, TO_FILL, TO_REGRESS, TO_TAG, is_regression
+from understand import TO_ANSWER, TO_CLASSIFY, TO_FILL, TO_REGRESS, TO_TAG
+from vanilla_transformer.decoding import EXTRA_TOKENS
 from vanilla_transformer.inside.explore import (
     compare_data,
     component_files,
@@ -28,13 +28,13 @@ from vanilla_transformer.inside.explore import (
     settled,
 )
 from vanilla_transformer.inside.interventions import changes_from
-from vanilla_transformer.inside.readings import BLANK, Reading, task_of
+from vanilla_transformer.inside.readings import BLANK, Reading, encoding, is_regression, task_of
 
 
 HOST = Path(__file__).with_name("assets") / "host.js"
 TRAININGS = 2  # at once, by all visitors
 REMEMBERED = 32  # answers
-MOST_TOKENS = 100  # of what a model is made to write
+MOST_WRITTEN = MOST_TOKENS + EXTRA_TOKENS  # tokens, by a model or for it
 EXAMPLES = {
     "translate": TO_TRANSLATE,
     "generate": TO_GO_ON,
@@ -53,16 +53,8 @@ def examples_of(loaded: Loaded) -> list[dict[str, str]]:
     if task == "fill":
         filled = (text.replace(loaded.tokenizer.mask_token, BLANK) for text in texts)
         texts = [text for text in filled if BLANK in text]
-    return [{"text": text} for text in texts or (TO_REGRESS if is_regression(loaded) else EXAMPLES[task])]
-
-
-@contextmanager
-def refusing() -> Iterator[None]:
-    """Tell the visitor what the library finds wrong."""
-    try:
-        yield
-    except ValueError as error:
-        raise refusal(str(error)) from None
+    usual = TO_REGRESS if task == "classify" and is_regression(loaded.model.config) else EXAMPLES[task]
+    return [{"text": text} for text in texts or usual]
 
 
 class Explored:
@@ -84,17 +76,32 @@ class Explored:
         """What identifies a wish; in plain words what is wrong with it."""
         loaded = self.loaded(model)
         text = check_text(text, "to explore")
-        reads = task_of(loaded.model) == "answer"
-        context = check_text(context, "to look for the answer in") if reads else None
+        if task_of(loaded.model) == "answer":
+            context = check_text(context, "to look for the answer in")
+            both = loaded.tokenizer(text, context, **encoding(loaded.model))
+            check_length(loaded, len(both["input_ids"]), "the question with its text")
+        else:
+            context = None
+            encode(loaded, text.replace(BLANK, loaded.tokenizer.mask_token or BLANK))
+        return model, text, self.check_target(loaded, target), context
+
+    def check_target(self, loaded: Loaded, target: Any) -> str | tuple[int, ...] | None:
+        """What is to be written, as `read` takes it; in plain words what is wrong with it."""
+        if target is None or (isinstance(target, str) and not target.strip()):
+            return None
         if isinstance(target, str):
-            target = check_text(target, "to write") if target.strip() else None
-        elif target is not None:
-            if not all(isinstance(i, int) for i in target):
-                raise refusal("The tokens of a target are given by their numbers.")
-            target = tuple(target[:MOST_TOKENS])
-        parts = [part for part in (text, context) if part]
-        check_length(loaded, len(loaded.tokenizer(*parts)["input_ids"]))
-        return model, text, target, context
+            target = check_text(target, "to write")
+            ids = loaded.tokenizer(text_target=target, **encoding(loaded.model))["input_ids"]
+        else:
+            config = loaded.model.config
+            most = (getattr(config, "target_vocab_size", None) or config.vocab_size) - 1
+            if not isinstance(target, list) or not all(is_integer(i) and 0 <= i <= most for i in target):
+                raise refusal(
+                    f"A target is a text, or a list of the numbers of tokens, 0 to {most}: not {target!r:.50}."
+                )
+            target = ids = tuple(target)
+        check_length(loaded, len(ids), "what is to be written", MOST_WRITTEN)
+        return target
 
     def compute(self, model: int, text: str, target: str | tuple[int, ...] | None, context: str | None) -> str:
         loaded = self.loaded(model)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import gradio as gr
 from huggingface_hub import metadata_load
@@ -18,6 +19,7 @@ import modeling_vanilla_transformer
 import vanilla_transformer
 from vanilla_transformer.conversion.mapping import MAPPINGS
 from vanilla_transformer.decoding import token_text
+from vanilla_transformer.inside.readings import encoding
 from vanilla_transformer.loading import check_source, has_code, load_whole
 
 
@@ -190,6 +192,11 @@ def check_text(text: str | None, purpose: str) -> str:
     return text
 
 
+def is_integer(value: Any) -> bool:
+    """Whether a value that came as JSON is an integer; True is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def check_number(name: str, number: float | None, least: float, most: float) -> None:
     """Say in plain words that a number is none, or outside its limits."""
     if not isinstance(number, int | float) or not least <= number <= most:  # nor is NaN between them
@@ -202,7 +209,7 @@ def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:
     Returns:
         Whether it was so.
     """
-    ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids = loaded.tokenizer(text, add_special_tokens=False, **encoding(loaded.model))["input_ids"]
     known = "".join(loaded.tokenizer.decode([i], skip_special_tokens=True) for i in ids)
     unknown = 2 * sum(map(str.isalpha, known)) < sum(map(str.isalpha, text))
     if unknown:

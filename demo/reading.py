@@ -1,27 +1,44 @@
 """What a model has room for, and endpoints."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
+from torch import Tensor
 
 from loading import Loaded, refusal
+from vanilla_transformer.inside.readings import check_room, encoded
 
 
-def most_tokens(loaded: Loaded) -> float:
-    """How many tokens a model can read: as many as it has learned positions. Sinusoidal ones have no end."""
-    config = loaded.model.config
-    return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
+MOST_TOKENS = 200  # of a text: letters of some scripts take several each
 
 
-def check_length(loaded: Loaded, tokens: int, text: str = "this text") -> None:
-    """Say in plain words that a text is too long for the model."""
-    most = most_tokens(loaded)
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Tell the visitor what the library finds wrong."""
+    try:
+        yield
+    except ValueError as error:
+        raise refusal(str(error)) from None
+
+
+def check_length(loaded: Loaded, tokens: int, text: str = "this text", most: int = MOST_TOKENS) -> None:
+    """Say in plain words that a text is too long for the model, or for a demo that has other visitors too."""
+    with refusing():
+        check_room(loaded.model, tokens, text)
     if tokens > most:
-        raise refusal(f"The model has learned {most} positions, and {text} has {tokens} tokens. Please shorten it.")
+        raise refusal(f"Please keep to {most} tokens; {text} has {tokens:,}.")
+
+
+def encode(loaded: Loaded, text: str) -> dict[str, Tensor]:
+    """A text as the model's input, a batch of one; in plain words that it is too long."""
+    with refusing():
+        batch = encoded(loaded.model, loaded.tokenizer, text)
+    check_length(loaded, batch["input_ids"].shape[1])
+    return batch
 
 
 def offer(respond: Callable, api_name: str, *forms: Component) -> None:

@@ -9,14 +9,13 @@ from torch import Tensor
 
 from drawing import heat_map
 from loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
-from reading import check_length, most_tokens, offer
-from vanilla_transformer.decoding import EXTRA_TOKENS
-from vanilla_transformer.inside.readings import up_to_end
+from reading import MOST_TOKENS, encode, offer
+from vanilla_transformer.decoding import longest_output
+from vanilla_transformer.inside.readings import encoding, room, up_to_end
 
 
 BEAMS = 4
 ALTERNATIVES = 3  # shown, of the beams
-MOST_TOKENS = 200  # of a translation
 LONGEST_TRANSLATION = 2000  # characters
 UNSURE = -1  # score: the quickstart's model is above -0.5 on its kind of phrases, and mostly below -1 on French ones
 MOST_LIKELY = 5
@@ -71,15 +70,13 @@ class Translator:
     @torch.inference_mode()
     def search(self, text: str) -> list[Hypothesis]:
         """The best hypotheses of a beam search whose texts differ, best first."""
-        batch = self.loaded.tokenizer([text], return_tensors="pt")
-        length = batch["input_ids"].shape[1]
-        check_length(self.loaded, length)
+        batch = encode(self.loaded, text)
         output = self.loaded.model.generate(
             **batch,
             num_beams=BEAMS,
             num_return_sequences=BEAMS,
             do_sample=False,
-            max_length=min(length + EXTRA_TOKENS, MOST_TOKENS, most_tokens(self.loaded)),
+            max_length=longest_output(self.loaded.model.config, batch["input_ids"].shape[1]),
             return_dict_in_generate=True,
             output_scores=True,
         )
@@ -98,8 +95,9 @@ class Translator:
         own = {hypothesis.text: hypothesis.ids for hypothesis in self.hypotheses(source)}
         if target in own:
             return own[target]
-        ids = self.loaded.tokenizer(text_target=target[:LONGEST_TRANSLATION])["input_ids"]
-        return ids[: min(MOST_TOKENS, most_tokens(self.loaded))]
+        target = target[:LONGEST_TRANSLATION]
+        ids = self.loaded.tokenizer(text_target=target, **encoding(self.loaded.model))["input_ids"]
+        return ids[: min(MOST_TOKENS, room(self.loaded.model))]
 
     @torch.inference_mode()
     def forward(self, source: str, target: str) -> Forward:
@@ -109,8 +107,7 @@ class Translator:
             gr.Error: the text is empty or too long.
         """
         source = check_text(source, "to translate")
-        batch = self.loaded.tokenizer([source], return_tensors="pt")
-        check_length(self.loaded, batch["input_ids"].shape[1])
+        batch = encode(self.loaded, source)
         labels = self.target_ids(source, target)
         output = self.loaded.model(**batch, labels=torch.tensor([labels]), output_attentions=True)
         attentions = {

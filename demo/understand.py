@@ -12,9 +12,9 @@ from transformers import TokenClassificationPipeline
 
 from loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
 from pipeline_vanilla_transformer import QuestionAnsweringPipeline
-from reading import check_length, offer
+from reading import check_length, encode, offer
 from vanilla_transformer.inside.explore import gradient_times_input, scored
-from vanilla_transformer.inside.readings import BLANK, pieces_of
+from vanilla_transformer.inside.readings import BLANK, encoding, is_regression, pieces_of
 
 
 TO_CLASSIFY = ["Wednesday, July 4, 2029", "12 kilómetros o 3 millas", "il y a trois heures", "5 घंटे पहले"]
@@ -35,24 +35,19 @@ TO_ANSWER = [[question, TEXT] for question in ("How warm is the tank?", "Where d
 
 def saliency(loaded: Loaded, text: str) -> tuple[Tensor, list[tuple[str, float]], list[tuple[str, float]]]:
     """The logits (labels,), gradient x input of the highest, and the mean attention, by piece of the text."""
-    batch = loaded.tokenizer([text], return_tensors="pt")
-    check_length(loaded, batch["input_ids"].shape[1])
+    batch = encode(loaded, text)
     output, (values,) = gradient_times_input(
         loaded.model, batch, lambda output: output.logits[0].max(), output_attentions=True
     )
-    pieces = pieces_of(loaded.tokenizer, text)
+    pieces = pieces_of(loaded.tokenizer, text, **encoding(loaded.model))
     attention = torch.stack(output.attentions).detach().mean(dim=(0, 1, 2, 3))
     return output.logits[0].detach(), scored(pieces, values), scored(pieces, attention)
-
-
-def is_regression(loaded: Loaded) -> bool:
-    return loaded.model.config.problem_type == "regression"
 
 
 def offer_classes(loaded: Loaded) -> None:
     """A class with its probability, or a number."""
     config = loaded.model.config
-    regression = is_regression(loaded)
+    regression = is_regression(config)
     several = config.problem_type == "multi_label_classification"
 
     def respond(text: str) -> tuple[Any, list[dict], list[dict]]:
@@ -83,7 +78,7 @@ def offer_tags(loaded: Loaded) -> None:
         """The text in pieces, each with its class."""
         text = check_text(text, "to tag")
         warn_of_unknown_letters(loaded, text)
-        check_length(loaded, len(loaded.tokenizer(text)["input_ids"]))
+        encode(loaded, text)  # where it is too long, it is refused
         entities = [
             {"entity": found["entity_group"], "start": found["start"], "end": found["end"]} for found in tagger(text)
         ]
@@ -118,8 +113,7 @@ def offer_words(loaded: Loaded) -> None:
         """The text with its blank, ___, filled; and the five most probable tokens for it."""
         text = check_text(text, "with a blank in it")
         warn_of_unknown_letters(loaded, text)
-        batch = loaded.tokenizer([text.replace(BLANK, mask)], return_tensors="pt")
-        check_length(loaded, batch["input_ids"].shape[1])
+        batch = encode(loaded, text.replace(BLANK, mask))
         (blanks,) = torch.where(batch["input_ids"][0] == loaded.tokenizer.mask_token_id)
         if len(blanks) != 1:
             raise refusal(f"Please put one blank, {BLANK}, into the text; this one has {len(blanks)}.")

@@ -6,7 +6,7 @@ from functools import lru_cache
 import gradio as gr
 
 from loading import Loaded, check_text, refusal
-from reading import check_length
+from reading import check_length, encode
 from vanilla_transformer.inside.recorder import find_stacks
 from vanilla_transformer.inside.rendering import walk_html
 from vanilla_transformer.inside.walks import walk_example, walk_sentence
@@ -42,10 +42,7 @@ def check_number(name: str, number: int, most: int) -> None:
 
 
 def check_tokens(loaded: Loaded, text: str) -> None:
-    tokens = len(loaded.tokenizer(text)["input_ids"])
-    check_length(loaded, tokens)
-    if tokens > MOST_TOKENS:
-        raise refusal(f"Please keep to {MOST_TOKENS} tokens; {text!r} has {tokens}.")
+    check_length(loaded, encode(loaded, text)["input_ids"].shape[1], repr(text), MOST_TOKENS)
 
 
 def walk_through_model(loaded: Loaded, text: str, target: str, stack: str, layer: int, head: int) -> str:

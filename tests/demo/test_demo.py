@@ -12,6 +12,7 @@ from demo_server import served
 from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import ROOT
 from loading import LONGEST_INPUT, load
+from reading import MOST_TOKENS
 from saved_models import TEXT, save
 from understand import saliency
 from vanilla_transformer import (
@@ -31,10 +32,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("demo")
     heads = {
         "classifier": (VanillaTransformerForSequenceClassification, {"id2label": {0: "en", 1: "es", 2: "fr"}}),
-        "regressor": (
-            VanillaTransformerForSequenceClassification,
-            {"num_labels": 1, "problem_type": "regression"},
-        ),
+        "regressor": (VanillaTransformerForSequenceClassification, {"num_labels": 1}),
         "tagger": (VanillaTransformerForTokenClassification, {"id2label": {0: "O", 1: "B-number", 2: "I-number"}}),
         "reader": (VanillaTransformerForQuestionAnswering, {}),
         "masked": (VanillaTransformerForMaskedLM, {}),
@@ -150,10 +148,18 @@ def test_the_next_tokens_are_the_models_most_probable(client, folders):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("  ", "Please type something"), ("a" * (LONGEST_INPUT + 1), f"keep to {LONGEST_INPUT} characters")],
+    [
+        ("  ", "Please type something"),
+        ("a" * (LONGEST_INPUT + 1), f"keep to {LONGEST_INPUT} characters"),
+        ("中" * LONGEST_INPUT, rf"keep to {MOST_TOKENS} tokens; this text has 90\d"),
+    ],
 )
 def test_bad_input_is_answered_in_plain_words(client, text, message):
-    for arguments, name in (((text, "1", "1"), "/translate"), ((text,), "/classify"), ((text,), "/tag")):
+    endpoints = (
+        *(((text, "1", "1"), "/translate"), ((text,), "/classify"), ((text,), "/tag")),
+        *(((0, text), "/explore"), ((0, text), "/explore_effects"), ((text,), "/generate")),
+    )
+    for arguments, name in endpoints:
         with pytest.raises(Exception, match=message):
             client.predict(*arguments, api_name=name)
 
@@ -169,6 +175,26 @@ def test_bad_input_is_answered_in_plain_words(client, text, message):
 def test_what_a_program_gives_in_another_type_is_answered_in_plain_words(client, arguments, endpoint, message):
     with pytest.raises(Exception, match=message):
         client.predict(*arguments, api_name=endpoint)
+
+
+def test_a_text_is_read_as_in_training_whoever_asks(client, folders):
+    """To models that write, the name of a special token is text; to others it is the token, as to their pipelines."""
+    text = "one </s> two"
+    for number, name in enumerate(folders):
+        if name in ("reader", "masked"):
+            continue
+        tokenizer = AutoTokenizer.from_pretrained(folders[name])
+        ids = tokenizer(text, split_special_tokens=name in ("translator", "language model"))["input_ids"]
+        found = client.predict(number, text, api_name="/explore")
+        assert [token["id"] for token in found["source"]][: len(ids)] == ids, name
+        top = found["steps"][len(ids) - 1 if name == "language model" else 0]["top"][0]["p"]
+        if name == "translator":
+            assert client.predict(text, "1", "1", api_name="/translate")[0] == found["answer"]
+        elif name == "language model":
+            assert max(client.predict(text, api_name="/next_tokens").values()) == pytest.approx(top, abs=2e-5)
+        elif name == "classifier":
+            classes = client.predict(text, api_name="/classify")[0]["confidences"]
+            assert classes[0]["confidence"] == pytest.approx(top, abs=2e-5)
 
 
 def test_a_number_is_that_of_the_model(client, folders):

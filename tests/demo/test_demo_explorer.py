@@ -161,6 +161,27 @@ def test_an_answer_of_one_s_own_is_shown_token_by_token_with_its_rank(browser, a
         expect(explorer.locator(".bars .chosen .name")).to_have_text(re.compile("^Ju"))
 
 
+def test_a_text_that_fills_a_language_model_is_shown_whole_and_what_has_no_room_is_told(browser, tmp_path):
+    def make(**fields):
+        return decoder_only(position_embedding="learned", max_position_embeddings=5, **fields)
+
+    with address_of(save(tmp_path / "writer", make, "causal")) as address, visit(browser, address) as page:
+        text = page.get_by_label("Text to go on from")
+        text.fill("one")
+        text.press("Enter")
+        explorer = opened(page)
+        expect(explorer.locator(".caption")).to_contain_text("How it goes on: one")
+        text.fill("xxxx")
+        text.press("Enter")
+        expect(explorer.locator(".caption")).to_contain_text("the text takes all 5 positions")
+        expect(explorer.locator(".chip")).to_have_count(6)
+        explorer.get_by_text(re.compile("^Make it .* of your own$")).click()
+        own = explorer.get_by_label("It is shown token by token")
+        own.fill("more")
+        own.press("Enter")
+        expect(explorer.get_by_role("alert")).to_contain_text("this text, with what is to follow it, has")
+
+
 def test_a_head_that_is_switched_off_changes_what_stands_beside_the_original(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)

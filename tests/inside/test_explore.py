@@ -235,10 +235,63 @@ def test_several_classes_and_numbers_keep_their_own_scales():
         assert [found[i] for i in range(3)] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("fields", "regression"),
+    [
+        ({"num_labels": 1}, True),
+        ({"num_labels": 2}, False),
+        ({"num_labels": 2, "problem_type": "regression"}, True),
+        ({"num_labels": 1, "problem_type": "multi_label_classification"}, False),
+    ],
+)
+def test_a_regression_is_what_says_so_or_says_nothing_and_has_one_label(fields, regression):
+    model, tokenizer = made("classify", **fields)
+    found = explore_data(model, tokenizer, TEXT, effects=False, values=False)
+    assert found["model"]["regression"] == regression
+
+
 def test_parts_of_a_character_are_shown_as_bytes_and_letters_as_they_are():
     model, tokenizer = made("tag")
     data = explore_data(model, tokenizer, "सूर्य", effects=False, values=False)
     assert [token["text"] for token in data["source"]][1:4] == ["E0", "A4", "B8"]
+
+
+LONG = (
+    "Der Zug nach Köln hat heute leider wieder Verspätung, weil ein Baum auf die Gleise gefallen ist und niemand ihn "
+    "wegräumen möchte"
+)
+
+
+def test_with_sinusoids_a_text_is_read_whole_and_goes_on_however_long_it_is():
+    folder = CHECKPOINTS / "language-model"
+    model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(LONG)["input_ids"]
+    assert len(ids) > model.config.max_position_embeddings
+    usual = explore_data(model, tokenizer, LONG, effects=False, values=False)
+    forced = explore_data(model, tokenizer, LONG, " gut", effects=False, values=False)
+    read = explore_data(model, tokenizer, LONG, [], effects=False)
+    for data, written in ((usual, usual["written"]), (forced, len(forced["source"]) - len(ids)), (read, 0)):
+        shown = [token["id"] for token in data["source"]]
+        assert data["written"] == written and shown[: len(ids)] == ids and len(shown) == len(ids) + written
+    assert usual["written"] > 0 and forced["answer"].endswith("gut")
+    shape = next(step["shape"] for step in read["values"]["decoder 0"] if step["name"] == "embeddings")
+    assert shape[0] == len(ids)
+
+
+def test_where_positions_are_learned_nothing_is_cut_and_what_has_no_room_is_told():
+    model, tokenizer = made("generate", position_embedding="learned", max_position_embeddings=9)
+    full = "x" * 8  # letters that make no longer tokens, behind the one that begins a text
+    data = explore_data(model, tokenizer, full, effects=False, values=False)
+    assert (data["written"], len(data["source"]), data["model"]["room"]) == (0, 9, 9)
+    with pytest.raises(ValueError, match="has learned 9 positions, and this text has"):
+        explore_data(model, tokenizer, "one " * 9)
+    with pytest.raises(ValueError, match="has learned 9 positions, and this text, with what is to follow it, has 10"):
+        explore_data(model, tokenizer, full, [5])
+    model, tokenizer = made("translate", position_embedding="learned", max_position_embeddings=9)
+    with pytest.raises(ValueError, match="has learned 9 positions, and what is to be written has 10 tokens"):
+        explore_data(model, tokenizer, "one", [5] * 10)
+    with pytest.raises(ValueError, match="at least one token"):
+        explore_data(model, tokenizer, "one", [])
 
 
 def test_what_cannot_be_answered_is_told():

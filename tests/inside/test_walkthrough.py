@@ -184,6 +184,15 @@ def test_every_equation_of_the_recorder_is_whole_mathml(translator):
             ElementTree.fromstring(mathml(step.equation).replace("&nbsp;", " "))
 
 
+def test_the_name_of_a_special_token_is_text_in_a_walk_too(translator):
+    model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
+    text = "three </s> miles"
+    for stack in ("encoder", "decoder"):
+        (words,) = walk_sentence(model, tokenizer, text, text, stack).words
+        ids = tokenizer(text, split_special_tokens=True)["input_ids"]
+        assert len(words) == len(ids) and "</s>" not in words[1:-1]
+
+
 def test_a_translation_that_is_walked_through_ends_with_the_learned_positions(capsys, tmp_path):
     sizes = {"position_embedding": "learned", "max_position_embeddings": 12, "eos_token_id": None}
     folder = write(tmp_path / "learned", *with_tokenizer(texts=["three miles"] * 3, vocab_size=280, **sizes))

@@ -23,7 +23,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.inside.interventions import UNCHANGED, Changes, attentions_of, changed, reach
 from vanilla_transformer.inside.palette import css
-from vanilla_transformer.inside.readings import INPUTS, LONGEST_ANSWER, Reading, pieces_of, read, shown_token
+from vanilla_transformer.inside.readings import (
+    INPUTS,
+    LONGEST_ANSWER,
+    Reading,
+    encoding,
+    pieces_of,
+    read,
+    room,
+    shown_token,
+)
 from vanilla_transformer.inside.recorder import find_stacks, record
 
 
@@ -222,7 +231,7 @@ def mattered(
     """Gradient times input of a classifier's highest score, for each piece of its text."""
     with changed(model, changes):
         _, (values,) = gradient_times_input(model, reading.inputs, lambda output: output.logits[0].max())
-    pieces = pieces_of(tokenizer, text, split_special_tokens=True)
+    pieces = pieces_of(tokenizer, text, **encoding(model))
     return [{"text": piece, "share": share} for piece, share in scored(pieces, values.cpu())]
 
 
@@ -272,6 +281,7 @@ def described_model(model: PreTrainedModel, reading: Reading) -> dict:
         "d_ff": config.d_ff,
         "norm": config.norm_position,
         "positions": config.position_embedding,
+        "room": None if room(model) == math.inf else room(model),
         "vocab": config.vocab_size,
         "eos": config.eos_token_id,
         "parameters": model.num_parameters(),

@@ -1,5 +1,6 @@
 """A text as a model of any task reads it, and the places at which it answers, each with all it could have said."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -7,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from pipeline_vanilla_transformer import question_inputs
-from vanilla_transformer.decoding import EXTRA_TOKENS, token_text
+from vanilla_transformer.decoding import longest_output, token_text
 
 
 BLANK = "___"
@@ -90,6 +91,11 @@ class Reading:
         return torch.nn.functional.logsigmoid(logits) if self.independent else logits.log_softmax(-1)
 
 
+def is_regression(config: PreTrainedConfig) -> bool:
+    """Whether a classifier estimates numbers: it says so, or says nothing and has a single label."""
+    return (config.problem_type or ("regression" if config.num_labels == 1 else None)) == "regression"
+
+
 def task_of(model: PreTrainedModel) -> str:
     """What a model does: a value of `TASKS`.
 
@@ -142,12 +148,33 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, **options) -> list[
     return pieces
 
 
-def encoded(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, split_special_tokens: bool = True
-) -> dict[str, Tensor]:
-    """A text as a model's input, a batch of one."""
-    batch = tokenizer([text], return_tensors="pt", split_special_tokens=split_special_tokens)
+def encoding(model: PreTrainedModel) -> dict[str, bool]:
+    """How training read a text, as options of the tokenizer: to what writes, the name of a special token is text."""
+    return {"split_special_tokens": type(model).__name__.endswith(("ForConditionalGeneration", "ForCausalLM"))}
+
+
+def encoded(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, Tensor]:
+    """A text as a model's input, a batch of one.
+
+    Raises:
+        ValueError: it is too long for the positions that the model has learned.
+    """
+    batch = tokenizer([text], return_tensors="pt", **encoding(model))
+    check_room(model, batch["input_ids"].shape[1])
     return {name: batch[name].to(model.device) for name in INPUTS}
+
+
+def room(model: PreTrainedModel) -> float:
+    """How many tokens a model can read or write: as many as it has learned positions. Sinusoids have no end."""
+    config = model.config
+    return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
+
+
+def check_room(model: PreTrainedModel, tokens: int, text: str = "this text") -> None:
+    """Raise a ValueError if a text has more tokens than the model has positions."""
+    most = room(model)
+    if tokens > most:
+        raise ValueError(f"The model has learned {most} positions, and {text} has {tokens} tokens. Please shorten it.")
 
 
 @torch.inference_mode()
@@ -171,7 +198,8 @@ def read(
         use_cache: keep keys and values while writing. Not where earlier positions see later ones.
 
     Raises:
-        ValueError: the model has no head; or the text has no blank, or the question no context.
+        ValueError: the model has no head; or the text has no blank, or the question no context; or the model has
+            fewer positions than there are tokens.
     """
     task = task_of(model)
     if task == "translate":
@@ -182,8 +210,7 @@ def read(
         return read_question(model, tokenizer, text, context)
     if task == "fill":
         text = text.replace(BLANK, str(tokenizer.mask_token))
-    # The name of a special token in a text is text, but for the one that stands for a blank.
-    batch = encoded(model, tokenizer, text, split_special_tokens=task != "fill")
+    batch = encoded(model, tokenizer, text)
     ids = batch["input_ids"][0].tolist()
     special = tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True)
     option = partial(shown_token, tokenizer)
@@ -207,7 +234,7 @@ def read(
         reading.option = lambda i: str(names[i])
     if task == "classify":
         reading.independent = model.config.problem_type == "multi_label_classification"
-        reading.regression = model.config.problem_type == "regression" or model.config.num_labels == 1
+        reading.regression = is_regression(model.config)
     return reading
 
 
@@ -223,7 +250,7 @@ def read_translation(
             **batch,
             do_sample=False,
             num_return_sequences=beams,
-            max_length=min(len(source) + EXTRA_TOKENS, longest(model)),
+            max_length=longest_output(model.config, len(source)),
             return_dict_in_generate=True,
             output_scores=True,
             use_cache=use_cache,
@@ -236,10 +263,14 @@ def read_translation(
         hypotheses = [(words, score, ids) for words, (score, ids) in found.items()]
         labels = next(iter(found.values()))[1]
     elif isinstance(target, str):
-        labels = tokenizer(text_target=target, split_special_tokens=True)["input_ids"]
+        labels = tokenizer(text_target=target, **encoding(model))["input_ids"]
     else:
         labels = list(target)
-    labels = labels[: longest(model)]
+    check_room(model, len(labels), "what is to be written")
+    if not labels:
+        raise ValueError(
+            "A translation has at least one token, so target=[] is none; None stands for the model's own."
+        )
     batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(
         torch.tensor([labels], device=model.device)
     )
@@ -256,11 +287,6 @@ def read_translation(
     )
 
 
-def longest(model: PreTrainedModel) -> int:
-    """How many tokens a model may write: as many as it has learned positions, or was made for."""
-    return int(model.config.max_position_embeddings)
-
-
 def read_continuation(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -269,18 +295,23 @@ def read_continuation(
     new_tokens: int,
     use_cache: bool,
 ) -> Reading:
-    """A text and how it goes on; after the last token comes one more place, for what would follow."""
+    """A text and how it goes on; after the last token comes one more place, for what would follow.
+
+    A text that takes all learned positions does not go on.
+    """
     ids = encoded(model, tokenizer, text)["input_ids"]
     prompt = ids.shape[1]
     if target is None:
-        new_tokens = min(new_tokens, longest(model) - prompt)
+        new_tokens = longest_output(model.config, prompt, new_tokens) - prompt
         if new_tokens > 0:
             options = {"do_sample": False, "num_beams": 1, "max_length": None, "use_cache": use_cache}
             ids = model.generate(ids, max_new_tokens=new_tokens, **options)
     else:
-        as_text = {"add_special_tokens": False, "split_special_tokens": True}
-        more = tokenizer(target, **as_text)["input_ids"] if isinstance(target, str) else list(target)
-        ids = torch.cat([ids, torch.tensor([more], dtype=ids.dtype, device=ids.device)], dim=1)[:, : longest(model)]
+        more = list(target)
+        if isinstance(target, str):
+            more = tokenizer(target, add_special_tokens=False, **encoding(model))["input_ids"]
+        check_room(model, prompt + len(more), "this text, with what is to follow it,")
+        ids = torch.cat([ids, torch.tensor([more], dtype=ids.dtype, device=ids.device)], dim=1)
     read_ids = ids[0].tolist()
     chosen = [*read_ids[1:], -1]
     return Reading(
@@ -298,7 +329,8 @@ def read_question(model: Any, tokenizer: PreTrainedTokenizerBase, question: str,
     """A question and the text with its answer, which is a span of it: two places, its first and its last token."""
     if not context:
         raise ValueError("A reader answers a question about a text: give the text as `context`.")
-    both = tokenizer([question], [context], return_tensors="pt", split_special_tokens=True)
+    both = tokenizer([question], [context], return_tensors="pt", **encoding(model))
+    check_room(model, both["input_ids"].shape[1], "the question with its text")
     batch = {name: both[name].to(model.device) for name in question_inputs(model.config) if name in both}
     ids = batch["input_ids"][0].tolist()
     inside = torch.tensor([sequence == 1 for sequence in both.sequence_ids(0)], device=model.device)

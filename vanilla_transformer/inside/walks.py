@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.decoding import longest_output, token_text
+from vanilla_transformer.inside.readings import encoding
 from vanilla_transformer.inside.recorder import Step, find_stacks, record
 from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
@@ -56,7 +57,7 @@ def walk_sentence(
     Raises:
         ValueError: the model has no such stack, layer or head.
     """
-    inputs = dict(tokenizer(text, return_tensors="pt").to(model.device))
+    inputs = dict(tokenizer(text, return_tensors="pt", **encoding(model)).to(model.device))
     stack = stack or next(iter(find_stacks(model)))
     source_words = words = words_of(inputs["input_ids"], tokenizer)
     if model.config.is_encoder_decoder and stack == "decoder":
@@ -67,8 +68,8 @@ def walk_sentence(
             )
             inputs["decoder_input_ids"] = output[:, :-1]  # the last token is not read
         else:
-            labels = tokenizer(text_target=target, return_tensors="pt").to(model.device)["input_ids"]
-            inputs["decoder_input_ids"] = translator.prepare_decoder_input_ids_from_labels(labels)
+            labels = tokenizer(text_target=target, return_tensors="pt", **encoding(model)).to(model.device)
+            inputs["decoder_input_ids"] = translator.prepare_decoder_input_ids_from_labels(labels["input_ids"])
         words = words_of(inputs["decoder_input_ids"], tokenizer)
     steps = record(model, inputs, layer, head, stack)
     walk = Walk(f"{text!r} in the {stack}", f"Layer {layer + 1}, head {head + 1}.", steps, words, source_words)

@@ -45,6 +45,10 @@ function goTo(number) {
 function caption() {
   const { stack, layer, step, answer } = phases()[state.phase];
   const { steps, model } = state.data;
+  if (task() === "generate" && !state.data.written) {
+    const full = state.data.source.length >= (model.room ?? Infinity);
+    return `Nothing is written${full ? `: the text takes all ${plural(model.room, "position")} that the model has learned` : ""}. Out comes what it would go on with.`;
+  }
   if (state.revealed === Infinity && !state.playing)
     return `${capital(TASKS[task()][2].toLowerCase())}: ${state.data.answer}`;
   const written = growing() ? steps[step] : null;
