@@ -68,8 +68,8 @@ class Explored:
         self.changes = lru_cache(REMEMBERED)(self.change)
 
     def loaded(self, model: int) -> Loaded:
-        if model not in range(len(self.models)):
-            raise refusal(f"There are models 0 to {len(self.models) - 1}, and no {model}.")
+        if not is_integer(model) or model not in range(len(self.models)):
+            raise refusal(f"There are models 0 to {len(self.models) - 1}, and no {model!r:.50}.")
         return self.models[model]
 
     def check(self, model: int, text: str, target: Any, context: str | None) -> tuple:

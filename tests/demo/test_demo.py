@@ -24,6 +24,8 @@ from vanilla_transformer import (
 from vanilla_transformer.decoding import translate
 
 
+NO_TARGETS = (5, [-100], [True, 1], [10**30], ["a"], {"a": 1})
+NO_CHANGES = ({"positions_off": "encoder"}, {"heads_off": [["cross", 0.9, 1]]}, {"causal_off": "no"})
 README = (ROOT / "demo/README.md").read_text(encoding="utf-8")
 
 
@@ -170,6 +172,16 @@ def test_bad_input_is_answered_in_plain_words(client, text, message):
         (("one two", "dos", "two"), "/decoding_step", "has the steps 1 to"),
         ((7, None), "/next_tokens", "A text is needed to go on from, not 7"),
         ((0, ["one"], None, None), "/explore", r"A text is needed to explore, not \['one'\]"),
+        *(((model, "one"), "/explore", "models 0 to 6") for model in (1.0, True, None, "0", [0])),
+        *(((5, "one", target), "/explore", "A target is a text, or a list") for target in NO_TARGETS),
+        ((5, "one", []), "/explore", "A translation has at least one token"),
+        ((5, "one", "中" * LONGEST_INPUT), "/explore", r"keep to \d+ tokens; what is to be written has 90\d"),
+        *(
+            ((5, "one", None, None, "decoder", layer), "/explore_layer", "does not exist")
+            for layer in ("0", 0.5, True)
+        ),
+        ((5, "one", None, None, ["decoder"], 0), "/explore_layer", "does not exist"),
+        *(((5, "one", changes), "/explore_changed", "Changes come as lists") for changes in NO_CHANGES),
     ],
 )
 def test_what_a_program_gives_in_another_type_is_answered_in_plain_words(client, arguments, endpoint, message):

@@ -114,18 +114,25 @@ def changes_from(wishes: Mapping[str, Any] | None) -> Changes:
     if unknown := sorted(wishes.keys() - known):
         raise ValueError(f"Nothing can be changed by {', '.join(unknown)}; there are {', '.join(sorted(known))}.")
 
+    def value_of(kind: type, value: Any) -> Any:
+        """The value, if it is of its kind: no index is cut to an integer, and no text read as letters."""
+        kinds = (int, float) if kind is float else kind
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
+            raise TypeError(value)
+        return kind(value)
+
     def parts(name: str) -> list[tuple]:
-        return [
-            tuple(kind(value) for kind, value in zip(forms[name], part, strict=True)) for part in wishes.get(name, ())
-        ]
+        wanted = value_of(list, wishes.get(name, []))
+        pairs = (zip(forms[name], value_of(list, part), strict=True) for part in wanted)
+        return [tuple(value_of(kind, value) for kind, value in pair) for pair in pairs]
 
     try:
         return Changes(
             heads_off=frozenset(parts("heads_off")),
             layers_off=frozenset(parts("layers_off")),
             residuals_off=frozenset(parts("residuals_off")),
-            positions_off=frozenset(map(str, wishes.get("positions_off", ()))),
-            causal_off=bool(wishes.get("causal_off", False)),
+            positions_off=frozenset(value_of(str, stack) for stack in value_of(list, wishes.get("positions_off", []))),
+            causal_off=value_of(bool, wishes.get("causal_off", False)),
             weights=tuple(Weight(*part) for part in parts("weights")),
         )
     except (TypeError, ValueError, OverflowError) as error:

@@ -366,9 +366,9 @@ def find_stacks(model: PreTrainedModel) -> dict[str, TransformerStack]:
 
 
 def check_index(name: str, index: int, size: int) -> None:
-    """Raise a ValueError unless `index` is one of 0 to `size` - 1."""
-    if not 0 <= index < size:
-        raise ValueError(f"{name}={index} does not exist: the model has {name}s 0 to {size - 1}.")
+    """Raise a ValueError unless `index` is an integer from 0 to `size` - 1."""
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < size:
+        raise ValueError(f"{name}={index!r} does not exist: the model has {name}s 0 to {size - 1}.")
 
 
 @torch.no_grad()
@@ -395,7 +395,7 @@ def record(
     """
     stacks = find_stacks(model)
     stack = next(iter(stacks)) if stack is None else stack
-    if stack not in stacks:
+    if stack not in list(stacks):
         raise ValueError(f"stack={stack!r} does not exist: {type(model).__name__} has {' and '.join(stacks)}.")
     check_index("layer", layer, len(stacks[stack].layers))
     if head is not None:
