@@ -8,7 +8,7 @@ import pytest
 from gradio_client import Client
 
 from app import build
-from browsing import NEEDS_CHROMIUM, PHONE, SCREENS, expect, visit
+from browsing import DESK, NEEDS_CHROMIUM, PHONE, SCREENS, expect, visit
 from demo_server import address_of, served
 from family import decoder_only, encoder_decoder, encoder_only
 from loading import load
@@ -121,8 +121,14 @@ def test_every_family_has_its_place(browser, address):
         explorer.get_by_label("Text to go on from").press("Enter")
         expect(explorer.locator(".answer")).to_contain_text("The parcel from")
         expect(explorer.locator(".broken thead")).to_have_text("the layer+ X, self-attention+ X, feed-forward")
+        page.set_viewport_size(PHONE)
+        last = explorer.locator(".broken th[scope=col]").last.bounding_box()
+        assert last["x"] + last["width"] <= PHONE["width"]
+        page.set_viewport_size(DESK)
         explorer.get_by_label("Positions of the decoder").uncheck()
         expect(explorer.locator(".verdict")).to_contain_text(re.compile(r"from [\d.]+ % to [\d.]+ % \(geometric mean"))
+        asked, answer = (explorer.locator(part).first.inner_text() for part in (".beside .answer", ".output .answer"))
+        assert asked.strip() == answer.strip()
         explorer.get_by_role("button", name="Classify classifier").click()
         expect(explorer.locator(".bars li")).to_have_count(2)
         expect(explorer.locator(".heads h3")).to_have_text(["Encoder self-attention"])

@@ -24,8 +24,10 @@ function marked(which) {
     each = both[which];
   if (!["translate", "generate"].includes(each.model.task))
     return both[0].answer === both[1].answer ? each.answer : make("mark", {}, each.answer);
-  const shared = common(...both.map(({ steps }) => steps.map((step) => step.text)))[which];
-  return each.steps
+  // What a language model would write next is no part of its answer.
+  const stepsOf = ({ steps, model }) => (model.task === "generate" ? steps.slice(0, -1) : steps);
+  const shared = common(...both.map((data) => stepsOf(data).map((step) => step.text)))[which];
+  return stepsOf(each)
     .map((step, n) => (shared.has(n) ? step.text : make("mark", {}, step.text)))
     .filter((_, n) => ![each.model.eos].flat().includes(each.steps[n].chosen));
 }
