@@ -1,6 +1,8 @@
-"""Train a translator, or any other text-to-text model, with the paper's recipe.
+"""Train a translator, or any other text-to-text model: by the paper's recipe, which is one for millions of sentences, or
+by another.
 
-python scripts/train_translation.py --preset tiny --train_file train.en train.de --output_dir runs/en-de
+python scripts/train_translation.py --preset base --train_file train.en train.de --output_dir runs/en-de
+python scripts/train_translation.py recipes/multi30k_en_de.yaml --train_file train.en train.de --output_dir runs/en-de
 """
 
 from functools import partial
