@@ -131,7 +131,6 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
     attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "d_model",
         "num_attention_heads": "num_heads",
-        "num_key_value_heads": "num_heads",
         "intermediate_size": "d_ff",
         "head_dim": "d_k",
         "hidden_act": "activation_function",
@@ -217,9 +216,8 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         """Set the fields that are `given` by a name of `attribute_map`, before others are derived from them.
 
         Raises:
-            ValueError: two names of one field say different things, or heads share keys.
+            ValueError: two names of one field say different things.
         """
-        key_value_heads = given.pop("num_key_value_heads", None)
         fields: dict[str, tuple[str, Any]] = {}
         for name in [name for name in self.attribute_map if name in given]:
             field, value = self.attribute_map[name], given.pop(name)
@@ -227,10 +225,18 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
             if value != first_value:
                 raise ValueError(f"{first}={first_value} and {name}={value} must be equal: here both are {field}.")
             setattr(self, field, value)
-        if key_value_heads not in (None, self.num_heads):
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """The library's name for the number of heads that have keys and values of their own: all."""
+        return self.num_heads
+
+    @num_key_value_heads.setter
+    def num_key_value_heads(self, number: int) -> None:
+        if number != self.num_heads:
             raise ValueError(
-                f"num_key_value_heads={key_value_heads} and num_heads={self.num_heads} must be equal: each head has "
-                "keys and values of its own."
+                f"num_key_value_heads={number} and num_heads={self.num_heads} must be equal: each head has keys and "
+                "values of its own."
             )
 
     @property
@@ -344,7 +350,7 @@ class VanillaTransformerConfig(TransformerConfig):
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs):
-        if "num_layers" in kwargs:
+        if "num_layers" in kwargs and "model_type" not in kwargs:  # which a saved config has
             raise ValueError(
                 f"num_layers={kwargs['num_layers']} is of one stack: give encoder_layers and decoder_layers."
             )

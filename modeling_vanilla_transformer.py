@@ -1127,7 +1127,8 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         """
         Args:
             labels: (batch, length), the input tokens themselves, -100 where none; position t is compared with t + 1.
-                Padding, and what it would predict, the first token behind it, are left out.
+                Padding, and what it would predict, the first token behind it, are left out; a Trainer, which counts
+                targets itself, needs -100 there.
             shift_labels: (batch, length), already shifted, in the place of `labels`. Only a keyword argument, since a
                 Trainer takes each named parameter with "label" in it for a column that all data have.
             logits_to_keep: compute the logits of this many last positions only; 0 is all. Or their indices (count,).

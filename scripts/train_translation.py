@@ -1,5 +1,5 @@
-"""Train a translator, or any other text-to-text model: by the paper's recipe, which is one for millions of sentences, or
-by another.
+"""Train a translator, or any other text-to-text model: by the paper's recipe, for millions of sentences, or by
+another.
 
 python scripts/train_translation.py --preset base --train_file train.en train.de --output_dir runs/en-de
 python scripts/train_translation.py recipes/multi30k_en_de.yaml --train_file train.en train.de --output_dir runs/en-de

@@ -135,6 +135,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(command):
     assert process.returncode == 141 and not told
 
 
+def test_a_process_without_standard_output_is_no_error(tmp_path):
+    """As services have it: what is asked for is written into a file."""
+    code = "import sys; from vanilla_transformer.command_line import run_command\nrun_command(lambda _: print('done'))"
+    process = subprocess.run(["sh", "-c", '"$0" -c "$1" >&-', sys.executable, code], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
 def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(tmp_path):
     hidden = [module for modules in EXTRAS.values() for module in modules.split()] + ["pandas"]
     lacking = {

@@ -234,7 +234,8 @@ def run_command(main: Callable[[list[str]], Any]) -> None:
         try:
             main(arguments)
         finally:
-            sys.stdout.flush()
+            if sys.stdout:  # there is none where a service has closed it
+                sys.stdout.flush()
     except BrokenPipeError:  # who reads the output has seen enough, as `head` has: the rest of it goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)  # 128 + SIGPIPE, as the shell says of it

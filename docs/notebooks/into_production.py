@@ -78,8 +78,8 @@ assert bytes_each is not None and 1.9 < bytes_each < 6, "4 in float32 or 2 in bf
 # ## 3. To other runtimes
 #
 # [CTranslate2](https://opennmt.net/CTranslate2/) translates several times faster on CPUs, with 8-bit weights if you like. ONNX
-# can be read by almost everything. Both need the extra `export`, with which `train` of the first cell can be replaced. The cells below do
-# nothing without it.
+# can be read by almost everything. Both need the extra `export`: write `[export]` for `[train]` in the line that installs
+# the project. The cells below do nothing without it.
 
 # %%
 import importlib.util

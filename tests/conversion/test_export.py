@@ -2,6 +2,7 @@
 
 import shutil
 from functools import partial
+from pathlib import Path
 
 import ctranslate2
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded
+from fresh_process import run_fresh
 from saved_models import with_tokenizer, write
 from vanilla_transformer import (
     VanillaTransformerEncoderModel,
@@ -270,10 +272,21 @@ def test_each_encoder_gives_the_same_in_onnx_at_any_size(head, tmp_path):
             torch.testing.assert_close(found[real], expected[name][real], atol=1e-4, rtol=1e-4)
 
 
+READS = """
+import json
+from transformers import AutoTokenizer
+print(json.dumps(AutoTokenizer.from_pretrained(".")("three miles")["input_ids"]))
+"""
+
+
 def test_a_graph_has_the_names_of_its_classes_beside_it(tmp_path):
     make = partial(encoder_only, VanillaTransformerForSequenceClassification)
-    write(tmp_path / "ours", *with_tokenizer(make, "encoder", id2label={0: "bad", 1: "good"}))
-    assert AutoConfig.from_pretrained(export(tmp_path, "--to", "onnx")).id2label == {0: "bad", 1: "good"}
+    model, tokenizer = with_tokenizer(make, "encoder", id2label={0: "bad", 1: "good"})
+    write(tmp_path / "ours", model, tokenizer)
+    folder = export(tmp_path, "--to", "onnx")
+    assert AutoConfig.from_pretrained(folder).id2label == {0: "bad", 1: "good"}
+    # What is beside it runs no code of ours: nobody is asked whether that is trusted.
+    assert run_fresh(READS, Path(folder)) == tokenizer("three miles")["input_ids"]
 
 
 def test_types_of_tokens_are_an_input_in_onnx(tmp_path):

@@ -190,12 +190,18 @@ def test_names_of_the_library_that_contradict_one_another():
 def test_heads_that_share_keys():
     with pytest.raises(ValueError, match="num_key_value_heads=2 and num_heads=8 must be equal"):
         VanillaTransformerConfig(num_key_value_heads=2)
-    assert VanillaTransformerConfig(num_attention_heads=4, num_key_value_heads=4).num_heads == 4
+    config = VanillaTransformerConfig(num_attention_heads=4, num_key_value_heads=4)
+    assert (config.num_heads, config.num_key_value_heads) == (4, 4)
+    with pytest.raises(ValueError, match="num_key_value_heads=1 and num_heads=4 must be equal"):
+        VanillaTransformerConfig.from_dict(config.to_dict(), num_key_value_heads=1)
 
 
 def test_a_number_of_layers_for_two_stacks():
     with pytest.raises(ValueError, match="num_layers=2 is of one stack: give encoder_layers and decoder_layers"):
         VanillaTransformerConfig(num_layers=2)
+    # Where it was without effect, and has been saved, it is so still.
+    saved = VanillaTransformerConfig(encoder_layers=3).to_dict() | {"num_layers": 2}
+    assert VanillaTransformerConfig.from_dict(saved).encoder_layers == 3
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (6,)])

@@ -81,6 +81,9 @@ def test_a_run_that_ends_before_its_rate_has_risen_is_warned_of(options, tmp_pat
     assert "The learning rate rises for 4000 steps, and the run has 40: it ends at 0.01 of its peak" in caplog.text
     caplog.clear()
     tiny_trainer(tmp_path, warmup_steps=40, **options).create_optimizer_and_scheduler(40)
+    tiny_trainer(
+        tmp_path, warmup_steps=4000, learning_rate=1e-3, lr_scheduler_type="constant"
+    ).create_optimizer_and_scheduler(40)
     assert not caplog.text
 
 

@@ -41,6 +41,9 @@ def main(arguments: list[str] | None = None) -> None:
     if args.run:
         folders = checkpoints_to_average(Path(args.run))[-args.last :]
         if len(folders) < args.last:
-            raise ValueError(f"{args.run} holds {len(folders)} complete checkpoints, fewer than --last {args.last}.")
+            raise ValueError(
+                f"{args.run} holds {len(folders)} checkpoints that count, fewer than --last {args.last}: those are "
+                "complete, and no work of SIGTERM."
+            )
     save_average(folders, Path(args.output))
     print(f"Averaged {len(folders)} checkpoints into {args.output}: {', '.join(folder.name for folder in folders)}")

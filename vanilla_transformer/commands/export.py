@@ -4,10 +4,12 @@ python scripts/export_model.py --source runs/en-de --output runs/en-de-ct2 --to 
 python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to onnx
 """
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedConfig
+from transformers.utils import CONFIG_NAME
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.files import check_new, new_folder
@@ -44,6 +46,14 @@ class ExportArguments:
         check_new(self.output)
 
 
+def write_facts(config: PreTrainedConfig, file: Path) -> None:
+    """Write what a graph does not say, such as the names of classes; no code, which is not there."""
+    facts = config.to_dict()
+    for name in ("auto_map", "custom_pipelines"):
+        facts.pop(name, None)
+    file.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
@@ -65,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
                 print("CTranslate2's encoder gives the last hidden states; a head on top of them is not exported.")
         else:
             export_onnx(model, part)
-            model.config.save_pretrained(part)  # a graph knows no names of classes
+            write_facts(model.config, part / CONFIG_NAME)
         tokenizer.save_pretrained(part)
         if model.can_generate():
             model.generation_config.save_pretrained(part)

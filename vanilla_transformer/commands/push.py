@@ -29,20 +29,24 @@ from vanilla_transformer.training.checkpoints import weight_files
 
 # What goes of a model, by name; and its code, by what its config names and that imports. Everything else stays here:
 # states of optimizers, schedulers and random generators, training arguments (pickles all), checkpoints, logs, notes.
-MODEL_FILES = (
-    "README.md",
-    "training_curve.png",
-    "config.json",
+# These the library reads wherever they are, so that none may be left of an earlier model:
+READ_IF_THERE = (
     "generation_config.json",
     "model.safetensors",
     "model.safetensors.index.json",
     "model-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9].safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
-    # Of tokenizers that have no tokenizer.json, as FSMT's and those of sentencepiece.
-    *("vocab.json", "vocab-src.json", "vocab-tgt.json", "vocab.txt", "merges.txt", "*.spm", "*.model"),
     "special_tokens_map.json",
     "added_tokens.json",
+)
+MODEL_FILES = (
+    "README.md",
+    "training_curve.png",
+    "config.json",
+    *READ_IF_THERE,
+    # Of tokenizers that have no tokenizer.json, as FSMT's and those of sentencepiece.
+    *("vocab.json", "vocab-src.json", "vocab-tgt.json", "vocab.txt", "merges.txt", "*.spm", "*.model"),
     "chat_template.jinja",
 )
 LIBRARY_FILES = (
@@ -219,7 +223,7 @@ def stale_files(there: list[str], files: dict[str, Path]) -> list[str]:
     `from_pretrained` would read it: the one file of before, for example, rather than the shards of now.
     """
     others = [name for name in there if name not in files and "/" not in name]
-    return [name for name in others if any(fnmatchcase(name, pattern) for pattern in MODEL_FILES)]
+    return [name for name in others if any(fnmatchcase(name, pattern) for pattern in READ_IF_THERE)]
 
 
 def push(args: argparse.Namespace, files: dict[str, Path], card: RepoCard) -> str:

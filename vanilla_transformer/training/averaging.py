@@ -92,8 +92,10 @@ def save_average(folders: list[Path], output: Path) -> None:
 
     Raises:
         FileNotFoundError: a checkpoint is not there, or a part is missing from it.
-        ValueError: they are of different models; `output` exists, or lies in the last checkpoint.
+        ValueError: there is none; they are of different models; `output` exists, or lies in the last checkpoint.
     """
+    if not folders:
+        raise ValueError("There is no checkpoint to average.")
     if folders[-1].resolve() in output.resolve().parents:
         raise ValueError(f"{output} lies in {folders[-1]}, which is copied there: choose a folder outside.")
     check_same_model(folders)

@@ -350,6 +350,8 @@ def check_positions(model: PreTrainedModel, rows: Any) -> None:
         )
 
 
+WITHOUT_WARM_UP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
+
 DIVERGED = (
     "Training has diverged: lower the learning rate, clip gradients (--max_grad_norm), or look for extreme data."
 )
@@ -563,7 +565,9 @@ class PaperRecipe(Mixin):
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         """The paper's schedule (section 5.3), or the library's where the arguments ask for it."""
         warmup_steps = max(1, self.args.get_warmup_steps(num_training_steps))
-        if self.lr_scheduler is None and num_training_steps < warmup_steps:
+        rises = self.args.schedule == "paper" or self.args.lr_scheduler_type not in WITHOUT_WARM_UP
+        too_short = rises and self.lr_scheduler is None and num_training_steps < warmup_steps
+        if too_short and self.is_world_process_zero():
             logger.warning(
                 "The learning rate rises for %d steps, and the run has %d: it ends at %.2g of its peak. Give fewer "
                 "--warmup_steps, or make the run longer with --max_steps or --num_train_epochs.",

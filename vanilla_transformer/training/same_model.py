@@ -14,7 +14,7 @@ from vanilla_transformer.loading import check_source, read_settings
 TOKENIZER = "tokenizer.json"
 # Set by saving, by the library's Trainer, or without a say in what is computed.
 NOT_COMPARED = {
-    "_attn_implementation", "_name_or_path", "architectures", "auto_map", "dtype", "problem_type",
+    "_attn_implementation", "_name_or_path", "architectures", "auto_map", "custom_pipelines", "dtype", "problem_type",
     "transformers_version", "use_cache", "vanilla_transformer_version",
 }  # fmt: skip
 

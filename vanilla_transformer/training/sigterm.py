@@ -80,7 +80,8 @@ def begin_worker(unneeded: Tensor, begin: Callable[[int], None] | None, worker: 
 def outliving_sigterm(loader: DataLoader) -> DataLoader:
     """The loader, whose workers go on where SIGTERM comes to all processes of a run, which needs them until it saves.
 
-    As this process exits, Python ends by SIGTERM those that are left, and waits for them.
+    As this process exits, Python ends by SIGTERM those that are left, and waits for them. One that is stuck where its
+    loader is left alone in mid-epoch lives until then.
     """
     inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps it
     if inner.num_workers:
