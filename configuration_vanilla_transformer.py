@@ -12,6 +12,7 @@
 
 import copy
 import math
+from dataclasses import fields
 from importlib.metadata import version
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -185,6 +186,15 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
             depth = fields.pop("num_layers")
             fields = dict.fromkeys(cls.layer_count_fields, depth) | fields
         return cls(**fields)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
+        """As the library's, which sets what is given beside the dictionary later: here it is checked, and others are
+        derived from it.
+        """
+        ours = {f.name for f in fields(cls)} - {f.name for f in fields(configuration_utils.PreTrainedConfig)}
+        given = {name: kwargs.pop(name) for name in ours & kwargs.keys()}
+        return super().from_dict(config_dict | given, **kwargs)
 
     def __post_init__(self, **kwargs):
         self.take_names_of_the_library(kwargs)

@@ -5,8 +5,9 @@ python scripts/serve.py FOLDER_OR_HUB_NAME --port 8000
 
 It is meant for your own machine: it listens only on 127.0.0.1 unless `--host` says otherwise, and has neither
 passwords nor encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat
-template. An answer ends at the model's `max_position_embeddings`, whatever a request asks for. SIGTERM stops the
-server within seconds.
+template. A request with a temperature is sampled, one without is greedy; `n`, `logprobs` and penalties are without
+effect. An answer ends at the model's `max_position_embeddings`, whatever a request asks for. SIGTERM stops the server
+within seconds.
 
 Other options, such as --device, are those of `transformers serve`, except --continuous-batching, which has no such
 limit. On its own, `transformers serve` (5.23) does not find classes that are saved beside the weights, not even with
@@ -43,7 +44,12 @@ class ServedModel(VanillaTransformerForCausalLM):
             raise HTTPException(
                 400, f"The prompt has {length} tokens; it must be shorter than {most}, the model's most."
             )
-        generation_config.max_new_tokens = min(generation_config.max_new_tokens or most, most - length)
+        asked = generation_config.max_new_tokens
+        if asked is not None and asked < 1:
+            raise HTTPException(400, f"max_tokens={asked} must be at least 1.")
+        generation_config.max_new_tokens = min(asked or most, most - length)
+        if generation_config.temperature:  # a request sets it, and the library leaves the rest to the model's config
+            generation_config.do_sample = True
         generation_config.max_length = None
         generation_config.num_beams = generation_config.num_return_sequences = 1  # a request may bring a whole config
         return super().generate(input_ids=input_ids, generation_config=generation_config, **options)

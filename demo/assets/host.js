@@ -49,17 +49,22 @@ function host(models, runs) {
     changed: ({ model, text, changes, target = null, context = null }) =>
       call("explore_changed", [model, text, changes, target, context]),
     train({ heads, positions, warmup, mask, norm }, onFrame) {
-      let running = null;
+      let running = null,
+        stopped = false;
       const ended = call("train", [heads, positions, warmup, mask, norm], onFrame, (ids) => {
         running = ids;
+        if (stopped) cancel();
       });
-      const stop = () =>
-        running &&
+      const cancel = () =>
         fetch(new URL("../cancel", base), {
           method: "POST",
           headers: { "Content-Type": "application/json" },
           body: JSON.stringify({ ...running, fn_index: 0 }),
         });
+      const stop = () => {
+        stopped = true;
+        if (running) cancel();
+      };
       return { ended, stop };
     },
     layer: (request) => call("explore_layer", [...wish(request), request.stack, request.layer]),

@@ -1,8 +1,10 @@
 """The explorer in a real browser: alive, by pointer and by keyboard, and right in its numbers."""
 
+import csv
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from gradio_client import Client
@@ -129,6 +131,12 @@ def test_every_family_has_its_place(browser, address):
         expect(explorer.locator(".verdict")).to_contain_text(re.compile(r"from [\d.]+ % to [\d.]+ % \(geometric mean"))
         asked, answer = (explorer.locator(part).first.inner_text() for part in (".beside .answer", ".output .answer"))
         assert asked.strip() == answer.strip()
+        explorer.get_by_label("Text to go on from").fill("Köln")  # a letter of two tokens
+        explorer.get_by_label("Text to go on from").press("Enter")
+        expect(explorer.locator(".output .answer")).to_contain_text("Köln")
+        explorer.get_by_label("Positions of the decoder").uncheck()
+        expect(explorer.locator(".beside .answer").first).to_contain_text("ln")
+        assert "öln" in explorer.locator(".beside .answer").first.inner_text()
         explorer.get_by_role("button", name="Classify classifier").click()
         expect(explorer.locator(".bars li")).to_have_count(2)
         expect(explorer.locator(".heads h3")).to_have_text(["Encoder self-attention"])
@@ -203,6 +211,7 @@ def test_a_head_that_is_switched_off_changes_what_stands_beside_the_original(bro
         expect(beside.locator("tbody")).not_to_have_text(one_off)
         beside.get_by_role("button", name="Show it above").click()
         expect(explorer.locator(".stage")).to_have_css("outline-style", "solid")
+        expect(explorer.locator(".ranking")).to_have_count(0)  # those of the model as it is would not be true here
         explorer.get_by_role("button", name="Everything on again").click()
         expect(beside).to_be_hidden()
 
@@ -251,15 +260,26 @@ def test_a_weight_that_is_set_has_the_effect_that_the_server_says(browser, addre
     with visit(browser, address) as page:
         explorer = opened(page)
         with page.expect_request(re.compile("call/explore_changed")) as asked:
-            explorer.locator(".handle[tabindex='0']").focus()
-            page.keyboard.press("End")
+            handle = explorer.locator(".handle[tabindex='0']")
+            handle.focus()
+            page.keyboard.press("ArrowRight")
         (_, text, changes, *_) = asked.value.post_data_json["data"]
         expect(explorer.locator(".changed .bars li").first).to_be_visible()
         shown = explorer.locator(".changed .bars .chosen .number").inner_text()
+        with page.expect_download() as download:
+            explorer.get_by_role("button", name="These weights (CSV)").click()
+        table = [*csv.reader(Path(download.value.path()).read_text(encoding="utf-8").splitlines())]
     loaded = load(models[0])
     found = compare_data(loaded.model, loaded.tokenizer, text, changes_from(changes))
     assert len(changes["weights"]) == loaded.model.config.num_heads, "all of them, where none is chosen"
     assert float(shown.removesuffix(" %")) == pytest.approx(100 * found["same"][0]["p"], rel=0.06)
+    # The row of which one is set is what the heads had then, in the mean, in the file too; and layers count from 1.
+    (kind, layer, _, query, *_) = changes["weights"][0]
+    heads = [row for *place, row in found["rows"] if place[0] == kind and place[3] == query]
+    seen = [line for line in table if line[0] == "cross-attention" and line[1] == str(layer + 1)]
+    assert [float(cell) for cell in seen[query][4:]] == pytest.approx(
+        [sum(cells) / len(heads) / 1000 for cells in zip(*heads, strict=True)], abs=0.001
+    )
 
 
 def test_a_link_brings_back_what_was_seen(browser, address):
@@ -269,6 +289,7 @@ def test_a_link_brings_back_what_was_seen(browser, address):
         explorer.get_by_label("Text to translate").press("Enter")
         expect(page).to_have_url(re.compile("July%204%22"))
         expect(explorer.locator(".ranking")).to_be_visible()  # then nothing is drawn anew
+        explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:")).click()
         explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1").click(force=True)
         expect(explorer.locator(".verdict")).to_be_visible()
         link, verdict = page.url, explorer.locator(".verdict").inner_text()
@@ -276,6 +297,10 @@ def test_a_link_brings_back_what_was_seen(browser, address):
         explorer = opened(page)
         expect(explorer.get_by_label("Text to translate")).to_have_value("July 4")
         expect(explorer.locator(".verdict")).to_have_text(verdict)
+        expect(page).to_have_url(link)  # which the opened page holds as well
+        expect(explorer.locator(".head[aria-pressed=true]")).to_have_attribute(
+            "aria-label", re.compile("^Cross-attention, layer 1, head 2:")
+        )
 
 
 def test_page_picture_and_data_can_be_taken_along(browser, address, tmp_path):

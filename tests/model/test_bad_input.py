@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
 from vanilla_transformer import (
@@ -37,6 +38,23 @@ from vanilla_transformer.training.fast import make_fast, make_plain
 def test_a_config_that_cannot_work_is_refused_when_it_is_made(fields, message):
     with pytest.raises(StrictDataclassError, match=f"(?s){message}"):
         VanillaTransformerConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sliding_window": 1}, "sliding_window=1 must be at least 2"),
+        ({"attention_dropout": 3.0}, "attention_dropout=3.0 is a probability"),
+        ({"activation_function": "foo"}, "activation_function='foo' must be one of"),
+        ({"d_model": 10, "d_k": None}, "d_model=10 is not divisible by num_heads=4"),
+    ],
+)
+def test_a_config_that_cannot_work_is_refused_when_it_is_changed_in_loading(fields, message, tmp_path):
+    encoder_decoder().save_pretrained(tmp_path)
+    with pytest.raises(StrictDataclassError, match=f"(?s){message}"):
+        AutoConfig.from_pretrained(tmp_path, **fields)
+    smaller = AutoConfig.from_pretrained(tmp_path, d_model=16, d_k=None, d_v=None, dropout=0.25)
+    assert (smaller.d_k, smaller.d_v, smaller.dropout) == (4, 4, 0.25)
 
 
 def test_more_labels_than_can_have_names_are_refused_when_the_config_is_made():

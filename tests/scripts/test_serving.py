@@ -195,7 +195,18 @@ def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
     with pytest.raises(HTTPError, match="400") as refused:
         ask(f"{url}/v1/completions", {**options, "prompt": "To be, or " * 50})
     assert "it must be shorter than 40" in refused.value.read().decode()
+    for number in (0, -1):
+        with pytest.raises(HTTPError, match="400") as refused:
+            ask(f"{url}/v1/completions", {"model": "model", "prompt": "To be, or", "max_tokens": number})
+        assert f"max_tokens={number} must be at least 1" in refused.value.read().decode()
     assert ask(f"{url}/v1/models")["object"] == "list"
+
+    # With a temperature an answer is drawn, and its seed says which.
+    hot = {"model": "model", "prompt": "To be, or", "max_tokens": 20, "temperature": 2.0}
+    first, second, again = (
+        ask(f"{url}/v1/completions", hot | {"seed": seed})["choices"][0]["text"] for seed in (1, 2, 1)
+    )
+    assert first == again != second
 
 
 @needs_server

@@ -294,6 +294,15 @@ def test_words_that_are_cut_off_are_said_not_to_be_scored(tmp_path, caplog):
     assert re.match(r"\d+ of \d+ words are not scored, since --max_length 4 cuts", message)
 
 
+def test_translation_tells_how_many_rows_it_cuts(tmp_path, caplog):
+    rows = [{"source": "a b", "target": "c"}] * 3
+    rows += [{"source": "a " * 30, "target": "c"}, {"source": "a", "target": "c " * 40}]
+    file = write_json_lines(tmp_path / "rows.jsonl", rows)
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--max_length", "20"]
+    train_translation.main([*train_and_validate_on(file), *SMALL, *run])
+    assert "--max_length 20 cuts the source or the target of 2 of 5 rows." in caplog.text
+
+
 def test_the_card_says_of_how_many_checkpoints_the_model_is_the_mean(tmp_path, caplog):
     options = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK, "--save_strategy", "steps"]
     options += ["--save_steps", "2", "--max_steps", "4", "--average_checkpoints", "5"]

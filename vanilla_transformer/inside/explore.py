@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.inside.interventions import UNCHANGED, Changes, attentions_of, changed, reach
+from vanilla_transformer.inside.interventions import UNCHANGED, Changes, attentions_of, by_query, changed, reach
 from vanilla_transformer.inside.palette import css
 from vanilla_transformer.inside.readings import (
     INPUTS,
@@ -416,9 +416,15 @@ def compare_data(
         ValueError: see `explore_data`.
     """
     reading = reading or settled(model, tokenizer, text, target, context)[0]
-    (scores,) = forward_variants(model, reading, [changes])
+    with changed(model, changes) as seen:
+        (scores,) = reading.scores(model(**reading.inputs))
+    rows = [
+        [kind, layer, head, query, per_mille(seen.attention[kind, layer][0, head, query])]
+        for kind, layer, head, query in by_query(changes)
+        if query < seen.attention[kind, layer].shape[-2]
+    ]
     answer = explore_data(model, tokenizer, text, target, context, changes, effects=False, values=False)
-    return {"changed": answer, "same": described_steps(reading, scores)}
+    return {"changed": answer, "same": described_steps(reading, scores), "rows": rows}
 
 
 def described_effects(effects: dict[tuple[str, int, int], float]) -> list[dict]:

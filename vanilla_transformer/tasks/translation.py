@@ -1,8 +1,10 @@
 """Translation, or any task from text to text."""
 
+import logging
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
+import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
@@ -16,6 +18,9 @@ from vanilla_transformer.training.metrics import MOSES_LANGUAGES, BleuOptions, t
 from vanilla_transformer.training.options import with_default
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
 from vanilla_transformer.training.task import Notes, Rows, Task
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -102,6 +107,27 @@ def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, num_
     return rows.map(encode_rows, batched=True, remove_columns=["source", "target"], **options)
 
 
+def augment(rows: Rows, args: TranslationArguments) -> Rows:
+    """The rows to train on, with joined pairs where these are asked for."""
+    if args.process_index == 0:
+        tell_of_cuts(rows, args.max_length)
+    return with_joined_pairs(
+        rows, args.joined_pairs, args.max_length, args.seed if args.data_seed is None else args.data_seed
+    )
+
+
+def tell_of_cuts(rows: Rows, max_length: int) -> None:
+    """Warn of encoded rows that are as long as training takes them: what is cut there is no translation any more."""
+    if not isinstance(rows, Dataset):
+        return
+    cut = 0
+    for table in rows.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
+        sides = (pc.greater_equal(pc.list_value_length(table[name]), max_length) for name in table.column_names)
+        cut += pc.sum(pc.or_(*sides)).as_py() or 0
+    if cut:
+        logger.warning("--max_length %d cuts the source or the target of %d of %d rows.", max_length, cut, len(rows))
+
+
 def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
     """Translate the sources and compare with the targets."""
     model, tokenizer = trainer.model.eval(), trainer.processing_class
@@ -124,9 +150,7 @@ TRANSLATION = Task(
     encode=lambda rows, tokenizer, config, args: encode(
         rows, tokenizer, args.max_length, args.preprocessing_num_workers
     ),
-    augment=lambda rows, args: with_joined_pairs(
-        rows, args.joined_pairs, args.max_length, args.seed if args.data_seed is None else args.data_seed
-    ),
+    augment=augment,
     collator=lambda tokenizer, model, args: PairCollator(tokenizer, model=model),
     evaluate=evaluate,
     in_one_process=True,

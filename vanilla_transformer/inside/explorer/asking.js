@@ -74,6 +74,7 @@ function show(...names) {
   const tables = () => [...root.querySelectorAll("details.table")];
   const titleOf = (details) => nameOf(details.querySelector("summary"));
   const focused = root.activeElement,
+    name = focused && nameOf(focused), // while its label is there
     before = tables();
   names.forEach((name) => DRAW[name]());
   const closed = before.filter((details) => details.open && !details.isConnected).map(titleOf);
@@ -84,7 +85,7 @@ function show(...names) {
     }
   if (!focused || focused.isConnected) return;
   const again = [...root.querySelectorAll("button, input, summary, [tabindex]")];
-  again.find((each) => nameOf(each) === nameOf(focused))?.focus({ preventScroll: true });
+  again.find((each) => nameOf(each) === name)?.focus({ preventScroll: true });
 }
 
 function drawTop() {
@@ -188,6 +189,8 @@ function drawTop() {
         String(on ? button === learner : button === chips.children[chosen] && button !== learner),
       );
     if (on) {
+      state.asked++; // an answer that is on its way comes too late
+      frame.classList.remove("busy");
       pause();
       startTraining();
     } else stopTraining();
@@ -207,6 +210,8 @@ function drawTop() {
   if (!linked) return ask(wish());
   for (const name of ["text", "context", "target"])
     if (fields.elements[name]) fields.elements[name].value = typeof linked[name] === "string" ? linked[name] : "";
+  const force = fields.querySelector(".force");
+  if (force && typeof linked.target === "string") force.open = true; // what is forced on the next text too is seen
   ask({ model: number, text: linked.text, context: linked.context ?? null, target: linked.target ?? null }, () => {
     Object.assign(state, {
       layer: Math.min(linked.layer ?? 0, mostLayers() - 1),
@@ -222,7 +227,10 @@ function drawTop() {
       breakIt();
     } else if (other >= 0) setBeside(other);
     if (linked.box) openBox(linked.box);
+    remember();
+    if (linked.model && models[number].name !== linked.model) complain(`The link is of the model ${linked.model}, which is not here.`);
   });
+  addEventListener("hashchange", () => fromLink() && location.reload()); // another link in the same window
 }
 
 adoptTheme();

@@ -26,10 +26,14 @@ function marked(which) {
     return both[0].answer === both[1].answer ? each.answer : make("mark", {}, each.answer);
   // What a language model would write next is no part of its answer.
   const stepsOf = ({ steps, model }) => (model.task === "generate" ? steps.slice(0, -1) : steps);
-  const shared = common(...both.map((data) => stepsOf(data).map((step) => step.text)))[which];
-  return stepsOf(each)
-    .map((step, n) => (shared.has(n) ? step.text : make("mark", {}, step.text)))
-    .filter((_, n) => ![each.model.eos].flat().includes(each.steps[n].chosen));
+  // What each step adds: half a character nothing, its last byte all of it; nor does the end add anything.
+  const pieces = both.map((data) =>
+    stepsOf(data)
+      .map((step, n, all) => step.so_far.slice(all[n - 1]?.so_far.length ?? 0))
+      .filter(Boolean),
+  );
+  const shared = common(...pieces)[which];
+  return pieces[which].map((piece, n) => (shared.has(n) ? piece : make("mark", {}, piece)));
 }
 
 function drawBeside() {
@@ -47,9 +51,10 @@ function drawBeside() {
   const [before, after] = [own.steps, kept ?? []].map((list) => log(answered(list)));
   const places = answered(own.steps).length;
   const tiny = Math.max(before, after) < Math.log(1e-4);
+  const whole = state.changes.causal_off ? ", read as a whole, where each place sees what comes after it" : "";
   const goes = tiny
-    ? `from ${percent(Math.exp(before / places))} to ${percent(Math.exp(after / places))} (geometric mean of its places)`
-    : `from ${percent(Math.exp(before))} to ${percent(Math.exp(after))}`;
+    ? `from ${percent(Math.exp(before / places))} to ${percent(Math.exp(after / places))} (geometric mean of its places${whole})`
+    : `from ${percent(Math.exp(before))} to ${percent(Math.exp(after))}${whole && ` (${whole.slice(2)})`}`;
   let verdict = null;
   if (kept && regression) {
     verdict = `The number goes from ${decimals(own.steps[0].p, 3)} to ${decimals(kept[0].p, 3)}.`;
@@ -73,7 +78,7 @@ function drawBeside() {
   });
   const asItIs = host.models[state.request.model].name;
   const kind = state.changes.weights.at(-1)?.[0] ?? [...state.kinds][0] ?? own.attention[0].kind;
-  const what = `${capital(KINDS[kind].name)}, layer ${state.layer + 1}, ${state.head === "mean" ? "mean of all heads" : `head ${state.head + 1}`}`;
+  const what = `${capital(KINDS[kind].name)}, layer ${layerSeen(kind) + 1}, ${state.head === "mean" ? "mean of all heads" : `head ${state.head + 1}`}`;
   const square = (each) => {
     if (!attention(kind, each)) return null;
     const canvas = make("canvas", { role: "img", "aria-label": what });

@@ -1,6 +1,7 @@
 // A box, open: equations with numbers, shapes and the line of code.
 
-const layerOf = (stack, layer) => host.layer({ ...state.request, target: writtenIds(state.own), stack, layer });
+const layerOf = (stack, layer, { own, request } = state) =>
+  host.layer({ ...request, target: writtenIds(own), stack, layer });
 
 async function openBox(id) {
   pause();
@@ -15,6 +16,7 @@ async function openBox(id) {
       updateFlow();
   }
   updateMap();
+  remember();
   fill(parts.box, state.box ? make("p", { class: "note" }, "The numbers come …") : "");
   if (!state.box) return;
   const name = `${id[0]} ${id[1]}`;
@@ -60,6 +62,7 @@ function drawBox() {
             state.box = null;
             drawBox();
             updateMap();
+            remember();
           },
         },
         "×",

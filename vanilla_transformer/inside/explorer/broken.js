@@ -36,14 +36,15 @@ async function breakIt() {
     for (let number = null; isChanged() && number !== broke; ) {
       number = broke;
       const { request } = state;
-      const { changed, same: steps } = await host.changed({ ...request, changes: state.changes });
-      if (isChanged() && request === state.request) putBeside({ title: "Changed", data: changed, same: steps });
+      const { changed, same: steps, rows } = await host.changed({ ...request, changes: state.changes });
+      if (isChanged() && request === state.request) putBeside({ title: "Changed", data: changed, same: steps, rows });
     }
   } catch (error) {
     complain(error);
   } finally {
     breaking = false;
     parts.beside.classList.remove("waits");
+    show("flowing");
   }
 }
 

@@ -29,12 +29,13 @@ function download(name, content, type) {
 
 /** A page that needs nothing else. */
 async function savePage() {
-  for (const [stack, layers] of Object.entries(state.own.model.stacks))
+  const { own, request } = state; // somebody may ask anew meanwhile
+  for (const [stack, layers] of Object.entries(own.model.stacks))
     for (let layer = 0; layer < layers; layer++)
-      (state.own.values ??= {})[`${stack} ${layer}`] ??= await layerOf(stack, layer);
+      (own.values ??= {})[`${stack} ${layer}`] ??= await layerOf(stack, layer, { own, request });
   const script = (value) => JSON.stringify(value).replaceAll("<", "\\u003c");
   const end = "</scr" + "ipt>";
-  const page = `<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>Explorer</title>\n<style>html { color-scheme: light dark; background: light-dark(#fff, #0d1117) } body { margin: 0 }</style>\n<div id="explorer"></div>\n<script>\n${mountExplorer.toString()}\nmountExplorer(document.getElementById("explorer"), {style: ${script(style)}, data: ${script(state.own)}});\n${end}\n</html>\n`;
+  const page = `<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>Explorer</title>\n<style>html { color-scheme: light dark; background: light-dark(#fff, #0d1117) } body { margin: 0 }</style>\n<div id="explorer"></div>\n<script>\n${mountExplorer.toString()}\nmountExplorer(document.getElementById("explorer"), {style: ${script(style)}, data: ${script(own)}});\n${end}\n</html>\n`;
   download("explorer.html", page, "text/html");
 }
 
@@ -71,16 +72,17 @@ function saveTable() {
   const cell = (text) => `"${String(text).replaceAll('"', '""')}"`;
   const lines = [...state.kinds].flatMap((kind) => {
     const { from, to, ahead } = columns(kind),
-      all = weights(kind);
-    const head = state.head === "mean" ? "mean" : state.head + 1;
+      all = rowsSeen(kind);
+    const layer = layerSeen(kind) + 1,
+      head = state.head === "mean" ? "mean" : state.head + 1;
     return [
       ["attention", "layer", "head", "looks", ...all[0].map((_, key) => tokens(to)[key].text)],
       ...all.map((row, query) => [
         KINDS[kind].name,
-        state.layer + 1,
+        layer,
         head,
         tokens(from)[query + ahead].text,
-        ...row.map((weight) => weight / 1000),
+        ...row.map((weight) => Math.round(weight) / 1000),
       ]),
     ];
   });

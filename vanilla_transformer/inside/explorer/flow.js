@@ -124,6 +124,7 @@ let pressed = []; // buttons, and whether each is
 /** After another layer, head or kind of attention was chosen. */
 function chose() {
   show("flowing", "mapping", "box", "heads", "beside");
+  remember();
 }
 
 function updateFlow() {
@@ -150,6 +151,7 @@ function chip(column, token, index) {
     if (step >= 0) {
       Object.assign(state, { step, hover: null, pinned: null });
       show("flowing", "mapping", "output", "lens");
+      remember();
     } else {
       state.pinned = { column, index };
       show("flowing", "mapping");
@@ -282,9 +284,8 @@ function arc(kind, from, start, to, end, weight, faint) {
 }
 
 /** The weights of a kind: each row looks at the columns. */
-function weightTable(kind, data, caption) {
-  const { from, to, ahead } = columns(kind),
-    rows = weights(kind, state.layer, state.head, data);
+function weightTable(kind, data, caption, rows = weights(kind, state.layer, state.head, data)) {
+  const { from, to, ahead } = columns(kind);
   return grid(
     `${caption}: each row looks at the columns`,
     ["", ...rows[0].map((_, key) => visible(tokens(to, data)[key].text))],
@@ -298,5 +299,5 @@ function weightTable(kind, data, caption) {
 const flowTables = () =>
   [...state.kinds].map((kind) => {
     const head = state.head === "mean" ? "mean of all heads" : `head ${state.head + 1}`;
-    return weightTable(kind, state.data, `${capital(KINDS[kind].name)}, layer ${layerSeen(kind) + 1}, ${head}`);
+    return weightTable(kind, state.data, `${capital(KINDS[kind].name)}, layer ${layerSeen(kind) + 1}, ${head}`, rowsSeen(kind));
   });

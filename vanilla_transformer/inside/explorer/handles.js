@@ -27,12 +27,17 @@ function rowSeen(kind, query) {
   const set = state.changes?.weights.filter((each) => each[0] === kind && each[1] === layer && each[3] === query);
   if (!set?.length || state.data !== state.own) return weights(kind)[query];
   const rows = headsSeen().map((head) => {
+    const told = !breaking && state.beside?.rows?.find((each) => same(each.slice(0, 4), [kind, layer, head, query]));
+    if (told) return told[4];
     const row = weights(kind, layer, head)[query];
     const given = set.filter((each) => each[2] === head).map(([, , , , key, weight]) => [key, 1000 * weight]);
     return withWeights(row, new Map(given), row.map((_, key) => sees(kind, query, key)));
   });
   return rows[0].map((_, key) => total(rows.map((row) => row[key])) / rows.length);
 }
+
+/** All rows, as they are seen. */
+const rowsSeen = (kind) => weights(kind).map((_, query) => rowSeen(kind, query));
 
 /** Where the weight of a token is read: beside it, on the side of its arcs; `out` is the direction away from it. */
 function track(kind, key) {

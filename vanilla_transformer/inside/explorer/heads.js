@@ -13,8 +13,7 @@ function trait(numbers) {
 }
 
 function drawHeads() {
-  const { attention: kinds, heads } = state.data,
-    { effects } = state.own;
+  const { attention: kinds, heads, effects } = state.data; // what was changed has no effects
   const most = Math.max(1e-9, ...(effects ?? []).map(({ effect }) => Math.abs(effect)));
   const cell = (kind, layer, head) => {
     const numbers = headOf(heads, kind, layer, head),
