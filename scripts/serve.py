@@ -3,15 +3,14 @@
 pip install "transformers[serving]"
 python scripts/serve.py FOLDER_OR_HUB_NAME --port 8000
 
-It is meant for your own machine: it listens only on 127.0.0.1 unless `--host` says otherwise, and has neither
-passwords nor encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat
-template. A request with a temperature is sampled, one without is greedy; `n`, `logprobs` and penalties are without
-effect. An answer ends at the model's `max_position_embeddings`, whatever a request asks for. SIGTERM stops the server
-within seconds.
+It is for your own machine: it listens only on 127.0.0.1 unless `--host` says otherwise, without passwords and without
+encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat template. With a
+temperature an answer is sampled, else greedy; `n`, `logprobs` and penalties have no effect. It ends at the model's
+`max_position_embeddings`, whatever a request asks for. SIGTERM stops the server within seconds.
 
 Other options, such as --device, are those of `transformers serve`, except --continuous-batching, which has no such
-limit. On its own, `transformers serve` (5.23) does not find classes that are saved beside the weights, not even with
---trust-remote-code: it looks for the class by name among the library's own. So this puts the installed class there.
+limit. On its own, `transformers serve` (5.23) does not find classes that are saved beside the weights, trusted or not:
+it looks for them by name among the library's own. So this puts the installed class there.
 """
 
 from pathlib import Path
@@ -41,14 +40,13 @@ class ServedModel(VanillaTransformerForCausalLM):
     def generate(self, *, input_ids: Tensor, generation_config: GenerationConfig, **options: Any) -> Any:
         length, most = input_ids.shape[1], self.config.max_position_embeddings
         if length >= most:
-            raise HTTPException(
-                400, f"The prompt has {length} tokens; it must be shorter than {most}, the model's most."
-            )
+            raise HTTPException(400, f"The prompt has {length} tokens; it must be shorter than {most}, the most here.")
         asked = generation_config.max_new_tokens
         if asked is not None and asked < 1:
             raise HTTPException(400, f"max_tokens={asked} must be at least 1.")
         generation_config.max_new_tokens = min(asked or most, most - length)
-        if generation_config.temperature:  # a request sets it, and the library leaves the rest to the model's config
+        # A request sets the temperature alone, and the library leaves the rest to the model's config.
+        if generation_config.temperature:
             generation_config.do_sample = True
         generation_config.max_length = None
         generation_config.num_beams = generation_config.num_return_sequences = 1  # a request may bring a whole config
