@@ -56,6 +56,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
+from transformers.utils import is_tracing
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
@@ -614,6 +615,15 @@ class VanillaTransformerEncoderModel(TransformerStack):
 class CausalStack(TransformerStack):
     """The two decoders, with an encoder to look at and without: each position sees itself and those before it."""
 
+    def sees_all(self, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None) -> bool:
+        """Whether it is plain without a mask: one position more, behind no padding, sees all that a cache holds.
+
+        It is so at every step of a translation, of which the making of a mask would take about a hundredth.
+        """
+        one_more = inputs_embeds.shape[1] == 1 and attention_mask is None and self.config.sliding_window is None
+        has_room = past_key_values is not None and past_key_values.is_compileable  # of a fixed size, partly empty
+        return one_more and not has_room and not is_tracing(inputs_embeds)
+
     def embed_and_mask(
         self,
         input_ids: Tensor | None,
@@ -639,15 +649,17 @@ class CausalStack(TransformerStack):
             check_mask("attention_mask", attention_mask, batch, self.config.num_heads, *lengths, cache_has_room=True)
 
         make_mask = create_causal_mask if self.config.sliding_window is None else create_sliding_window_causal_mask
-        # An empty cache that grows needs the mask of none, and only without one the library looks at positions.
-        grows = past_key_values is not None and not past_key_values.is_compileable
-        mask = make_mask(
-            config=self.config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            past_key_values=None if grows and past_length == 0 else past_key_values,
-            position_ids=position_ids,  # where they restart, several sequences are packed into one row
-        )
+        mask = None
+        if not self.sees_all(inputs_embeds, attention_mask, past_key_values):
+            # An empty cache that grows needs the mask of none, and only without one the library looks at positions.
+            grows = past_key_values is not None and not past_key_values.is_compileable
+            mask = make_mask(
+                config=self.config,
+                inputs_embeds=inputs_embeds,
+                attention_mask=attention_mask,
+                past_key_values=None if grows and past_length == 0 else past_key_values,
+                position_ids=position_ids,  # where they restart, several sequences are packed into one row
+            )
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask, past_length)
         return inputs_embeds, position_ids, mask

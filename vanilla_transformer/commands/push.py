@@ -27,9 +27,7 @@ from vanilla_transformer.loading import CHECKPOINTS, check_source, read_settings
 from vanilla_transformer.training.checkpoints import weight_files
 
 
-# What goes of a model, by name; and its code, by what its config names and that imports. Everything else stays here:
-# states of optimizers, schedulers and random generators, training arguments (pickles all), checkpoints, logs, notes.
-# These the library reads wherever they are, so that none may be left of an earlier model:
+# What the library reads wherever it is, so that none may be left of an earlier model.
 READ_IF_THERE = (
     "generation_config.json",
     "model.safetensors",
@@ -40,6 +38,8 @@ READ_IF_THERE = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
+# What goes of a model, by name; and its code, by what its config names and that imports. Everything else stays here:
+# states of optimizers, schedulers and random generators, training arguments (pickles all), checkpoints, logs, notes.
 MODEL_FILES = (
     "README.md",
     "training_curve.png",

@@ -410,7 +410,8 @@ def compare_data(
 
     Returns:
         "changed": what the changed model says, as `explore_data` gives it; "same": the steps of what the model as it
-        is says, with the probabilities that the changed model gives them.
+        is says, with the probabilities that the changed model gives them; "rows": for each query of which weights are
+        set, (kind, layer, head, query, all its weights in thousandths), as it then was.
 
     Raises:
         ValueError: see `explore_data`.
