@@ -99,7 +99,7 @@ def loss_and_gradients(
     with torch.autocast(device, precision) if precision else nullcontext():
         loss = model(**batch).loss
     loss.backward()
-    gradients = {name: weight.grad.float().cpu() for name, weight in model.named_parameters()}
+    gradients = {name: weight.grad.to("cpu", torch.float32, copy=True) for name, weight in model.named_parameters()}
     model.to("cpu")
     return loss.item(), gradients
 
