@@ -90,6 +90,18 @@ def read_settings(file: Path) -> dict[str, Any]:
     return settings
 
 
+def read_object(file: Path, setting: str) -> dict[str, Any]:
+    """A setting that is an object itself, such as `auto_map`; empty where there is none.
+
+    Raises:
+        ValueError: it is something else, or the file is no JSON, or no object.
+    """
+    value = read_settings(file).get(setting) or {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{file}: {setting} is {value!r}; it must be an object.")
+    return value
+
+
 def check_source(source: str | Path, short_names: bool = False) -> None:
     """Tell a folder that is not there from a name on the Hub, which is one of an owner and one of a model.
 

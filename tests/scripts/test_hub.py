@@ -238,6 +238,9 @@ def change(folder: Path, name: str, text: str | None) -> None:
         ("config.json", None, "has no config.json"),
         ("config.json", "[]", "config.json holds []; it must be an object"),
         ("config.json", "{", "config.json is not a valid JSON file"),
+        ("config.json", '{"auto_map": [1]}', "config.json: auto_map is [1]; it must be an object"),
+        ("config.json", '{"auto_map": {"AutoModel": 1}}', "names 1 as the class of AutoModel; it must be as"),
+        ("config.json", '{"custom_pipelines": {"translation": {}}}', "names None as the class of translation"),
         ("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["tok.Slow", null]}}', "has no tok.py, which"),
         ("model.safetensors", None, "has no weights"),
         ("modeling_vanilla_transformer.py", None, "has no modeling_vanilla_transformer.py, which"),
@@ -258,6 +261,22 @@ def test_a_model_without_one_of_its_shards_is_not_uploaded(hub, folder):
     gone.unlink()
     result = push(hub, folder, "user/name", "--dry_run")
     assert result.returncode == 2 and f"{folder} has no weights called {gone.name}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ('{"weight_map": ["a"]}', "weight_map is ['a']; it must be an object"),
+        ('{"weight_map": {"lm_head.weight": [1]}}', "weight_map must name the file of each weight"),
+    ],
+)
+def test_a_model_with_a_damaged_index_of_its_shards_is_not_uploaded(index, message, hub, folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(index)
+    result = push(hub, folder, "user/name")
+    assert result.returncode == 2 and not hub.repos
+    assert "model.safetensors.index.json" in result.stderr and message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_link_out_of_the_folder_is_refused(hub, folder, tmp_path):

@@ -23,7 +23,7 @@ from huggingface_hub import (
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanilla_transformer.command_line import CommandParser
-from vanilla_transformer.loading import CHECKPOINTS, check_source, read_settings
+from vanilla_transformer.loading import CHECKPOINTS, check_source, read_object
 from vanilla_transformer.training.checkpoints import weight_files
 
 
@@ -94,14 +94,16 @@ def classes_named(config: Path) -> Iterator[str]:
     """The classes of a model's own that its config, or that of its tokenizer, names, as "file.Class".
 
     Raises:
-        ValueError: the config is no JSON, or no object.
+        ValueError: the config is no JSON, or no object; or something else stands in the place of a class.
     """
-    settings = read_settings(config)
-    pipelines = [pipeline["impl"] for pipeline in (settings.get("custom_pipelines") or {}).values()]
-    for named in (*(settings.get("auto_map") or {}).values(), *pipelines):
+    pipelines = read_object(config, "custom_pipelines").items()
+    classes = {task: info.get("impl") if isinstance(info, dict) else info for task, info in pipelines}
+    for key, named in (*read_object(config, "auto_map").items(), *classes.items()):
         # Of tokenizers there may be two, of which either may be null; and "other/model--file.Class" is not here.
-        for name in named if isinstance(named, list) else [named]:
-            if name and "--" not in name:
+        for name in filter(None, named) if isinstance(named, list) else [named]:
+            if not isinstance(name, str):
+                raise ValueError(f'{config} names {name!r} as the class of {key}; it must be as "file.Class".')
+            if "--" not in name:
                 yield name
 
 
@@ -110,7 +112,7 @@ def code_of(model: Path, folder: Path) -> set[str]:
 
     Raises:
         FileNotFoundError: there is no config, or one names code that is not there.
-        ValueError: a config is no JSON, or no object.
+        ValueError: a config is damaged.
     """
     check_source(model)
     files = set()
@@ -125,7 +127,12 @@ def code_of(model: Path, folder: Path) -> set[str]:
 
 
 def check_weights(model: Path, files: dict[str, Path]) -> None:
-    """Raise a FileNotFoundError if a model's weights, or some of their shards, are not among the files."""
+    """See that a model's weights, or all of their shards, are among the files.
+
+    Raises:
+        FileNotFoundError: one of them is not.
+        ValueError: the index of the shards is damaged.
+    """
     for path in weight_files(model):
         if path not in files.values():
             raise FileNotFoundError(f"{model} has no weights called {path.name}: save the model again.")
@@ -136,7 +143,7 @@ def files_of_model(folder: Path) -> dict[str, Path]:
 
     Raises:
         FileNotFoundError: a part is missing without which nobody can load or understand it.
-        ValueError: its config, or its tokenizer's, is no JSON, or no object.
+        ValueError: its config, its tokenizer's, or the index of its weights is damaged.
     """
     files = select_files(folder, (*MODEL_FILES, *sorted(code_of(folder, folder))))
     if "README.md" not in files:
@@ -152,6 +159,7 @@ def files_of_repo(folder: Path) -> dict[str, Path]:
 
     Raises:
         FileNotFoundError: there is no checkpoint, or a part is missing without which nobody can load one.
+        ValueError: a config of one, or the index of its weights, is damaged.
     """
     files = select_files(folder, REPO_FILES)
     if "README.md" not in files or not any(name.startswith("checkpoints/") for name in files):

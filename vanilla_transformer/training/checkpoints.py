@@ -12,6 +12,8 @@ from safetensors import SafetensorError, safe_open
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from vanilla_transformer.loading import read_object
+
 
 TRAINER_STATE = "trainer_state.json"
 RUN_FILE = "run.json"  # of each checkpoint: what the run was started with, and why the checkpoint was written
@@ -37,11 +39,16 @@ def was_interrupted(folder: Path) -> bool:
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a checkpoint, one or sharded; where an earlier save has left both, `from_pretrained`
     reads the one.
+
+    Raises:
+        ValueError: the index of the shards is no JSON, or does not name them.
     """
     index = folder / SAFE_WEIGHTS_INDEX_NAME
     if index.is_file() and not (folder / SAFE_WEIGHTS_NAME).is_file():
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return [folder / name for name in sorted(set(weight_map.values()))]
+        names = read_object(index, "weight_map").values()
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{index}: weight_map must name the file of each weight.")
+        return [folder / name for name in sorted(set(names))]
     return [folder / SAFE_WEIGHTS_NAME]
 
 
