@@ -10,7 +10,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from family import decoder_only, encoder_decoder, encoder_only
-from vanilla_transformer import VanillaTransformerForTokenClassification
+from vanilla_transformer import (
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
 from vanilla_transformer.commands.average import main
 from vanilla_transformer.data import train_tokenizer
 from vanilla_transformer.training.averaging import average_checkpoints, load_weights, save_average
@@ -95,12 +98,18 @@ def tagger(classes: list[str]) -> VanillaTransformerForTokenClassification:
         (lambda: decoder_only(num_heads=4), lambda: decoder_only(num_heads=2), "num_heads is 2, and was 4"),
         (lambda: tagger(["noun", "verb"]), lambda: tagger(["verb", "noun"]), "id2label is {'0': 'verb', '1': 'noun'}"),
         (
+            lambda: encoder_only(VanillaTransformerForSequenceClassification),
+            lambda: encoder_only(VanillaTransformerForTokenClassification),
+            "architectures is ['VanillaTransformerForTokenClassification'], and was "
+            "['VanillaTransformerForSequenceClassification']",
+        ),
+        (
             lambda: train_tokenizer(["one two"] * 3, "causal", vocab_size=260),
             lambda: train_tokenizer(["uno dos"] * 3, "causal", vocab_size=260),
             "the tokenizer is another one",
         ),
     ],
-    ids=["heads", "classes", "tokens"],
+    ids=["heads", "classes", "task", "tokens"],
 )
 def test_what_has_weights_of_the_same_shapes_and_another_meaning_is_not_averaged(make, other, said, tmp_path):
     folders = [str(tmp_path / name) for name in ("first", "second")]
