@@ -1,5 +1,6 @@
 """A user's errors: one line on stderr and exit code 2, in whatever way the command is started."""
 
+import os
 import re
 import subprocess
 import sys
@@ -94,6 +95,10 @@ def test_help_says_what_the_command_does_and_names_only_defaults_that_there_are(
         (
             ["-m", "vanilla_transformer", "translat"],
             "There is no command 'translat'; choose one of: translate,",
+        ),
+        (
+            ["-m", "vanilla_transformer", "translate", "Hello", os.fsdecode(b"caf\xe9")],
+            r"'caf\udce9' is not UTF-8 (at character 4): write it in UTF-8.",
         ),
         (["-m", "vanilla_transformer", "average", "--output", "x"], "Give either --run or --checkpoints."),
     ],

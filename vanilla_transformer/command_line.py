@@ -206,11 +206,19 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{action.help} (default: %(default)s)"
 
 
+def check_text(text: str) -> None:
+    """Raise a ValueError for a text whose bytes on the command line are not UTF-8, which nobody could encode again."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text!r} is not UTF-8 (at character {error.start + 1}): write it in UTF-8.") from error
+
+
 def check_device(name: str) -> None:
     """Raise a ValueError, before long work begins, for a device that PyTorch does not find on this machine."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    kinds = [accelerator.type] if accelerator else []
-    found = ["cpu", *kinds, *(f"{kind}:{i}" for kind in kinds for i in range(torch.accelerator.device_count()))]
+    counts = {"cpu": 1} | ({accelerator.type: torch.accelerator.device_count()} if accelerator else {})
+    found = [device for kind, count in counts.items() for device in (kind, *(f"{kind}:{i}" for i in range(count)))]
     if name not in found:
         raise ValueError(f"--device {name}: PyTorch finds {', '.join(found)} on this machine.")
 

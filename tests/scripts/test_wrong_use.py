@@ -37,6 +37,7 @@ WRONG = [
     ("evaluate_model --per_device_eval_batch_size 8", "required: --model"),
     ("import_checkpoint --output x", "required: --source"),
     ("average_checkpoints --output x", "Give either --run or --checkpoints"),
+    ("walkthrough --text caf\udce9", r"'caf\udce9' is not UTF-8 (at character 4)"),
     ("walkthrough --model tr", "--model tr needs a sentence: give --text"),
     # models that are not there, or of another task
     ("translate --model missing", "missing: there is no such folder"),
@@ -75,6 +76,7 @@ WRONG = [
     ("translate --model missing --extra_tokens -1", "--extra_tokens -1 must be at least 0"),
     ("translate --model missing --device xyz", "--device xyz: PyTorch finds cpu"),
     ("generate_text --model missing --device cuda:99", "--device cuda:99: PyTorch finds cpu"),
+    ("translate --model missing --device cpu:0", "missing: there is no such folder"),
     ("translate --model missing --output none/x.txt", "none/x.txt: there is no such folder as none"),
     ("evaluate_model --model tr --scores none/x.json", "none/x.json: there is no such folder as none"),
     ("train_translation --train_file shard1.tsv shard2.tsv", "shard1.tsv: its name must end in one of"),

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from transformers import AutoTokenizer
 
-from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_device
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_device, check_text
 from vanilla_transformer.commands.export import QUANTIZATIONS
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
 from vanilla_transformer.files import check_input, check_output, map_by_length, open_output, utf8_lines
@@ -71,8 +71,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model is no translator, or CTranslate2 lacks something of it; the input is not UTF-8; or there
-            are texts and a file.
+        ValueError: the model is no translator, or CTranslate2 lacks something of it; a text or the input is not UTF-8;
+            or there are texts and a file.
         FileNotFoundError: no model is named, and the one that ships with this project cannot be had.
         ImportError: CTranslate2 is asked for, and not installed.
     """
@@ -81,6 +81,8 @@ def main(arguments: list[str] | None = None) -> None:
     args, given = parser.parse_args_into_dataclasses(arguments)
     if given.text and args.input != "-":
         raise ValueError(f"Give texts or --input {args.input}, not both.")
+    for text in given.text:
+        check_text(text)
     check_input(args.input)
     check_output(args.output)
     source = args.model or shipped_model(DEFAULT_MODEL)

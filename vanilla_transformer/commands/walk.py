@@ -12,7 +12,7 @@ from typing import cast
 
 from transformers import AutoTokenizer
 
-from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_text
 from vanilla_transformer.files import open_output
 from vanilla_transformer.inside.recorder import find_stacks
 from vanilla_transformer.inside.rendering import Walk, page_html, print_walk
@@ -29,7 +29,8 @@ class WalkthroughArguments:
     """Options of the command: an example, or a sentence with the model that reads it, and what of it is shown.
 
     Raises:
-        ValueError: a model without a sentence; two of model, example and numbers; a target without a sentence.
+        ValueError: a model without a sentence; two of model, example and numbers; a target without a sentence; a text
+            that is not UTF-8.
         FileNotFoundError: no model is named, and the one that ships with this project cannot be had.
     """
 
@@ -72,6 +73,8 @@ class WalkthroughArguments:
             raise ValueError(f"--example {self.example} has its own sentence: leave out --text.")
         if self.numbers is not None and (self.text or self.example is not None):
             raise ValueError(f"--numbers {self.numbers} is an example on its own: leave out --text and --example.")
+        for text in filter(None, (self.text, self.target)):
+            check_text(text)
         if not self.text and not (self.target is self.stack is None):
             raise ValueError("--target and --stack are for your own sentence: give --text too.")
         if self.text and self.model is None:
