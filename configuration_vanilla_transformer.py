@@ -359,6 +359,18 @@ class VanillaTransformerConfig(TransformerConfig):
     decoder_d_ff: int | None = None
     is_encoder_decoder: bool = True
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
+        """As above. Of two embeddings that were saved, none may be lost.
+
+        Raises:
+            ValueError: `share_encoder_decoder_embeddings` is given for a model that was saved without.
+        """
+        shared = "share_encoder_decoder_embeddings"
+        if kwargs.get(shared) and not config_dict.get(shared, True):
+            raise ValueError(f"{shared}=True: the model was saved with two embeddings. Leave it out, to load both.")
+        return super().from_dict(config_dict, **kwargs)
+
     def __post_init__(self, **kwargs):
         if "num_layers" in kwargs and "model_type" not in kwargs:  # which a saved config has
             raise ValueError(
@@ -366,6 +378,8 @@ class VanillaTransformerConfig(TransformerConfig):
             )
         super().__post_init__(**kwargs)
         self.decoder_d_ff = self.d_ff if self.decoder_d_ff is None else self.decoder_d_ff
+        if self.share_encoder_decoder_embeddings and self.target_vocab_size == self.vocab_size:
+            self.target_vocab_size = None  # one vocabulary, whatever size it will be given
 
     def validate_vocabularies(self):
         """Refuse sizes of the decoder that cannot be; part of the validation that `@strict` runs."""

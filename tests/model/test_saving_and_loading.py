@@ -66,6 +66,7 @@ def test_a_process_without_the_project_loads_every_auto_class_of_the_family(make
     ("fields", "stored"),
     [
         ({}, {"model.encoder.embed_tokens.weight"}),
+        ({"target_vocab_size": 50}, {"model.encoder.embed_tokens.weight"}),
         (
             {"share_encoder_decoder_embeddings": False},
             {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"},
@@ -92,6 +93,12 @@ def test_tied_weights_are_stored_once_and_stay_tied(fields, stored, tmp_path):
     resized = loaded.resize_token_embeddings(60)
     assert resized.num_embeddings == 60 == loaded.config.vocab_size
     assert loaded(ids, decoder_input_ids=ids + 9).logits.shape[-1] == 60
+
+
+def test_two_embeddings_that_were_saved_are_not_loaded_as_one(tmp_path):
+    encoder_decoder(share_encoder_decoder_embeddings=False).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="share_encoder_decoder_embeddings=True: the model was saved with two"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, share_encoder_decoder_embeddings=True)
 
 
 def test_a_model_in_a_subfolder_of_the_folder_one_is_in_has_its_generation_config(tmp_path, monkeypatch):
