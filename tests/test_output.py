@@ -10,7 +10,9 @@ from threading import Thread
 
 import pytest
 
-from fresh_process import ROOT
+from family import encoder_decoder
+from fresh_process import ROOT, run_fresh
+from saved_models import save
 from vanilla_transformer.commands import export, translate
 from vanilla_transformer.files import new_folder
 
@@ -117,6 +119,43 @@ def test_nothing_is_left_of_what_sigterm_ends_half_way(tmp_path):
         process.terminate()
     assert process.returncode == 143
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"] and (tmp_path / "out.txt").read_text() == "old"
+
+
+# Commands that can write no file to its end.
+FULL = """
+import contextlib, io, resource
+from vanilla_transformer.__main__ import main
+
+sys.dont_write_bytecode = True  # Python would keep its modules cut short
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+told = []
+for command in arguments:
+    sys.argv = ["vanilla-transformer", *command.split()]
+    with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.suppress(SystemExit):
+        main()
+    told.append(err.getvalue().splitlines()[-1])
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+def test_on_a_full_disk_one_line_says_so_and_what_was_there_stays(tmp_path):
+    save(tmp_path / "model", encoder_decoder, "seq2seq")
+    encoder_decoder().save_pretrained(tmp_path / "bare")
+    for code in (tmp_path / "bare").glob("*.py"):
+        code.unlink()  # so that nothing but the weights is too large
+    (tmp_path / "in.txt").write_text("one two three\n" * 100)
+    (tmp_path / "out.txt").write_text("old")
+    before = sorted(tmp_path.rglob("*"))
+    commands = {
+        "translate": "--model model --input in.txt --output out.txt",
+        "export": "--source model --output exported",
+        "average": "--checkpoints bare bare --output mean",
+    }
+    told = run_fresh(FULL, tmp_path, *(f"{name} {options}" for name, options in commands.items()), installed=True)
+    for name, line in zip(commands, told, strict=True):
+        assert line.startswith(f"vanilla-transformer {name}: error: ") and "File too large" in line
+    assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "out.txt").read_text() == "old"
 
 
 def test_of_two_that_make_one_folder_the_second_says_that_it_is_there(tmp_path):

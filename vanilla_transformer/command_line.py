@@ -13,12 +13,16 @@ from typing import Any, NoReturn
 
 import torch
 from huggingface_hub.errors import EntryNotFoundError, StrictDataclassError
+from safetensors import SafetensorError
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
 
-# What a user can put right. Anything else is a defect of ours, whose traceback is wanted.
-USER_ERRORS = (ValueError, OSError, ImportError, FloatingPointError, EntryNotFoundError, StrictDataclassError)
+# What a user can put right. Anything else is a defect of ours, whose traceback is wanted. Safetensors tells of a full
+# disk by an error of its own.
+USER_ERRORS = (
+    ValueError, OSError, ImportError, FloatingPointError, EntryNotFoundError, StrictDataclassError, SafetensorError,
+)  # fmt: skip
 
 # The modules that each extra of pyproject.toml brings, and that are imported where they are needed.
 EXTRAS = {
