@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline, Pipeline
 
 
@@ -88,6 +88,36 @@ def question_inputs(config: PreTrainedConfig) -> list[str]:
     return ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size else [])]
 
 
+def tokens_beside_context(tokenizer: PreTrainedTokenizerBase, question: str) -> int:
+    """How many tokens a window has that are not the context's: those of the question, and special ones."""
+    length = len(tokenizer(question, add_special_tokens=False, verbose=False)["input_ids"])
+    return length + tokenizer.num_special_tokens_to_add(pair=True)
+
+
+def read_windows(
+    tokenizer: PreTrainedTokenizerBase, question: str, context: str, length: int, overlap: int
+) -> Iterator[dict[str, list]]:
+    """Yield the windows of a context, each of the question and at most so much of it that they have `length` tokens.
+
+    They overlap by that many tokens, or by half of the room for the context. Each has what the tokenizer gives, where
+    `offset_mapping` has the characters of the context that a token stands for; 0 and 0 for a token outside of it.
+    """
+    room = length - tokens_beside_context(tokenizer, question)
+    windows = tokenizer(
+        question,
+        context,
+        truncation="only_second",
+        max_length=length,
+        stride=min(overlap, room // 2),
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    for i, spans in enumerate(windows["offset_mapping"]):
+        parts = zip(spans, windows.sequence_ids(i), strict=True)
+        window = {name: values[i] for name, values in windows.items()}
+        yield window | {"offset_mapping": [span if part == 1 else (0, 0) for span, part in parts]}
+
+
 class QuestionAnsweringPipeline(ChunkPipeline):
     """Find the answer to a question in a text, its context.
 
@@ -158,31 +188,20 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(f"{name}={text!r} must be a text that is not empty.")
         length = self.window_length(max_seq_len)
-        question_length = len(self.tokenizer(question, add_special_tokens=False)["input_ids"])
-        room = length - question_length - self.tokenizer.num_special_tokens_to_add(pair=True)
-        if room < 1:
+        needed = tokens_beside_context(self.tokenizer, question)
+        if needed >= length:
             raise ValueError(
-                f"The question has {question_length} tokens, which leaves no room for the context in a window of "
-                f"{length}. Ask a shorter one, or raise max_seq_len if the model allows it."
+                f"The question needs {needed} tokens, which leaves no room for the context in a window of {length}. "
+                "Ask a shorter one, or raise max_seq_len if the model allows it."
             )
-        windows = self.tokenizer(
-            question,
-            context,
-            truncation="only_second",
-            max_length=length,
-            stride=min(doc_stride, room // 2),
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
-        count = len(windows["input_ids"])
-        names = [name for name in question_inputs(self.model.config) if name in windows]
-        for i in range(count):
-            parts = zip(windows["offset_mapping"][i], windows.sequence_ids(i), strict=True)
+        windows = list(read_windows(self.tokenizer, question, context, length, doc_stride))
+        for i, window in enumerate(windows):
+            names = [name for name in question_inputs(self.model.config) if name in window]
             yield {
-                **{name: torch.tensor([windows[name][i]]) for name in names},
-                "offsets": torch.tensor([[characters if part == 1 else (0, 0) for characters, part in parts]]),
+                **{name: torch.tensor([window[name]]) for name in names},
+                "offsets": torch.tensor([window["offset_mapping"]]),
                 "context": context,
-                "is_last": i == count - 1,
+                "is_last": i == len(windows) - 1,
             }
 
     def _forward(self, window: dict[str, Any]) -> dict[str, Any]:

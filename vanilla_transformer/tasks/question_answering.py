@@ -6,9 +6,9 @@ from reprlib import repr as short
 from typing import ClassVar, cast
 
 from datasets import Dataset
-from transformers import BatchEncoding, DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
-from pipeline_vanilla_transformer import question_inputs
+from pipeline_vanilla_transformer import question_inputs, read_windows, tokens_beside_context
 from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerForQuestionAnswering
 from vanilla_transformer.training.metrics import question_answering_scores
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
@@ -28,39 +28,24 @@ class QuestionAnsweringArguments(RecipeArguments):
 
 def read_pieces(
     number: int, question: str, context: str, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments
-) -> Iterator[tuple[BatchEncoding, int, list[tuple[int, int]]]]:
-    """Yield question and piece of text for each piece of a row: where it is encoded, and the characters of each token.
-
-    These are (-1, -1) for tokens outside the text. Pieces overlap by half of the room for it at most.
+) -> Iterator[dict[str, list]]:
+    """Question and piece of text for each piece of a row, as the pipeline reads them: see `read_windows`.
 
     Raises:
         ValueError: the question leaves no room for the text.
     """
-    length = len(tokenizer(question, add_special_tokens=False, verbose=False)["input_ids"])
-    needed = length + tokenizer.num_special_tokens_to_add(pair=True)
-    room = args.max_length - needed
-    if room < 1:
+    needed = tokens_beside_context(tokenizer, question)
+    if needed >= args.max_length:
         raise ValueError(
-            f"Row {number + 1}: question: {short(question)} has {length} tokens, which leaves no room for the context "
-            f"in max_length={args.max_length}: raise that above {needed}, or leave out or cut such questions."
+            f"Row {number + 1}: question: {short(question)} needs {needed} tokens, which leaves no room for the "
+            f"context in max_length={args.max_length}: raise that above {needed}, or leave out or cut such questions."
         )
-    encoded = tokenizer(
-        question,
-        context,
-        truncation="only_second",
-        max_length=args.max_length,
-        stride=min(args.stride, room // 2),
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-    )
-    for i, spans in enumerate(encoded["offset_mapping"]):
-        parts = encoded.sequence_ids(i)
-        yield encoded, i, [span if part == 1 else (-1, -1) for span, part in zip(spans, parts, strict=True)]
+    return read_windows(tokenizer, question, context, args.max_length, args.stride)
 
 
 def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
     """First and last token of the characters [start, end); 0, 0 where this piece does not hold all of them."""
-    inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start and first >= 0]
+    inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
     if not inside or offsets[inside[0]][0] > start or offsets[inside[-1]][1] < end:
         return 0, 0
     return inside[0], inside[-1]
@@ -86,10 +71,11 @@ def encode(
         for number, question, context, answers in zip(numbers, *columns, strict=True):
             start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
             start, text = start + len(text) - len(text.lstrip()), text.strip()  # no token is a space by itself
-            for pieces, i, offsets in read_pieces(number, question, context, tokenizer, args):
+            for piece in read_pieces(number, question, context, tokenizer, args):
+                offsets = piece["offset_mapping"]
                 first, last = answer_positions(offsets, start, start + len(text)) if text else (0, 0)
                 for name in inputs:
-                    encoded[name].append(pieces[name][i])
+                    encoded[name].append(piece[name])
                 encoded["start_positions"].append(first)
                 encoded["end_positions"].append(last)
         return encoded
