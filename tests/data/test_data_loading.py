@@ -270,6 +270,19 @@ def test_a_stream_is_read_as_it_comes_and_its_halves_are_all_of_it():
     assert validation != [row["text"] for row in other]
 
 
+@pytest.mark.parametrize("rows", [2, 7, 99])
+def test_a_stream_of_few_rows_holds_out_one_of_them_at_least(rows):
+    pairs = [{"source": f"one {i}", "target": f"uno {i}"} for i in range(rows)]
+    file = write("a.jsonl", pairs)
+    for fraction, seed in ((0.001, 0), (0.4, 1), (0.4, 2)):
+        options = {"streaming": True, "validation_fraction": fraction, "data_split_seed": seed}
+        splits = load("translation", train_file=[file], **options)
+        assert isinstance(splits["validation"], datasets.IterableDataset)
+        train, validation = (list(splits[split]) for split in ("train", "validation"))
+        assert train and validation
+        assert sorted(row["source"] for row in train + validation) == sorted(row["source"] for row in pairs)
+
+
 def test_parallel_files_stream_as_their_pairs():
     files = [write("a.en", "".join(f"one {i}\n" for i in range(20))), write("a.es", "uno\n" * 20)]
     splits = load("translation", train_file=files, streaming=True, validation_fraction=0.25)

@@ -95,6 +95,19 @@ def test_translation_learns_from_a_stream_of_two_files(tmp_path):
     assert scores["validation"]["exact_match"] == 100
 
 
+def test_a_stream_that_holds_out_too_little_to_be_scored_trains_a_model_with_its_card(tmp_path, caplog):
+    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"{i} miles to go"} for i in range(8)])
+    options = ["--train_file", file, "--streaming", "true", "--block_size", "16", "--max_steps", "2"]
+    options += [*SMALL, *ONE_STACK]
+    scores = train_language_model.main([*options, "--output_dir", str(tmp_path / "run")])
+    assert scores == {}
+    assert "There are no scores of validation: the held-out stream is empty, or too short" in caplog.text
+    assert "## Training" in (tmp_path / "run/README.md").read_text()
+    during = ["--eval_strategy", "steps", "--output_dir", str(tmp_path / "another")]
+    with pytest.raises(ValueError, match="--eval_strategy: the held-out stream is empty, or too short"):
+        train_language_model.main([*options, *during])
+
+
 def test_dropout_that_grew_is_on_the_card_and_not_in_the_model(tmp_path):
     run = tmp_path / "run"
     options = [*SMALL, "--initial_dropout", "0", "--dropout", "0.2", "--max_steps", "3", "--output_dir", str(run)]

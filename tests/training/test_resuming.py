@@ -290,7 +290,7 @@ def test_a_run_goes_on_where_the_locale_is_not_utf8(tmp_path):
 # --- What is saved, and when
 
 
-def test_the_model_is_saved_before_it_is_scored_for_all_to_read_and_without_pickles(tmp_path):
+def test_a_model_that_cannot_be_scored_is_saved_with_its_card_for_all_to_read_and_without_pickles(tmp_path):
     os.umask(0o022)
     arguments = tagger(
         tmp_path, "run", "--max_steps", "4", "--hub_token", "hf_secret", "--metric_for_best_model", "f2"
@@ -307,6 +307,7 @@ def test_the_model_is_saved_before_it_is_scored_for_all_to_read_and_without_pick
     weights = load_file(folder / "model.safetensors")
     assert all(torch.equal(trainers[0].model.state_dict()[name], weight) for name, weight in weights.items())
     assert not (folder / "training_args.bin").exists()
+    assert "## Training" in (folder / "README.md").read_text()  # whatever fails while it is scored
     assert trainers[0].args.hub_token == "hf_secret"
     files = [file for file in folder.rglob("*") if file.is_file()]
     assert not [file for file in files if b"hf_secret" in file.read_bytes()]

@@ -22,7 +22,15 @@ from vanilla_transformer.data.checks import (
     each_row,
 )
 from vanilla_transformer.data.columns import as_floats, name_classes, rename_columns
-from vanilla_transformer.data.sources import DataArguments, Row, Rows, Source, parse_renaming, read_sources
+from vanilla_transformer.data.sources import (
+    CHECKED_ROWS_OF_STREAM,
+    DataArguments,
+    Row,
+    Rows,
+    Source,
+    parse_renaming,
+    read_sources,
+)
 
 
 def is_held_out(row: Row, column: str, fraction: float, seed: int) -> bool:
@@ -38,6 +46,8 @@ def is_kept(row: Row, column: str, fraction: float, seed: int) -> bool:
 def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[str, Rows]:
     """Make a validation split: of rows drawn by seed, of a stream's texts by their hash, of a single document its end.
 
+    A stream that ends within the rows that are checked is split as any other rows: the hash might choose none of them.
+
     A row with the only examples of a class stays in training.
 
     Raises:
@@ -45,6 +55,10 @@ def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[st
     """
     fraction, seed = args.validation_fraction, args.data_split_seed
     if isinstance(train, IterableDataset):
+        first = list(train.take(CHECKED_ROWS_OF_STREAM))
+        if len(first) < CHECKED_ROWS_OF_STREAM:
+            splits = hold_out(place, Dataset.from_list(first, features=train.features), args, task)
+            return {split: rows.to_iterable_dataset() for split, rows in splits.items()}
         sides = {"train": is_kept, "validation": is_held_out}
         text_column = TEXT_COLUMNS[task][0]
         return {

@@ -350,6 +350,17 @@ def check_positions(model: PreTrainedModel, rows: Any) -> None:
         )
 
 
+EMPTY_STREAM = (
+    "the held-out stream is empty, or too short to fill a row of a language model: raise --validation_fraction, or "
+    "give a longer file."
+)
+
+
+def is_empty_stream(rows: Any) -> bool:
+    """Whether a stream has no row. No more is read than for a first batch."""
+    return isinstance(rows, IterableDataset) and next(iter(rows), None) is None
+
+
 WITHOUT_WARM_UP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
 
 DIVERGED = (
@@ -409,7 +420,7 @@ class PaperRecipe(Mixin):
 
         Raises:
             ValueError: a checkpoint that is not complete, or of another run; rows beyond learned positions; a best
-                model by what is not measured; epochs of a stream, which has none.
+                model by what is not measured; epochs of a stream, which has none; a stream without a row to evaluate.
             FloatingPointError: the loss, a gradient or a weight is not finite any more.
         """
         metric = str(self.args.metric_for_best_model)
@@ -421,6 +432,8 @@ class PaperRecipe(Mixin):
             for name in ("eval_strategy", "save_strategy"):
                 if getattr(self.args, name) == "epoch":
                     raise ValueError(f"{name}=epoch: a stream is read until --max_steps, as one epoch; give steps.")
+        if self.args.eval_strategy != "no" and is_empty_stream(self.eval_dataset):
+            raise ValueError(f"--eval_strategy: {EMPTY_STREAM}")
         for rows in (self.train_dataset, self.eval_dataset):
             check_positions(self.model, rows)
         if resume_from_checkpoint is True:

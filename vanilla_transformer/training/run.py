@@ -184,10 +184,18 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
         if training.do_train:
             train(trainer)
             trainer.save_model()  # first: whatever fails while it is scored, the model is there
-        scores, notes = task.score(trainer, splits)
+
+        def write_card(scores: Scores, notes: Notes) -> None:
+            if training.do_train and trainer.is_world_process_zero():
+                facts = CardFacts(task.pipeline_tag, data.name, scores, notes, data.languages(kind))
+                write_model_card(folder, trainer.model, training, trainer.state, facts)
+
+        try:
+            scores, notes = task.score(trainer, splits)
+        except Exception:
+            write_card({}, {})  # and its card
+            raise
         if trainer.is_world_process_zero():
             print_scores(scores, notes)
-        if training.do_train and trainer.is_world_process_zero():
-            facts = CardFacts(task.pipeline_tag, data.name, scores, notes, data.languages(kind))
-            write_model_card(folder, trainer.model, training, trainer.state, facts)
+        write_card(scores, notes)
     return scores

@@ -1,5 +1,6 @@
 """What differs from task to task; the rest of training is `vanilla_transformer.training.run`."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -8,8 +9,16 @@ from typing import Any, TypeAlias
 from datasets import Dataset, IterableDataset
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
-from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments, RecipeTrainer
+from vanilla_transformer.training.recipe import (
+    EMPTY_STREAM,
+    PaperRecipe,
+    RecipeArguments,
+    RecipeTrainer,
+    is_empty_stream,
+)
 
+
+logger = logging.getLogger(__name__)
 
 HELD_OUT = ("validation", "test")
 
@@ -85,12 +94,20 @@ class Task:
         )
 
     def score(self, trainer: PaperRecipe, splits: Any) -> tuple[Scores, Notes]:
-        """The scores of each held-out split; in a process that does not evaluate, none."""
+        """The scores of each held-out split; in a process that does not evaluate, and of an empty stream, none."""
         scores: Scores = {}
         notes: Notes = {}
-        for split in HELD_OUT:
-            if split in splits and (trainer.is_world_process_zero() or not self.in_one_process):
-                scores[split], notes = self.evaluate(trainer, splits[split])
+        config, args = trainer.model.config, trainer.args
+        for split in (name for name in HELD_OUT if name in splits):
+            if self.in_one_process and not trainer.is_world_process_zero():
+                continue
+            rows = splits[split]
+            # Rows of other kinds are encoded before training, and refused there.
+            encoded = rows if isinstance(rows, Dataset) else self.encode(rows, trainer.processing_class, config, args)
+            if is_empty_stream(encoded):
+                logger.warning("There are no scores of %s: %s", split, EMPTY_STREAM)
+            else:
+                scores[split], notes = self.evaluate(trainer, rows)
         return scores, notes
 
 
