@@ -114,13 +114,27 @@ def test_lists_of_large_texts_join_those_of_others():
     assert load("tagging", train_file=files, **NO_SPLIT)["train"].to_list() == TAGGED * 2
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_texts_of_a_csv_file_may_be_numerals(streaming):
+    pairs = [{"source": "007", "target": "zero zero seven"}, {"source": "1.50", "target": "1e3"}]
+    file = write("a.csv", pairs)
+    assert list(load("translation", train_file=[file], streaming=streaming, **NO_SPLIT)["train"]) == pairs
+
+
+@pytest.mark.parametrize(("task", "labels"), [("classification", [0, 1]), ("regression", [0.0, 1.0])])
+def test_numerals_are_texts_in_a_column_of_texts_and_numbers_in_one_of_labels(task, labels):
+    file = write("a.csv", "house,sold\n007,0\n12,1\n")
+    rows = load(task, train_file=[file], columns=["text=house", "label=sold"], **NO_SPLIT)["train"]
+    assert rows["text"][:] == ["007", "12"] and rows["label"][:] == labels
+
+
 @pytest.mark.parametrize(
     ("task", "last", "labels"), [("regression", "0.5", [1.0, 0.5]), ("classification", "other", ["1", "other"])]
 )
 def test_a_column_may_change_its_type_behind_the_rows_that_are_read_first(task, last, labels):
-    file = write("a.csv", "number,text,label\n" + "7,a,1\n" * 10_000 + f"7,b,{last}\n")
+    file = write("a.csv", "number,text,label\n" + "7,08,1\n" * 10_000 + f"7,b,{last}\n")
     train = load(task, train_file=[file], **NO_SPLIT)["train"]
-    assert train["label"][9_999:] == labels
+    assert train["label"][9_999:] == labels and train["text"][9_999:] == ["08", "b"]
     columns = ["text=text", "label=number"]
     assert load("classification", train_file=[file], columns=columns, **NO_SPLIT)["train"]["label"][-1] == 7
 

@@ -28,6 +28,7 @@ OTHER_FORMATS = set(
     ".zip .bz2 .xz .zst .7z .tar".split()
 )
 
+CSV_OPTIONS = {"keep_default_na": False}  # a text may say "NA" or "null"
 CHECKED_ROWS_OF_STREAM = 100
 ROWS_OF_READER = 10_000  # which the reader of CSV files takes at a time
 BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows put before a text
@@ -282,7 +283,7 @@ def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
             except DatasetGenerationError:
                 if kind != "csv" or (features := steady_features(file, **options)) is None:
                     raise
-                rows = reader(file, features=features, **options)
+                rows = reader(file, features=features, **CSV_OPTIONS)
             first: Row = next(iter(rows), {})
             if kind == "text" and first.get("text", "").startswith(BYTE_ORDER_MARK):
                 rows = rows.map(without_mark, batched=True)
@@ -293,8 +294,13 @@ def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
     return Source(file, rows)
 
 
-def read_files(files: list[str], args: DataArguments, task: str, columns: dict[str, str]) -> list[Source]:
+def read_files(
+    files: list[str], args: DataArguments, task: str, columns: dict[str, str], texts: list[str]
+) -> list[Source]:
     """The local files of one split; two files of parallel lines are one source.
+
+    Args:
+        columns: what the file calls our columns; texts: those of its columns that hold texts, be they numerals.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -310,25 +316,25 @@ def read_files(files: list[str], args: DataArguments, task: str, columns: dict[s
     if None in kinds:
         file = files[kinds.index(None)]
         raise ValueError(f"{file}: its name must end in one of {', '.join(FORMATS)} (also with .gz).")
-    options: dict[str | None, Row] = {"csv": {"keep_default_na": False}}  # a text may say "NA" or "null"
+    options: dict[str | None, Row] = {"csv": CSV_OPTIONS | {"converters": dict.fromkeys(texts, str)}}
     if task == "language_modeling":
         options["text"] = {"sample_by": args.sample_by}
     sources = []
     for file, kind in zip(files, cast(list[str], kinds), strict=True):
         source = read_table(file, kind, args.streaming, **options.get(kind, {}))
         if kind == "csv" and task == "classification":
-            check_no_class_is_merged(source, columns["label"], **options["csv"])
+            check_no_class_is_merged(source, columns["label"])
         sources.append(source)
     return sources
 
 
-def check_no_class_is_merged(source: Source, column: str, **options: Any) -> None:
+def check_no_class_is_merged(source: Source, column: str) -> None:
     """Raise a ValueError if two classes of a CSV file are one number to its reader, as 007 and 7 are."""
     rows = cast(Dataset, source.rows)
     if not getattr(rows.features.get(column), "dtype", "").startswith("int"):
         return
     features = Features(rows.features | {column: Value("string")})
-    texts = cast(Dataset, read_table(source.place, "csv", False, features=features, **options).rows)
+    texts = cast(Dataset, read_table(source.place, "csv", False, features=features, **CSV_OPTIONS).rows)
     names: dict[int, str] = {}
     for number, text in zip(rows[column][:], texts[column][:], strict=True):
         if names.setdefault(number, text.strip()) != text.strip():
@@ -358,14 +364,14 @@ def read_hub(args: DataArguments) -> dict[str, list[Source]]:
     return sources
 
 
-def read_sources(args: DataArguments, task: str, columns: dict[str, str]) -> dict[str, list[Source]]:
-    """Where each split comes from, with the columns that it has there.
+def read_sources(args: DataArguments, task: str, columns: dict[str, str], texts: list[str]) -> dict[str, list[Source]]:
+    """Where each split comes from, with the columns that it has there; for `columns` and `texts` see `read_files`.
 
     Raises:
         FileNotFoundError, ValueError: see `read_files` and `read_hub`; or the phrasebook has no data for the task.
     """
     if args.files:
-        return {split: read_files(files, args, task, columns) for split, files in args.files.items()}
+        return {split: read_files(files, args, task, columns, texts) for split, files in args.files.items()}
     if args.dataset != "phrasebook":
         return read_hub(args)
     if task not in TASKS:

@@ -132,8 +132,9 @@ def load_splits(
         )
     columns = {name: name for name in COLUMNS[task]} | parse_renaming(args.columns, COLUMNS[task], "--columns")
     drop_empty = args.drop_empty or task == "language_modeling"
+    texts = [columns[name] for name in TEXT_COLUMNS[task]]
     splits = {}
-    for split, sources in read_sources(args, task, columns).items():
+    for split, sources in read_sources(args, task, columns, texts).items():
         sources = [rename_columns(source, columns) for source in sources]
         if task in CLASS_COLUMNS:
             sources = [name_classes(source, CLASS_COLUMNS[task]) for source in sources]
