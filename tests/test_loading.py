@@ -101,7 +101,7 @@ def test_a_whole_folder_is_loaded_with_its_weights(make, tmp_path):
 )
 def test_a_folder_that_is_not_there_is_told_plainly_without_asking_the_hub(source, translator):
     source = source.format(folder=translator.parent)
-    with pytest.raises(FileNotFoundError, match=f"^{source}: there is no such folder. Train a model first"):
+    with pytest.raises(FileNotFoundError, match=f"^{source}: there is no such folder. Give that of a trained model"):
         load_model(source)
 
 

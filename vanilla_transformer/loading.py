@@ -122,7 +122,10 @@ def check_source(source: str | Path, short_names: bool = False) -> None:
         return
     may_be_a_name = (len(path.parts) == 2 and not path.parent.is_dir()) or (short_names and len(path.parts) == 1)
     if not may_be_a_name or path.is_file():
-        raise FileNotFoundError(f"{source}: there is no such folder. Train a model first with: make quickstart")
+        raise FileNotFoundError(
+            f"{source}: there is no such folder. Give that of a trained model, or a name on the Hub, such as "
+            "owner/model."
+        )
 
 
 def wrong_class(source: str | Path, config: PreTrainedConfig, architecture: str, heads: Iterable[str]) -> ValueError:

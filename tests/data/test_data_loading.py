@@ -364,6 +364,7 @@ def test_empty_texts_are_refused_or_left_out_and_rows_keep_their_numbers():
 
 FAULTS = {
     "missing file": ("translation", "none.jsonl: there is no such file", {"train_file": ["none.jsonl"]}),
+    "folder": ("translation", "folder is a folder: give files, or .* --dataset folder", {"train_file": ["folder"]}),
     "missing column": (
         "translation",
         "a.jsonl has no column 'target'; it has: source, nested, nested.de",
@@ -381,7 +382,7 @@ FAULTS = {
     ),
     "empty table": ("translation", "a.jsonl is empty", {"train_file": [("a.jsonl", "")]}),
     "only a header": ("translation", "a.csv has no rows", {"train_file": [("a.csv", "source,target\n")]}),
-    "no text at all": ("language_modeling", "a.txt has no rows", {"train_file": [("a.txt", "\n\n")]}),
+    "no text at all": ("language_modeling", "a.txt: there are no rows", {"train_file": [("a.txt", "\n\n")]}),
     "broken JSON": (
         "translation",
         "a.jsonl has no rows that can be read",
@@ -389,7 +390,7 @@ FAULTS = {
     ),
     "unknown format": (
         "language_modeling",
-        "a.doc: its name must end in one of .json",
+        "a.doc: its name must end in one of .json.* Save a table of another kind as one of these, such as .csv",
         {"train_file": [("a.doc", "a")]},
     ),
     "unequal parallel files": (
@@ -648,7 +649,7 @@ FAULTS = {
     ),
     "stream of empty rows": (
         "translation",
-        "a.jsonl has no rows",
+        "a.jsonl: there are no rows",
         {
             "train_file": [("a.jsonl", [{"source": "a", "target": ""}] * 300)],
             "streaming": True,
@@ -665,6 +666,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(("task", "message", "options"), FAULTS.values(), ids=FAULTS)
 def test_faults_are_refused_with_their_place(task, message, options):
+    Path("folder").mkdir()
     written = {
         name: [write(*file) if isinstance(file, tuple) else file for file in files]
         if name.endswith("_file")
@@ -716,7 +718,11 @@ def test_a_gzip_file_that_is_not_whole_is_refused_by_its_name(task, damage):
         }[damage]
     )
     files = [str(whole), str(whole)] if task == "translation" else [str(whole)]
-    message = "(is not a whole gzip file|is empty|has no rows)" if damage == "empty" else "is not a whole gzip file"
+    message = (
+        "(is not a whole gzip file|is empty|.*: there are no rows)"
+        if damage == "empty"
+        else "is not a whole gzip file"
+    )
     refused(task, f"{whole.name} {message}", train_file=files)
 
 

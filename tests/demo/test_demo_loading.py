@@ -199,8 +199,8 @@ def refused(capsys, *arguments: str) -> str:
 @pytest.mark.parametrize("source", ["runs/none/of/these", "nothing-here"])
 def test_a_folder_that_is_not_there_is_named(source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    told = f"{source}: there is no such folder. Train a model first with: make quickstart"
-    assert refused(capsys, "--model", source).endswith(told)
+    told = "there is no such folder. Give that of a trained model, or a name on the Hub, such as owner/model."
+    assert refused(capsys, "--model", source).endswith(f"{source}: {told}")
 
 
 def test_int8_belongs_to_ctranslate2(folder, capsys):

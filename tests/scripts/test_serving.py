@@ -228,7 +228,7 @@ def test_what_is_no_language_model_is_told_plainly(tmp_path):
     encoder_decoder().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"is a translator .*; needed is a language model"):
         serve.main([str(tmp_path)])
-    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+    with pytest.raises(FileNotFoundError, match=r"no such folder\. Give that of a trained model, or a name"):
         serve.main([str(tmp_path / "nothing"), "--port", "1"])
 
 

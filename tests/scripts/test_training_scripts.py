@@ -320,7 +320,7 @@ def test_the_card_says_of_how_many_checkpoints_the_model_is_the_mean(tmp_path, c
     options = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK, "--save_strategy", "steps"]
     options += ["--save_steps", "2", "--max_steps", "4", "--average_checkpoints", "5"]
     train_classifier.main([*options, "--output_dir", str(tmp_path / "run")])
-    assert "There are 2 checkpoints, not average_checkpoints=5: the final model is their mean." in caplog.text
+    assert "Found 2 of average_checkpoints=5: the final model is their mean." in caplog.text
     assert "| `average_checkpoints` | 2 |" in (tmp_path / "run/README.md").read_text()
     mean = average_checkpoints_of([tmp_path / "run/checkpoint-2", tmp_path / "run/checkpoint-4"])
     torch.testing.assert_close(load_file(tmp_path / "run/model.safetensors"), mean)

@@ -79,7 +79,7 @@ WRONG = [
     ("translate --model missing --device cpu:0", "missing: there is no such folder"),
     ("translate --model missing --output none/x.txt", "none/x.txt: there is no such folder as none"),
     ("evaluate_model --model tr --scores none/x.json", "none/x.json: there is no such folder as none"),
-    ("train_translation --train_file shard1.tsv shard2.tsv", "shard1.tsv: its name must end in one of"),
+    ("train_translation --train_file shard1.tsv shard2.tsv", "shard1.tsv: its name must end in one of .json"),
     # data
     ("train_translation --target_locale spanish", "Unknown locale 'spanish': did you mean 'es'"),
     ("train_translation --source_locale xq", "Unknown locale 'xq'"),
@@ -87,6 +87,7 @@ WRONG = [
     ("train_translation --train_file rows.jsonl --dataset some/name", "exclude each other"),
     ("train_translation --train_file rows.jsonl --columns src=source", "give ours=yours, where ours is one of"),
     ("train_translation --train_file rows.jsonl --columns source=src", "src"),
+    ("train_translation --train_file .", ". is a folder: give files, or a folder with a data set as --dataset ."),
     ("train_translation --train_file one.txt", "two files of parallel lines"),
     ("train_translation --validation_file rows.jsonl", "there is no training data: give --train_file"),
     ("train_translation --validation_fraction 2", "--validation_fraction 2.0 must be at least 0 and below 1"),

@@ -157,7 +157,7 @@ def test_the_command_averages_a_runs_last_checkpoints_or_those_it_is_given(tmp_p
     assert load_file(tmp_path / "last" / "model.safetensors")["weight"].tolist() == [20, 20]
     main(["--checkpoints", str(folders[0]), str(folders[2]), "--output", str(tmp_path / "given")])
     assert load_file(tmp_path / "given" / "model.safetensors")["weight"].tolist() == [17.5, 17.5]
-    with pytest.raises(ValueError, match="run holds 3 checkpoints that count, fewer than --last 4"):
+    with pytest.raises(ValueError, match="run holds 3 of --last 4 checkpoints: those count"):
         main(["--run", str(tmp_path / "run"), "--last", "4", "--output", str(tmp_path / "more")])
     (folders[2] / RUN_FILE).write_text('{"interrupted": true}')  # of no step where the run saves: as in training
     main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "uninterrupted")])

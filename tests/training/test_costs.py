@@ -111,8 +111,11 @@ def test_shards_and_devices_share_out_memory():
 def test_the_command_gives_the_papers_big_model(capsys):
     estimate.main(["--preset", "big", "--gpus", "8", "--steps", "300000"])
     printed = capsys.readouterr().out
+    assert printed.startswith("| big, 8 GPUs (ddp) |")
     assert "| 214.2 million" in printed and "300,000 steps" in printed  # Table 3: 213 million
     assert float(re.search(r"operations of a step \| ([\d.]+)", printed)[1]) == pytest.approx(32.2, rel=0.01)
+    estimate.main([])
+    assert capsys.readouterr().out.startswith("| base, 1 GPU (ddp) |")
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
         folders = checkpoints_to_average(Path(args.run))[-args.last :]
         if len(folders) < args.last:
             raise ValueError(
-                f"{args.run} holds {len(folders)} checkpoints that count, fewer than --last {args.last}: those are "
-                "complete, and no work of SIGTERM."
+                f"{args.run} holds {len(folders)} of --last {args.last} checkpoints: those count that are complete, "
+                "and no work of SIGTERM."
             )
     save_average(folders, Path(args.output))
-    print(f"Averaged {len(folders)} checkpoints into {args.output}: {', '.join(folder.name for folder in folders)}")
+    print(f"{args.output} is the mean of {', '.join(folder.name for folder in folders)}.")

@@ -105,7 +105,8 @@ def main(arguments: list[str] | None = None) -> None:
         loss_chunk_size=args.loss_chunk_size,
         checkpointing=args.gradient_checkpointing,
     )
-    print(markdown_table((f"{args.preset}, {args.gpus} GPUs ({args.sharding})", ""), rows_of(args, cost)))
+    devices = "1 GPU" if args.gpus == 1 else f"{args.gpus} GPUs"
+    print(markdown_table((f"{args.preset}, {devices} ({args.sharding})", ""), rows_of(args, cost)))
     print(
         f"\nHours at {args.mfu:.0%} of {args.tflops:g} x 10^12 operations per second (--mfu, --tflops). Beside this "
         "memory, PyTorch needs 1 to 2 GiB for itself and for what it does not fill."

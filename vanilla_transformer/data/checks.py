@@ -160,7 +160,7 @@ def check_texts(source: Source, task: str, drop_empty: bool) -> Source:
         for column, fault in faults(source.rows[number], task):
             raise ValueError(f"{source.place}, row {number + 1}: {column}: {fault}.")
     if is_empty_row.all():
-        raise ValueError(f"{source.place} has no rows.")
+        raise ValueError(f"{source.place}: there are no rows.")
     if not is_empty_row.any():
         return Source(source.place, source.rows, range(1, len(is_empty_row) + 1))
     kept = np.flatnonzero(~is_empty_row)
@@ -192,7 +192,7 @@ def check_rows(source: Source, task: str, drop_empty: bool) -> Source:
     if quoted:
         raise ValueError(quoted)
     if not kept:
-        raise ValueError(f"{source.place} has no rows.")
+        raise ValueError(f"{source.place}: there are no rows.")
     if streaming and len(kept) == 1:
         what = "document" if task == "language_modeling" else "row"
         remedy = "choose another --sample_by" if task == "language_modeling" else "leave out --streaming"

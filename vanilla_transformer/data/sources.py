@@ -304,9 +304,12 @@ def read_files(
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a name that tells no format, or a file that cannot be read, or whose classes would be merged.
+        ValueError: a folder, a name that tells no format, or a file that cannot be read, or whose classes would be
+            merged.
     """
     for file in files:
+        if Path(file).is_dir():
+            raise ValueError(f"{file} is a folder: give files, or a folder with a data set as --dataset {file}.")
         if not Path(file).is_file():
             raise FileNotFoundError(f"{file}: there is no such file.")
     kinds = [FORMATS.get(Path(file.removesuffix(".gz")).suffix) for file in files]
@@ -315,7 +318,10 @@ def read_files(
         return [read_parallel(files, list(columns.values()), args.streaming)]
     if None in kinds:
         file = files[kinds.index(None)]
-        raise ValueError(f"{file}: its name must end in one of {', '.join(FORMATS)} (also with .gz).")
+        raise ValueError(
+            f"{file}: its name must end in one of {', '.join(FORMATS)} (also with .gz). Save a table of another kind "
+            "as one of these, such as .csv."
+        )
     options: dict[str | None, Row] = {"csv": CSV_OPTIONS | {"converters": dict.fromkeys(texts, str)}}
     if task == "language_modeling":
         options["text"] = {"sample_by": args.sample_by}

@@ -131,7 +131,7 @@ def train(trainer: PaperRecipe) -> None:
     last = folders[-arguments.average_checkpoints :]
     if len(last) < arguments.average_checkpoints > 1:
         logger.warning(
-            "There are %d checkpoints, not average_checkpoints=%d: the final model is %s.",
+            "Found %d of average_checkpoints=%d: the final model is %s.",
             len(last), arguments.average_checkpoints, "their mean" if len(last) > 1 else "that of the last step",
         )  # fmt: skip
         arguments.average_checkpoints = max(1, len(last))  # which the card tells
