@@ -14,7 +14,12 @@ from transformers import (
 
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.data.checks import as_list
-from vanilla_transformer.training.metrics import classification_scores, regression_scores
+from vanilla_transformer.training.metrics import (
+    CLASSIFICATION_SCORES,
+    REGRESSION_SCORES,
+    classification_scores,
+    regression_scores,
+)
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 from vanilla_transformer.training.task import Notes, Task, measure
 
@@ -129,6 +134,7 @@ CLASSIFICATION = ClassificationTask(
     collator=lambda tokenizer, model, args: DataCollatorWithPadding(tokenizer),
     evaluate=evaluate,
     metrics=scores_of,
+    metric_names=lambda args: REGRESSION_SCORES if args.task == "regression" else CLASSIFICATION_SCORES,
     config_fields=lambda options, args, train: class_names(train, args.task),
     saved_options=lambda config: {"task": saved_task(config)},
 )

@@ -15,7 +15,7 @@ from transformers import (
 
 from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer import VanillaTransformerForTokenClassification
-from vanilla_transformer.training.metrics import tagging_scores
+from vanilla_transformer.training.metrics import TAGGING_SCORES, tagging_scores
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 from vanilla_transformer.training.task import Notes, Task, measure
 
@@ -99,5 +99,6 @@ TAGGING = Task(
     collator=lambda tokenizer, model, args: DataCollatorForTokenClassification(tokenizer),
     evaluate=evaluate,
     metrics=scores_of,
+    metric_names=lambda args: TAGGING_SCORES,
     config_fields=lambda options, args, train: class_names(train),
 )

@@ -19,6 +19,11 @@ from torchmetrics.text import SQuAD
 # Codes of the languages whose abbreviations Moses knows. It would read any other text as English, and not say so.
 MOSES_LANGUAGES = sorted(set(NonbreakingPrefixes().available_langs.values()))
 
+# The names of what is measured in training too, by which a best model can be chosen.
+CLASSIFICATION_SCORES = ("accuracy", "macro_f1")
+REGRESSION_SCORES = ("pearson", "spearman", "rmse")
+TAGGING_SCORES = ("precision", "recall", "f1")
+
 
 @dataclass
 class BleuOptions:
@@ -89,7 +94,8 @@ def classification_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str
     occurring = np.unique(labels) if labels.ndim == 1 else np.flatnonzero(labels.any(axis=0))
     classes = occurring if len(occurring) else None  # none: rows of zeros alone
     macro_f1 = f1_score(labels, predicted, labels=classes, average="macro", zero_division=0)
-    return {"accuracy": 100 * float(accuracy_score(labels, predicted)), "macro_f1": 100 * float(macro_f1)}
+    scores = (100 * float(accuracy_score(labels, predicted)), 100 * float(macro_f1))
+    return dict(zip(CLASSIFICATION_SCORES, scores, strict=True))
 
 
 def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -99,17 +105,19 @@ def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, fl
     """
     predicted, labels = (np.asarray(values, dtype=float).reshape(len(values), -1) for values in (predicted, labels))
     columns = list(zip(predicted.T, labels.T, strict=True)) if len(labels) > 1 else []
-    return {
-        "pearson": float(np.mean([pearsonr(*pair).statistic for pair in columns])) if columns else math.nan,
-        "spearman": float(np.mean([spearmanr(*pair).statistic for pair in columns])) if columns else math.nan,
-        "rmse": float(np.sqrt(np.mean((predicted - labels) ** 2))),
-    }
+    scores = (
+        float(np.mean([pearsonr(*pair).statistic for pair in columns])) if columns else math.nan,
+        float(np.mean([spearmanr(*pair).statistic for pair in columns])) if columns else math.nan,
+        float(np.sqrt(np.mean((predicted - labels) ** 2))),
+    )
+    return dict(zip(REGRESSION_SCORES, scores, strict=True))
 
 
 def tagging_scores(predicted: list[list[str]], tags: list[list[str]]) -> dict[str, float]:
     """Precision, recall and F1 of whole entities (seqeval), in percent."""
-    scores = {"precision": entity_precision, "recall": entity_recall, "f1": entity_f1}
-    return {name: 100 * float(score(tags, predicted, zero_division=0)) for name, score in scores.items()}
+    scores = (entity_precision, entity_recall, entity_f1)
+    values = (100 * float(score(tags, predicted, zero_division=0)) for score in scores)
+    return dict(zip(TAGGING_SCORES, values, strict=True))
 
 
 def question_answering_scores(predicted: dict[str, str], references: dict[str, list[str]]) -> dict[str, float]:

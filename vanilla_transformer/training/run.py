@@ -21,7 +21,7 @@ from vanilla_transformer.training.folder_lock import sole_run
 from vanilla_transformer.training.memory import keep_freed_memory
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
 from vanilla_transformer.training.options import check_model, make_model, model_options, parse_options
-from vanilla_transformer.training.recipe import PaperRecipe
+from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 from vanilla_transformer.training.task import Notes, Scores, Task
 
 
@@ -59,7 +59,7 @@ def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArgu
 
     Raises:
         ValueError: the output folder holds an earlier run that is not to be resumed; nothing is to be trained, and no
-            model named that is there; see also `check_model`.
+            model named that is there; a best model by what the task does not measure; see also `check_model`.
     """
     model = model_options(cast(type, task.model_class.config_class))
     parsed = parse_options([model, DataArguments, TokenizerArguments, task.arguments_class], arguments)
@@ -71,11 +71,22 @@ def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArgu
         )
     if not training.do_train and parsed[0].model_name_or_path is None:
         raise ValueError("do_train=False scores a model that is there: give it as --model_name_or_path.")
+    check_metric(task, training)
     check_model(task.model_class, parsed[0])
     if training.process_index == 0 and (unused := unused_options(parsed[0], parsed[2])):
         logger.warning("%s: without effect beside a checkpoint or tokenizer, which has its own.", ", ".join(unused))
     set_seed(training.seed)
     return parsed
+
+
+def check_metric(task: Task, training: RecipeArguments) -> None:
+    """Raise a ValueError if the best model is to be chosen by a score that there is not while the task is trained."""
+    name = training.metric_for_best_model
+    known = ("loss", *task.metric_names(training))
+    if training.eval_strategy != "no" and name is not None and name.removeprefix("eval_") not in known:
+        raise ValueError(
+            f"metric_for_best_model={name} is not measured while this task is trained: choose from {', '.join(known)}."
+        )
 
 
 def unused_options(model: Any, tokenizing: TokenizerArguments) -> list[str]:

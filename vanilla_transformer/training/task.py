@@ -44,6 +44,7 @@ class Task:
         in_one_process: `evaluate` knows nothing of other processes, so only the main one runs it.
         metrics: (config, prediction) -> scores by name, beside the loss, wherever the Trainer evaluates; one that is
             called "loss" takes its place.
+        metric_names: (arguments) -> the names of these scores.
         config_fields: (options, arguments, rows) -> config fields that the training data or other options decide.
         prepare: (model, arguments) -> nothing; sets what the model has beside its config before it is trained.
         saved_options: (config) -> options that a saved model decides where it is scored, unless they are given.
@@ -61,6 +62,7 @@ class Task:
     augment: Callable[[Rows, Any], Rows] = lambda rows, arguments: rows
     in_one_process: bool = False
     metrics: Callable[[PreTrainedConfig, EvalPrediction], dict[str, float]] | None = None
+    metric_names: Callable[[Any], tuple[str, ...]] = lambda arguments: ()
     config_fields: Callable[[Any, Any, Rows], dict[str, Any]] = lambda options, arguments, rows: {}
     prepare: Callable[[PreTrainedModel, Any], None] = lambda model, arguments: None
     saved_options: Callable[[PreTrainedConfig], dict[str, Any]] = lambda config: {}
