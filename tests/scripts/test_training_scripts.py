@@ -439,6 +439,15 @@ def test_what_cannot_be_encoded_in_a_test_split_is_said_before_training(tmp_path
     assert not (tmp_path / "run/model.safetensors").exists() and not list((tmp_path / "run").glob("checkpoint-*"))
 
 
+def test_a_test_source_beyond_learned_positions_is_refused_before_training(tmp_path):
+    files = write_rows("translation", tmp_path)
+    test = write_json_lines(tmp_path / "test.jsonl", [{"source": "three miles " * 100, "target": "tres"}])
+    run = ["--position_embedding", "learned", "--max_position_embeddings", "64", "--output_dir", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match=r"A row has \d+ tokens, and the table of position_embedding='learned'"):
+        train_translation.main([*files, *SMALL, *run, "--max_steps", "1", "--test_file", test])
+    assert not (tmp_path / "run/model.safetensors").exists()
+
+
 def test_a_text_for_a_list_of_classes_is_refused_before_anything_is_written(tmp_path):
     files = write_rows("classification", tmp_path)
     with pytest.raises(ValueError, match=r"rows.jsonl, row 1: label: '..' is not a list of classes"):

@@ -331,17 +331,17 @@ def sent(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: send(value, device) if isinstance(value, Tensor) else value for name, value in batch.items()}
 
 
-def check_positions(model: PreTrainedModel, rows: Any) -> None:
+def check_positions(model: PreTrainedModel, rows: Any, sides: tuple[str, ...] = ("input_ids", "labels")) -> None:
     """Raise a ValueError for rows longer than a table of learned positions, which is better known before training."""
     config = getattr(model, "config", None)
     if config is None or getattr(config, "position_embedding", None) != "learned" or not isinstance(rows, Dataset):
         return
-    sides = ["input_ids", "labels"] if config.is_encoder_decoder else ["input_ids"]
+    sides = sides if config.is_encoder_decoder else ("input_ids",)
     if "position_ids" in rows.features:  # of packed documents
         tables = rows.select_columns(["position_ids"]).with_format("arrow").iter(batch_size=10_000)
         longest = 1 + max(pc.max(pc.list_flatten(table["position_ids"])).as_py() for table in tables)
     else:
-        tables = rows.select_columns(sides).with_format("arrow").iter(batch_size=10_000)
+        tables = rows.select_columns(list(sides)).with_format("arrow").iter(batch_size=10_000)
         longest = max(pc.max(pc.list_value_length(table[side])).as_py() for table in tables for side in sides)
     if longest > config.max_position_embeddings:
         raise ValueError(

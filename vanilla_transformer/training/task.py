@@ -14,6 +14,7 @@ from vanilla_transformer.training.recipe import (
     PaperRecipe,
     RecipeArguments,
     RecipeTrainer,
+    check_positions,
     is_empty_stream,
 )
 
@@ -83,7 +84,8 @@ class Task:
         with arguments.main_process_first(desc="encoding the data"):  # the others find them encoded
             encoded = encoded_splits(splits, encode)
             if isinstance(splits.get("test"), Dataset):
-                encode(splits["test"])  # what cannot be encoded there is said now, not when all is trained
+                # What cannot be encoded or read there is said now, not when all is trained.
+                check_positions(model, encode(splits["test"]), sides=("input_ids",))
             if "train_dataset" in encoded:
                 encoded["train_dataset"] = self.augment(encoded["train_dataset"], arguments)
         return self.trainer_class(
