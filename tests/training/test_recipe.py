@@ -44,6 +44,12 @@ def test_the_optimiser_is_the_papers(scale, tmp_path):
     assert run.args.max_grad_norm == 0
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="memory is pinned for a GPU")
+@pytest.mark.filterwarnings("error:'pin_memory'")
+def test_nothing_is_said_of_pinned_memory_where_there_is_no_gpu(tmp_path):
+    assert tiny_trainer(tmp_path, use_cpu=False, bf16=False).evaluate()["eval_loss"] > 0
+
+
 def test_a_best_model_by_what_is_not_measured_is_refused_at_once(tmp_path):
     best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "bleu"}
     with pytest.raises(ValueError, match="metric_for_best_model=bleu: while this task is trained, it measures the"):

@@ -272,6 +272,8 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             self.use_cpu = True  # without it the library takes bfloat16 for a slip
         self.settle_schedule()
         super().__post_init__()
+        if self.device_type() == "cpu":
+            self.dataloader_pin_memory = False  # which is for copies to a GPU; PyTorch warns of it where there is none
 
     def device_type(self) -> str:
         """Where training will run, before the library settles it: "cpu", "cuda" ..."""
