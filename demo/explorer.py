@@ -142,11 +142,12 @@ class Explored:
         context: str | None = None,
         stack: str = "encoder",
         layer: int = 0,
+        changes: dict[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
-        """The steps of one layer with their equations, shapes, lines of code and first numbers."""
+        """The steps of one layer, as it is or changed, with their equations, shapes, lines of code and first numbers."""
         with refusing():
             reading = self.readings(*self.check(model, text, target, context))
-            return layer_values(self.loaded(model).model, reading, stack, layer)
+            return layer_values(self.loaded(model).model, reading, stack, layer, changes_from(changes))
 
     def change(self, changes: str, model: int, text: str, *wish: Any) -> str:
         loaded = self.loaded(model)

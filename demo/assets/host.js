@@ -67,6 +67,6 @@ function host(models, runs) {
       };
       return { ended, stop };
     },
-    layer: (request) => call("explore_layer", [...wish(request), request.stack, request.layer]),
+    layer: (request) => call("explore_layer", [...wish(request), request.stack, request.layer, request.changes ?? null]),
   };
 }

@@ -322,6 +322,43 @@ def test_page_picture_and_data_can_be_taken_along(browser, address, tmp_path):
         expect(explorer.locator(".save")).to_contain_text("Breaking the model")
 
 
+@pytest.mark.parametrize("second", ["other", "translator, changed"])
+def test_what_stands_beside_the_model_is_taken_along_each_by_its_name(browser, models, tmp_path, second):
+    """As it is seen: the one above, the other beside it, and the boxes with the numbers of the one above."""
+    other = save(tmp_path / "other", encoder_decoder, "seq2seq", texts=["The parcel from Kenya"] * 2)
+
+    def seen(page) -> list[str]:
+        explorer = opened(page)
+        expect(explorer.locator(".map h2")).to_have_text(f"The model: {second}")
+        expect(explorer.locator(".side h3").first).to_have_text("translator")
+        explorer.get_by_role("button", name="Feed-forward, encoder layer 2: open").click()
+        expect(explorer.locator("section.box article").first).to_be_visible()
+        return explorer.locator(".map .note, .side, .box article").all_inner_texts()
+
+    with address_of(models[0], other) as address, visit(browser, address) as page:
+        explorer = opened(page)
+        if second == "other":
+            explorer.get_by_role("button", name="Set other beside it").click()
+        else:
+            explorer.get_by_label("Positions of the encoder").uncheck()
+        explorer.locator(".beside").get_by_role("button", name="Show it above").click()
+        before = seen(page)
+        for button in ("Page (HTML)", "All data (JSON)"):
+            with page.expect_download() as download:
+                explorer.get_by_role("button", name=button).click()
+            download.value.save_as(tmp_path / download.value.suggested_filename)
+    with visit(browser, (tmp_path / "explorer.html").as_uri()) as page:
+        assert seen(page) == before
+        if second != "other":
+            expect(page.get_by_label("Positions of the encoder")).not_to_be_checked()
+            expect(page.get_by_label("Positions of the encoder")).to_be_disabled()
+        page.get_by_role("button", name="Show it above").click()
+        expect(page.locator(".map h2")).to_have_text("The model: translator")
+    data = json.loads((tmp_path / "explorer.json").read_text(encoding="utf-8"))
+    assert (data["name"], data["beside"]["data"]["name"]) == ("translator", second)
+    assert data["source"] and data["beside"]["data"]["source"]
+
+
 @SCREENS
 def test_one_learns_before_one_s_eyes(browser, address, size):
     with visit(browser, address, size) as page:
@@ -463,6 +500,8 @@ def test_the_api_gives_what_the_page_draws_and_refuses_calmly(models):
         assert len(effects) == 24
         layer = client.predict(0, "July 4", None, None, "decoder", 1, api_name="/explore_layer")
         assert {step["part"] for step in layer} >= {"self-attention", "cross-attention", "feed-forward"}
+        changes = {"positions_off": ["decoder"]}
+        assert client.predict(0, "July 4", None, None, "decoder", 1, changes, api_name="/explore_layer") != layer
         off = client.predict(0, "July 4", {"layers_off": [["decoder", 1]]}, api_name="/explore_changed")
         assert len(off["same"]) == len(found["steps"]) and off["same"] != found["steps"]
         with pytest.raises(Exception, match="Nothing can be changed by heads"):

@@ -5,6 +5,9 @@ function complain(error) {
   message.hidden = false;
 }
 
+/** Data with the name of their model and what it was asked for, which go along where they are saved. */
+const named = (data, request, name = host.models[request.model].name) => Object.assign(data, { name, request });
+
 async function ask(request, then = null) {
   const number = ++state.asked;
   pause();
@@ -13,7 +16,7 @@ async function ask(request, then = null) {
   try {
     const answer = await host.explore(request);
     if (number !== state.asked) return; // another wish came meanwhile
-    take(answer, request);
+    take(named(answer, request), request);
     if (state.motion && growing() && !then) play();
     then?.();
   } catch (error) {
@@ -34,8 +37,10 @@ async function ask(request, then = null) {
 
 function take(answer, request) {
   broke++;
-  Object.assign(state, { own: answer, request, beside: null, changes: unchanged(), box: null, head: "mean" });
-  view(answer);
+  const { beside = null } = answer; // in a saved page
+  const changes = { ...unchanged(), ...beside?.data.request.changes };
+  Object.assign(state, { own: answer, request, beside, changes, head: "mean" });
+  view(beside?.above ? beside.data : answer);
   whole.hidden = false;
   show(...Object.keys(DRAW));
   if (request) remember();
@@ -43,7 +48,7 @@ function take(answer, request) {
 
 /** Draw these data: of the model as it is, or of what is beside it. */
 function view(data) {
-  Object.assign(state, { data, step: 0, hover: null, pinned: null, revealed: Infinity });
+  Object.assign(state, { data, step: 0, hover: null, pinned: null, revealed: Infinity, box: null });
   state.kinds = new Set(data.attention.map(({ kind }) => kind));
   state.layer = state.head === "mean" ? (layersOf("cross") || mostLayers()) - 1 : Math.min(state.layer, mostLayers() - 1);
   if (state.head !== "mean" && state.head >= data.model.heads) state.head = "mean";

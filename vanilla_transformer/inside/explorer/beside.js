@@ -76,7 +76,6 @@ function drawBeside() {
     const about = a && a.token !== null && own.model.task === "tag" ? `${visible(own.source[a.token].text)} ` : "";
     return [a ? about + visible(a.text) : "", ...cells];
   });
-  const asItIs = host.models[state.request.model].name;
   const kind = state.changes.weights.at(-1)?.[0] ?? [...state.kinds][0] ?? own.attention[0].kind;
   const what = `${capital(KINDS[kind].name)}, layer ${layerSeen(kind) + 1}, ${state.head === "mean" ? "mean of all heads" : `head ${state.head + 1}`}`;
   const square = (each) => {
@@ -114,7 +113,7 @@ function drawBeside() {
     make(
       "div",
       { class: "sides" },
-      side(asItIs, own, 0),
+      side(own.name, own, 0),
       side(title, data, 1),
     ),
     make(
@@ -128,7 +127,7 @@ function drawBeside() {
     ),
     table("The squares as tables", () =>
       [own, data].map((each, i) =>
-        attention(kind, each) ? weightTable(kind, each, `${[asItIs, title][i]}: ${what}`) : null,
+        attention(kind, each) ? weightTable(kind, each, `${[own.name, title][i]}: ${what}`) : null,
       ),
     ),
   );

@@ -1,28 +1,24 @@
 // A box, open: equations with numbers, shapes and the line of code.
 
-const layerOf = (stack, layer, { own, request } = state) =>
-  host.layer({ ...request, target: writtenIds(own), stack, layer });
+const layerOf = (stack, layer, data) => host.layer({ ...data.request, target: writtenIds(data), stack, layer });
 
 async function openBox(id) {
   pause();
-  if (state.data !== state.own) {
-    view(state.own); // recorded is the model as it is
-    show(...Object.keys(DRAW));
-  }
   state.box = state.box?.join() === id.join() ? null : id;
   if (state.box && id[2].endsWith("attention")) {
     state.kinds = new Set([id[2] === "cross-attention" ? "cross" : id[0]]);
     state.layer = id[1];
-      updateFlow();
+    updateFlow();
   }
   updateMap();
   remember();
   fill(parts.box, state.box ? make("p", { class: "note" }, "The numbers come …") : "");
   if (!state.box) return;
   const name = `${id[0]} ${id[1]}`;
-  const values = (state.data.values ??= {});
+  const { data } = state;
+  const values = (data.values ??= {});
   try {
-    values[name] ??= await layerOf(id[0], id[1]);
+    values[name] ??= await layerOf(id[0], id[1], data);
   } catch (error) {
     return complain(error);
   }

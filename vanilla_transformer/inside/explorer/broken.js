@@ -35,8 +35,10 @@ async function breakIt() {
   try {
     for (let number = null; isChanged() && number !== broke; ) {
       number = broke;
-      const { request } = state;
-      const { changed, same: steps, rows } = await host.changed({ ...request, changes: state.changes });
+      const { request } = state,
+        wish = { ...request, changes: structuredClone(state.changes) };
+      const { changed, same: steps, rows } = await host.changed(wish);
+      named(changed, wish, `${state.own.name}, changed`);
       if (isChanged() && request === state.request) putBeside({ title: "Changed", data: changed, same: steps, rows });
     }
   } catch (error) {
@@ -62,11 +64,11 @@ async function setBeside(model) {
   pause();
   state.changes = unchanged();
   const number = ++broke,
-    { text, context } = state.request;
+    wish = { ...state.request, model, target: null };
   try {
-    const data = await host.explore({ model, text, context, target: null });
+    const data = named(await host.explore(wish), wish);
     if (number !== broke) return;
-    putBeside({ title: host.models[model].name, data, same: null });
+    putBeside({ title: data.name, data, same: null });
     show("broken", "heads");
   } catch (error) {
     complain(error);
@@ -93,9 +95,9 @@ function forgetWeights(those) {
 }
 
 function drawBroken() {
-  parts.broken.hidden = !host;
-  if (!host) return;
-  const { stacks, heads } = state.own.model;
+  parts.broken.hidden = !host && !isChanged();
+  if (parts.broken.hidden) return;
+  const { stacks } = state.own.model;
   const has = (stack) => [
     "self-attention",
     ...(stack === "decoder" && state.own.target ? ["cross-attention"] : []),
@@ -163,20 +165,22 @@ function drawBroken() {
         "Causal mask",
       ),
     );
-  const others = host.models
+  const others = (host?.models ?? [])
     .map((each, i) => [each, i])
     .filter(([each, i]) => each.task === task() && i !== state.request.model);
   fill(
     parts.broken,
-    make("h2", {}, "Break it"),
+    make("h2", {}, host ? "Break it" : "What is changed"),
     make(
       "p",
       { class: "note" },
-      "Everything here is on. Switch something off, and the same model runs without it: did the answer need what it looked at? Heads have their switch in the pictures below; the weights of attention have handles above, under “Who looks at whom”.",
+      !host
+        ? "What is off here, or set, is so in the changed model."
+        : "Everything here is on. Switch something off, and the same model runs without it: did the answer need what it looked at? Heads have their switch in the pictures below; the weights of attention have handles above, under “Who looks at whom”.",
     ),
     make(
-      "div",
-      { class: "switches" },
+      "fieldset",
+      { class: "switches", disabled: !host }, // a saved page has no model to run
       make(
         "div",
         {},
@@ -225,7 +229,7 @@ function drawBroken() {
     make(
       "p",
       { class: "actions" },
-      isChanged()
+      host && isChanged()
         ? make(
             "button",
             {

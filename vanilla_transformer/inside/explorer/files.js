@@ -27,15 +27,20 @@ function download(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
+/** All data that are seen: of the model as it is, with what is beside it. */
+const seen = () =>
+  state.beside ? { ...state.own, beside: { ...state.beside, above: state.data !== state.own } } : state.own;
+
 /** A page that needs nothing else. */
 async function savePage() {
-  const { own, request } = state; // somebody may ask anew meanwhile
-  for (const [stack, layers] of Object.entries(own.model.stacks))
-    for (let layer = 0; layer < layers; layer++)
-      (own.values ??= {})[`${stack} ${layer}`] ??= await layerOf(stack, layer, { own, request });
+  const all = seen(); // somebody may ask anew meanwhile
+  for (const each of all.beside ? [all, all.beside.data] : [all])
+    for (const [stack, layers] of Object.entries(each.model.stacks))
+      for (let layer = 0; layer < layers; layer++)
+        (each.values ??= {})[`${stack} ${layer}`] ??= await layerOf(stack, layer, each);
   const script = (value) => JSON.stringify(value).replaceAll("<", "\\u003c");
   const end = "</scr" + "ipt>";
-  const page = `<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>Explorer</title>\n<style>html { color-scheme: light dark; background: light-dark(#fff, #0d1117) } body { margin: 0 }</style>\n<div id="explorer"></div>\n<script>\n${mountExplorer.toString()}\nmountExplorer(document.getElementById("explorer"), {style: ${script(style)}, data: ${script(own)}});\n${end}\n</html>\n`;
+  const page = `<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n${make("title", {}, `${all.name}: ${all.text}`).outerHTML}\n<style>html { color-scheme: light dark; background: light-dark(#fff, #0d1117) } body { margin: 0 }</style>\n<div id="explorer"></div>\n<script>\n${mountExplorer.toString()}\nmountExplorer(document.getElementById("explorer"), {style: ${script(style)}, data: ${script(all)}});\n${end}\n</html>\n`;
   download("explorer.html", page, "text/html");
 }
 
@@ -124,7 +129,7 @@ function drawSave() {
       host ? button("Page (HTML)", savePage) : null,
       button("Picture (PNG)", savePicture),
       button("All data (JSON)", () =>
-        download("explorer.json", JSON.stringify(state.data, null, 1), "application/json"),
+        download("explorer.json", JSON.stringify(seen(), null, 1), "application/json"),
       ),
       button("These weights (CSV)", saveTable),
     ),

@@ -150,7 +150,7 @@ function drawMap() {
   );
   fill(
     parts.map,
-    make("h2", {}, "The model"),
+    make("h2", {}, state.data.name ? `The model: ${state.data.name}` : "The model"),
     make(
       "p",
       { class: "note" },

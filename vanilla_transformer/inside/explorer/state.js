@@ -5,7 +5,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 const state = {
   data: null, // that is drawn
   own: null, // of the model as it is
-  beside: null, // {title, data, same}: a changed model, or another one
+  beside: null, // {title, data, same, rows}: a changed model, or another one
   changes: null, // what is switched off
   request: null, // what it was asked for
   kinds: new Set(), // of attention that are drawn
