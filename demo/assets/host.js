@@ -4,9 +4,13 @@ function host(models, runs) {
   const base = new URL("gradio_api/call/", home);
   // The server keeps something for each session; in one that rests, another question is asked.
   const resting = [];
+  const reach = (...request) =>
+    fetch(...request).catch(() => {
+      throw new Error("The server cannot be reached. Please try again.");
+    });
   async function call(name, values, onFrame = null, onJoined = null) {
     const session_hash = resting.pop() ?? Math.random().toString(36).slice(2);
-    const joined = await fetch(new URL(name, base), {
+    const joined = await reach(new URL(name, base), {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ data: values, session_hash }),
@@ -14,7 +18,7 @@ function host(models, runs) {
     if (!joined.ok) throw new Error(`The server answered ${joined.status}. Please try again.`);
     const { event_id } = await joined.json();
     onJoined?.({ session_hash, event_id });
-    const answer = await fetch(new URL(`${name}/${event_id}`, base));
+    const answer = await reach(new URL(`${name}/${event_id}`, base));
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     const rest = async () => {
       while (!(await reader.read()).done);
@@ -22,7 +26,7 @@ function host(models, runs) {
     };
     let text = "";
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reader.read().catch(() => ({ done: true }));
       if (done) throw new Error("The connection broke off. Please try again.");
       text += value;
       let end;

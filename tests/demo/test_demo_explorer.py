@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from gradio_client import Client
@@ -301,6 +302,85 @@ def test_a_link_brings_back_what_was_seen(browser, address):
         expect(explorer.locator(".head[aria-pressed=true]")).to_have_attribute(
             "aria-label", re.compile("^Cross-attention, layer 1, head 2:")
         )
+
+
+def test_back_brings_back_what_was_seen_before(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        text, answer = explorer.get_by_label("Text to translate"), explorer.locator(".output .answer").first
+        first, told = text.input_value(), answer.inner_text()
+        text.fill("July 4")
+        text.press("Enter")
+        expect(page).to_have_url(re.compile("July%204%22"))
+        expect(explorer.locator(".ranking")).to_be_visible()  # then nothing is drawn anew
+        head = explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:"))
+        head.click()  # no step of its own
+        mask = explorer.locator(".broken").get_by_label("Causal mask")
+        mask.uncheck()
+        expect(explorer.locator(".verdict")).to_be_visible()
+        explorer.get_by_role("button", name="Write on writer").click()
+        expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
+        explorer.get_by_role("button", name="Train watch one learn").click()
+        expect(explorer.locator(".train .squares canvas")).to_have_count(4)
+
+        page.go_back()
+        expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
+        expect(explorer.locator(".train")).to_be_hidden()
+        page.go_back()
+        expect(mask).not_to_be_checked()
+        expect(explorer.locator(".verdict")).to_be_visible()
+        expect(explorer.get_by_role("button", name="Translate translator")).to_have_attribute("aria-pressed", "true")
+        page.go_back()
+        expect(mask).to_be_checked()
+        expect(head).to_have_attribute("aria-pressed", "true")
+        expect(text).to_have_value("July 4")
+        page.go_back()
+        expect(text).to_have_value(first)
+        expect(answer).to_have_text(told)
+        page.go_forward()
+        expect(text).to_have_value("July 4")
+        expect(head).to_have_attribute("aria-pressed", "true")
+
+
+@pytest.mark.parametrize("damage", ["cut off", "cut in a letter", "edited", "another form", "nothing"])
+def test_a_damaged_link_says_so_and_opens_what_can_be_opened(browser, address, damage):
+    whole = {"model": "translator", "text": "Köln, July", "context": None, "target": None, "layer": 1, "head": 2}
+    edited = {"head": 9, "layer": 0.5, "kinds": 5, "step": "x", "changes": {"heads_off": 3}, "box": ["x"]}
+    link = quote(json.dumps(whole | (edited if damage == "edited" else {}), separators=(",", ":"), ensure_ascii=False))
+    link = {
+        "cut off": link[: link.index("context") + 9],
+        "cut in a letter": link[: link.index("%C3") + 4],
+        "another form": quote(json.dumps([1, None])),
+        "nothing": "",
+    }.get(damage, link)
+    with visit(browser, f"{address}#explore={link}") as page:
+        explorer = opened(page)
+        expect(explorer.get_by_role("alert")).to_have_text("The link is damaged. Here is what could be read of it.")
+        text = explorer.get_by_label("Text to translate")
+        if damage in ("cut off", "edited"):
+            expect(text).to_have_value("Köln, July")
+        else:
+            expect(text).not_to_have_value("")
+        expect(explorer.locator(".ranking")).to_be_visible()
+        expect(explorer.get_by_role("alert")).to_be_visible()
+
+
+def test_what_cannot_be_asked_while_the_server_is_away_leaves_what_was_seen(browser, address):
+    with visit(browser, address, complains=True) as page:
+        explorer = opened(page)
+        expect(explorer.locator(".ranking")).to_be_visible()
+        seen, link = explorer.locator(".output").inner_text(), page.url
+        page.context.set_offline(True)
+        writer = explorer.get_by_role("button", name="Write on writer")
+        writer.click()
+        expect(explorer.get_by_role("alert")).to_have_text("The server cannot be reached. Please try again.")
+        expect(writer).to_have_attribute("aria-pressed", "false")
+        expect(explorer.get_by_label("Text to translate")).to_be_visible()
+        assert (explorer.locator(".output").inner_text(), page.url) == (seen, link)
+        page.context.set_offline(False)
+        writer.click()
+        expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
+        expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
 def test_page_picture_and_data_can_be_taken_along(browser, address, tmp_path):

@@ -8,7 +8,11 @@ function complain(error) {
 /** Data with the name of their model and what it was asked for, which go along where they are saved. */
 const named = (data, request, name = host.models[request.model].name) => Object.assign(data, { name, request });
 
-async function ask(request, then = null) {
+/**
+ * Ask, and draw the answer.
+ * then: in the place of a step in the browser's history, and of playing. failed: where no answer comes.
+ */
+async function ask(request, then = null, failed = null) {
   const number = ++state.asked;
   pause();
   message.hidden = true;
@@ -17,10 +21,15 @@ async function ask(request, then = null) {
     const answer = await host.explore(request);
     if (number !== state.asked) return; // another wish came meanwhile
     take(named(answer, request), request);
-    if (state.motion && growing() && !then) play();
-    then?.();
+    if (then) then();
+    else {
+      remember(true);
+      if (state.motion && growing()) play();
+    }
   } catch (error) {
-    if (number === state.asked) complain(error);
+    if (number !== state.asked) return;
+    complain(error);
+    failed?.();
     return;
   } finally {
     if (number === state.asked) frame.classList.remove("busy");
@@ -43,7 +52,6 @@ function take(answer, request) {
   view(beside?.above ? beside.data : answer);
   whole.hidden = false;
   show(...Object.keys(DRAW));
-  if (request) remember();
 }
 
 /** Draw these data: of the model as it is, or of what is beside it. */
@@ -116,38 +124,24 @@ function drawTop() {
     context: value("context"),
     target: value("target"),
   });
+  /** Fill the fields with what was asked for; what is forced on the next text too is seen. */
+  const fillIn = ({ text, context, target }) => {
+    for (const [name, content] of Object.entries({ text, context, target }))
+      if (fields.elements[name]) fields.elements[name].value = typeof content === "string" ? content : "";
+    if (fields.elements.target?.value) fields.elements.target.closest("details").open = true;
+  };
   const pick = (number) => {
     chosen = number;
     learning(false);
     const model = models[number];
     const [verb, label] = TASKS[model.task];
     const [example] = model.examples;
-    fill(
-      chips,
-      ...models.map((each, i) =>
-        make(
-          "button",
-          {
-            type: "button",
-            "aria-pressed": String(i === number),
-            click: () => {
-              pick(i);
-              ask(wish());
-            },
-          },
-          make("b", {}, TASKS[each.task][0]),
-          make("span", {}, each.name),
-        ),
-      ),
-      learner,
-    );
     const forced = {
       translate: ["Make it write something of your own", "your own translation"],
       generate: ["Make it go on with words of your own", "your own words"],
     }[model.task];
-    const run = ({ text, context = "" }) => {
-      for (const [name, content] of Object.entries({ text, context, target: "" }))
-        if (fields.elements[name]) fields.elements[name].value = content;
+    const run = (each) => {
+      fillIn(each);
       ask(wish());
     };
     fill(
@@ -177,22 +171,13 @@ function drawTop() {
         : "",
     );
   };
-  const learner = make(
-    "button",
-    { type: "button", "aria-pressed": "false", click: () => learning(true) },
-    make("b", {}, "Train"),
-    make("span", {}, "watch one learn"),
-  );
   const learning = (on) => {
     fields.hidden = on;
     whole.hidden = on || !state.data;
     if (on) message.hidden = true;
     parts.train.hidden = !on;
-    for (const button of chips.children)
-      button.setAttribute(
-        "aria-pressed",
-        String(on ? button === learner : button === chips.children[chosen] && button !== learner),
-      );
+    const pressed = chips.children[on ? models.length : chosen];
+    for (const button of chips.children) button.setAttribute("aria-pressed", String(button === pressed));
     if (on) {
       state.asked++; // an answer that is on its way comes too late
       frame.classList.remove("busy");
@@ -200,42 +185,50 @@ function drawTop() {
       startTraining();
     } else stopTraining();
   };
-  const chips = make("div", { class: "models", role: "group", "aria-label": "Models" });
-  fill(parts.top, chips, fields);
-  if (!models.length) {
-    fill(chips, learner);
-    return learning(true);
-  }
-  const linked = fromLink();
-  const number = Math.max(
-    0,
-    models.findIndex((each) => each.name === linked?.model),
+  const back = () => {
+    if (!state.request) return;
+    pick(state.request.model);
+    fillIn(state.request);
+  };
+  const chip = (title, text, click) =>
+    make("button", { type: "button", click }, make("b", {}, title), make("span", {}, text));
+  const chips = make(
+    "div",
+    { class: "models", role: "group", "aria-label": "Models" },
+    models.map(({ task, name }, i) =>
+      chip(TASKS[task][0], name, () => {
+        pick(i);
+        ask(wish(), null, back);
+      }),
+    ),
+    chip("Train", "watch one learn", () => {
+      learning(true);
+      remember(true);
+    }),
   );
-  pick(number);
-  if (!linked) return ask(wish());
-  for (const name of ["text", "context", "target"])
-    if (fields.elements[name]) fields.elements[name].value = typeof linked[name] === "string" ? linked[name] : "";
-  const force = fields.querySelector(".force");
-  if (force && typeof linked.target === "string") force.open = true; // what is forced on the next text too is seen
-  ask({ model: number, text: linked.text, context: linked.context ?? null, target: linked.target ?? null }, () => {
-    Object.assign(state, {
-      layer: Math.min(linked.layer ?? 0, mostLayers() - 1),
-      head: linked.head ?? "mean",
-      step: Math.min(linked.step ?? 0, state.data.steps.length - 1),
+  fill(parts.top, chips, fields);
+  if (!models.length) return learning(true);
+  const restore = (linked) => {
+    const number = models.findIndex((each) => each.name === linked.model);
+    pick(Math.max(0, number));
+    if (linked.train) return learning(true);
+    const [hasModel, hasText] = ["model", "text"].map((name) => typeof linked[name] === "string");
+    if (hasText) fillIn(linked);
+    const target = Array.isArray(linked.target) ? linked.target : wish().target;
+    ask({ ...wish(), target }, () => {
+      const isWhole = look(linked);
+      if (hasModel && number < 0) complain(`The link is of the model ${linked.model}, which is not here.`);
+      else if (linked.damaged || !hasModel || !hasText || !isWhole)
+        complain("The link is damaged. Here is what could be read of it.");
     });
-    if (linked.kinds) state.kinds = new Set(linked.kinds.filter((kind) => attention(kind)));
-    show(...Object.keys(DRAW));
-    const other = models.findIndex((each) => each.name === linked.beside && each.task === task());
-    if (linked.changes) {
-      state.changes = { ...unchanged(), ...linked.changes };
-      show("flowing", "heads");
-      breakIt();
-    } else if (other >= 0) setBeside(other);
-    if (linked.box) openBox(linked.box);
-    remember();
-    if (linked.model && models[number].name !== linked.model) complain(`The link is of the model ${linked.model}, which is not here.`);
-  });
-  addEventListener("hashchange", () => fromLink() && location.reload()); // another link in the same window
+  };
+  addEventListener("popstate", () => fromLink() && restore(fromLink())); // also by another link in the same window
+  const linked = fromLink();
+  if (linked) restore(linked);
+  else {
+    pick(0);
+    ask(wish());
+  }
 }
 
 adoptTheme();

@@ -11,7 +11,6 @@ async function openBox(id) {
     updateFlow();
   }
   updateMap();
-  remember();
   fill(parts.box, state.box ? make("p", { class: "note" }, "The numbers come …") : "");
   if (!state.box) return;
   const name = `${id[0]} ${id[1]}`;
@@ -20,7 +19,10 @@ async function openBox(id) {
   try {
     values[name] ??= await layerOf(id[0], id[1], data);
   } catch (error) {
-    return complain(error);
+    complain(error);
+    if (state.box === id) state.box = null;
+    updateMap();
+    remember();
   }
   drawBox();
   parts.box.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
@@ -58,7 +60,7 @@ function drawBox() {
             state.box = null;
             drawBox();
             updateMap();
-            remember();
+            remember(true);
           },
         },
         "×",

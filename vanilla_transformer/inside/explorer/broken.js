@@ -16,6 +16,7 @@ function toggle(name, item) {
   const list = state.changes[name];
   state.changes[name] = isOff(name, item) ? list.filter((each) => !same(each, item)) : [...list, item];
   if (name === "heads_off") show("heads");
+  remember(true);
   breakIt();
 }
 
@@ -27,6 +28,7 @@ async function breakIt() {
   pause();
   broke++;
   show("broken");
+  remember();
   if (!isChanged()) return putBeside(null);
   if (breaking) return;
   breaking = true;
@@ -54,21 +56,21 @@ async function breakIt() {
 function putBeside(beside) {
   const shown = state.data !== state.own;
   state.beside = beside;
-  remember();
   if (!shown) return show("flowing", "output", "beside");
   view(beside && beside.same ? beside.data : state.own);
   show(...Object.keys(DRAW));
 }
 
-async function setBeside(model) {
+async function setBeside(model, step = false) {
   pause();
-  state.changes = unchanged();
   const number = ++broke,
     wish = { ...state.request, model, target: null };
   try {
     const data = named(await host.explore(wish), wish);
     if (number !== broke) return;
+    state.changes = unchanged();
     putBeside({ title: data.name, data, same: null });
+    remember(step);
     show("broken", "heads");
   } catch (error) {
     complain(error);
@@ -159,6 +161,7 @@ function drawBroken() {
           checked: !state.changes.causal_off,
           change: () => {
             state.changes.causal_off = !state.changes.causal_off;
+            remember(true);
             breakIt();
           },
         }),
@@ -236,6 +239,7 @@ function drawBroken() {
               type: "button",
               click: () => {
                 state.changes = unchanged();
+                remember(true);
                 show("flowing", "heads");
                 breakIt();
               },
@@ -244,7 +248,7 @@ function drawBroken() {
           )
         : null,
       others.map(([each, i]) =>
-        make("button", { type: "button", click: () => setBeside(i) }, `Set ${each.name} beside it`),
+        make("button", { type: "button", click: () => setBeside(i, true) }, `Set ${each.name} beside it`),
       ),
     ),
   );

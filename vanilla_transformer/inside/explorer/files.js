@@ -1,23 +1,80 @@
 // A link, and files.
 
+const addressOf = (kept) => `#explore=${encodeURIComponent(JSON.stringify(kept))}`;
+
 /** The state as the address has it. */
 function link() {
+  if (!parts.train.hidden) return addressOf({ train: true });
   const { request, layer, head, kinds, step, changes, beside, box } = state;
   const kept = { ...request, model: host.models[request.model].name, layer, head, kinds: [...kinds], step };
   if (isChanged()) kept.changes = changes;
-  else if (beside) kept.beside = beside.title;
+  else if (beside && !beside.same) kept.beside = beside.title;
   if (box) kept.box = box;
-  return `#explore=${encodeURIComponent(JSON.stringify(kept))}`;
+  return addressOf(kept);
 }
 
-const remember = () => host && history.replaceState(history.state, "", link());
+/** Put what is seen into the address; the browser's Back comes back to each step. */
+function remember(step = false) {
+  if (!host || location.hash === link()) return;
+  history[step && location.hash ? "pushState" : "replaceState"](history.state, "", link());
+}
 
+/** What the address holds, or null; of one that is damaged, what is whole. */
 function fromLink() {
-  try {
-    return JSON.parse(decodeURIComponent(location.hash.match(/^#explore=(.*)$/)?.[1] ?? "null"));
-  } catch {
-    return null;
+  let text = location.hash.match(/^#explore=(.*)$/)?.[1];
+  for (let end = ""; text; end = "}") {
+    try {
+      return { ...JSON.parse(decodeURIComponent(text) + end), damaged: Boolean(end) };
+    } catch {
+      text = text.slice(0, Math.max(0, text.lastIndexOf("%2C"))); // the comma before what is cut off
+    }
   }
+  return text === undefined ? null : { damaged: true };
+}
+
+/** Show what a link says, as far as the model has it; whether it has all of it. */
+function look(linked) {
+  const { model, steps } = state.data;
+  const isBelow = (end) => (number) => Number.isInteger(number) && number >= 0 && number < end;
+  const has = (name) => name in model.stacks || Boolean(attention(name));
+  const other = host.models.findIndex((each) => each.name === linked.beside && each.task === task());
+  const fits = {
+    layer: isBelow(mostLayers()),
+    head: (head) => head === "mean" || isBelow(model.heads)(head),
+    step: isBelow(steps.length),
+    kinds: (kinds) => Array.isArray(kinds) && kinds.every((kind) => attention(kind)),
+    changes: ({ causal_off: off = false, ...lists }) =>
+      typeof off === "boolean" &&
+      Object.entries(lists).every(
+        ([name, list]) => name in unchanged() && list.every((each) => has(name === "positions_off" ? each : each[0])),
+      ),
+    beside: () => other >= 0,
+    box: ([stack, layer, part]) =>
+      isBelow(model.stacks[stack])(layer) && ["embedding", "output", ...Object.keys(PART_SIZES)].includes(part),
+  };
+  const wrong = Object.keys(fits).filter((name) => {
+    try {
+      return name in linked && !fits[name](linked[name]);
+    } catch {
+      return true; // of another form altogether
+    }
+  });
+  const { layer, head, step, kinds, changes, beside, box } = Object.fromEntries(
+    Object.entries(linked).filter(([name]) => !wrong.includes(name)),
+  );
+  Object.assign(state, {
+    layer: layer ?? state.layer,
+    head: head ?? state.head,
+    step: step ?? state.step,
+    kinds: new Set(kinds ?? state.kinds),
+    changes: { ...unchanged(), ...changes },
+  });
+  show(...Object.keys(DRAW));
+  if (changes) breakIt();
+  else if (beside) setBeside(other);
+  if (box) openBox(box);
+  remember();
+  return !wrong.length;
 }
 
 function download(name, content, type) {

@@ -24,7 +24,10 @@ function drawMap() {
 
   /** A box that can be opened. */
   const box = (x, y, w, h, label, id, extra, isLit = () => false, color = "var(--ink)") => {
-    const open = () => openBox(id);
+    const open = () => {
+      openBox(id);
+      remember(true);
+    };
     const element = make(
       "g",
       {
