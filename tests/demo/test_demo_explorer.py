@@ -115,6 +115,29 @@ def test_a_token_a_head_and_a_box_open_by_pointer_and_by_keyboard(browser, addre
         expect(numbers).to_contain_text(re.compile(r"modeling_vanilla_transformer.py:\d+"))
 
 
+def test_the_keyboard_s_place_is_kept_where_what_had_it_goes(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        expect(explorer.locator(".ranking")).to_be_visible()
+        box = explorer.get_by_role("button", name="Feed-forward, encoder layer 1: open")
+        box.press("Enter")
+        expect(explorer.locator("section.box article").first).to_be_visible()
+        explorer.get_by_role("button", name="Close").press("Enter")
+        expect(explorer.locator("section.box article")).to_have_count(0)
+        expect(box).to_be_focused()
+        explorer.get_by_label("Causal mask").press(" ")
+        expect(explorer.locator(".verdict")).to_be_visible()
+        explorer.get_by_role("button", name="Everything on again").press("Enter")
+        expect(explorer.get_by_label("Positions of the encoder")).to_be_focused()
+        explorer.get_by_label("Moment of the forward pass").fill("0")
+        explorer.get_by_role("button", name="Show all of it").press("Enter")
+        expect(explorer.get_by_role("button", name="Play")).to_be_focused()
+        writer = explorer.get_by_role("button", name="Write on writer")
+        writer.press("Enter")
+        expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
+        expect(writer).to_be_focused()
+
+
 def test_every_family_has_its_place(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)

@@ -80,7 +80,7 @@ const DRAW = {
   save: drawSave,
 };
 
-/** Draw parts anew. A table that was open is open again; what had the focus has it again. */
+/** Draw parts anew. A table that was open is open again; what had the focus has it again, or the first of its part. */
 function show(...names) {
   const nameOf = (element) =>
     element.getAttribute("aria-label") ?? (element.labels?.[0] ?? element).textContent;
@@ -88,6 +88,7 @@ function show(...names) {
   const titleOf = (details) => nameOf(details.querySelector("summary"));
   const focused = root.activeElement,
     name = focused && nameOf(focused), // while its label is there
+    part = focused?.closest("section"),
     before = tables();
   names.forEach((name) => DRAW[name]());
   const closed = before.filter((details) => details.open && !details.isConnected).map(titleOf);
@@ -98,7 +99,8 @@ function show(...names) {
     }
   if (!focused || focused.isConnected) return;
   const again = [...root.querySelectorAll("button, input, summary, [tabindex]")];
-  again.find((each) => nameOf(each) === name)?.focus({ preventScroll: true });
+  const next = again.find((each) => nameOf(each) === name) ?? again.find((each) => part.contains(each));
+  next?.focus({ preventScroll: true });
 }
 
 function drawTop() {

@@ -57,9 +57,9 @@ function drawBox() {
           class: "round",
           "aria-label": "Close",
           click: () => {
-            state.box = null;
-            drawBox();
-            updateMap();
+            const [opener] = mapped.boxes.find(([, id]) => id.join() === state.box.join());
+            opener.focus();
+            openBox(state.box); // which closes it
             remember(true);
           },
         },

@@ -105,13 +105,15 @@ parts.player.append(
 );
 
 function drawPlayer() {
-  const last = phases().length - 1;
+  const last = phases().length - 1,
+    focused = root.activeElement;
   scrubber.max = last;
   scrubber.value = state.phase;
   scrubber.style.setProperty("--done", `${(100 * state.phase) / Math.max(1, last)}%`);
   controls.back.disabled = state.phase === 0;
   controls.on.disabled = state.phase === last;
   controls.all.disabled = state.revealed === Infinity && !state.playing;
+  if (focused?.disabled) controls.play.focus({ preventScroll: true });
   const label = state.playing ? "Pause" : "Play";
   if (controls.play.title !== label) {
     fill(controls.play, state.playing ? "❚❚" : "▶");
