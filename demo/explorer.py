@@ -144,7 +144,7 @@ class Explored:
         layer: int = 0,
         changes: dict[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
-        """The steps of one layer, as it is or changed, with their equations, shapes, lines of code and first numbers."""
+        """The steps of a layer, also of a changed one, with their equations, shapes, lines of code and numbers."""
         with refusing():
             reading = self.readings(*self.check(model, text, target, context))
             return layer_values(self.loaded(model).model, reading, stack, layer, changes_from(changes))

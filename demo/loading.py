@@ -181,11 +181,10 @@ def refusal(message: str) -> gr.Error:
 
 
 def check_text(text: str | None, purpose: str) -> str:
-    """The text without space around it; in plain words what is wrong, if it is none, empty or too long."""
+    """The text, with the space around it; in plain words what is wrong, if it is none, empty or too long."""
     if not isinstance(text, str | None):  # the page gives texts alone, a program may give anything
         raise refusal(f"A text is needed {purpose}, not {text!r:.50}.")
-    text = (text or "").strip()
-    if not text:
+    if not text or not text.strip():
         raise refusal(f"Please type something {purpose}.")
     if len(text) > LONGEST_INPUT:
         raise refusal(f"Please keep to {LONGEST_INPUT} characters; this text has {len(text):,}.")

@@ -55,10 +55,11 @@ def walk_through_model(loaded: Loaded, text: str, target: str, stack: str, layer
         raise refusal(f"{loaded.name} has no {stack}, only: {', '.join(stacks)}.")
     check_number("layer", layer, len(stacks[stack].layers))
     check_number("head", head, loaded.model.config.num_heads)
-    text, target = check_text(text, "to walk through"), target.strip()
+    text = check_text(text, "to walk through")
+    target = check_text(target, "to walk through") if target.strip() else None
     for sentence in filter(None, (text, target)):
-        check_tokens(loaded, check_text(sentence, "to walk through"))
-    walk = walk_sentence(loaded.model, loaded.tokenizer, text, target or None, stack, layer=layer - 1, head=head - 1)
+        check_tokens(loaded, sentence)
+    walk = walk_sentence(loaded.model, loaded.tokenizer, text, target, stack, layer=layer - 1, head=head - 1)
     walk.note = f"Layer {layer}, head {head} of {loaded.name}."
     return walk_html(walk, PRECISION) + THEME
 

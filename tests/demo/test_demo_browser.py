@@ -52,7 +52,7 @@ def test_a_text_that_is_too_long_is_not_cut_but_refused(browser, address):
         text.fill("one " * 500)
         assert len(text.input_value()) == 2000
         panel.get_by_role("button", name="Generate").click()
-        expect(page.get_by_text("Please keep to 300 characters; this text has 1,999.")).to_be_visible()
+        expect(page.get_by_text("Please keep to 300 characters; this text has 2,000.")).to_be_visible()
 
 
 def test_an_empty_seed_is_no_error(browser, address):

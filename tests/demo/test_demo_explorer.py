@@ -138,6 +138,20 @@ def test_the_keyboard_s_place_is_kept_where_what_had_it_goes(browser, address):
         expect(writer).to_be_focused()
 
 
+def test_a_text_is_read_with_the_space_around_it(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        explorer.get_by_role("button", name="Write on writer").click()
+        text = explorer.get_by_label("Text to go on from")
+        for asked, first in [("July", '"J'), (" July", '" J')]:
+            text.fill(asked)
+            text.press("Enter")
+            expect(explorer.locator(".chip title").nth(1)).to_have_text(re.compile(f"^{first}"))
+        text.fill("  ")
+        text.press("Enter")
+        expect(explorer.get_by_role("alert")).to_contain_text("Please type something")
+
+
 def test_every_family_has_its_place(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)

@@ -119,7 +119,7 @@ function drawTop() {
       make("span", {}, label),
       make(extra.tag ?? "input", { name, value, maxlength: 2000, autocomplete: "off", dir: "auto", ...extra, tag: null }),
     );
-  const value = (name) => fields.elements[name]?.value.trim() || null;
+  const value = (name) => fields.elements[name]?.value || null;
   const wish = () => ({
     model: chosen,
     text: value("text") ?? "",
