@@ -155,6 +155,9 @@ def test_a_text_is_read_with_the_space_around_it(browser, address):
 def test_every_family_has_its_place(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert explorer.locator(".switches > .scroll").evaluate("table => table.scrollWidth <= table.clientWidth")
+        page.set_viewport_size(DESK)
         explorer.get_by_role("button", name="Write on writer").click()
         expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
         explorer.get_by_label("Text to go on from").fill("The parcel from")
@@ -607,6 +610,19 @@ def test_a_saved_page_lives_without_a_server(browser, tmp_path):
         explorer = opened(page)
         explorer.get_by_role("button", name="Feed-forward, encoder layer 2: open").click()
         expect(explorer.locator("section.box")).to_contain_text("max(0, H)")
+
+
+def test_on_a_page_written_from_right_to_left_only_such_texts_run_so(browser, tmp_path):
+    model, tokenizer = with_tokenizer(decoder_only, "causal")
+    page = explore(model, tokenizer, "سلام").page().replace('<html lang="en">', '<html lang="ar" dir="rtl">')
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    with visit(browser, (tmp_path / "page.html").as_uri()) as page:
+        explorer = opened(page)
+        left, right = (explorer.locator(part).bounding_box()["x"] for part in (".map", ".output"))
+        assert left < right
+        name, number = (explorer.locator(f".bars .{part}").first.bounding_box()["x"] for part in ("name", "number"))
+        assert name < number
+        expect(explorer.locator(".output .answer")).to_have_css("direction", "rtl")
 
 
 def test_the_api_gives_what_the_page_draws_and_refuses_calmly(models):
