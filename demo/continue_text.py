@@ -118,7 +118,7 @@ class Writer:
     def generate(
         self, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
     ) -> Iterator[str]:
-        text = check_text(text, "to go on from")
+        text = check_text(text, "to go on from", keep_space=True)
         check_number("The number of new tokens", new_tokens, 1, self.most)
         check_number("The temperature", temperature, 0, HOTTEST)
         check_number("Top k", top_k, 0, MOST_CHOICES)
@@ -143,7 +143,7 @@ class Writer:
 
     def next_tokens(self, text: str, shown: int | None = None) -> dict[str, float]:
         """The most probable next tokens after the first characters of a text, by default after all of it."""
-        return self.most_probable(self.ids(check_text(text, "to go on from")[:shown]))
+        return self.most_probable(self.ids(check_text(text, "to go on from", keep_space=True)[:shown]))
 
     def cut(self, text: str) -> list[tuple[str, list[int]]]:
         return pieces_of(self.loaded.tokenizer, text, **encoding(self.loaded.model))

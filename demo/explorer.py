@@ -57,6 +57,11 @@ def examples_of(loaded: Loaded) -> list[dict[str, str]]:
     return [{"text": text} for text in texts or usual]
 
 
+def keeps_space(loaded: Loaded) -> bool:
+    """Whether the space around a text is a part of it."""
+    return task_of(loaded.model) == "generate"
+
+
 class Explored:
     """What the page and the API ask of the loaded models, each by its number."""
 
@@ -75,7 +80,7 @@ class Explored:
     def check(self, model: int, text: str, target: Any, context: str | None) -> tuple:
         """What identifies a wish; in plain words what is wrong with it."""
         loaded = self.loaded(model)
-        text = check_text(text, "to explore")
+        text = check_text(text, "to explore", keeps_space(loaded))
         if task_of(loaded.model) == "answer":
             context = check_text(context, "to look for the answer in")
             both = loaded.tokenizer(text, context, **encoding(loaded.model))
@@ -90,7 +95,7 @@ class Explored:
         if target is None or (isinstance(target, str) and not target.strip()):
             return None
         if isinstance(target, str):
-            target = check_text(target, "to write")
+            target = check_text(target, "to write", keeps_space(loaded))
             ids = loaded.tokenizer(text_target=target, **encoding(loaded.model))["input_ids"]
         else:
             config = loaded.model.config

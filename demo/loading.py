@@ -180,12 +180,18 @@ def refusal(message: str) -> gr.Error:
     return gr.Error(message, print_exception=False)
 
 
-def check_text(text: str | None, purpose: str) -> str:
-    """The text, with the space around it; in plain words what is wrong, if it is none, empty or too long."""
+def check_text(text: str | None, purpose: str, keep_space: bool = False) -> str:
+    """The text, without the space around it or with; in plain words what is wrong, if it is none, empty or too long.
+
+    A language model goes on otherwise behind a space than behind a word. To others it is a slip of who types.
+    """
     if not isinstance(text, str | None):  # the page gives texts alone, a program may give anything
         raise refusal(f"A text is needed {purpose}, not {text!r:.50}.")
-    if not text or not text.strip():
+    text = text or ""
+    if not text.strip():
         raise refusal(f"Please type something {purpose}.")
+    if not keep_space:
+        text = text.strip()
     if len(text) > LONGEST_INPUT:
         raise refusal(f"Please keep to {LONGEST_INPUT} characters; this text has {len(text):,}.")
     return text

@@ -138,7 +138,7 @@ def test_the_keyboard_s_place_is_kept_where_what_had_it_goes(browser, address):
         expect(writer).to_be_focused()
 
 
-def test_a_text_is_read_with_the_space_around_it(browser, address):
+def test_a_text_to_go_on_from_is_read_with_the_space_around_it(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name="Write on writer").click()

@@ -121,6 +121,11 @@ def test_a_step_of_decoding_shows_the_five_most_probable_tokens(client, truth):
             client.predict(TEXT, TRANSLATION, step, api_name="/decoding_step")
 
 
+def test_space_around_a_text_to_translate_is_a_slip(client):
+    exact, slip = (client.predict(text, TRANSLATION, 1, api_name="/decoding_step") for text in (TEXT, f"  {TEXT}\n"))
+    assert slip == exact
+
+
 @pytest.mark.parametrize("text", [TEXT, "zzz qqq", "12 o'clock, née", "три"])
 def test_what_is_shown_of_a_hypothesis_is_shown_of_the_tokens_that_were_decoded(folder, client, text):
     """An untrained model writes what no tokenizer would cut so."""
