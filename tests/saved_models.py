@@ -1,11 +1,12 @@
 """Tiny models, each with a tokenizer of its own, in folders as a training leaves them."""
 
+import re
 from math import log
 from pathlib import Path
 
 import torch
 
-from family import encoder_decoder
+from family import decoder_only, encoder_decoder
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.decoding import decode_like_the_paper
 
@@ -35,6 +36,15 @@ def save_repeating(folder: Path, p_end: float) -> tuple[str, str]:
         model.lm_head.bias[tokenizer.eos_token_id] = log(p_end)
     decode_like_the_paper(model)
     return write(folder, model, tokenizer), tokenizer.decode([word])
+
+
+def save_talkative(folder: Path, **fields) -> str:
+    """A language model that writes whole words: the library's streams give a word when the next one begins."""
+    model, tokenizer = with_tokenizer(decoder_only, "causal", output_bias=True, **fields)
+    words = [i for token, i in tokenizer.get_vocab().items() if re.fullmatch(r"Ġ\w+", token)]
+    with torch.no_grad():
+        model.lm_head.bias[words] = 30
+    return write(folder, model, tokenizer)
 
 
 def write(folder: Path, *parts) -> str:

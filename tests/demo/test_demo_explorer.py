@@ -511,7 +511,6 @@ def test_a_table_stands_behind_every_picture(browser, address):
         expect(explorer.locator(".train .squares canvas")).to_have_count(4)
         explorer.locator(".train").get_by_text("The squares as tables").click()
         expect(explorer.locator(".train table")).to_have_count(4)
-        explorer.get_by_role("button", name="Stop").click()
 
 
 def test_a_table_stays_open_while_its_picture_is_drawn_anew(browser, address):
