@@ -64,7 +64,7 @@ function host(models, runs) {
           method: "POST",
           headers: { "Content-Type": "application/json" },
           body: JSON.stringify({ ...running, fn_index: 0 }),
-        });
+        }).catch(() => {}); // a server that cannot be reached notices by itself
       const stop = () => {
         stopped = true;
         if (running) cancel();

@@ -395,7 +395,7 @@ def test_a_damaged_link_says_so_and_opens_what_can_be_opened(browser, address, d
     }.get(damage, link)
     with visit(browser, f"{address}#explore={link}") as page:
         explorer = opened(page)
-        expect(explorer.get_by_role("alert")).to_have_text("The link is damaged. Here is what could be read of it.")
+        expect(explorer.get_by_role("alert")).to_have_text(DAMAGED)
         text = explorer.get_by_label("Text to translate")
         if damage in ("cut off", "edited"):
             expect(text).to_have_value("Köln, July")
@@ -403,6 +403,70 @@ def test_a_damaged_link_says_so_and_opens_what_can_be_opened(browser, address, d
             expect(text).not_to_have_value("")
         expect(explorer.locator(".ranking")).to_be_visible()
         expect(explorer.get_by_role("alert")).to_be_visible()
+
+
+DAMAGED = "The link is damaged. Here is what could be read of it."
+NOT_HERE = "The link is of the model gone, which is not here."
+
+
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        ({"model": "gone", "text": "July", "target": [5, 60000]}, NOT_HERE),  # those are another model's tokens
+        ({"model": "translator", "text": "July", "box": ["decoder", 7, "feed-forward"]}, DAMAGED),
+        ({"model": "translator", "text": ""}, DAMAGED),
+    ],
+    ids=["tokens of another model", "no such box", "no text"],
+)
+def test_what_does_not_fit_of_a_link_is_left_out(browser, address, link, message):
+    with visit(browser, f"{address}#explore={quote(json.dumps(link, separators=(',', ':')))}") as page:
+        explorer = opened(page)
+        expect(explorer.get_by_role("alert")).to_have_text(message)
+        expect(explorer.locator(".output .answer").first).to_be_visible()
+        expect(explorer.locator("section.box article")).to_have_count(0)
+
+
+def test_a_link_of_what_is_shown_above_opens_with_the_model_as_it_is(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        explorer.get_by_label("Positions of the decoder").uncheck()
+        explorer.locator(".beside").get_by_role("button", name="Show it above").click()
+        expect(explorer.locator(".map h2")).to_have_text("The model: translator, changed")
+        page.reload()
+        expect(explorer.locator(".map h2")).to_have_text("The model: translator")
+        expect(explorer.locator(".verdict")).to_be_visible()
+        expect(explorer.get_by_label("Positions of the decoder")).not_to_be_checked()
+        expect(explorer.get_by_role("alert")).to_be_hidden()
+
+
+def test_where_a_browser_takes_no_more_steps_of_its_history_the_model_still_answers(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        refusing = "() => { throw new DOMException('too many', 'SecurityError') }"
+        page.evaluate(f"() => {{ history.pushState = history.replaceState = {refusing} }}")
+        explorer.get_by_label("Causal mask").uncheck()
+        expect(explorer.locator(".verdict")).to_be_visible()
+        expect(explorer.get_by_role("alert")).to_be_hidden()
+
+
+def test_back_while_the_server_is_away_leaves_what_was_seen_and_loses_no_step(browser, address):
+    with visit(browser, address, complains=True) as page:
+        explorer = opened(page)
+        text = explorer.get_by_label("Text to translate")
+        first = text.input_value()
+        text.fill("July 4")
+        text.press("Enter")
+        expect(page).to_have_url(re.compile("July%204%22"))
+        expect(explorer.locator(".ranking")).to_be_visible()
+        page.context.set_offline(True)
+        page.go_back()
+        expect(explorer.get_by_role("alert")).to_have_text("The server cannot be reached. Please try again.")
+        expect(text).to_have_value("July 4")
+        explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:")).click()
+        expect(page).to_have_url(re.compile("July%204%22"))
+        page.context.set_offline(False)
+        page.go_back()
+        expect(text).to_have_value(first)
 
 
 def test_what_cannot_be_asked_while_the_server_is_away_leaves_what_was_seen(browser, address):

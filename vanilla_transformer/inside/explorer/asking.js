@@ -28,8 +28,8 @@ async function ask(request, then = null, failed = null) {
     }
   } catch (error) {
     if (number !== state.asked) return;
-    complain(error);
     failed?.();
+    complain(error);
     return;
   } finally {
     if (number === state.asked) frame.classList.remove("busy");
@@ -48,7 +48,7 @@ function take(answer, request) {
   broke++;
   const { beside = null } = answer; // in a saved page
   const changes = { ...unchanged(), ...beside?.data.request.changes };
-  Object.assign(state, { own: answer, request, beside, changes, head: "mean" });
+  Object.assign(state, { own: answer, request, beside, changes, head: "mean", astray: false });
   view(beside?.above ? beside.data : answer);
   whole.hidden = false;
   show(...Object.keys(DRAW));
@@ -187,9 +187,11 @@ function drawTop() {
       startTraining();
     } else stopTraining();
   };
+  /** Its form, which is left as it is where it is there: with what has the focus. */
+  const turnTo = (number) => (state.data && number === chosen ? learning(false) : pick(number));
   const back = () => {
     if (!state.request) return;
-    pick(state.request.model);
+    turnTo(state.request.model);
     fillIn(state.request);
   };
   const chip = (title, text, click) =>
@@ -199,8 +201,9 @@ function drawTop() {
     { class: "models", role: "group", "aria-label": "Models" },
     models.map(({ task, name }, i) =>
       chip(TASKS[task][0], name, () => {
+        const wasLearning = !parts.train.hidden;
         pick(i);
-        ask(wish(), null, back);
+        ask(wish(), null, () => (wasLearning ? learning(true) : back()));
       }),
     ),
     chip("Train", "watch one learn", () => {
@@ -212,17 +215,24 @@ function drawTop() {
   if (!models.length) return learning(true);
   const restore = (linked) => {
     const number = models.findIndex((each) => each.name === linked.model);
-    pick(Math.max(0, number));
+    turnTo(Math.max(0, number));
     if (linked.train) return learning(true);
     const [hasModel, hasText] = ["model", "text"].map((name) => typeof linked[name] === "string");
-    if (hasText) fillIn(linked);
-    const target = Array.isArray(linked.target) ? linked.target : wish().target;
-    ask({ ...wish(), target }, () => {
-      const isWhole = look(linked);
+    const [example] = models[chosen].examples;
+    if (hasText) fillIn({ ...linked, context: linked.context ?? example.context });
+    const target = number >= 0 && Array.isArray(linked.target) ? linked.target : wish().target; // ids are the model's own
+    const tell = (isWhole) => {
       if (hasModel && number < 0) complain(`The link is of the model ${linked.model}, which is not here.`);
       else if (linked.damaged || !hasModel || !hasText || !isWhole)
         complain("The link is damaged. Here is what could be read of it.");
-    });
+    };
+    const failed = () => {
+      state.astray = true; // from the address, which is kept
+      if (state.data) return back();
+      pick(chosen);
+      ask(wish(), () => tell(false));
+    };
+    ask({ ...wish(), target }, () => tell(look(linked)), failed);
   };
   addEventListener("popstate", () => fromLink() && restore(fromLink())); // also by another link in the same window
   const linked = fromLink();

@@ -100,6 +100,7 @@ function drawBeside() {
             pause();
             view(each);
             show(...Object.keys(DRAW));
+            remember();
             parts.player.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
           },
         },

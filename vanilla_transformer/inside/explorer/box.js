@@ -2,6 +2,7 @@
 
 const layerOf = (stack, layer, data) => host.layer({ ...data.request, target: writtenIds(data), stack, layer });
 
+/** Open a box, or close it, if it is open. Whether that was done: its numbers may not come. */
 async function openBox(id) {
   pause();
   state.box = state.box?.join() === id.join() ? null : id;
@@ -12,7 +13,7 @@ async function openBox(id) {
   }
   updateMap();
   fill(parts.box, state.box ? make("p", { class: "note" }, "The numbers come …") : "");
-  if (!state.box) return;
+  if (!state.box) return true;
   const name = `${id[0]} ${id[1]}`;
   const { data } = state;
   const values = (data.values ??= {});
@@ -22,10 +23,10 @@ async function openBox(id) {
     complain(error);
     if (state.box === id) state.box = null;
     updateMap();
-    remember();
   }
   drawBox();
   parts.box.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
+  return state.box === id;
 }
 
 /** What a model that writes has written, as ids; null of others. */

@@ -28,28 +28,30 @@ async function breakIt() {
   pause();
   broke++;
   show("broken");
-  remember();
-  if (!isChanged()) return putBeside(null);
+  if (!isChanged()) {
+    putBeside(null);
+    return remember();
+  }
   if (breaking) return;
   breaking = true;
   message.hidden = true;
   parts.beside.classList.add("waits");
-  try {
-    for (let number = null; isChanged() && number !== broke; ) {
-      number = broke;
-      const { request } = state,
-        wish = { ...request, changes: structuredClone(state.changes) };
+  for (let number = null; isChanged() && number !== broke; ) {
+    number = broke;
+    const { request } = state,
+      wish = { ...request, changes: structuredClone(state.changes) };
+    try {
       const { changed, same: steps, rows } = await host.changed(wish);
       named(changed, wish, `${state.own.name}, changed`);
       if (isChanged() && request === state.request) putBeside({ title: "Changed", data: changed, same: steps, rows });
+    } catch (error) {
+      if (number === broke) complain(error); // else what was wished meanwhile is asked
     }
-  } catch (error) {
-    complain(error);
-  } finally {
-    breaking = false;
-    parts.beside.classList.remove("waits");
-    show("flowing");
   }
+  breaking = false;
+  parts.beside.classList.remove("waits");
+  show("flowing");
+  remember();
 }
 
 /** Set something beside the model as it is; or nothing. */
@@ -64,10 +66,11 @@ function putBeside(beside) {
 async function setBeside(model, step = false) {
   pause();
   const number = ++broke,
-    wish = { ...state.request, model, target: null };
+    { asked, request } = state,
+    wish = { ...request, model, target: null };
   try {
     const data = named(await host.explore(wish), wish);
-    if (number !== broke) return;
+    if (number !== broke || asked !== state.asked) return;
     state.changes = unchanged();
     putBeside({ title: data.name, data, same: null });
     remember(step);

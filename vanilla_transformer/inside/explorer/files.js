@@ -6,17 +6,23 @@ const addressOf = (kept) => `#explore=${encodeURIComponent(JSON.stringify(kept))
 function link() {
   if (!parts.train.hidden) return addressOf({ train: true });
   const { request, layer, head, kinds, step, changes, beside, box } = state;
-  const kept = { ...request, model: host.models[request.model].name, layer, head, kinds: [...kinds], step };
+  const kept = { ...request, model: host.models[request.model].name };
+  // What stands beside the model may have other steps, heads and boxes than it, and a link opens with the model.
+  if (state.data === state.own) Object.assign(kept, { layer, head, kinds: [...kinds], step, ...(box && { box }) });
   if (isChanged()) kept.changes = changes;
   else if (beside && !beside.same) kept.beside = beside.title;
-  if (box) kept.box = box;
   return addressOf(kept);
 }
 
 /** Put what is seen into the address; the browser's Back comes back to each step. */
 function remember(step = false) {
-  if (!host || location.hash === link()) return;
-  history[step && location.hash ? "pushState" : "replaceState"](history.state, "", link());
+  if (!host || !state.request || location.hash === link()) return;
+  try {
+    history[(step || state.astray) && fromLink() ? "pushState" : "replaceState"](history.state, "", link());
+    state.astray = false;
+  } catch {
+    // Some browsers take no more than a hundred in a few seconds.
+  }
 }
 
 /** What the address holds, or null; of one that is damaged, what is whole. */
@@ -49,8 +55,7 @@ function look(linked) {
         ([name, list]) => name in unchanged() && list.every((each) => has(name === "positions_off" ? each : each[0])),
       ),
     beside: () => other >= 0,
-    box: ([stack, layer, part]) =>
-      isBelow(model.stacks[stack])(layer) && ["embedding", "output", ...Object.keys(PART_SIZES)].includes(part),
+    box: (box) => mapped.boxes.some(([, id]) => same(id, box)),
   };
   const wrong = Object.keys(fits).filter((name) => {
     try {
@@ -72,7 +77,7 @@ function look(linked) {
   show(...Object.keys(DRAW));
   if (changes) breakIt();
   else if (beside) setBeside(other);
-  if (box) openBox(box);
+  if (box) openBox(box).then(() => remember());
   remember();
   return !wrong.length;
 }

@@ -24,9 +24,8 @@ function drawMap() {
 
   /** A box that can be opened. */
   const box = (x, y, w, h, label, id, extra, isLit = () => false, color = "var(--ink)") => {
-    const open = () => {
-      openBox(id);
-      remember(true);
+    const open = async () => {
+      if (await openBox(id)) remember(true);
     };
     const element = make(
       "g",

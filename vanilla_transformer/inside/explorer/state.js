@@ -8,6 +8,7 @@ const state = {
   beside: null, // {title, data, same, rows}: a changed model, or another one
   changes: null, // what is switched off
   request: null, // what it was asked for
+  astray: false, // whether the address is another's, which could not be restored
   kinds: new Set(), // of attention that are drawn
   layer: 0,
   head: "mean",
