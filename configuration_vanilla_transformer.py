@@ -369,6 +369,8 @@ class VanillaTransformerConfig(TransformerConfig):
         shared = "share_encoder_decoder_embeddings"
         if kwargs.get(shared) and not config_dict.get(shared, True):
             raise ValueError(f"{shared}=True: the model was saved with two embeddings. Leave it out, to load both.")
+        if config_dict.get(shared, True) and config_dict.get("target_vocab_size") == config_dict.get("vocab_size"):
+            config_dict = config_dict | {"target_vocab_size": None}  # before another size is given
         return super().from_dict(config_dict, **kwargs)
 
     def __post_init__(self, **kwargs):

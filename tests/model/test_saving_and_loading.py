@@ -101,6 +101,14 @@ def test_two_embeddings_that_were_saved_are_not_loaded_as_one(tmp_path):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path, share_encoder_decoder_embeddings=True)
 
 
+def test_one_vocabulary_whose_size_a_file_gives_twice_is_given_another(tmp_path):
+    encoder_decoder().save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"target_vocab_size": 50}))
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, vocab_size=60, ignore_mismatched_sizes=True)
+    assert loaded.lm_head.out_features == 60
+
+
 def test_a_model_in_a_subfolder_of_the_folder_one_is_in_has_its_generation_config(tmp_path, monkeypatch):
     model = encoder_decoder()
     model.generation_config.num_beams = 3

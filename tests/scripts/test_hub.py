@@ -240,7 +240,7 @@ def change(folder: Path, name: str, text: str | None) -> None:
         ("config.json", "{", "config.json is not a valid JSON file"),
         ("config.json", '{"auto_map": [1]}', "config.json: auto_map is [1]; it must be an object"),
         ("config.json", '{"auto_map": {"AutoModel": 1}}', "names 1 as the class of AutoModel; it must be as"),
-        ("config.json", '{"custom_pipelines": {"translation": {}}}', "names None as the class of translation"),
+        ("config.json", '{"custom_pipelines": {"translation": {}}}', "names '' as the class of translation"),
         ("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["tok.Slow", null]}}', "has no tok.py, which"),
         ("model.safetensors", None, "has no weights"),
         ("modeling_vanilla_transformer.py", None, "has no modeling_vanilla_transformer.py, which"),

@@ -102,7 +102,10 @@ def test_a_stream_that_holds_out_too_little_to_be_scored_trains_a_model_with_its
     scores = train_language_model.main([*options, "--output_dir", str(tmp_path / "run")])
     assert scores == {}
     assert "There are no scores of validation: the held-out stream is empty, or too short" in caplog.text
-    assert "## Training" in (tmp_path / "run/README.md").read_text()
+    assert "It was not scored." in (tmp_path / "run/README.md").read_text()
+    again = ["--model", str(tmp_path / "run"), "--test_file", file, "--streaming", "true", "--block_size", "200"]
+    with pytest.raises(ValueError, match="There is nothing to score: the held-out stream is empty"):
+        evaluate_model.main(again)
     during = ["--eval_strategy", "steps", "--output_dir", str(tmp_path / "another")]
     with pytest.raises(ValueError, match="--eval_strategy: the held-out stream is empty, or too short"):
         train_language_model.main([*options, *during])
@@ -235,6 +238,16 @@ def test_an_answer_with_spaces_around_it_is_learned_without_them(tmp_path):
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "60"]
     scores = train_question_answering.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     assert scores["validation"] == {"exact_match": 100, "f1": 100}
+
+
+def test_a_reader_with_learned_positions_is_scored_on_longer_texts_which_it_reads_in_windows(tmp_path):
+    row = {"question": "Who?", "context": "Ada was here.", "answers": {"text": ["Ada"], "answer_start": [0]}}
+    file = write_json_lines(tmp_path / "rows.jsonl", [row])
+    test = write_json_lines(tmp_path / "test.jsonl", [row | {"context": "Ada was here. " * 50}])
+    learned = ["--position_embedding", "learned", "--max_position_embeddings", "64", "--max_steps", "1"]
+    run = ["--output_dir", str(tmp_path / "run"), *learned, "--test_file", test]
+    scores = train_question_answering.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    assert set(scores) == {"validation", "test"}
 
 
 def test_documents_of_a_tokenizer_without_an_end_are_scored(tmp_path):
@@ -443,8 +456,9 @@ def test_a_test_source_beyond_learned_positions_is_refused_before_training(tmp_p
     files = write_rows("translation", tmp_path)
     test = write_json_lines(tmp_path / "test.jsonl", [{"source": "three miles " * 100, "target": "tres"}])
     run = ["--position_embedding", "learned", "--max_position_embeddings", "64", "--output_dir", str(tmp_path / "run")]
-    with pytest.raises(ValueError, match=r"A row has \d+ tokens, and the table of position_embedding='learned'"):
-        train_translation.main([*files, *SMALL, *run, "--max_steps", "1", "--test_file", test])
+    for cut in ([], ["--max_length", "64"]):  # what is translated is not cut
+        with pytest.raises(ValueError, match=r"A row has \d+ tokens, and the table of position_embedding='learned'"):
+            train_translation.main([*files, *SMALL, *run, "--max_steps", "1", "--test_file", test, *cut])
     assert not (tmp_path / "run/model.safetensors").exists()
 
 

@@ -24,6 +24,7 @@ from vanilla_transformer.files import check_output, open_output
 from vanilla_transformer.loading import load_model, model_class
 from vanilla_transformer.tasks import TASKS
 from vanilla_transformer.training.fast import fast_products
+from vanilla_transformer.training.recipe import EMPTY_STREAM
 from vanilla_transformer.training.run import print_scores
 from vanilla_transformer.training.task import HELD_OUT, Scores
 
@@ -68,6 +69,8 @@ def main(arguments: list[str] | None = None) -> Scores:
         model = fast_products(load_model(name, tuple(TASKS), trusted))
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted)
         scores, notes = task.score(task.make_trainer(model, tokenizer, scoring, {}), held_out)
+        if not scores:
+            raise ValueError(f"There is nothing to score: {EMPTY_STREAM}")
     print_scores(scores, notes)
     if options.scores is not None:
         with open_output(options.scores) as stream:

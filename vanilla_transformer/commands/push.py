@@ -97,11 +97,13 @@ def classes_named(config: Path) -> Iterator[str]:
         ValueError: the config is no JSON, or no object; or something else stands in the place of a class.
     """
     pipelines = read_object(config, "custom_pipelines").items()
-    classes = {task: info.get("impl") if isinstance(info, dict) else info for task, info in pipelines}
+    classes = {task: info.get("impl", "") if isinstance(info, dict) else info for task, info in pipelines}
     for key, named in (*read_object(config, "auto_map").items(), *classes.items()):
         # Of tokenizers there may be two, of which either may be null; and "other/model--file.Class" is not here.
-        for name in filter(None, named) if isinstance(named, list) else [named]:
-            if not isinstance(name, str):
+        for name in named if isinstance(named, list) else [named]:
+            if name is None:
+                continue
+            if not isinstance(name, str) or "." not in name:
                 raise ValueError(f'{config} names {name!r} as the class of {key}; it must be as "file.Class".')
             if "--" not in name:
                 yield name

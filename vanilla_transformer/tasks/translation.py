@@ -88,6 +88,9 @@ class TranslationArguments(RecipeArguments):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
+UNCUT = 1_000_000  # tokens: sources are translated whole
+
+
 def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, num_workers: int | None = None) -> Rows:
     """Columns input_ids and labels in the place of source and target, where "</s>" is text.
 
@@ -153,6 +156,7 @@ TRANSLATION = Task(
     augment=augment,
     collator=lambda tokenizer, model, args: PairCollator(tokenizer, model=model),
     evaluate=evaluate,
+    read_when_scored=lambda rows, tokenizer, encoding: encode(rows, tokenizer, UNCUT),
     in_one_process=True,
     prepare=lambda model, args: decode_like_the_paper(model, args.num_beams, args.length_penalty),
     saved_options=lambda config: {"num_beams": None, "length_penalty": None},

@@ -179,7 +179,7 @@ def write_model_card(
         imports=IMPORTS.get(facts.pipeline_tag, "pipeline"),
         usage=USAGE[facts.pipeline_tag],
         oldest=OLDEST,
-        results=markdown_table(("split", "metric", "value"), rows)
+        results=(markdown_table(("split", "metric", "value"), rows) if rows else "It was not scored.")
         + "".join(f"\n\n{name}: `{text}`" for name, text in facts.notes.items()),
         data=f"`{facts.dataset}`",
         # Only the losses over a vocabulary are smoothed.

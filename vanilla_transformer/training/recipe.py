@@ -353,8 +353,8 @@ def check_positions(model: PreTrainedModel, rows: Any, sides: tuple[str, ...] = 
 
 
 EMPTY_STREAM = (
-    "the held-out stream is empty, or too short to fill a row of a language model: raise --validation_fraction, or "
-    "give a longer file."
+    "the held-out stream is empty, or too short to fill a row of a language model: give a longer one, hold out more "
+    "(--validation_fraction), or lower --block_size."
 )
 
 

@@ -27,7 +27,7 @@ from vanilla_transformer.training.task import Notes, Scores, Task
 
 logger = logging.getLogger(__name__)
 
-MODEL_CARD = "README.md"  # written last: the sign of a finished run
+MODEL_CARD = "README.md"  # written last: the sign of a finished training
 
 
 @dataclass

@@ -46,6 +46,8 @@ class Task:
         metrics: (config, prediction) -> scores by name, beside the loss, wherever the Trainer evaluates; one that is
             called "loss" takes its place.
         metric_names: (arguments) -> the names of these scores.
+        read_when_scored: (rows, tokenizer, encoding) -> rows with the `input_ids` that `evaluate` reads; None where it
+            cuts them to what the model can read.
         config_fields: (options, arguments, rows) -> config fields that the training data or other options decide.
         prepare: (model, arguments) -> nothing; sets what the model has beside its config before it is trained.
         saved_options: (config) -> options that a saved model decides where it is scored, unless they are given.
@@ -64,6 +66,9 @@ class Task:
     in_one_process: bool = False
     metrics: Callable[[PreTrainedConfig, EvalPrediction], dict[str, float]] | None = None
     metric_names: Callable[[Any], tuple[str, ...]] = lambda arguments: ()
+    read_when_scored: Callable[[Dataset, PreTrainedTokenizerBase, Callable[[Rows], Rows]], Rows | None] = (
+        lambda rows, tokenizer, encode: encode(rows)
+    )
     config_fields: Callable[[Any, Any, Rows], dict[str, Any]] = lambda options, arguments, rows: {}
     prepare: Callable[[PreTrainedModel, Any], None] = lambda model, arguments: None
     saved_options: Callable[[PreTrainedConfig], dict[str, Any]] = lambda config: {}
@@ -83,9 +88,13 @@ class Task:
 
         with arguments.main_process_first(desc="encoding the data"):  # the others find them encoded
             encoded = encoded_splits(splits, encode)
+            held_out = [splits[name] for name in HELD_OUT if isinstance(splits.get(name), Dataset)]
+            # What cannot be encoded or read there is said now, not when all is trained.
             if isinstance(splits.get("test"), Dataset):
-                # What cannot be encoded or read there is said now, not when all is trained.
-                check_positions(model, encode(splits["test"]), sides=("input_ids",))
+                encode(splits["test"])
+            if getattr(model.config, "position_embedding", None) == "learned":
+                for rows in held_out:
+                    check_positions(model, self.read_when_scored(rows, tokenizer, encode), sides=("input_ids",))
             if "train_dataset" in encoded:
                 encoded["train_dataset"] = self.augment(encoded["train_dataset"], arguments)
         return self.trainer_class(
