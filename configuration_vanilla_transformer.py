@@ -11,6 +11,7 @@
 """
 
 import copy
+import inspect
 import math
 from dataclasses import fields
 from importlib.metadata import version
@@ -26,7 +27,7 @@ from transformers.activations import ACT2FN
 __version__ = "0.1.0"  # of the project: pyproject.toml reads it here, and every saved config names it
 
 OLDEST = "5.4"  # release of transformers
-KNOWN_TO_WORK = {"transformers": "5.23", "torch": "2.13"}
+KNOWN_TO_WORK = {"transformers": "5.24", "torch": "2.13"}
 
 if Version(transformers.__version__).release < Version(OLDEST).release:
     raise ImportError(
@@ -36,8 +37,12 @@ if Version(transformers.__version__).release < Version(OLDEST).release:
 
 
 def require_private_names(owner: Any, *names: str) -> None:
-    """Raise a RuntimeError unless `owner`, of transformers or PyTorch, has all these names, private as they are."""
-    missing = [name for name in names if not hasattr(owner, name)]
+    """Raise a RuntimeError unless `owner`, of transformers or PyTorch, has all these names, private as they are.
+
+    Those of a function are its parameters.
+    """
+    found = inspect.signature(owner).parameters if inspect.isfunction(owner) else ()
+    missing = [name for name in names if name not in found and not hasattr(owner, name)]
     if missing:
         owner_name = getattr(owner, "__name__", type(owner).__name__)
         library = "torch" if owner.__module__.startswith("torch") else "transformers"
@@ -136,7 +141,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         "head_dim": "d_k",
         "hidden_act": "activation_function",
     }
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache"]
     # Which class an Auto class finds for this family: the registration and every saved folder read it from here.
     auto_classes: ClassVar[dict[str, str]] = {}
     # Pipelines of the tasks that transformers 5 no longer has: task -> (our class for it, Auto class of its model).

@@ -26,6 +26,7 @@ import math
 import os
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import wraps
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.generation.continuous_batching import PagedAttentionCache
 from transformers.masking_utils import (
     create_bidirectional_mask,
     create_causal_mask,
@@ -183,7 +185,7 @@ class MultiHeadAttention(nn.Module):
         """(batch, length, heads * width) -> (batch, heads, length, width)"""
         return states.view(*states.shape[:-1], -1, width).transpose(1, 2)
 
-    def keys_and_values(self, source: Tensor, cache: Cache | None = None) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, source: Tensor, cache: Cache | None = None, **options) -> tuple[Tensor, Tensor]:
         """(batch, key_length, d_model) -> (batch, heads, key_length, d_k), (batch, heads, key_length, d_v)"""
         return self.split_heads(self.k_proj(source), self.d_k), self.split_heads(self.v_proj(source), self.d_v)
 
@@ -196,7 +198,8 @@ class MultiHeadAttention(nn.Module):
             The same shape as `x`, and the weights (batch, heads, query_length, key_length); None from a fused kernel.
         """
         query = self.split_heads(self.q_proj(x), self.d_k)
-        key, value = self.keys_and_values(source, past_key_values)
+        # A paged cache adds to the arguments of Equation 1.
+        key, value = self.keys_and_values(source, past_key_values, kwargs=kwargs)
         dropout = self.attention_dropout if self.training else 0.0
         window = self.sliding_window
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
@@ -215,18 +218,20 @@ class SelfAttention(MultiHeadAttention):
         window = config.sliding_window
         self.sliding_window = window if window is None or is_causal else window // 2 + 1
 
-    def keys_and_values(self, source: Tensor, cache: Cache | None = None) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, source: Tensor, cache: Cache | None = None, **options) -> tuple[Tensor, Tensor]:
         """Those of the positions before `source` come first, from the cache."""
         key, value = super().keys_and_values(source)
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
-        return (key, value) if cache is None else cache.update(key, value, self.layer_idx)
+        return (key, value) if cache is None else cache.update(key, value, self.layer_idx, **options)
 
 
 class CrossAttention(MultiHeadAttention):
     """The decoder looks at the encoder's output, whose keys and values are computed once for a generation."""
 
-    def keys_and_values(self, source: Tensor, cache: EncoderDecoderCache | None = None) -> tuple[Tensor, Tensor]:
+    def keys_and_values(
+        self, source: Tensor, cache: EncoderDecoderCache | None = None, **options
+    ) -> tuple[Tensor, Tensor]:
         if cache is None:
             return super().keys_and_values(source)
         if not cache.is_updated.get(self.layer_idx):
@@ -370,6 +375,27 @@ class ForwardSignature(inspect.Signature):
         return self.bound
 
 
+# The library's name for `past_key_values`, by which `generate` hands them over: since its version 5.24 it is `cache`.
+HANDED_OVER = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+CACHE = "cache" if "cache" in HANDED_OVER else "past_key_values"
+
+
+def takes_cache(forward: Callable) -> Callable:
+    """Decorator of a `forward` that has `past_key_values`: they may be given by the library's name as well."""
+    if CACHE == "past_key_values":
+        return forward
+
+    @wraps(forward)
+    def call(self, *args, cache: Cache | None = None, **kwargs):
+        return forward(self, *args, **(kwargs if cache is None else kwargs | {"past_key_values": cache}))
+
+    signature = inspect.signature(forward)
+    *named, rest = signature.parameters.values()
+    named.append(inspect.Parameter("cache", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Cache | None))
+    call.__signature__ = ForwardSignature([*named, rest], return_annotation=signature.return_annotation)
+    return call
+
+
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
     """What the library needs to know of every model below: initialisation, loading, backends, parallel plans."""
 
@@ -377,7 +403,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["TransformerLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -637,6 +663,8 @@ class CausalStack(TransformerStack):
         Raises:
             ValueError: past keys and values that are not a cache, as those of earlier versions of the library.
         """
+        if isinstance(past_key_values, PagedAttentionCache):  # whose masks and positions are given
+            past_key_values = None
         if not isinstance(past_key_values, Cache | None):
             kind = type(past_key_values).__name__
             raise ValueError(f"past_key_values is a {kind}; it must be a Cache, as DynamicCache(config=...) makes it.")
@@ -657,8 +685,8 @@ class CausalStack(TransformerStack):
                 config=self.config,
                 inputs_embeds=inputs_embeds,
                 attention_mask=attention_mask,
-                past_key_values=None if grows and past_length == 0 else past_key_values,
                 position_ids=position_ids,  # where they restart, several sequences are packed into one row
+                **{CACHE: None if grows and past_length == 0 else past_key_values},
             )
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask, past_length)
@@ -676,6 +704,7 @@ class VanillaTransformerDecoderModel(CausalStack):
         self.layers.extend(TransformerLayer(config, i, is_causal=True) for i in range(config.num_hidden_layers))
         self.post_init()
 
+    @takes_cache
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -706,7 +735,7 @@ class VanillaTransformerDecoderModel(CausalStack):
         hidden_states = self.run_layers(
             inputs_embeds, position_ids, mask, padding=attention_mask, past_key_values=past_key_values, **kwargs
         )
-        return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
+        return BaseModelOutputWithPast(last_hidden_state=hidden_states, **{CACHE: past_key_values})
 
 
 class VanillaTransformerCrossDecoder(CausalStack):
@@ -728,6 +757,7 @@ class VanillaTransformerCrossDecoder(CausalStack):
         self.layers.extend(DecoderLayer(config, i) for i in range(config.decoder_layers))
         self.post_init()
 
+    @takes_cache
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -785,9 +815,7 @@ class VanillaTransformerCrossDecoder(CausalStack):
             past_key_values=past_key_values,
             **kwargs,
         )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, past_key_values=past_key_values
-        )
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: past_key_values})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -823,6 +851,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         if self.config.share_encoder_decoder_embeddings:
             self.decoder.embed_tokens = value
 
+    @takes_cache
     @can_return_tuple
     def forward(
         self,
@@ -878,13 +907,13 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
+            **{CACHE: getattr(decoder_outputs, CACHE)},
         )
 
 
@@ -984,7 +1013,7 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
         """A window limits self-attention only: the keys of the source are kept whole. A mask of ones is left out."""
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
-        cache, mask = model_kwargs.get("past_key_values"), model_kwargs.get("attention_mask")
+        cache, mask = model_kwargs.get(CACHE), model_kwargs.get("attention_mask")
         source = model_kwargs["encoder_outputs"][0].shape[:2]
         # The library leaves it out where there is no encoder. Else each step would look at it again; where that is
         # compiled, batches with padding and without would need a step each.
@@ -1049,6 +1078,7 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
             **kwargs,
         )
 
+    @takes_cache
     @can_return_tuple
     def forward(
         self,
@@ -1101,13 +1131,13 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             decoder_hidden_states=outputs.decoder_hidden_states,
             decoder_attentions=outputs.decoder_attentions,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
+            **{CACHE: getattr(outputs, CACHE)},
         )
 
 
@@ -1122,6 +1152,7 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         self.add_lm_head("model.embed_tokens.weight")
         self.post_init()
 
+    @takes_cache
     @can_return_tuple
     def forward(
         self,
@@ -1171,9 +1202,9 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            **{CACHE: getattr(outputs, CACHE)},
         )
 
 
@@ -1384,7 +1415,8 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
 
 
 # What is overridden, set or called above of the library's private interfaces. Were one renamed, the library would not
-# call ours any more, and say nothing. Not among them: `_fsdp_plan`, which older releases do not know and do not miss.
+# call ours any more, or not with what we look for, and say nothing. Not among them: `_fsdp_plan`, which older releases
+# do not know and do not miss.
 require_private_names(
     PreTrainedModel,
     "_can_compile_fullgraph",
@@ -1413,6 +1445,7 @@ require_private_names(
     "_update_finished_beams",
     "adjust_generation_fn",
 )
+require_private_names(GenerationMixin.prepare_inputs_for_generation, CACHE)
 require_private_names(GenerationConfig(), "_from_model_config")
 require_private_names(PreTrainedConfig, "_attn_implementation")
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from family import SIZES, VOCAB, decoder_only, encoder_decoder, encoder_only
 from fresh_process import ROOT
+from modeling_vanilla_transformer import CACHE
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
@@ -196,7 +197,7 @@ def step_by_step(model: nn.Module, row: dict[str, Tensor]) -> Tensor:
     state, logits = {}, []
     for token in row[name].split(1, dim=1):
         outputs = model(**row | {name: token}, **state, use_cache=True)
-        state["past_key_values"] = outputs.past_key_values
+        state[CACHE] = outputs[CACHE]
         logits.append(outputs.logits[0])
     return torch.cat(logits)
 

@@ -7,6 +7,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
+from modeling_vanilla_transformer import CACHE
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerEncoderConfig,
@@ -269,7 +270,7 @@ def test_labels_of_another_kind():
 
 
 def test_a_cache_of_the_wrong_kind():
-    cache = decoder_only()(tokens(), use_cache=True).past_key_values
+    cache = decoder_only()(tokens(), use_cache=True)[CACHE]
     with pytest.raises(ValueError, match="past_key_values is a DynamicCache; here it must be an EncoderDecoderCache"):
         encoder_decoder()(tokens(), decoder_input_ids=tokens(), past_key_values=cache)
     with pytest.raises(ValueError, match=r"past_key_values is a tuple; it must be a Cache"):

@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from family import decoder_only, encoder_decoder, right_padded, tokens
 from fresh_process import run_fresh
+from modeling_vanilla_transformer import CACHE
 
 
 MAKERS = [encoder_decoder, decoder_only]
@@ -35,10 +36,47 @@ def test_requests_that_are_batched_as_they_come_get_what_each_gets_alone(fields)
     model = decoder_only(max_position_embeddings=64, **fields)
     prompts = [tokens(1, length)[0].tolist() for length in (3, 8, 5)]
     settings = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    found = model.generate_batch(inputs=prompts, generation_config=settings)
+    small = ContinuousBatchingConfig(max_batch_tokens=32, num_blocks=8)  # the default fills the machine's memory
+    found = model.generate_batch(inputs=prompts, generation_config=settings, continuous_batching_config=small)
     alone = [generate(model, torch.tensor([ids]), min_new_tokens=6)[0][len(ids) :][:6] for ids in prompts]
     assert [answer.error for answer in found.values()] == [None] * 3
     assert sorted(answer.generated_tokens for answer in found.values()) == sorted(alone)
+
+
+@pytest.mark.parametrize("name", sorted({"past_key_values", CACHE}))
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_cache_is_given_by_either_name_and_returned_by_the_librarys(make, name):
+    model, ids = make(), tokens(2, 6)
+    source = {"input_ids": tokens(2, 5)} if model.config.is_encoder_decoder else {}
+    key = "decoder_input_ids" if source else "input_ids"
+    whole = model(**source, **{key: ids}).logits
+    begun = model(**source, **{key: ids[:, :4]}, use_cache=True)
+    rest = model(**source, **{key: ids[:, 4:], name: begun[CACHE]})
+    torch.testing.assert_close(rest.logits, whole[:, 4:])
+    assert rest[CACHE] is begun[CACHE]
+
+
+LISTENING = """
+import io, warnings
+sys.stderr = io.StringIO()
+warnings.simplefilter("always")
+import torch, transformers
+folder, auto_class, ids = arguments
+model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True)
+text = model.generate(torch.tensor(ids), num_beams=2, max_length=8).tolist()
+print(json.dumps([text, sys.stderr.getvalue()]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "auto_class"), [(encoder_decoder, "AutoModelForSeq2SeqLM"), (decoder_only, "AutoModelForCausalLM")]
+)
+def test_saved_code_generates_without_a_name_that_the_library_gives_up(make, auto_class, tmp_path):
+    model, ids = make(), tokens(2, 3)
+    model.save_pretrained(tmp_path)
+    text, said = run_fresh(LISTENING, tmp_path, str(tmp_path), auto_class, ids.tolist())
+    assert text == model.generate(ids, num_beams=2, max_length=8).tolist()
+    assert "deprecated" not in said
 
 
 @pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned"}])
@@ -243,11 +281,15 @@ def test_exports(make):
 
 def test_the_signature_of_a_forward_is_made_once_and_is_right():
     model = encoder_decoder()
-    names = [*inspect.signature(type(model).forward.__wrapped__).parameters]  # of what was decorated
+    written = inspect.signature(inspect.unwrap(type(model).forward))
+    names = [*written.parameters]
+    if CACHE == "cache":
+        names.insert(-1, "cache")
     signature = inspect.signature(model.forward)
     assert inspect.signature(model.forward) is signature
     assert [*signature.parameters] == names[1:]
     of_class = inspect.signature(type(model).forward)
     assert [*of_class.parameters] == names
+    assert of_class.return_annotation == written.return_annotation
     assert not of_class.replace(parameters=[]).parameters
     assert of_class.replace(return_annotation=int).return_annotation is int

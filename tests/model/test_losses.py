@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from transformers import Trainer, TrainingArguments
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
+from modeling_vanilla_transformer import CACHE
 from vanilla_transformer import (
     VanillaTransformerForQuestionAnswering,
     VanillaTransformerForSequenceClassification,
@@ -43,7 +44,7 @@ def test_labels_after_a_cached_prefix_have_the_loss_of_a_continuation():
     prefix, rest = ids[:, :4], ids[:, 4:]
     labels = torch.cat((torch.full_like(prefix, -100), rest), dim=1)
     labels[:, 4] = -100  # the prefix's last position predicts it, and was computed before
-    cache = model(prefix, use_cache=True).past_key_values
+    cache = model(prefix, use_cache=True)[CACHE]
     loss = model(rest, past_key_values=cache, labels=rest).loss
     torch.testing.assert_close(loss, model(ids, labels=labels).loss)
 
@@ -55,7 +56,7 @@ def test_labels_after_a_cached_prefix_keep_to_the_end_of_a_mask_that_covers_it()
     mask[1, :3] = 0
     labels = ids.clone()
     labels[:, :5] = -100
-    cache = model(ids[:, :4], attention_mask=mask[:, :4], use_cache=True).past_key_values
+    cache = model(ids[:, :4], attention_mask=mask[:, :4], use_cache=True)[CACHE]
     loss = model(ids[:, 4:], attention_mask=mask, past_key_values=cache, labels=labels[:, 4:]).loss
     torch.testing.assert_close(loss, model(ids, attention_mask=mask, labels=labels).loss)
 

@@ -223,6 +223,23 @@ def test_a_library_without_a_private_name_that_is_built_on_is_refused(owner, nam
     assert f"{owner}.{name}, which transformers" in message and "Known to work: pip install" in message
 
 
+LOAD_WHERE_A_CACHE_HAS_ANOTHER_NAME = """
+from transformers import AutoModel, GenerationMixin
+GenerationMixin.prepare_inputs_for_generation = lambda self, input_ids, memories=None, **kwargs: {}
+try:
+    AutoModel.from_pretrained(arguments[0], trust_remote_code=True)
+except RuntimeError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def test_a_library_that_hands_over_the_cache_by_another_name_is_refused(tmp_path):
+    """Else each step of a generation would see one token alone, in silence."""
+    encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path)
+    message = run_fresh(LOAD_WHERE_A_CACHE_HAS_ANOTHER_NAME, tmp_path, str(tmp_path))
+    assert "past_key_values, which transformers" in message and "Known to work: pip install" in message
+
+
 def test_a_private_name_of_pytorch_is_one_of_its_release():
     require_private_names(torch.Tensor, "_version")
     with pytest.raises(

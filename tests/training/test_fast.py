@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
+from modeling_vanilla_transformer import CACHE
 from vanilla_transformer import VanillaTransformerForMaskedLM
 from vanilla_transformer.training import fast
 from vanilla_transformer.training.fast import fast_products, make_fast, make_plain
@@ -169,8 +170,8 @@ def test_second_derivatives_of_a_loss_in_chunks_are_refused():
 def test_labels_of_a_fast_translator_may_follow_a_cached_prefix():
     """As prefix tuning has it: keys and values that no token has made."""
     model, ids = make_fast(encoder_decoder(dropout=0.0)).train(), tokens()
-    prefix = make_plain(copy.deepcopy(model)).eval()(ids, decoder_input_ids=ids[:, :4], use_cache=True).past_key_values
-    model(ids, labels=ids, past_key_values=prefix).loss.backward()
+    prefix = make_plain(copy.deepcopy(model)).eval()(ids, decoder_input_ids=ids[:, :4], use_cache=True)[CACHE]
+    model(ids, labels=ids, **{CACHE: prefix}).loss.backward()
     assert model.model.decoder.layers[0].self_attn.q_proj.weight.grad.abs().max() > 0
 
 

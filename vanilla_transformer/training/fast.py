@@ -146,7 +146,8 @@ def leave_out_padding_of_labels(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Give the decoder the mask of its labels, if it has none: the causal mask lets nothing look behind the last."""
     labels = options.get("labels")
-    given = args[4:] or any(options.get(name) is not None for name in ("decoder_attention_mask", "past_key_values"))
+    others = ("decoder_attention_mask", "past_key_values", "cache")
+    given = args[4:] or any(options.get(name) is not None for name in others)
     if labels is None or given or model.config._attn_implementation != "packed_sdpa" or is_tracing(labels):
         return args, options
     check_rows("labels", labels)
