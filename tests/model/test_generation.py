@@ -36,9 +36,9 @@ def test_requests_that_are_batched_as_they_come_get_what_each_gets_alone(fields)
     model = decoder_only(max_position_embeddings=64, **fields)
     prompts = [tokens(1, length)[0].tolist() for length in (3, 8, 5)]
     settings = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    alone = [generate(model, torch.tensor([ids]), min_new_tokens=6)[0][len(ids) :][:6] for ids in prompts]
     small = ContinuousBatchingConfig(max_batch_tokens=32, num_blocks=8)  # the default fills the machine's memory
     found = model.generate_batch(inputs=prompts, generation_config=settings, continuous_batching_config=small)
-    alone = [generate(model, torch.tensor([ids]), min_new_tokens=6)[0][len(ids) :][:6] for ids in prompts]
     assert [answer.error for answer in found.values()] == [None] * 3
     assert sorted(answer.generated_tokens for answer in found.values()) == sorted(alone)
 
