@@ -381,13 +381,18 @@ CACHE = "cache" if "cache" in HANDED_OVER else "past_key_values"
 
 
 def takes_cache(forward: Callable) -> Callable:
-    """Decorator of a `forward` that has `past_key_values`: they may be given by the library's name as well."""
+    """Decorator of a `forward` that has `past_key_values`: they may be given by the library's name as well.
+
+    Of two, an empty one gives way: PEFT gives a prefix by the old name beside the new cache of a generation.
+    """
     if CACHE == "past_key_values":
         return forward
 
     @wraps(forward)
     def call(self, *args, cache: Cache | None = None, **kwargs):
-        return forward(self, *args, **(kwargs if cache is None else kwargs | {"past_key_values": cache}))
+        if cache is not None and (kwargs.get("past_key_values") is None or cache.get_seq_length()):
+            kwargs["past_key_values"] = cache
+        return forward(self, *args, **kwargs)
 
     signature = inspect.signature(forward)
     *named, rest = signature.parameters.values()

@@ -235,6 +235,10 @@ def test_adapters_of_peft_learn_and_are_loaded_again(saved, name, adapter, prepa
     if name in WRITERS:
         text = {key: inputs[key] for key in ("input_ids", "attention_mask")}
         assert torch.equal(again.generate(**text, max_new_tokens=5), model.generate(**text, max_new_tokens=5))
+    if name == "language model":  # what it writes is by the adapter too
+        whole = {key: rows[inputs["attention_mask"].all(dim=1)] for key, rows in text.items()}
+        step = model.generate(**whole, max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
+        torch.testing.assert_close(step.logits[0], model(**whole).logits[:, -1], rtol=1e-4, atol=1e-5)
 
 
 def test_trl_teaches_a_language_model_where_to_end(saved, tmp_path):
