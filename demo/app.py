@@ -62,7 +62,10 @@ STYLE = """
 .tokens .token { box-shadow: inset 0 -2px var(--border-color-primary); margin-right: 3px }
 """
 
-THEME = gr.themes.Default(primary_hue="blue")  # of the explorer
+THEME = gr.themes.Default(primary_hue="blue").set(  # of the explorer
+    button_primary_background_fill="*primary_600",  # on which white is legible
+    button_primary_background_fill_hover="*primary_700",
+)
 
 # What a link to the page shows elsewhere.
 ABOUT = "The Transformer of Attention Is All You Need: translate, classify, generate, and see what it does inside."

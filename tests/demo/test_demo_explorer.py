@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,7 +17,10 @@ from demo_server import address_of, served
 from family import decoder_only, encoder_decoder, encoder_only
 from loading import load
 from saved_models import save, with_tokenizer
-from vanilla_transformer import VanillaTransformerForSequenceClassification
+from vanilla_transformer import (
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
 from vanilla_transformer.inside import explore
 from vanilla_transformer.inside.explore import compare_data
 from vanilla_transformer.inside.interventions import changes_from
@@ -138,6 +142,18 @@ def test_the_keyboard_s_place_is_kept_where_what_had_it_goes(browser, address):
         expect(writer).to_be_focused()
 
 
+def test_the_keyboard_s_place_is_at_the_side_that_is_shown_above(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        explorer.get_by_label("Causal mask").uncheck()
+        expect(explorer.locator(".verdict")).to_be_visible()
+        for side in (1, 0):
+            button = explorer.locator(".side button").nth(side)
+            button.press("Enter")
+            expect(button).to_have_text("Shown above")
+            expect(button).to_be_focused()
+
+
 def test_a_text_to_go_on_from_is_read_with_the_space_around_it(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
@@ -195,6 +211,25 @@ def test_the_heads_are_ranked_by_what_they_are_worth(browser, address):
         expect(explorer.locator(".head[aria-pressed=true]")).to_have_count(1)
         explorer.get_by_text("All heads as a table").click()
         expect(explorer.locator(".heads table tbody tr")).to_have_count(24)
+
+
+def test_each_head_s_square_fills_its_column_however_short_its_words(browser, address):
+    with visit(browser, address) as page:
+        opened(page)
+        for cell in page.locator(".cell").all():
+            own, column = (element.bounding_box()["width"] for element in (cell.locator(".head"), cell))
+            assert own == pytest.approx(column, abs=1)
+
+
+def test_the_tag_beside_a_token_is_a_part_of_its_name(browser, tmp_path):
+    tags = {0: "B-DATE", 1: "I-DATE"}
+    model = save(
+        tmp_path / "tagger", partial(encoder_only, VanillaTransformerForTokenClassification, id2label=tags), "encoder"
+    )
+    with address_of(model) as address, visit(browser, address) as page:
+        tagged = opened(page).locator(".chip:has(.tag)")
+        expect(tagged.first).to_have_attribute("aria-label", re.compile(r"^Token \d+, .+, [BI]-DATE$"))
+        assert len(tagged.all()) > 2
 
 
 @pytest.mark.parametrize("task", ["translate", "generate"])
@@ -484,6 +519,55 @@ def test_what_cannot_be_asked_while_the_server_is_away_leaves_what_was_seen(brow
         page.context.set_offline(False)
         writer.click()
         expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
+        expect(explorer.get_by_role("alert")).to_be_hidden()
+
+
+def test_a_box_whose_numbers_cannot_come_stays_closed_and_opens_later(browser, address):
+    with visit(browser, address, complains=True) as page:
+        explorer = opened(page)
+        expect(explorer.locator(".ranking")).to_be_visible()
+        link = page.url
+        box = explorer.get_by_role("button", name="Feed-forward, encoder layer 1: open")
+        page.context.set_offline(True)
+        box.press("Enter")
+        expect(explorer.get_by_role("alert")).to_have_text("The server cannot be reached. Please try again.")
+        expect(explorer.locator("section.box")).to_be_hidden()
+        expect(explorer.locator(".map .open")).to_have_count(0)
+        assert page.url == link
+        page.context.set_offline(False)
+        box.press("Enter")
+        expect(explorer.locator("section.box article").first).to_be_visible()
+        expect(page).to_have_url(re.compile("box"))
+
+
+@pytest.mark.parametrize("late", ["explore", "explore_effects", "explore_changed", "explore_layer"])
+def test_an_answer_that_comes_after_back_changes_nothing(browser, address, late):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        text, whole = explorer.get_by_label("Text to translate"), explorer.locator(".whole")
+        mask = explorer.get_by_label("Causal mask")
+        expect(explorer.locator(".ranking")).to_be_visible()  # then nothing is drawn anew
+        seen, link = whole.inner_text(), page.url
+        if late in ("explore", "explore_layer"):  # which are no steps themselves before they come
+            mask.uncheck()
+            expect(explorer.locator(".verdict")).to_be_visible()
+        on_its_way = []
+        page.route(re.compile(f"/{late}/"), lambda route: on_its_way.append(route), times=1)
+        with page.expect_request(re.compile(f"/{late}/")) as asked:
+            if late == "explore_changed":
+                mask.uncheck()
+            elif late == "explore_layer":
+                explorer.get_by_role("button", name="Feed-forward, encoder layer 1: open").press("Enter")
+            else:
+                text.fill("July 4")
+                text.press("Enter")
+        page.go_back()
+        expect(page).to_have_url(link)
+        expect(whole).to_have_text(seen, use_inner_text=True)
+        with page.expect_event("requestfinished", lambda request: request == asked.value):
+            on_its_way[0].continue_()
+        page.evaluate("() => new Promise(resolve => setTimeout(resolve, 100))")  # in which it would be drawn
+        assert (whole.inner_text(), page.url) == (seen, link)
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 

@@ -234,13 +234,16 @@ function drawTop() {
     };
     ask({ ...wish(), target }, () => tell(look(linked)), failed);
   };
-  addEventListener("popstate", () => fromLink() && restore(fromLink())); // also by another link in the same window
-  const linked = fromLink();
-  if (linked) restore(linked);
-  else {
-    pick(0);
-    ask(wish());
-  }
+  /** Whether the address holds something, which is then shown. */
+  const follow = () => {
+    const linked = fromLink();
+    if (linked) restore(linked);
+    return Boolean(linked);
+  };
+  addEventListener("popstate", follow); // also by another link in the same window
+  if (follow()) return;
+  pick(0);
+  ask(wish());
 }
 
 adoptTheme();

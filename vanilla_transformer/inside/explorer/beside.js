@@ -101,6 +101,7 @@ function drawBeside() {
             view(each);
             show(...Object.keys(DRAW));
             remember();
+            parts.beside.querySelectorAll(".side button")[i].focus({ preventScroll: true }); // not the other one
             parts.player.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
           },
         },

@@ -158,7 +158,7 @@ function chip(column, token, index) {
     }
   };
   const begins = index === 0 || token.text.startsWith(" ") || state.data[column][index - 1]?.special; // a word
-  const label = task() === "tag" && step >= 0 && begins ? state.data.steps[step].text : "";
+  const tag = task() === "tag" && step >= 0 && begins ? state.data.steps[step].text.replace(/^O$/, "") : "";
   const name = visible(token.text);
   return make(
     "g",
@@ -166,7 +166,7 @@ function chip(column, token, index) {
       class: `chip${token.special ? " special" : ""}${token.open ? " open" : ""}`,
       tabindex: 0,
       role: "button",
-      "aria-label": `Token ${index + 1}, ${name}`,
+      "aria-label": [`Token ${index + 1}`, name, tag].filter(Boolean).join(", "),
       pointerenter: over(true),
       pointerleave: over(false),
       focus: over(true),
@@ -197,7 +197,7 @@ function chip(column, token, index) {
       shortened(name),
       make("title", {}, JSON.stringify(token.text)),
     ),
-    label && label !== "O" ? make("text", { class: "tag", x: x + chipWidth + 10, y: y + 17.5 }, label) : null,
+    tag ? make("text", { class: "tag", x: x + chipWidth + 10, y: y + 17.5 }, tag) : null,
   );
 }
 

@@ -1,8 +1,10 @@
 // The map: Figure 1 with this model's layers and heads.
 
 function drawMap() {
-  const { stacks, heads, norm, positions } = state.data.model;
+  const { stacks, heads, norm, positions, regression } = state.data.model;
   const names = Object.keys(stacks);
+  const classes = regression ? "linear" : "classes";
+  const output = { classify: classes, tag: classes, answer: "start, end" }[task()] ?? "linear + softmax";
   const wide = 158,
     gap = 26,
     left = 4;
@@ -75,9 +77,9 @@ function drawMap() {
         bottom + 18,
         wide - 28,
         26,
-        `Embedding + ${positions} positions`,
+        `Embedding + position (${positions})`,
         [name, 0, "embedding"],
-        [make("text", { x: middle, y: bottom + 35, "text-anchor": "middle" }, `embedding + position`)],
+        [make("text", { x: middle, y: bottom + 35, "text-anchor": "middle" }, "embedding + position")],
       ),
     );
     for (let layer = 0; layer < stacks[name]; layer++) {
@@ -116,19 +118,14 @@ function drawMap() {
           top - 42,
           wide - 28,
           26,
-          "Output: linear and softmax",
+          `Output: ${output}`,
           [name, stacks[name] - 1, "output"],
-          [
-            make(
-              "text",
-              { x: middle, y: top - 25, "text-anchor": "middle" },
-              { classify: "classes", tag: "classes", answer: "start, end" }[task()] ?? "linear + softmax",
-            ),
-          ],
+          [make("text", { x: middle, y: top - 25, "text-anchor": "middle" }, output)],
           (now) => now.answer,
         ),
       );
-      items.push(make("text", { class: "small", x: middle, y: top - 66, "text-anchor": "middle" }, "Probabilities"));
+      const out = regression ? "Numbers" : "Probabilities";
+      items.push(make("text", { class: "small", x: middle, y: top - 66, "text-anchor": "middle" }, out));
     } else {
       const from = top - 10,
         to = bottom - 10;

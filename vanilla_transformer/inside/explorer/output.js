@@ -8,12 +8,14 @@ function drawOutput() {
   const content = shown.map((each) => {
     const rows = withChosen(each.top, each.chosen, each.text, each.p);
     return [
-      make(
-        "h3",
-        {},
-        task() === "classify" ? "" : capital(each.name),
-        growing() || task() === "fill" ? make("span", { class: "note" }, ` of ${steps.length}`) : null,
-      ),
+      task() === "classify"
+        ? null
+        : make(
+            "h3",
+            {},
+            capital(each.name),
+            growing() || task() === "fill" ? make("span", { class: "note" }, ` of ${steps.length}`) : null,
+          ),
       make(
         "ol",
         { class: "bars" },
