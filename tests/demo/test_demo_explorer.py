@@ -30,8 +30,8 @@ pytestmark = NEEDS_CHROMIUM
 CLASSES = {0: "English", 1: "Spanish"}
 
 
-def classifier(**fields):
-    return encoder_only(VanillaTransformerForSequenceClassification, id2label=CLASSES, **fields)
+def classifier(id2label=CLASSES, **fields):
+    return encoder_only(VanillaTransformerForSequenceClassification, id2label=id2label, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +219,21 @@ def test_each_head_s_square_fills_its_column_however_short_its_words(browser, ad
         for cell in page.locator(".cell").all():
             own, column = (element.bounding_box()["width"] for element in (cell.locator(".head"), cell))
             assert own == pytest.approx(column, abs=1)
+
+
+def test_a_number_is_shown_as_one_after_each_layer_too_and_beside_a_class(browser, models, tmp_path):
+    model = save(tmp_path / "judge", partial(classifier, {0: "difficulty"}), "encoder")
+    with address_of(model, models[2]) as address, visit(browser, address) as page:
+        explorer = opened(page)
+        number = explorer.locator(".bars .number").inner_text()
+        assert re.fullmatch(r"−?\d+\.\d{3}", number)
+        expect(explorer.locator(".caption")).to_have_text(f"Estimated: {number.replace('−', '-')}")
+        lens = explorer.locator(".lens td").all_inner_texts()
+        assert lens[0] == number and all(re.fullmatch(r"−?\d+\.\d{3}", text) for text in lens)
+        explorer.get_by_role("button", name="Set classifier beside it").click()
+        cells = explorer.locator(".beside td")
+        expect(cells.first).to_have_text(number)
+        expect(cells.last).to_have_text(re.compile("%$"))
 
 
 def test_the_tag_beside_a_token_is_a_part_of_its_name(browser, tmp_path):

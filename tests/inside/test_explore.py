@@ -236,6 +236,24 @@ def test_several_classes_and_numbers_keep_their_own_scales():
 
 
 @pytest.mark.parametrize(
+    ("fields", "logits", "answer"),
+    [
+        ({"problem_type": "multi_label_classification"}, [2, -1, 0.5], "LABEL_0, LABEL_2"),
+        ({"problem_type": "multi_label_classification"}, [-2, -1, -0.5], "none"),
+        ({"problem_type": "regression"}, [2, -1, 0.5], "LABEL_0: 2.000, LABEL_1: -1.000, LABEL_2: 0.500"),
+        ({"problem_type": "regression"}, [-1.25], "-1.250"),
+        ({}, [2, -1, 0.5], "LABEL_0"),
+    ],
+)
+def test_the_answer_is_each_class_that_holds_and_each_number(fields, logits, answer):
+    model, tokenizer = made("classify", num_labels=len(logits), **fields)
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor(logits))
+    assert explore_data(model, tokenizer, TEXT, effects=False, values=False)["answer"] == answer
+
+
+@pytest.mark.parametrize(
     ("fields", "regression"),
     [
         ({"num_labels": 1}, True),

@@ -354,7 +354,7 @@ def explore_data(
         "target": reading.target and tokens_of(tokenizer, reading.target),
         "written": reading.written,
         "steps": with_text_so_far(described_steps(reading, scores), reading, tokenizer),
-        "answer": answer(reading, tokenizer, text, context),
+        "answer": answer(reading, scores, tokenizer),
         "hypotheses": [
             {"text": words, "score": round(score, 4), "ids": ids} for words, score, ids in reading.hypotheses
         ],
@@ -436,8 +436,8 @@ def described_effects(effects: dict[tuple[str, int, int], float]) -> list[dict]:
     ]
 
 
-def answer(reading: Reading, tokenizer: PreTrainedTokenizerBase, text: str, context: str | None) -> str:
-    """What the model says, in words."""
+def answer(reading: Reading, scores: Tensor, tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the model says, in words: `scores` (places, options)."""
     chosen = [place.chosen for place in reading.places]
     if reading.task == "translate":
         return str(tokenizer.decode(chosen, skip_special_tokens=True))
@@ -453,7 +453,14 @@ def answer(reading: Reading, tokenizer: PreTrainedTokenizerBase, text: str, cont
         return str(tokenizer.decode(reading.source[first : last + 1], skip_special_tokens=True)).strip()
     if reading.task == "tag":
         return tagged(reading, tokenizer)
-    return ", ".join(reading.option(i) for i in chosen)
+    values = [(reading.option(i), probability(reading, score)) for i, score in enumerate(scores[0].tolist())]
+    if reading.regression and len(values) == 1:
+        return f"{values[0][1]:.3f}"
+    if reading.regression:
+        return ", ".join(f"{name}: {value:.3f}" for name, value in values)
+    if reading.independent:
+        return ", ".join(name for name, value in values if value > 0.5) or "none"
+    return reading.option(chosen[0])
 
 
 def tagged(reading: Reading, tokenizer: PreTrainedTokenizerBase) -> str:

@@ -67,12 +67,12 @@ function drawBeside() {
       : `The answer stays, and its probability goes ${goes}: wherever the changed parts look, the answer does not hang on it.`;
   }
   const count = Math.max(own.steps.length, steps.length);
-  const value = (p) => (p === undefined ? "" : regression ? decimals(p, 3) : percent(p));
+  const value = (p, { model } = own) => (p === undefined ? "" : model.regression ? decimals(p, 3) : percent(p));
   const rows = Array.from({ length: count }, (_, i) => {
     const [a, b] = [own.steps[i], steps[i]];
     const cells = kept
       ? [value(a?.p), value(b?.p), b?.rank.toLocaleString("en") ?? "", b ? visible(b.top[0].text) : ""]
-      : [value(a?.p), b ? visible(b.text) : "", value(b?.p)];
+      : [value(a?.p), b ? visible(b.text) : "", value(b?.p, data)];
     const about = a && a.token !== null && own.model.task === "tag" ? `${visible(own.source[a.token].text)} ` : "";
     return [a ? about + visible(a.text) : "", ...cells];
   });

@@ -13,7 +13,7 @@ function trait(numbers) {
 }
 
 function drawHeads() {
-  const { attention: kinds, heads, effects } = state.data; // what was changed has no effects
+  const { attention: kinds, heads, effects, model } = state.data; // what was changed has no effects
   const most = Math.max(1e-9, ...(effects ?? []).map(({ effect }) => Math.abs(effect)));
   const cell = (kind, layer, head) => {
     const numbers = headOf(heads, kind, layer, head),
@@ -75,7 +75,7 @@ function drawHeads() {
     make(
       "p",
       { class: "note" },
-      "Each square is a head: its rows look at its columns. Under it, what it mostly looks at, and as a bar, what it is worth: how much less probable the answer gets when it is switched off (orange: more probable). Click one to open it above.",
+      `Each square is a head: its rows look at its columns. Under it, what it mostly looks at, and as a bar, what it is worth: ${model.regression ? "how far the number moves when it is switched off" : "how much less probable the answer gets when it is switched off (orange: more probable)"}. Click one to open it above.`,
     ),
     largest.length
       ? make(
@@ -117,7 +117,7 @@ function drawHeads() {
     ),
     table("All heads as a table", () =>
       grid(
-        "What each head does: shares of its attention, entropy in bits, and its worth in nats",
+        `What each head does: shares of its attention, entropy in bits, and its worth${model.regression ? "" : " in nats"}`,
         ["head", ...Object.values(TRAITS), "entropy", "worth"],
         heads.map((each) => [each, headOf(effects, each.kind, each.layer, each.head)]).map(([each, worth]) => [
           `${KINDS[each.kind].name} ${each.layer + 1}.${each.head + 1}`,

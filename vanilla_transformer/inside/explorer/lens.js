@@ -1,9 +1,10 @@
 // The logit lens.
 
 function drawLens() {
-  const { lens, steps } = state.data;
+  const { lens, steps, model } = state.data;
   const rows = lens.map((places, layers) => ({ places, layers })).toReversed();
   const cell = ({ top, p }, i) => {
+    if (model.regression) return make("td", {}, decimals(p, 3));
     const td = make(
       "td",
       {
@@ -23,7 +24,8 @@ function drawLens() {
     make(
       "p",
       { class: "note" },
-      "The same model with its last layers left out: from the bottom, where only the embedding is there, to the top, where all of it is. Underlined: already the final answer.",
+      "The same model with its last layers left out: from the bottom, where only the embedding is there, to the top, where all of it is." +
+        (model.regression ? "" : " Underlined: already the final answer."),
     ),
     make(
       "div",
@@ -54,7 +56,7 @@ function drawLens() {
                       show("flowing", "mapping", "output", "lens");
                     },
                   },
-                  task() === "classify"
+                  task() === "classify" && !model.regression
                     ? "the text"
                     : shortened(visible(task() === "tag" ? state.data.source[step.token].text : step.text), 12),
                 ),

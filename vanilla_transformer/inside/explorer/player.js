@@ -50,7 +50,7 @@ function caption() {
     return `Nothing is written${full ? `: the text takes all ${plural(model.room, "position")} that the model has learned` : ""}. Out comes what it would go on with.`;
   }
   if (state.revealed === Infinity && !state.playing)
-    return `${capital(TASKS[task()][2].toLowerCase())}: ${state.data.answer}`;
+    return `${model.regression ? "Estimated" : TASKS[task()][2]}: ${state.data.answer}`;
   const written = growing() ? steps[step] : null;
   const more = `layer ${layer + 1} of ${model.stacks[stack]}`;
   if (stack === "encoder")
