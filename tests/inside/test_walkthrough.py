@@ -1,7 +1,10 @@
 """The walk-through prints what the recorder has seen, in the terminal or as a page."""
 
 import json
+import math
 import re
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -125,6 +128,14 @@ def test_own_numbers_are_not_called_learned(capsys, tmp_path):
     assert "The vectors that the example starts from" in text and "the model has learned for it" not in text
 
 
+def test_a_row_alone_is_an_example_too_and_no_warning_comes_with_it(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(NUMBERS | {"words": ["a"], "X": [[1.0, 0.0]]}))
+    command = [sys.executable, ROOT / "scripts/walkthrough.py", "--numbers", file]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_the_example_file_of_the_docs_can_be_walked_through():
     steps = walked(ROOT / "docs" / "examples" / "my_numbers.json")
     assert steps["queries"].tolist() == [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
@@ -138,6 +149,8 @@ def test_the_example_file_of_the_docs_can_be_walked_through():
         ({"W_V": [[1.0, 2.0]]}, "W_V's rows number 1, but must number 2, like the columns of X"),
         ({"X": [1.0, 2.0]}, "X has the shape"),
         ({"words": ["a"]}, "words number 1, but must number 3, like the rows of X"),
+        ({"words": 3}, "words must be a list of names"),
+        ({"X": [[1.0, 0.0], [0.0, 1.0], [1.0, math.inf]]}, "X has numbers that are not finite"),
         ({"heads": 3}, "heads=3 must divide the 2 columns of W_Q"),
         ({"W_Z": [[1.0]]}, "holds W_Z"),
     ],
@@ -193,6 +206,12 @@ def test_the_name_of_a_special_token_is_text_in_a_walk_too(translator):
         assert len(words) == len(ids) and "</s>" not in words[1:-1]
 
 
+def test_parts_of_a_character_are_named_by_their_bytes_in_a_walk(translator):
+    model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
+    (words,) = walk_sentence(model, tokenizer, "我").words
+    assert words[-4:-1] == ["E6", "88", "91"]
+
+
 def test_a_translation_that_is_walked_through_ends_with_the_learned_positions(capsys, tmp_path):
     sizes = {"position_embedding": "learned", "max_position_embeddings": 12, "eos_token_id": None}
     folder = write(tmp_path / "learned", *with_tokenizer(texts=["three miles"] * 3, vocab_size=280, **sizes))
@@ -227,6 +246,11 @@ def test_what_the_model_has_not_is_refused_by_name(translator, arguments, named)
 def test_a_model_without_a_sentence_is_refused(translator):
     with pytest.raises(ValueError, match="--text"):
         walk.main(["--model", translator])
+
+
+def test_an_empty_sentence_is_refused():
+    with pytest.raises(ValueError, match="--text is empty"):
+        walk.main(["--text", ""])
 
 
 @pytest.mark.parametrize("arguments", [["--target", "x"], ["--stack", "decoder"]])

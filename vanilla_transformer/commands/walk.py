@@ -29,8 +29,8 @@ class WalkthroughArguments:
     """Options of the command: an example, or a sentence with the model that reads it, and what of it is shown.
 
     Raises:
-        ValueError: a model without a sentence; two of model, example and numbers; a target without a sentence; a text
-            that is not UTF-8.
+        ValueError: an empty sentence; a model without a sentence; two of model, example and numbers; a target without
+            a sentence; a text that is not UTF-8.
         FileNotFoundError: no model is named, and the one that ships with this project cannot be had.
     """
 
@@ -67,6 +67,8 @@ class WalkthroughArguments:
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
     def __post_init__(self):
+        if self.text == "":
+            raise ValueError("--text is empty: give a sentence.")
         if self.model is not None and not self.text:
             raise ValueError(f"--model {self.model} needs a sentence: give --text.")
         if self.text and self.example is not None:

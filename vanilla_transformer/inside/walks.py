@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.decoding import longest_output, token_text
-from vanilla_transformer.inside.readings import encoding
+from vanilla_transformer.decoding import longest_output
+from vanilla_transformer.inside.readings import encoding, shown_token
 from vanilla_transformer.inside.recorder import Step, find_stacks, record
 from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
@@ -32,9 +32,9 @@ def as_given(step: Step) -> Step:
 
 
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
-    """The text of each token of ids (batch, length), with marks for spaces and line breaks."""
+    """Each token of ids (batch, length) as a reader sees it, with marks for spaces and line breaks."""
     visible = str.maketrans({" ": "␣", "\n": "⏎"})
-    return [[token_text(tokenizer, token).translate(visible) for token in row] for row in ids.tolist()]
+    return [[shown_token(tokenizer, token).translate(visible) for token in row] for row in ids.tolist()]
 
 
 def walk_sentence(

@@ -91,6 +91,9 @@ def bare_encoder(
             position_embedding="learned",
             max_position_embeddings=tokens,
             scale_embedding=False,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
         )
     ).eval()
     encoder.embed_tokens.weight.copy_(vectors)
@@ -306,6 +309,8 @@ def own_example(file: str) -> WorkedExample:
     check_size(file, "W_K's columns", w_k.shape[1], w_q.shape[1], "columns of W_Q")
     check_size(file, "W_O's rows", len(w_o), w_v.shape[1], "columns of W_V")
     check_size(file, "W_O's columns", w_o.shape[1], x.shape[1], "columns of X")
+    if not isinstance(words, list):
+        raise ValueError(f"{file}: words must be a list of names, one for each row of X, not {words!r:.50}.")
     check_size(file, "words", len(words), len(x), "rows of X")
 
     def build() -> PreTrainedModel:
@@ -337,6 +342,8 @@ def matrix_of(file: str, given: dict[str, Any], name: str) -> Tensor:
         raise ValueError(f"{file}: {name} is not a matrix of numbers ({error}).") from error
     if matrix.dim() != 2 or not matrix.numel():
         raise ValueError(f"{file}: {name} has the shape {tuple(matrix.shape)}; it must have rows and columns.")
+    if not matrix.isfinite().all():
+        raise ValueError(f"{file}: {name} has numbers that are not finite.")
     return matrix
 
 
