@@ -48,6 +48,12 @@ def test_a_box_of_a_diagram_leads_to_its_line(site):
         assert f'id="{anchor}"' in (site / page).read_text(encoding="utf-8")
 
 
+def test_each_formula_is_one_in_the_site_too(site):
+    written = (ROOT / "docs/walkthrough.md").read_text(encoding="utf-8").count("```math")
+    text = (site / "walkthrough.html").read_text(encoding="utf-8")
+    assert text.count('<div class="arithmatex">') == written > 5
+
+
 def test_the_reference_has_what_each_head_takes(site):
     text = (site / "api.html").read_text(encoding="utf-8")
     for head in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "CausalLM"):
