@@ -54,6 +54,12 @@ def test_each_formula_is_one_in_the_site_too(site):
     assert text.count('<div class="arithmatex">') == written > 5
 
 
+def test_the_name_of_a_token_is_text(site):
+    """Where it is not in code, `<s>` strikes through what follows, and `<mask>` is not seen."""
+    for page in site.glob("*.html"):
+        assert not re.findall(r"<(?:s|mask|pad|unk)>", page.read_text(encoding="utf-8")), page.name
+
+
 def test_the_reference_has_what_each_head_takes(site):
     text = (site / "api.html").read_text(encoding="utf-8")
     for head in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "CausalLM"):

@@ -145,8 +145,9 @@ def train_tokenizer(
     """Train a tokenizer on `texts`; the same texts always give the same tokenizer.
 
     Args:
-        template: the family of models that will read its output, a key of `TEMPLATES`. "encoder" has <mask>, "causal"
-            pads on the left, and to "seq2seq" a first word has a space before it as any other (not for characters).
+        template: the family of models that will read its output, a key of `TEMPLATES`. "encoder" has `<mask>`,
+            "causal" pads on the left, and to "seq2seq" a first word has a space before it as any other (not for
+            characters).
         kind: "byte_bpe" (byte-level byte pair encoding), "unigram" (Kudo 2018) or "character".
         vocab_size: the largest number of tokens; a small corpus gives fewer.
         lowercase: lower-case every text. Decoding then gives the lower-cased text.
