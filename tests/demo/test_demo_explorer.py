@@ -731,11 +731,13 @@ def test_a_run_that_goes_on_is_offered_by_the_server_and_tells_no_path(browser, 
         expect(runs.locator(".run h3")).to_contain_text("in training 2.25")
         state = json.loads((run / "checkpoint-20/trainer_state.json").read_text())
         later = [*LOG, {"step": 40, "epoch": 2.0, "loss": 1.5}]
-        (run / "checkpoint-40").mkdir()
-        (run / "checkpoint-40/trainer_state.json").write_text(
-            json.dumps(state | {"global_step": 40, "log_history": later})
-        )
+        file = run / "checkpoint-40/trainer_state.json"
+        file.parent.mkdir()
+        file.write_text("{")  # as far as it is written when it is asked for
+        expect(page.get_by_role("alert")).to_contain_text("my-run cannot be read now")
+        file.write_text(json.dumps(state | {"global_step": 40, "log_history": later}))
         expect(runs.locator(".run h3")).to_contain_text("in training 1.5")
+        expect(page.get_by_role("alert")).to_be_hidden()
         client = Client(address, verbose=False)
         found = client.predict(0, api_name="/training_run")
         assert set(found) == {"global_step", "max_steps", "epoch", "log_history"}

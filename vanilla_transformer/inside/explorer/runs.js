@@ -68,10 +68,12 @@ function makeRuns() {
   }
 
   async function open(from) {
+    clearTimeout(timer);
     try {
       put(host.runs[from], await host.run(from), from);
     } catch (error) {
       complain(error);
+      if (shown?.from === from) timer = setTimeout(() => follow(from), EVERY); // it was only being written
     }
   }
 
