@@ -307,6 +307,20 @@ def test_a_head_that_is_switched_off_changes_what_stands_beside_the_original(bro
         expect(beside).to_be_hidden()
 
 
+def test_tab_goes_from_the_tokens_to_the_handles_of_the_one_that_was_chosen(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page)
+        expect(explorer.locator(".ranking")).to_be_visible()  # then nothing is drawn anew
+        explorer.get_by_role("button", name="Token 3,").last.press("Enter")
+        explorer.locator(".chip").last.focus()
+        page.keyboard.press("Tab")
+        handle = explorer.locator(".handle:focus")
+        expect(handle).to_have_attribute("aria-label", re.compile(" looks at token "))
+        looking = explorer.locator(".chip.looks").get_attribute("aria-label").split(", ")[1]
+        expect(handle).to_have_attribute("aria-label", re.compile(f"“{re.escape(looking)}” looks"))
+        expect(explorer.get_by_role("button", name="Token 3,").last).to_have_class(re.compile("looks"))
+
+
 @SCREENS
 def test_a_weight_is_dragged_and_what_comes_out_changes_within_a_second(browser, address, size):
     with visit(browser, address, size) as page:

@@ -170,7 +170,11 @@ function chip(column, token, index) {
       pointerenter: over(true),
       pointerleave: over(false),
       focus: over(true),
-      blur: over(false),
+      blur: (event) => {
+        const intoHandles = handles.group.contains(event.relatedTarget);
+        over(false)();
+        if (intoHandles) handles.group.querySelector("[tabindex='0']")?.focus(); // those of another token now
+      },
       click: choose,
       keydown: (event) => {
         const to = {
