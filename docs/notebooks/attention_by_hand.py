@@ -55,7 +55,7 @@ Q
 
 # %%
 score = sum(q * k for q, k in zip(Q[0], K[1], strict=True))
-print(f"{score:.3f}")  # 0.830
+print(f"{score:.3f}")  # 0.829
 
 # %% [markdown]
 # All nine scores at once are a single matrix product: the row says who asks, the column who is asked.

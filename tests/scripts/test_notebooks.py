@@ -1,5 +1,7 @@
 """Notebooks are made of their sources, which run; each exercise has a solution that its check takes, and needs one."""
 
+import contextlib
+import io
 import json
 import re
 import time
@@ -33,20 +35,27 @@ def workplace(tmp_path, monkeypatch) -> Path:
 
 
 def play(source: Path, solved: bool) -> tuple[int, list[str]]:
-    """Run a source cell by cell; with or without its solutions. The number of checks, and those that failed."""
+    """Run a source cell by cell; with or without its solutions. The number of checks, and those that failed.
+
+    What a line is said to print, in the comment behind it, is printed.
+    """
     session: dict[str, Any] = {"__name__": "__main__"}
     checks, failed = 0, []
     for cell in jupytext.read(source, fmt="py:percent").cells:
         tags = cell.metadata.get("tags", [])
         if cell.cell_type != "code" or ("solution" in tags and not solved):
             continue
+        output = io.StringIO()
         try:
-            exec(compile(cell.source, source.name, "exec"), session)
+            with contextlib.redirect_stdout(output):
+                exec(compile(cell.source, source.name, "exec"), session)
         except Exception:
             if "check" not in tags:
                 raise
             failed.append(cell.source)
         checks += "check" in tags
+        for text in re.findall(r"^print\(.*\)  # (.+)$", cell.source, re.MULTILINE):
+            assert text in output.getvalue().splitlines()
     return checks, failed
 
 
