@@ -17,7 +17,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from loading import Loaded, check_number, check_text, refusal, token_name, warn_of_unknown_letters
+from loading import Loaded, check_number, check_text, is_integer, refusal, token_name, warn_of_unknown_letters
 from reading import MOST_TOKENS, check_length, encode, refusing
 from vanilla_transformer.inside.readings import encoded, encoding, pieces_of, room
 
@@ -143,6 +143,8 @@ class Writer:
 
     def next_tokens(self, text: str, shown: int | None = None) -> dict[str, float]:
         """The most probable next tokens after the first characters of a text, by default after all of it."""
+        if shown is not None and not (is_integer(shown) and shown >= 0):
+            raise refusal(f"The first characters are a number of them, not {shown!r:.50}.")
         return self.most_probable(self.ids(check_text(text, "to go on from", keep_space=True)[:shown]))
 
     def cut(self, text: str) -> list[tuple[str, list[int]]]:

@@ -135,6 +135,7 @@ class Translator:
 
     def attend(self, text: str, translation: str, kind: str, layer: str, head: str) -> str:
         """One attention of one layer, in one head or in the mean over the heads."""
+        layer, head = str(layer), str(head)  # a program may give numbers
         self.check_look(kind, layer, head)
         seen = self.forward(text, translation)
         layers = seen.attentions[kind]

@@ -171,6 +171,7 @@ def test_bad_input_is_answered_in_plain_words(client, text, message):
     [
         (("one two", "dos", "two"), "/decoding_step", "has the steps 1 to"),
         ((7, None), "/next_tokens", "A text is needed to go on from, not 7"),
+        *((("one", shown), "/next_tokens", "The first characters are a number") for shown in ("1", 0.5, -1)),
         ((0, ["one"], None, None), "/explore", r"A text is needed to explore, not \['one'\]"),
         *(((model, "one"), "/explore", "models 0 to 6") for model in (1.0, True, None, "0", [0])),
         *(((5, "one", target), "/explore", "A target is a text, or a list") for target in NO_TARGETS),

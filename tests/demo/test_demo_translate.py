@@ -103,6 +103,13 @@ def test_every_kind_layer_and_head_has_a_picture_of_its_own(client):
     assert len(pictures) == len(choices)
 
 
+def test_a_layer_and_a_head_may_be_numbers(client):
+    number, text = (
+        client.predict(TEXT, TRANSLATION, "cross", *of, api_name="/attention") for of in [(2, 1), ("2", "1")]
+    )
+    assert number == text
+
+
 def test_a_layer_that_one_stack_has_not_is_refused_in_plain_words(client):
     with pytest.raises(Exception, match="There are only 2 layers with cross-attention"):
         client.predict(TEXT, TRANSLATION, "cross", "3", "mean", api_name="/attention")
