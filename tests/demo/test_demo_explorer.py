@@ -21,7 +21,7 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.inside import explore
+from vanilla_transformer.inside import Changes, explore
 from vanilla_transformer.inside.explore import compare_data
 from vanilla_transformer.inside.interventions import changes_from
 
@@ -788,6 +788,17 @@ def test_a_saved_page_lives_without_a_server(browser, tmp_path):
         explorer = opened(page)
         explorer.get_by_role("button", name="Feed-forward, encoder layer 2: open").click()
         expect(explorer.locator("section.box")).to_contain_text("max(0, H)")
+
+
+def test_a_saved_page_of_a_changed_model_says_what_is_changed(browser, tmp_path):
+    model, tokenizer = with_tokenizer(encoder_decoder, "seq2seq")
+    changes = Changes(heads_off={("cross", 1, 0)}, positions_off={"decoder"})
+    explore(model, tokenizer, "one two", changes=changes).save(tmp_path / "page.html")
+    with visit(browser, (tmp_path / "page.html").as_uri()) as page:
+        told = opened(page).locator(".broken")
+        expect(told).to_contain_text("cross-attention 2.1 off")
+        expect(told.get_by_label("Positions of the decoder")).not_to_be_checked()
+        expect(told.get_by_label("Positions of the encoder")).to_be_checked()
 
 
 def test_on_a_page_written_from_right_to_left_only_such_texts_run_so(browser, tmp_path):

@@ -21,7 +21,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.inside import Changes, explore, explore_data
 from vanilla_transformer.inside.explore import compare_data
-from vanilla_transformer.inside.interventions import Weight
+from vanilla_transformer.inside.interventions import Weight, changes_from
 from vanilla_transformer.loading import load_model
 
 
@@ -223,6 +223,20 @@ def test_what_mattered_is_told_of_a_model_with_a_weight_that_is_set():
     changes = Changes(weights=(Weight("encoder", 0, 0, 1, 2, 0.9),))
     other = explore_data(model, tokenizer, TEXT, changes=changes, effects=False, values=False)
     assert other["mattered"] != data["mattered"]
+
+
+def test_the_data_of_a_changed_model_name_what_is_changed():
+    changes = Changes(
+        heads_off={("cross", 1, 0)},
+        layers_off={("encoder", 0)},
+        residuals_off={("decoder", 0, "feed-forward")},
+        positions_off={"encoder"},
+        causal_off=True,
+        weights=(Weight("encoder", 1, 0, 1, 2, 0.5),),
+    )
+    _, _, data = explored("translate", changes=changes, effects=False, values=False)
+    assert changes_from(json.loads(json.dumps(data["changes"]))) == changes
+    assert "changes" not in explored("translate", effects=False, values=False)[2]
 
 
 def test_several_classes_and_numbers_keep_their_own_scales():

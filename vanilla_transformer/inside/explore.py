@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.inside.interventions import UNCHANGED, Changes, attentions_of, by_query, changed, reach
+from vanilla_transformer.inside.interventions import (
+    UNCHANGED,
+    Changes,
+    as_json,
+    attentions_of,
+    by_query,
+    changed,
+    reach,
+)
 from vanilla_transformer.inside.palette import css
 from vanilla_transformer.inside.readings import (
     INPUTS,
@@ -336,7 +344,7 @@ def explore_data(
 
     Args:
         text, target, context: see `read`.
-        changes: what is switched off meanwhile.
+        changes: what is switched off meanwhile; the data name it.
         effects: with what each head is worth, the largest effect first, for or against the answer; for this the text
             is read once more for each head.
         values: with the numbers of every step in every layer.
@@ -362,6 +370,8 @@ def explore_data(
         "heads": heads,
         "lens": lens(model, reading, changes),
     }
+    if changes:
+        data["changes"] = as_json(changes)
     if reading.task == "classify":
         data["mattered"] = mattered(model, tokenizer, text, reading, changes)
     if effects:

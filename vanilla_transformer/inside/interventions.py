@@ -139,6 +139,14 @@ def changes_from(wishes: Mapping[str, Any] | None) -> Changes:
         raise ValueError(f"Changes come as lists such as {EXAMPLE}, not as {wishes}.") from error
 
 
+def as_json(changes: Changes) -> dict[str, Any]:
+    """Changes as `changes_from` reads them."""
+    return {
+        name: wish if isinstance(wish, bool) else [part if isinstance(part, str) else [*part] for part in wish]
+        for name, wish in vars(changes).items()
+    }
+
+
 def attentions_of(model: PreTrainedModel) -> dict[tuple[str, int], MultiHeadAttention]:
     """The attention modules of a model by kind and layer, in the order in which they run."""
     found = {}

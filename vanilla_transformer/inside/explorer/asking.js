@@ -47,7 +47,7 @@ async function ask(request, then = null, failed = null) {
 function take(answer, request) {
   broke++;
   const { beside = null } = answer; // in a saved page
-  const changes = { ...unchanged(), ...beside?.data.request.changes };
+  const changes = { ...unchanged(), ...(beside?.data ?? answer).changes };
   Object.assign(state, { own: answer, request, beside, changes, head: "mean", astray: false });
   view(beside?.above ? beside.data : answer);
   whole.hidden = false;
