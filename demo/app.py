@@ -224,7 +224,7 @@ def main(arguments: list[str] | None = None) -> None:
         searching = {"engine": args.engine, "quantization": args.quantization}
         page = build(*models, runs=args.run, trust_remote_code=args.trust_remote_code, note=note, **searching)
         serve(page, server_port=args.port)
-    except (ImportError, OSError, ValueError) as error:
+    except (ImportError, OSError, OverflowError, ValueError) as error:  # a port may be too large
         parser.error(str(error))
 
 

@@ -208,6 +208,10 @@ def test_int8_belongs_to_ctranslate2(folder, capsys):
     assert refused(capsys, "--model", str(folder), "--quantization", "int8").endswith(told)
 
 
+def test_a_port_that_there_is_not_is_said_so_in_a_line(folder, capsys):
+    assert refused(capsys, "--model", str(folder), "--port", "99999").endswith("port must be 0-65535.")
+
+
 def test_a_port_that_is_taken_is_said_so_in_a_line(folder, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
