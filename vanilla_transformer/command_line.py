@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
@@ -253,8 +254,18 @@ def run_command(main: Callable[[list[str]], Any]) -> None:
         sys.exit(141)  # 128 + SIGPIPE, as the shell says of it
     except USER_ERRORS as error:
         sys.exit(report(in_one_line(error)))
+    except RuntimeError as error:
+        if not is_of_torch_save(error):
+            raise
+        sys.exit(report(f"PyTorch could not write a file to its end; is the disk full? ({in_one_line(error)})"))
     except KeyboardInterrupt:
         sys.exit(130)  # as the shell says of Ctrl-C
+
+
+def is_of_torch_save(error: RuntimeError) -> bool:
+    """Whether PyTorch could not write a file: it has no type for that, and several words."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return type(error) is RuntimeError and any(frame.f_code is torch.save.__code__ for frame, _ in frames)
 
 
 def in_one_line(error: Exception) -> str:

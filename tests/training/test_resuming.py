@@ -351,6 +351,21 @@ def test_a_script_that_diverges_fails(tmp_path):
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+def test_a_disk_that_fills_under_the_optimizer_takes_one_line_and_no_checkpoint(tmp_path):
+    wide = ("--d_model", "96", "--max_steps")
+    train_tagger.main(tagger(tmp_path, "run", *wide, "4"))
+    whole = tmp_path / "run/checkpoint-4"
+    limit = (whole / "optimizer.pt").stat().st_size - 1000
+    assert all(file.stat().st_size < limit for file in whole.iterdir() if file.name != "optimizer.pt")
+    limited = f'ulimit -f {limit // 1024} && exec "$@"'  # in KiB
+    command = ["bash", "-c", limited, "", sys.executable, str(ROOT / "scripts/train_tagger.py")]
+    result = subprocess.run([*command, *tagger(tmp_path, "run", *wide, "8")], capture_output=True, text=True)
+    assert result.returncode == 2 and "train_tagger.py: error: PyTorch could not write a file" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert names(complete_checkpoints(tmp_path / "run")) == ["checkpoint-4"]
+
+
 # --- Two runs, and signals
 
 HOLD = """
