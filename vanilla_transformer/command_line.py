@@ -18,6 +18,8 @@ from safetensors import SafetensorError
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
+from vanilla_transformer.files import check_input
+
 
 # What a user can put right. Anything else is a defect of ours, whose traceback is wanted. Safetensors tells of a full
 # disk by an error of its own.
@@ -217,6 +219,20 @@ def check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{text!r} is not UTF-8 (at character {error.start + 1}): write it in UTF-8.") from error
+
+
+def check_texts(texts: list[str], file: str) -> None:
+    """Look, before long work begins, whether what a command is to read is there: texts, or the lines of a file.
+
+    Raises:
+        ValueError: both are given, or a text is not UTF-8.
+        FileNotFoundError: there is no such file.
+    """
+    if texts and file != "-":
+        raise ValueError(f"Give texts or --input {file}, not both.")
+    for text in texts:
+        check_text(text)
+    check_input(file)
 
 
 def check_device(name: str) -> None:

@@ -493,13 +493,16 @@ def test_lines_are_translated_in_their_order(tmp_path, capsys):
     assert (tmp_path / "target.txt").read_text().splitlines() == [row["target"] for row in rows]
 
 
-def test_prompts_are_continued(tmp_path):
+def test_prompts_are_continued(tmp_path, capsys):
     script, task, options, _ = TASKS["language model"]
     script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(tmp_path / "run")])
     text = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])["text"]
     (tmp_path / "prompts.txt").write_text(f"{text[:30]}\nThe\n")
     files = ["--input", str(tmp_path / "prompts.txt"), "--output", str(tmp_path / "texts.txt")]
-    generate_text.main(["--model", str(tmp_path / "run"), "--do_sample", "false", "--max_new_tokens", "8", *files])
+    options = ["--model", str(tmp_path / "run"), "--do_sample", "false", "--max_new_tokens", "8"]
+    generate_text.main([*options, *files])
+    generate_text.main([*options, text[:30], "The"])
+    assert capsys.readouterr().out.endswith((tmp_path / "texts.txt").read_text())
     continued, other = (tmp_path / "texts.txt").read_text().splitlines()
     assert continued.startswith(text[:30]) and len(continued) > 30 and text.startswith(continued[:36])
     assert other.startswith("The")

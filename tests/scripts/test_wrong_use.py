@@ -31,6 +31,8 @@ WRONG = [
     ("figures mask", "there is no figure 'mask'; choose from encoder-decoder"),
     # what is needed and not given
     ("translate Hello --input x.txt", "Give texts or --input x.txt, not both"),
+    ("generate_text --model missing Hello --input x.txt", "Give texts or --input x.txt, not both"),
+    ("generate_text --model missing caf\udce9", r"'caf\udce9' is not UTF-8 (at character 4)"),
     ("train_translation recipe.yaml", "recipe.yaml"),
     ("generate_text", "required: --model"),
     ("evaluate_model", "required: --model"),

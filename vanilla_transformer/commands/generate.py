@@ -1,5 +1,6 @@
-"""Continue prompts, one per line of a file or of standard input, with a saved language model.
+"""Continue texts, or the lines of a file or of standard input, with a saved language model.
 
+python scripts/generate_text.py --model FOLDER_OR_HUB_NAME "To be"
 echo "To be" | python scripts/generate_text.py --model FOLDER_OR_HUB_NAME --max_new_tokens 100
 """
 
@@ -9,9 +10,9 @@ from functools import partial
 import torch
 from transformers import AutoTokenizer, set_seed
 
-from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_device
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_device, check_texts
 from vanilla_transformer.decoding import continue_text
-from vanilla_transformer.files import check_input, check_output, map_by_length, open_output, utf8_lines
+from vanilla_transformer.files import check_output, map_by_length, open_output, utf8_lines
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.training.fast import fast_products
 
@@ -53,15 +54,18 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model is no language model, the input is not UTF-8, or a prompt leaves no learned position.
+        ValueError: the model is no language model, a text or the input is not UTF-8, or a prompt leaves no learned
+            position; or there are texts and a file.
     """
-    (args,) = CommandParser(GenerateArguments, __doc__).parse_args_into_dataclasses(arguments)
-    check_input(args.input)
+    parser = CommandParser(GenerateArguments, __doc__)
+    parser.add_argument("text", nargs="*", help="Texts to continue, instead of --input.")
+    args, given = parser.parse_args_into_dataclasses(arguments)
+    check_texts(given.text, args.input)
     check_output(args.output)
     loaded = load_model(args.model, ("VanillaTransformerForCausalLM",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)
     tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
-    prompts = list(utf8_lines(args.input))
+    prompts = given.text or list(utf8_lines(args.input))
     set_seed(args.seed)
     options = {"do_sample": args.do_sample, "max_new_tokens": args.max_new_tokens, "max_length": None}
     if args.do_sample:

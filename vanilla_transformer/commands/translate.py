@@ -11,10 +11,10 @@ from functools import partial
 import torch
 from transformers import AutoTokenizer
 
-from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_device, check_text
+from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_device, check_texts
 from vanilla_transformer.commands.export import QUANTIZATIONS
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
-from vanilla_transformer.files import check_input, check_output, map_by_length, open_output, utf8_lines
+from vanilla_transformer.files import check_output, map_by_length, open_output, utf8_lines
 from vanilla_transformer.loading import load_model, shipped_model
 from vanilla_transformer.training.fast import fast_products
 
@@ -79,11 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = CommandParser(TranslateArguments, __doc__)
     parser.add_argument("text", nargs="*", help="Texts to translate, instead of --input.")
     args, given = parser.parse_args_into_dataclasses(arguments)
-    if given.text and args.input != "-":
-        raise ValueError(f"Give texts or --input {args.input}, not both.")
-    for text in given.text:
-        check_text(text)
-    check_input(args.input)
+    check_texts(given.text, args.input)
     check_output(args.output)
     source = args.model or shipped_model(DEFAULT_MODEL)
     loaded = load_model(source, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
