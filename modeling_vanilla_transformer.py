@@ -58,7 +58,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import is_tracing
+from transformers.utils import is_tracing, logging
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
@@ -115,6 +115,9 @@ except ImportError:
         without_padding,
     )
     from pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
+
+
+logger = logging.get_logger(__name__)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -448,14 +451,24 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
 
     def mark_tied_weights_as_initialized(self, loading_info) -> None:
-        """One module under two names, which no file has, is missing: the library takes the second name for a tie."""
+        """One module under two names, which no file has, is missing: the library takes the second name for a tie.
+
+        If a file has both, it may be of two modules.
+        """
         missing = set(loading_info.missing_keys)
         super().mark_tied_weights_as_initialized(loading_info)
         for tied, source in self.all_tied_weights_keys.items():
             weight = self.get_parameter(source)
-            if {tied, source} <= missing and weight is self.get_parameter(tied):
+            if weight is not self.get_parameter(tied):
+                continue
+            if {tied, source} <= missing:
                 loading_info.missing_keys.add(source)
                 weight._is_hf_initialized = False
+            elif not {tied, source} & missing:
+                logger.warning(
+                    f"{source} and {tied} are both saved, and only the second is kept: if they differ, set "
+                    "share_encoder_decoder_embeddings=False in the config, which has True."
+                )
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
         """A target embedding of its own changes its size with the source's.

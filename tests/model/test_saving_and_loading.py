@@ -101,6 +101,16 @@ def test_two_embeddings_that_were_saved_are_not_loaded_as_one(tmp_path):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path, share_encoder_decoder_embeddings=True)
 
 
+def test_a_config_that_makes_one_of_two_saved_embeddings_is_warned_of(tmp_path, caplog):
+    encoder_decoder().save_pretrained(tmp_path / "one")
+    encoder_decoder(share_encoder_decoder_embeddings=False).save_pretrained(tmp_path / "two")
+    config = AutoConfig.from_pretrained(tmp_path / "one")
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "one", config=config)
+    assert not caplog.text
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "two", config=config)
+    assert "model.encoder.embed_tokens.weight and model.decoder.embed_tokens.weight are both saved" in caplog.text
+
+
 def test_one_vocabulary_whose_size_a_file_gives_twice_is_given_another(tmp_path):
     encoder_decoder().save_pretrained(tmp_path)
     file = tmp_path / "config.json"
