@@ -5,8 +5,8 @@ python scripts/serve.py FOLDER_OR_HUB_NAME --port 8000
 
 It is for your own machine: it listens only on 127.0.0.1 unless `--host` says otherwise, without passwords and without
 encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat template. With a
-temperature an answer is sampled, else greedy; `n`, `logprobs` and penalties have no effect. It ends at the model's
-`max_position_embeddings`, whatever a request asks for. SIGTERM stops the server within seconds.
+temperature an answer is sampled, else greedy; `n`, `logprobs` and penalties have no effect, nor has a seed while others
+ask, too. It ends at the model's `max_position_embeddings`, whatever is asked for. SIGTERM stops it within seconds.
 
 Other options, such as --device, are those of `transformers serve`, except --continuous-batching, which has no such
 limit. On its own, `transformers serve` (5.23) does not find classes that are saved beside the weights, trusted or not:
