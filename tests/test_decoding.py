@@ -156,3 +156,5 @@ def test_a_continuation_ends_with_the_learned_positions_and_a_prompt_that_takes_
     assert all(text.startswith("one") and text not in ("one", "one two") for text in texts)
     with pytest.raises(ValueError, match=r"The prompt 'one two one .* tokens, and the model 12 positions"):
         continue_text(["one", "one two " * 9], model, tokenizer, max_new_tokens=100)
+    with pytest.raises(ValueError, match=r"max_new_tokens.* must be greater than 0, but is -5"):
+        continue_text(["one"], model, tokenizer, max_new_tokens=-5)

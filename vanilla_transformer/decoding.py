@@ -69,7 +69,7 @@ def continue_text(
     rows = [row or [first] for row in tokenizer(prompts, split_special_tokens=True)["input_ids"]]
     lengths = [len(row) for row in rows]
     longest = max(lengths)
-    asked = generate_options.get("max_new_tokens") or 1
+    asked = max(1, generate_options.get("max_new_tokens") or 1)  # below 1, the library says so
     left = longest_output(getattr(model, "config", None), longest, asked) - longest
     if left < 1:
         prompt = prompts[lengths.index(longest)]
