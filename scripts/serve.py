@@ -5,7 +5,7 @@ python scripts/serve.py FOLDER_OR_HUB_NAME --port 8000
 
 It is for your own machine: it listens only on 127.0.0.1 unless `--host` says otherwise, without passwords and without
 encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat template. With a
-temperature an answer is sampled, else greedy; `n`, `logprobs` and penalties have no effect, nor has a seed while others
+temperature an answer is sampled, else greedy; `n`, `logprobs` and penalties have no effect, nor has a seed if others
 ask, too. It ends at the model's `max_position_embeddings`, whatever is asked for. SIGTERM stops it within seconds.
 
 Other options, such as --device, are those of `transformers serve`, except --continuous-batching, which has no such

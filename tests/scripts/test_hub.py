@@ -222,6 +222,19 @@ def test_a_wrong_token_is_reported_without_a_traceback(hub, folder):
     assert "401" in result.stderr and "Traceback" not in result.stderr
 
 
+def test_a_hub_that_does_not_answer_takes_one_line(folder):
+    with HubServer() as gone:
+        pass
+    result = push(gone, folder, "user/name")
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("push_to_hub.py: error: The Hub (http://127.0.0.1:")
+
+
+def test_a_name_that_the_hub_would_not_take_is_refused_in_a_dry_run_too(hub, folder):
+    result = push(hub, folder, "user/my model", "--dry_run")
+    assert (result.returncode, result.stdout) == (2, "") and "Repo id must use alphanumeric chars" in result.stderr
+
+
 def change(folder: Path, name: str, text: str | None) -> None:
     (folder / name).unlink()
     if text is not None:

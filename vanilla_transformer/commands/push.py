@@ -20,6 +20,8 @@ from huggingface_hub import (
     SpaceCard,
     get_token,
 )
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
+from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanilla_transformer.command_line import CommandParser
@@ -291,8 +293,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     Raises:
         FileNotFoundError: there is no such folder, or a part is missing from it.
-        ValueError: an option of Spaces for a model; a damaged config; a card that the Hub does not take; no token of
-            the Hub.
+        ValueError: an option of Spaces for a model; a damaged config; a name or a card that the Hub does not take; no
+            token of the Hub.
+        ConnectionError: the Hub does not answer.
     """
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="Folder of the saved model, of the clone, or of the demo.")
@@ -315,6 +318,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     if not args.folder.is_dir():
         raise FileNotFoundError(f"{args.folder}: there is no such folder.")
+    validate_repo_id(args.repo_id)
     if args.models and not args.space:
         raise ValueError("--models is an option of --space.")
     if args.space:
@@ -330,4 +334,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if get_token() is None:
         raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one with write access.")
-    print(push(args, files, card))
+    try:
+        print(push(args, files, card))
+    except HfHubHTTPError:  # its answer
+        raise
+    except HTTPError as error:
+        raise ConnectionError(f"The Hub ({HfApi().endpoint}) does not answer: {error}") from error
