@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import cached_file, logging
 
@@ -209,6 +209,20 @@ def load_model(
     """
     loaded_class = model_class(source, heads, trust_remote_code, revision)
     return load_whole(loaded_class, source, trust_remote_code=trust_remote_code, revision=revision, **options)
+
+
+def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer of a saved model, by its folder or its name on the Hub.
+
+    Raises:
+        ValueError: the folder has none; the library would have one built by packages that are not there.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    except ValueError as error:
+        if Path(source).is_dir() and not any(Path(source).glob("tokenizer*")):
+            raise ValueError(f"{source} has no tokenizer beside the model: put its files there.") from error
+        raise
 
 
 def load_whole(loaded_class: type[PreTrainedModel], source: str | Path, **options) -> PreTrainedModel:

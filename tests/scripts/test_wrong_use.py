@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from family import encoder_only
+from family import encoder_decoder, encoder_only
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.command_line import run_command
@@ -47,6 +47,7 @@ WRONG = [
     ("generate_text --model missing --input none.txt", "none.txt: there is no such file"),
     ("translate --model empty", "empty holds no model: it has no config.json"),
     ("translate --model damaged", "is not a valid JSON file"),
+    ("translate --model bare Hello", "bare has no tokenizer beside the model: put its files there"),
     ("translate --model classifier", "ForSequenceClassification); needed is a translator"),
     ("generate_text --model tr", "ForConditionalGeneration); needed is a language model"),
     ("train_classifier --model_name_or_path tr", "tr is a translator"),
@@ -107,6 +108,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wrong")
     write(folder / "tr", *with_tokenizer(texts=["three miles", "tres millas"] * 3, vocab_size=280))
     encoder_only(VanillaTransformerForSequenceClassification).save_pretrained(folder / "classifier")
+    encoder_decoder().save_pretrained(folder / "bare")
     for name in ("empty", "full", "damaged"):
         (folder / name).mkdir()
     (folder / "full" / "notes.txt").write_text("mine")

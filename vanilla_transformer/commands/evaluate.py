@@ -13,7 +13,7 @@ import tempfile
 from argparse import ArgumentParser
 from dataclasses import dataclass, field
 
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 from transformers.hf_argparser import string_to_bool
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
@@ -21,7 +21,7 @@ from vanilla_transformer.data.checks import CLASS_COLUMNS
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.files import check_output, open_output
-from vanilla_transformer.loading import load_model, model_class
+from vanilla_transformer.loading import load_model, load_tokenizer, model_class
 from vanilla_transformer.tasks import TASKS
 from vanilla_transformer.training.fast import fast_products
 from vanilla_transformer.training.recipe import EMPTY_STREAM
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> Scores:
         if not held_out:
             raise ValueError("There is nothing to score: give --test_file, or --splits test=NAME of a data set.")
         model = fast_products(load_model(name, tuple(TASKS), trusted))
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted)
+        tokenizer = load_tokenizer(name, trusted)
         scores, notes = task.score(task.make_trainer(model, tokenizer, scoring, {}), held_out)
         if not scores:
             raise ValueError(f"There is nothing to score: {EMPTY_STREAM}")

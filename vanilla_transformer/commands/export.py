@@ -8,12 +8,12 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import AutoTokenizer, PreTrainedConfig
+from transformers import PreTrainedConfig
 from transformers.utils import CONFIG_NAME
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.files import check_new, new_folder
-from vanilla_transformer.loading import MODELS, load_model
+from vanilla_transformer.loading import MODELS, load_model, load_tokenizer
 
 
 # Without an output layer a decoder gives nothing that another runtime could use.
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         from vanilla_transformer.conversion.to_onnx import export_onnx
     model = load_model(args.source, EXPORTED, args.trust_remote_code).float()
-    tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=args.trust_remote_code)
+    tokenizer = load_tokenizer(args.source, args.trust_remote_code)
     with new_folder(args.output) as part:
         if args.to == "ctranslate2":
             export_ctranslate2(model, tokenizer, part, args.quantization)

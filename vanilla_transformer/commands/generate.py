@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from transformers import AutoTokenizer, set_seed
+from transformers import set_seed
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_device, check_texts
 from vanilla_transformer.decoding import continue_text
 from vanilla_transformer.files import check_output, map_by_length, open_output, utf8_lines
-from vanilla_transformer.loading import load_model
+from vanilla_transformer.loading import load_model, load_tokenizer
 from vanilla_transformer.training.fast import fast_products
 
 
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
     check_output(args.output)
     loaded = load_model(args.model, ("VanillaTransformerForCausalLM",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)
-    tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=args.trust_remote_code)
+    tokenizer = load_tokenizer(args.model, args.trust_remote_code)
     prompts = given.text or list(utf8_lines(args.input))
     set_seed(args.seed)
     options = {"do_sample": args.do_sample, "max_new_tokens": args.max_new_tokens, "max_length": None}

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from transformers import AutoTokenizer
 
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_device, check_texts
 from vanilla_transformer.commands.export import QUANTIZATIONS
 from vanilla_transformer.decoding import EXTRA_TOKENS, translate
 from vanilla_transformer.files import check_output, map_by_length, open_output, utf8_lines
-from vanilla_transformer.loading import load_model, shipped_model
+from vanilla_transformer.loading import load_model, load_tokenizer, shipped_model
 from vanilla_transformer.training.fast import fast_products
 
 
@@ -84,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     source = args.model or shipped_model(DEFAULT_MODEL)
     loaded = load_model(source, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)
-    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=args.trust_remote_code)
+    tokenizer = load_tokenizer(source, args.trust_remote_code)
     if args.engine == "ctranslate2":
         from vanilla_transformer.conversion.engine import use_ctranslate2  # which need not be installed
 

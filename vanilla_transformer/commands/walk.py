@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from transformers import AutoTokenizer
-
 from vanilla_transformer.command_line import TRUST_REMOTE_CODE, CommandParser, check_text
 from vanilla_transformer.files import open_output
 from vanilla_transformer.inside.recorder import find_stacks
 from vanilla_transformer.inside.rendering import Walk, page_html, print_walk
 from vanilla_transformer.inside.walks import walk_example, walk_sentence
 from vanilla_transformer.inside.worked_examples import EXAMPLES, own_example
-from vanilla_transformer.loading import load_model, shipped_model
+from vanilla_transformer.loading import load_model, load_tokenizer, shipped_model
 
 
 TRANSLATOR = "en-es"  # of the models that ship with the project
@@ -125,7 +123,7 @@ def walks_of_sentence(args: WalkthroughArguments) -> tuple[list[Walk], int]:
     """
     source, text = cast(str, args.model), cast(str, args.text)
     model = load_model(source, trust_remote_code=args.trust_remote_code)
-    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=args.trust_remote_code)
+    tokenizer = load_tokenizer(source, args.trust_remote_code)
     stacks = find_stacks(model)
     names = list(stacks) if args.stack is None else [args.stack]
     for name in names:
