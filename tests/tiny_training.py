@@ -38,12 +38,13 @@ def tiny_trainer(folder: Path, dropout: float = 0.1, streaming: bool = False, **
         "disable_tqdm": True, "per_device_train_batch_size": 8,
     }  # fmt: skip
     data = Dataset.from_dict({"input_ids": rows, "labels": rows})
+    held_out = data.select(range(8))
     trainer_class = ShardingTrainer if options.get("fsdp") else RecipeSeq2SeqTrainer
     return trainer_class(
         model=model,
         args=RecipeArguments(output_dir=str(folder), **(defaults | options)),
         train_dataset=data.to_iterable_dataset() if streaming else data,
-        eval_dataset=data.select(range(8)),
+        eval_dataset=held_out.to_iterable_dataset() if streaming else held_out,
         data_collator=DataCollatorForSeq2Seq(train_tokenizer(["a b c"] * 3, vocab_size=300), model=model),
     )
 

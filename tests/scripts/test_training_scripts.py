@@ -111,6 +111,13 @@ def test_a_stream_that_holds_out_too_little_to_be_scored_trains_a_model_with_its
         train_language_model.main([*options, *during])
 
 
+def test_a_stream_that_fills_no_row_to_train_on_is_refused(tmp_path):
+    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"{i} miles to go"} for i in range(8)])
+    options = ["--train_file", file, "--streaming", "true", "--block_size", "200", "--max_steps", "2"]
+    with pytest.raises(ValueError, match=r"The training stream is empty, or too short .* lower --block_size"):
+        train_language_model.main([*options, *SMALL, *ONE_STACK, "--output_dir", str(tmp_path / "run")])
+
+
 def test_dropout_that_grew_is_on_the_card_and_not_in_the_model(tmp_path):
     run = tmp_path / "run"
     options = [*SMALL, "--initial_dropout", "0", "--dropout", "0.2", "--max_steps", "3", "--output_dir", str(run)]

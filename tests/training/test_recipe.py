@@ -347,6 +347,19 @@ def test_two_terminated_processes_save_one_checkpoint_that_resumes(tmp_path):
     assert_same_run(tmp_path / "whole", cut, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_two_processes_train_and_score_on_a_stream_as_one_does(tmp_path):
+    """Its batches of so many rows are of several lengths."""
+    options = {"streaming": True, "tokens_per_batch": 0, "max_steps": 6, "bf16": False}
+    options |= {"eval_strategy": "steps", "eval_steps": 3}
+    run(tiny(tmp_path / "one", **options, per_device_eval_batch_size=4))
+    run(tiny(tmp_path / "two", 2, **options, per_device_eval_batch_size=2))
+    assert_same_run(tmp_path / "one", tmp_path / "two", atol=1e-5, rtol=1e-5)
+    histories = (json.loads((tmp_path / name / "trainer_state.json").read_text()) for name in ("one", "two"))
+    one, two = ([entry["eval_loss"] for entry in h["log_history"] if "eval_loss" in entry] for h in histories)
+    assert len(one) == 2 and one == pytest.approx(two, rel=1e-5)
+
+
 # Saves anew what is loaded, which stores tied weights once.
 LOAD = """
 from transformers import AutoModelForSeq2SeqLM

@@ -79,7 +79,7 @@ PRIVATE_NAMES = (
     "_save",
     "_save_checkpoint",
 )
-PRIVATE_ATTRIBUTES = ("_created_lr_scheduler",)
+PRIVATE_ATTRIBUTES = ("_created_lr_scheduler", "_train_batch_size")
 require_private_names(Trainer, *PRIVATE_NAMES)
 
 
@@ -422,7 +422,7 @@ class PaperRecipe(Mixin):
 
         Raises:
             ValueError: a checkpoint that is not complete, or of another run; rows beyond learned positions; a best
-                model by what is not measured; epochs of a stream, which has none; a stream without a row to evaluate.
+                model by what is not measured; epochs of a stream, which has none; a stream without a row.
             FloatingPointError: the loss, a gradient or a weight is not finite any more.
         """
         metric = str(self.args.metric_for_best_model)
@@ -434,6 +434,11 @@ class PaperRecipe(Mixin):
             for name in ("eval_strategy", "save_strategy"):
                 if getattr(self.args, name) == "epoch":
                     raise ValueError(f"{name}=epoch: a stream is read until --max_steps, as one epoch; give steps.")
+        if is_empty_stream(self.train_dataset):
+            raise ValueError(
+                "The training stream is empty, or too short to fill a row of a language model: give a longer one, or "
+                "lower --block_size."
+            )
         if self.args.eval_strategy != "no" and is_empty_stream(self.eval_dataset):
             raise ValueError(f"--eval_strategy: {EMPTY_STREAM}")
         for rows in (self.train_dataset, self.eval_dataset):
@@ -598,16 +603,14 @@ class PaperRecipe(Mixin):
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches filled up to `tokens_per_batch` (section 5.1), or the library's where that is 0."""
-        if not self.args.tokens_per_batch:
-            if isinstance(self.train_dataset, IterableDataset):
-                # Else the library begins anew after each pass, and a run that resumes at the wrong batch of the next.
-                self.train_dataset = self.train_dataset.repeat(None)
+        args, streams = self.args, isinstance(self.train_dataset, IterableDataset)
+        if not args.tokens_per_batch and not streams:
             loader = super().get_train_dataloader()
             if isinstance(loader, DataLoaderShard):
                 loader.device = None  # `get_batch_samples` sends them
             return loader
-        # Each process draws its own batches, so the loader is not prepared (which would share them out once more).
-        args = self.args
+        # Each process draws its own batches, so the loader is not prepared (which would share them out once more, and
+        # of a stream have one process make batches for all, which fails where they are of several lengths).
         options: dict[str, Any] = {
             "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available(),
             "num_workers": args.dataloader_num_workers,
@@ -618,13 +621,16 @@ class PaperRecipe(Mixin):
             "in_order": args.dataloader_in_order,
         }
         seed = args.seed if args.data_seed is None else args.data_seed
-        if isinstance(self.train_dataset, IterableDataset):
+        if streams:
+            options["collate_fn"] = self._get_collator_with_removed_columns(self.data_collator, description="training")
             share, parts = split_dataset_by_node(self.train_dataset, args.process_index, args.world_size), 1
+            if not args.tokens_per_batch:
+                # Without an end: a run that resumes would go on at another batch of the next pass.
+                return self.kept_until_saved(DataLoader(share.repeat(None), self._train_batch_size, **options))
             if args.tokens_per_batch_of == "step":
                 parts = args.world_size * args.gradient_accumulation_steps
             stream = TokenBudgetStream(share, args.tokens_per_batch // parts, seed, mixed_lengths=args.mixed_lengths)
-            collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
-            return self.kept_until_saved(DataLoader(stream, batch_size=None, collate_fn=collate, **options))
+            return self.kept_until_saved(DataLoader(stream, batch_size=None, **options))
         sampler = TokenBudgetSampler(
             row_lengths(self.train_dataset),
             args.tokens_per_batch,
@@ -640,8 +646,10 @@ class PaperRecipe(Mixin):
             rows, collate = ArrowRows(rows), collate.collate_table
         return self.kept_until_saved(TokenBudgetLoader(rows, batch_sampler=sampler, collate_fn=collate, **options))
 
-    def _get_dataloader(self, *arguments: Any, **options: Any) -> DataLoader:
-        return self.kept_until_saved(super()._get_dataloader(*arguments, **options))
+    def _get_dataloader(self, dataset: Any, *arguments: Any, **options: Any) -> DataLoader:
+        if isinstance(dataset, IterableDataset) and self.args.world_size > 1:
+            dataset = Dataset.from_list(list(dataset))  # else the batches of several lengths could not be shared out
+        return self.kept_until_saved(super()._get_dataloader(dataset, *arguments, **options))
 
     def kept_until_saved(self, loader: DataLoader) -> DataLoader:
         """The loader, whose workers SIGTERM does not end before the run, where that saves a checkpoint first."""
