@@ -115,6 +115,27 @@ def test_lists_of_large_texts_join_those_of_others():
 
 
 @pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("pack", [str, compressed])
+def test_between_tabs_quotes_are_characters_as_any_others(pack, streaming):
+    pairs = [('"Yes," he said.', '"Sí", dijo.'), ('say "no', "NA"), ("007", "1.5"), ('"open', "end"), ("a, b", 'a "')]
+    lines = [("es", "extra", "en"), *((target, "1", source) for source, target in pairs)]
+    file = pack(write("a.tsv", "\ufeff" + "".join("\t".join(line) + "\r\n" for line in lines)))
+    options = {"train_file": [file], "columns": ["source=en", "target=es"], "streaming": streaming, **NO_SPLIT}
+    assert [(row["source"], row["target"]) for row in load("translation", **options)["train"]] == pairs
+
+
+def test_classes_and_numbers_between_tabs_are_as_in_a_csv_file():
+    file = write("a.tsv", "text\tlabel\n" + "a\t7\n" * 10_000 + "b\tother\n")
+    assert load("classification", train_file=[file], **NO_SPLIT)["train"]["label"][-2:] == ["7", "other"]
+    file = write("b.tsv", "text\tlabel\na\t007\nb\t7\n")
+    refused("classification", "b.tsv: label has '007' and '7', which its reader takes", train_file=[file], **NO_SPLIT)
+
+
+def test_names_of_files_may_be_in_capitals():
+    assert load("translation", train_file=[write("A.JSONL", PAIRS)] * 2, **NO_SPLIT)["train"].to_list() == PAIRS * 2
+
+
+@pytest.mark.parametrize("streaming", [False, True])
 def test_texts_of_a_csv_file_may_be_numerals(streaming):
     pairs = [{"source": "007", "target": "zero zero seven"}, {"source": "1.50", "target": "1e3"}]
     file = write("a.csv", pairs)
@@ -601,6 +622,11 @@ FAULTS = {
         "classification",
         "a.csv, row 3: there are 3 fields for 2 columns",
         {"train_file": [("a.csv", '\ntext,label\n"good, really",1\n\n"two\nlines",0\nbad, really,0\n')]},
+    ),
+    "more fields than columns between tabs": (
+        "translation",
+        "a.tsv, row 1: there are 3 fields for 2 columns: leave tabs out of texts, and put a name above each column",
+        {"train_file": [("a.tsv", "source\ttarget\na\tb\tc\n")]},
     ),
     "more fields than columns in a stream": (
         "translation",

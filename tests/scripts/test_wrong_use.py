@@ -85,7 +85,7 @@ WRONG = [
     ("translate --model missing --device cpu:0", "missing: there is no such folder"),
     ("translate --model missing --output none/x.txt", "none/x.txt: there is no such folder as none"),
     ("evaluate_model --model tr --scores none/x.json", "none/x.json: there is no such folder as none"),
-    ("train_translation --train_file shard1.tsv shard2.tsv", "shard1.tsv: its name must end in one of .json"),
+    ("train_translation --train_file shard1.tab shard2.tab", "shard1.tab: its name must end in one of .json"),
     # data
     ("train_translation --target_locale spanish", "Unknown locale 'spanish': did you mean 'es'"),
     ("train_translation --source_locale xq", "Unknown locale 'xq'"),
@@ -115,7 +115,7 @@ def folder(tmp_path_factory):
     (folder / "damaged" / "config.json").write_text("{")
     (folder / "rows.jsonl").write_text('{"source": "a", "target": "b"}\n' * 5)
     (folder / "one.txt").write_text("three miles\n")
-    for name in ("shard1.tsv", "shard2.tsv"):
+    for name in ("shard1.tab", "shard2.tab"):
         (folder / name).write_text("source\ttarget\na\tb\n")
     return folder
 

@@ -19,16 +19,20 @@ from vanilla_transformer.files import named_if_damaged, utf8_lines
 
 
 SPLITS = ("train", "validation", "test")
-# What the data sets library calls the format of a file.
-FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
+# What the data sets library calls the format of a file; but for "tsv", to which it is a kind of csv.
+FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".txt": "text"}
 
 # Tables and archives that are not read: they are no lines of text, as files of other names are for translation.
 OTHER_FORMATS = set(
-    ".tsv .tab .ndjson .jsonlines .xlsx .xls .ods .arrow .feather .avro .xml .tmx .yaml .yml "
+    ".tab .ndjson .jsonlines .xlsx .xls .ods .arrow .feather .avro .xml .tmx .yaml .yml "
     ".zip .bz2 .xz .zst .7z .tar".split()
 )
 
-CSV_OPTIONS = {"keep_default_na": False}  # a text may say "NA" or "null"
+# A text may say "NA" or "null"; and where tabs part texts, quotes are characters as any others.
+CSV_OPTIONS: dict[str, dict[str, Any]] = {
+    "csv": {"keep_default_na": False, "sep": ",", "quoting": csv.QUOTE_MINIMAL},
+    "tsv": {"keep_default_na": False, "sep": "\t", "quoting": csv.QUOTE_NONE},
+}
 CHECKED_ROWS_OF_STREAM = 100
 ROWS_OF_READER = 10_000  # which the reader of CSV files takes at a time
 BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows put before a text
@@ -62,7 +66,7 @@ class DataArguments:
     train_file: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "Local training data instead of --dataset: .jsonl, .json, .csv, .parquet or .txt, "
+            "help": "Local training data instead of --dataset: .jsonl, .json, .csv, .tsv, .parquet or .txt, "
             "optionally gzipped. For translation, two files of parallel lines also work, such as "
             "train.en train.de."
         },
@@ -186,32 +190,36 @@ def read_parallel(files: list[str], columns: list[str], streaming: bool) -> Sour
     return Source(" and ".join(files), read_pairs(files, columns, streaming))
 
 
-def check_header(file: str, lines: Iterator[str], limit: int | None) -> None:
-    """Look at the header of a CSV file, and at the lengths of its rows: of the first `limit`, or all where it is None.
+def check_header(file: str, kind: str, lines: Iterator[str], limit: int | None) -> None:
+    """Look at the header of a CSV or TSV file, and at the lengths of its rows: of the first `limit`, or where that is
+    None of all.
 
     Raises:
         ValueError: two columns have one name, of which the file's reader would take the first; or a row has more
             fields than there are columns, of which the reader would take the first for an index.
     """
-    records = csv.reader(record for line in lines for record in line.split("\r"))
+    separator, quoting = CSV_OPTIONS[kind]["sep"], CSV_OPTIONS[kind]["quoting"]
+    texts = (record for line in lines for record in line.split("\r"))
+    records = csv.reader(texts, delimiter=separator, quoting=quoting)
     rows = (row for row in records if len(row) > 1 or "".join(row).strip())  # the reader skips blank lines
     try:
         header = next(rows, [])
     except csv.Error as error:
-        raise ValueError(f"{file} has no header that can be read as csv: {error}.") from error
+        raise ValueError(f"{file} has no header that can be read as {kind}: {error}.") from error
     if twice := [name for name, times in Counter(header).items() if name and times > 1]:
         raise ValueError(f"{file} has two columns named {twice[0]!r}: rename one.")
+    remedy = "leave tabs out of texts" if kind == "tsv" else 'put a text with a comma in quotes (")'
     with suppress(csv.Error):  # of a text that is too long for this module, but not for the reader
         for number, row in enumerate(islice(rows, limit), start=1):
             if len(row) > len(header):
                 raise ValueError(
-                    f"{file}, row {number}: there are {len(row)} fields for {len(header)} columns: "
-                    'put a text with a comma in quotes ("), and a name above each column.'
+                    f"{file}, row {number}: there are {len(row)} fields for {len(header)} columns: {remedy}, and put "
+                    "a name above each column."
                 )
 
 
 def steady_features(file: str, **options: Any) -> Features | None:
-    """The columns of a CSV file whose reader gives some another type further down; None where it does not.
+    """The columns of a CSV or TSV file whose reader gives some another type further down; None where it does not.
 
     The reader goes by the first rows. Whole numbers with fractions below them are fractions, and all else is text.
     """
@@ -244,8 +252,8 @@ def check_file(file: str, kind: str, streaming: bool) -> None:
     if first is None:
         raise ValueError(f"{file} is empty.")
     lines = chain([first], lines)
-    if kind == "csv":
-        check_header(file, lines, CHECKED_ROWS_OF_STREAM if streaming else None)
+    if kind in CSV_OPTIONS:
+        check_header(file, kind, lines, CHECKED_ROWS_OF_STREAM if streaming else None)
     elif kind == "json":
         check_first_object(file, lines)
     if not streaming:
@@ -275,15 +283,16 @@ def read_table(file: str, kind: str, streaming: bool, **options: Any) -> Source:
     if kind != "parquet":
         check_file(file, kind, streaming)
     # These readers stay on this machine: `load_dataset` tells a server that a file is read.
-    reader = getattr(IterableDataset if streaming else Dataset, f"from_{kind}")
+    reader = getattr(IterableDataset if streaming else Dataset, f"from_{'csv' if kind in CSV_OPTIONS else kind}")
+    options |= CSV_OPTIONS.get(kind, {})
     with named_if_damaged(file):
         try:
             try:
                 rows = reader(file, **options)
             except DatasetGenerationError:
-                if kind != "csv" or (features := steady_features(file, **options)) is None:
+                if kind not in CSV_OPTIONS or (features := steady_features(file, **options)) is None:
                     raise
-                rows = reader(file, features=features, **CSV_OPTIONS)
+                rows = reader(file, features=features, **CSV_OPTIONS[kind])
             first: Row = next(iter(rows), {})
             if kind == "text" and first.get("text", "").startswith(BYTE_ORDER_MARK):
                 rows = rows.map(without_mark, batched=True)
@@ -312,9 +321,9 @@ def read_files(
             raise ValueError(f"{file} is a folder: give files, or a folder with a data set as --dataset {file}.")
         if not Path(file).is_file():
             raise FileNotFoundError(f"{file}: there is no such file.")
-    kinds = [FORMATS.get(Path(file.removesuffix(".gz")).suffix) for file in files]
-    names_text = all(Path(file.removesuffix(".gz")).suffix.lower() not in OTHER_FORMATS for file in files)
-    if task == "translation" and names_text and all(kind in (None, "text") for kind in kinds):
+    suffixes = [Path(file.removesuffix(".gz")).suffix.lower() for file in files]
+    kinds = [FORMATS.get(suffix) for suffix in suffixes]
+    if task == "translation" and not OTHER_FORMATS & {*suffixes} and {*kinds} <= {None, "text"}:
         return [read_parallel(files, list(columns.values()), args.streaming)]
     if None in kinds:
         file = files[kinds.index(None)]
@@ -322,31 +331,31 @@ def read_files(
             f"{file}: its name must end in one of {', '.join(FORMATS)} (also with .gz). Save a table of another kind "
             "as one of these, such as .csv."
         )
-    options: dict[str | None, Row] = {"csv": CSV_OPTIONS | {"converters": dict.fromkeys(texts, str)}}
+    options: dict[str, Row] = {kind: {"converters": dict.fromkeys(texts, str)} for kind in CSV_OPTIONS}
     if task == "language_modeling":
         options["text"] = {"sample_by": args.sample_by}
     sources = []
     for file, kind in zip(files, cast(list[str], kinds), strict=True):
         source = read_table(file, kind, args.streaming, **options.get(kind, {}))
-        if kind == "csv" and task == "classification":
-            check_no_class_is_merged(source, columns["label"])
+        if kind in CSV_OPTIONS and task == "classification":
+            check_no_class_is_merged(source, kind, columns["label"])
         sources.append(source)
     return sources
 
 
-def check_no_class_is_merged(source: Source, column: str) -> None:
-    """Raise a ValueError if two classes of a CSV file are one number to its reader, as 007 and 7 are."""
+def check_no_class_is_merged(source: Source, kind: str, column: str) -> None:
+    """Raise a ValueError if two classes of a CSV or TSV file are one number to its reader, as 007 and 7 are."""
     rows = cast(Dataset, source.rows)
     if not getattr(rows.features.get(column), "dtype", "").startswith("int"):
         return
     features = Features(rows.features | {column: Value("string")})
-    texts = cast(Dataset, read_table(source.place, "csv", False, features=features, **CSV_OPTIONS).rows)
+    texts = cast(Dataset, read_table(source.place, kind, False, features=features).rows)
     names: dict[int, str] = {}
     for number, text in zip(rows[column][:], texts[column][:], strict=True):
         if names.setdefault(number, text.strip()) != text.strip():
             raise ValueError(
-                f"{source.place}: {column} has {names[number]!r} and {text.strip()!r}, which a CSV file's reader "
-                "takes for one number: give such classes other names, or write them as texts in JSON lines."
+                f"{source.place}: {column} has {names[number]!r} and {text.strip()!r}, which its reader takes "
+                "for one number: give such classes other names, or write them as texts in JSON lines."
             )
 
 
