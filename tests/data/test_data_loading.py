@@ -261,6 +261,30 @@ def test_rows_are_held_out_by_seed_where_there_is_no_validation_split():
     assert sorted(row["source"] for row in together) == sorted(row["source"] for row in PAIRS)
 
 
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        ("translation", {"source": "one {}", "target": "uno {}"}),
+        ("classification", {"text": "text {}", "label": "any"}),
+        ("tagging", {"tokens": ["in", "place {}"], "tags": ["O", "O"]}),
+        ("language_modeling", {"text": "text {}"}),
+        ("question_answering", ANSWERED | {"question": "Where is {}?"}),
+    ],
+)
+def test_rows_with_the_same_input_are_held_out_together(task, row):
+    """The same sentence on both sides would make the score of what was learned by heart."""
+    rows = [json.loads(json.dumps(row).replace("{}", str(i % 40))) for i in range(120)]
+    rows[0] |= {"target": "another translation"} if task == "translation" else {}
+    files = {"train_file": [write("a.jsonl", rows)], "validation_fraction": 0.1}
+    splits, again = (load(task, **files) for _ in range(2))
+    name = next(iter(row))
+    assert len(splits["train"]) == 108 and len(splits["validation"]) == 12
+    held_out = [str(value) for value in splits["validation"][name]]
+    assert not {*held_out} & {str(value) for value in splits["train"][name]} and len({*held_out}) == 4
+    assert held_out == [str(value) for value in again["validation"][name]]
+    assert held_out != sorted(held_out, key=held_out.index)  # mixed, as what --max_eval_samples takes first should be
+
+
 def test_the_only_example_of_a_class_stays_in_training():
     rows = [{"text": f"text {i}", "label": "rare" if i == 7 else "common"} for i in range(10)]
     file = write("a.jsonl", rows)
@@ -592,6 +616,11 @@ FAULTS = {
         "translation",
         "a.jsonl: there is one training row, and no validation split",
         {"train_file": [("a.jsonl", PAIRS[:1])]},
+    ),
+    "copies of one row to split": (
+        "classification",
+        "a.jsonl: all 30 rows have the same input, and no validation split",
+        {"train_file": [("a.jsonl", [{"text": "a", "label": 1}, {"text": "a", "label": 0}] * 15)]},
     ),
     "all rows held out": (
         "translation",

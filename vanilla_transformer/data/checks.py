@@ -118,6 +118,7 @@ TEXT_COLUMNS = {
     task: [name for name, check in checks.items() if check in (check_text, check_tokens)]
     for task, checks in CHECKS.items()
 }
+INPUT_COLUMNS = TEXT_COLUMNS | {"translation": ["source"]}  # those of which a model reads all before it answers
 
 
 def has_text(row: Row, task: str) -> bool:

@@ -8,11 +8,16 @@ import zlib
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
+import pandas
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, concatenate_datasets
 
 from vanilla_transformer.data.checks import (
     CLASS_COLUMNS,
     COLUMNS,
+    INPUT_COLUMNS,
     TEXT_COLUMNS,
     as_list,
     check_classes_known,
@@ -43,8 +48,43 @@ def is_kept(row: Row, column: str, fraction: float, seed: int) -> bool:
     return not is_held_out(row, column, fraction, seed)
 
 
+def input_hashes(rows: Dataset, task: str) -> np.ndarray:
+    """A number for the input of each row, which is the same for the same texts: (rows,)."""
+    hashes = []
+    for table in rows.select_columns(INPUT_COLUMNS[task]).with_format("arrow").iter(batch_size=100_000):
+        texts = [
+            column if pa.types.is_string(column.type) else pc.binary_join(column, " ") for column in table.columns
+        ]
+        inputs = pc.binary_join_element_wise(*texts, "\0").to_numpy(zero_copy_only=False)
+        hashes.append(pandas.util.hash_array(inputs, categorize=False))
+    return np.concatenate(hashes)
+
+
+def draw(place: str, train: Dataset, args: DataArguments, task: str) -> tuple[Dataset, Dataset]:
+    """Rows to train on, and rows drawn by seed to hold out. Those with the same input are on one side.
+
+    Raises:
+        ValueError: nothing can be held out, or nothing would be left; the message begins with `place`.
+    """
+    fraction, seed = args.validation_fraction, args.data_split_seed
+    _, inputs = np.unique(input_hashes(train, task), return_inverse=True)
+    distinct = int(inputs.max()) + 1
+    if distinct == 1:
+        found = "there is one training row" if len(train) == 1 else f"all {len(train)} rows have the same input"
+        raise ValueError(f"{place}: {found}, and no validation split: give --validation_file.")
+    if math.ceil(fraction * distinct) == distinct:
+        raise ValueError(f"{place}: --validation_fraction {fraction} of {distinct} rows leaves none to train on.")
+    if distinct == len(train):
+        kept, held_out = train.train_test_split(fraction, seed=seed).values()
+        return kept, held_out
+    random = np.random.default_rng(seed)
+    drawn = np.isin(inputs, random.permutation(distinct)[: math.ceil(fraction * distinct)])
+    rows = random.permutation(len(train))
+    return train.select(rows[~drawn[rows]]), train.select(rows[drawn[rows]])
+
+
 def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[str, Rows]:
-    """Make a validation split: of rows drawn by seed, of a stream's texts by their hash, of a single document its end.
+    """Make a validation split: of inputs drawn by seed, of a stream's by their hash, of a single document its end.
 
     A stream that ends within the rows that are checked is split as any other rows: the hash might choose none of them.
 
@@ -60,7 +100,7 @@ def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[st
             splits = hold_out(place, Dataset.from_list(first, features=train.features), args, task)
             return {split: rows.to_iterable_dataset() for split, rows in splits.items()}
         sides = {"train": is_kept, "validation": is_held_out}
-        text_column = TEXT_COLUMNS[task][0]
+        text_column = INPUT_COLUMNS[task][0]
         return {
             split: train.filter(partial(side, column=text_column, fraction=fraction, seed=seed))
             for split, side in sides.items()
@@ -74,11 +114,7 @@ def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[st
             )
         texts = {"train": text[:end], "validation": text[end:]}
         return {split: Dataset.from_dict({"text": [text]}) for split, text in texts.items()}
-    if len(train) == 1:
-        raise ValueError(f"{place}: there is one training row, and no validation split: give --validation_file.")
-    if math.ceil(fraction * len(train)) == len(train):
-        raise ValueError(f"{place}: --validation_fraction {fraction} of {len(train)} rows leaves none to train on.")
-    kept, held_out = train.train_test_split(fraction, seed=seed).values()
+    kept, held_out = draw(place, train, args, task)
     if column := CLASS_COLUMNS.get(task):
         known = set().union(*classes_of(kept, column))
         is_known = [classes <= known for classes in classes_of(held_out, column)]
