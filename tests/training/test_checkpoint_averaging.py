@@ -123,6 +123,21 @@ def test_what_has_weights_of_the_same_shapes_and_another_meaning_is_not_averaged
     main([*command, *folders])
 
 
+def test_copies_of_a_model_are_averaged_though_one_says_twice_how_large_its_vocabulary_is(tmp_path):
+    """As configs of before have it."""
+    for name in ("before", "now"):
+        encoder_decoder().save_pretrained(tmp_path / name)
+    file = tmp_path / "before/config.json"
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps(settings | {"target_vocab_size": settings["vocab_size"]}))
+    folders = [str(tmp_path / name) for name in ("before", "now")]
+    for i, order in enumerate((folders, folders[::-1])):
+        main(["--output", str(tmp_path / f"mean-{i}"), "--checkpoints", *order])
+    encoder_decoder(share_encoder_decoder_embeddings=False, target_vocab_size=7).save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match="share_encoder_decoder_embeddings is False, and was True"):
+        main(["--output", str(tmp_path / "mean"), "--checkpoints", *folders, str(tmp_path / "other")])
+
+
 def test_no_model_is_written_into_the_folder_that_it_is_copied_from(tmp_path):
     folder = checkpoint(tmp_path / "last", 1)
     with pytest.raises(ValueError, match=r"avg lies in .*last, which is copied there"):

@@ -64,7 +64,8 @@ def check_same_model(folders: Sequence[Path]) -> None:
     # class, too, whose head may have weights of the same names and shapes as another's.
     now = read_settings(last / CONFIG_NAME)
     names = [name for name in now if name not in NOT_COMPARED - {"architectures"} and not name.endswith("_token_id")]
-    names = [name for name in names if "drop" not in name and name != "label_smoothing"]
+    # A vocabulary's size is the shape of weights; that of the target may be given or not where it is no other.
+    names = [name for name in names if "drop" not in name and name not in ("label_smoothing", "target_vocab_size")]
     tokenizer = Tokenizer.from_file(str(last / TOKENIZER)) if (last / TOKENIZER).is_file() else None
     for folder in others:
         then = read_settings(folder / CONFIG_NAME)
