@@ -43,7 +43,6 @@ from vanilla_transformer.tasks.translation import encode
 from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.options import make_model, model_options
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
-from vanilla_transformer.training.task import encoded_splits
 
 
 EVALUATIONS = 10  # during each run, and one before
@@ -254,7 +253,8 @@ def run_all(
     splits["validation"] = splits["validation"].select(range(min(len(splits["validation"]), rows)))
     tokenizer = train_tokenizer(texts_of(splits["train"], "translation"), vocab_size=size.vocab_size)
     size = replace(size, vocab_size=len(tokenizer))
-    datasets = encoded_splits(splits, lambda split: encode(split, tokenizer, LONGEST))
+    names = {"train_dataset": "train", "eval_dataset": "validation"}
+    datasets = {name: encode(splits[split], tokenizer, LONGEST) for name, split in names.items()}
     # As many tokens as make `rows` sentences a batch in the mean.
     budget = int(rows * row_lengths(datasets["train_dataset"]).max(axis=1).mean())
     for name, run in runs(size, tokenizer, budget, precision).items():

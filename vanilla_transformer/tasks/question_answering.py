@@ -122,6 +122,6 @@ QUESTION_ANSWERING = Task(
     encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, config, args),
     collator=lambda tokenizer, model, args: padding_behind(tokenizer),
     evaluate=evaluate,
-    read_when_scored=lambda rows, tokenizer, encoding: None,
+    read_when_scored=lambda rows, tokenizer, encoded: None,
     in_one_process=True,
 )

@@ -156,7 +156,7 @@ TRANSLATION = Task(
     augment=augment,
     collator=lambda tokenizer, model, args: PairCollator(tokenizer, model=model),
     evaluate=evaluate,
-    read_when_scored=lambda rows, tokenizer, encoding: encode(rows, tokenizer, UNCUT),
+    read_when_scored=lambda rows, tokenizer, encoded: encode(rows, tokenizer, UNCUT),
     in_one_process=True,
     prepare=lambda model, args: decode_like_the_paper(model, args.num_beams, args.length_penalty),
     saved_options=lambda config: {"num_beams": None, "length_penalty": None},

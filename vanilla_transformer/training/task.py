@@ -46,8 +46,8 @@ class Task:
         metrics: (config, prediction) -> scores by name, beside the loss, wherever the Trainer evaluates; one that is
             called "loss" takes its place.
         metric_names: (arguments) -> the names of these scores.
-        read_when_scored: (rows, tokenizer, encoding) -> rows with the `input_ids` that `evaluate` reads; None where it
-            cuts them to what the model can read.
+        read_when_scored: (rows, tokenizer, rows as encoded) -> rows with the `input_ids` that `evaluate` reads; None
+            where it cuts them to what the model can read.
         config_fields: (options, arguments, rows) -> config fields that the training data or other options decide.
         prepare: (model, arguments) -> nothing; sets what the model has beside its config before it is trained.
         saved_options: (config) -> options that a saved model decides where it is scored, unless they are given.
@@ -66,9 +66,7 @@ class Task:
     in_one_process: bool = False
     metrics: Callable[[PreTrainedConfig, EvalPrediction], dict[str, float]] | None = None
     metric_names: Callable[[Any], tuple[str, ...]] = lambda arguments: ()
-    read_when_scored: Callable[[Dataset, PreTrainedTokenizerBase, Callable[[Rows], Rows]], Rows | None] = (
-        lambda rows, tokenizer, encode: encode(rows)
-    )
+    read_when_scored: Callable[[Any, Any, Rows], Rows | None] = lambda rows, tokenizer, encoded: encoded
     config_fields: Callable[[Any, Any, Rows], dict[str, Any]] = lambda options, arguments, rows: {}
     prepare: Callable[[PreTrainedModel, Any], None] = lambda model, arguments: None
     saved_options: Callable[[PreTrainedConfig], dict[str, Any]] = lambda config: {}
@@ -82,28 +80,23 @@ class Task:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: RecipeArguments, splits: Any
     ) -> PaperRecipe:
         """The trainer of a model, on the training and the validation split, as far as there are any."""
-
-        def encode(rows: Rows) -> Rows:
-            return self.encode(rows, tokenizer, model.config, arguments)
-
         with arguments.main_process_first(desc="encoding the data"):  # the others find them encoded
-            encoded = encoded_splits(splits, encode)
-            held_out = [splits[name] for name in HELD_OUT if isinstance(splits.get(name), Dataset)]
-            # What cannot be encoded or read there is said now, not when all is trained.
-            if isinstance(splits.get("test"), Dataset):
-                encode(splits["test"])
+            # All of them: what cannot be encoded or read is said now, not when all is trained.
+            encoded = {split: self.encode(rows, tokenizer, model.config, arguments) for split, rows in splits.items()}
             if getattr(model.config, "position_embedding", None) == "learned":
-                for rows in held_out:
-                    check_positions(model, self.read_when_scored(rows, tokenizer, encode), sides=("input_ids",))
-            if "train_dataset" in encoded:
-                encoded["train_dataset"] = self.augment(encoded["train_dataset"], arguments)
+                for split in encoded.keys() & {*HELD_OUT}:
+                    read = self.read_when_scored(splits[split], tokenizer, encoded[split])
+                    check_positions(model, read, sides=("input_ids",))
+            if "train" in encoded:
+                encoded["train"] = self.augment(encoded["train"], arguments)
         return self.trainer_class(
             model=model,
             args=arguments,
             data_collator=self.collator(tokenizer, model, arguments),
             processing_class=tokenizer,
             compute_metrics=self.metrics and partial(self.metrics, model.config),
-            **encoded,
+            train_dataset=encoded.get("train"),
+            eval_dataset=encoded.get("validation"),
         )
 
     def score(self, trainer: PaperRecipe, splits: Any) -> tuple[Scores, Notes]:
@@ -122,12 +115,6 @@ class Task:
             else:
                 scores[split], notes = self.evaluate(trainer, rows)
         return scores, notes
-
-
-def encoded_splits(splits: Any, encode: Callable[[Rows], Rows]) -> dict[str, Rows]:
-    """The data of a Trainer, as far as there are any: `encode` of the training and of the validation split."""
-    names = {"train_dataset": "train", "eval_dataset": "validation"}
-    return {argument: encode(splits[split]) for argument, split in names.items() if split in splits}
 
 
 def measure(trainer: Trainer, rows: Rows) -> dict[str, float]:
