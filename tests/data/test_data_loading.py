@@ -128,7 +128,7 @@ def test_classes_and_numbers_between_tabs_are_as_in_a_csv_file():
     file = write("a.tsv", "text\tlabel\n" + "a\t7\n" * 10_000 + "b\tother\n")
     assert load("classification", train_file=[file], **NO_SPLIT)["train"]["label"][-2:] == ["7", "other"]
     file = write("b.tsv", "text\tlabel\na\t007\nb\t7\n")
-    refused("classification", "b.tsv: label has '007' and '7', which its reader takes", train_file=[file], **NO_SPLIT)
+    refused("classification", "b.tsv: label has '007' and '7', which a TSV file's", train_file=[file], **NO_SPLIT)
 
 
 def test_names_of_files_may_be_in_capitals():
@@ -614,12 +614,12 @@ FAULTS = {
     ),
     "one row to split": (
         "translation",
-        "a.jsonl: there is one training row, and no validation split",
+        "a.jsonl: there is one training row, and there is no validation split",
         {"train_file": [("a.jsonl", PAIRS[:1])]},
     ),
     "copies of one row to split": (
         "classification",
-        "a.jsonl: all 30 rows have the same input, and no validation split",
+        "a.jsonl: all 30 rows have the same input, and there is no validation split: give",
         {"train_file": [("a.jsonl", [{"text": "a", "label": 1}, {"text": "a", "label": 0}] * 15)]},
     ),
     "all rows held out": (

@@ -363,7 +363,7 @@ def test_true_is_not_the_class_1(tmp_path):
 
 
 def test_rows_without_any_class_are_nothing_to_learn(tmp_path):
-    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "row", "label": []}] * 8)
+    file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": []} for i in range(8)])
     run = ["--output_dir", str(tmp_path / "run"), "--task", "multi_label"]
     with pytest.raises(ValueError, match="No row of the training data has a class"):
         train_classifier.main(["--train_file", file, *SMALL, *ONE_STACK, *run])

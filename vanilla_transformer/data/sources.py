@@ -354,8 +354,8 @@ def check_no_class_is_merged(source: Source, kind: str, column: str) -> None:
     for number, text in zip(rows[column][:], texts[column][:], strict=True):
         if names.setdefault(number, text.strip()) != text.strip():
             raise ValueError(
-                f"{source.place}: {column} has {names[number]!r} and {text.strip()!r}, which its reader takes "
-                "for one number: give such classes other names, or write them as texts in JSON lines."
+                f"{source.place}: {column} has {names[number]!r} and {text.strip()!r}, which a {kind.upper()} file's "
+                "reader takes for one number: give such classes other names, or write them as texts in JSON lines."
             )
 
 

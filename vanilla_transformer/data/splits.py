@@ -70,8 +70,10 @@ def draw(place: str, train: Dataset, args: DataArguments, task: str) -> tuple[Da
     _, inputs = np.unique(input_hashes(train, task), return_inverse=True)
     distinct = int(inputs.max()) + 1
     if distinct == 1:
-        found = "there is one training row" if len(train) == 1 else f"all {len(train)} rows have the same input"
-        raise ValueError(f"{place}: {found}, and no validation split: give --validation_file.")
+        found = f"all {len(train)} rows have the same input" if len(train) > 1 else "there is one training row"
+        raise ValueError(
+            f"{place}: {found}, and there is no validation split: give --validation_file, or --validation_fraction 0."
+        )
     if math.ceil(fraction * distinct) == distinct:
         raise ValueError(f"{place}: --validation_fraction {fraction} of {distinct} rows leaves none to train on.")
     if distinct == len(train):
