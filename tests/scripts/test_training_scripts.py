@@ -369,6 +369,44 @@ def test_rows_without_any_class_are_nothing_to_learn(tmp_path):
         train_classifier.main(["--train_file", file, *SMALL, *ONE_STACK, *run])
 
 
+@pytest.mark.parametrize(
+    ("script", "row", "said"),
+    [
+        (train_classifier, {"text": "row {}", "label": "good"}, "All rows of the training data are of class 'good'"),
+        (
+            train_tagger,
+            {"tokens": ["row", "{}"], "tags": ["O", "O"]},
+            "All words of the training data have the tag 'O'",
+        ),
+    ],
+)
+def test_one_class_alone_is_nothing_to_learn(script, row, said, tmp_path):
+    rows = [json.loads(json.dumps(row).replace("{}", str(i))) for i in range(8)]
+    file = write_json_lines(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(ValueError, match=said):
+        script.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, "--output_dir", str(tmp_path / "run")])
+
+
+def test_a_held_out_text_that_fills_no_block_is_named_before_training(tmp_path):
+    files = [
+        write_json_lines(tmp_path / f"{name}.jsonl", [{"text": "some words"}] * rows)
+        for name, rows in (("long", 40), ("short", 1))
+    ]
+    options = ["--train_file", files[0], "--validation_file", files[1], "--block_size", "32", *SMALL, *ONE_STACK]
+    with pytest.raises(
+        ValueError, match=r"validation: The text of 1 rows does not fill one block .* lower that, or give"
+    ):
+        train_language_model.main([*options, "--output_dir", str(tmp_path / "run")])
+
+
+def test_tags_of_which_none_says_that_there_is_no_entity_are_warned_of(tmp_path, caplog):
+    rows = [{"tokens": ["row", str(i)], "tags": ["NOUN", "NUM"]} for i in range(8)]
+    run = ["--max_steps", "1", "--output_dir", str(tmp_path / "run")]
+    file = write_json_lines(tmp_path / "rows.jsonl", rows)
+    train_tagger.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    assert "No tag is called O: each run of words with one tag is scored as an entity" in caplog.text
+
+
 def test_what_is_no_number_is_null_in_a_file_of_scores(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": 0.5} for i in range(8)])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--task", "regression"]

@@ -9,6 +9,7 @@ from vanilla_transformer.training.metrics import (
     language_model_scores,
     question_answering_scores,
     regression_scores,
+    tagging_scores,
     translation_scores,
 )
 
@@ -27,6 +28,14 @@ def test_macro_f1_is_the_mean_over_the_classes_that_occur():
     assert classification_scores(rows, np.array([[1, 0, 0], [1, 0, 0]])) == pytest.approx(
         {"accuracy": 50, "macro_f1": 100}
     )
+
+
+def test_plain_tags_are_scored_as_those_that_say_inside():
+    """A name such as ORG is not O, though it begins so."""
+    tags, predicted = [["ORG", "ORG", "O", "PER"], ["O", "DATE"]], [["ORG", "O", "O", "PER"], ["O", "ORG"]]
+    inside = ([[tag if tag == "O" else f"I-{tag}" for tag in row] for row in rows] for rows in (predicted, tags))
+    plain = tagging_scores(predicted, tags)
+    assert plain == tagging_scores(*inside) == pytest.approx(dict.fromkeys(("precision", "recall", "f1"), 100 / 3))
 
 
 def test_rows_without_any_class_have_scores_too():

@@ -40,7 +40,10 @@ def check_class(value: Any, row: Row) -> str | None:
     if isinstance(value, list):
         return f"{short(value)} is a list, where each text has one class; for lists of classes there is multi_label"
     if is_empty(value) or not isinstance(value, str | int):
-        return f"{short(value)} is not a class; leave out rows without one, or with one that is withheld"
+        return (
+            f"{short(value)} is not a class, a text or a whole number; leave out rows without one, or with one that "
+            "is withheld"
+        )
     return None
 
 

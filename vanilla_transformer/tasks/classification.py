@@ -60,7 +60,7 @@ def class_names(train: Dataset, task: str) -> dict[str, Any]:
     """The config's fields for the names of all classes, in order, or for the number of outputs.
 
     Raises:
-        ValueError: there is no class at all.
+        ValueError: there is no class at all, or one where each text has one.
     """
     labels = train["label"][:]
     if task == "regression":
@@ -70,6 +70,8 @@ def class_names(train: Dataset, task: str) -> dict[str, Any]:
         raise ValueError("No row of the training data has a class: there is nothing to learn.")
     ordered = sorted(classes, key=lambda name: (isinstance(name, str), name))  # numbers by their size, before texts
     names = dict(enumerate(dict.fromkeys(map(str, ordered))))
+    if task == "classification" and len(names) == 1:
+        raise ValueError(f"All rows of the training data are of class {names[0]!r}: there is nothing to learn.")
     return {"problem_type": PROBLEMS[task], "id2label": names, "label2id": {name: i for i, name in names.items()}}
 
 

@@ -39,7 +39,10 @@ def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, block_size: int) -> R
     options = {"tokenizer": tokenizer, "block_size": block_size}
     blocks = rows.map(encode_rows, batched=True, batch_size=10_000, remove_columns=["text"], fn_kwargs=options)
     if isinstance(blocks, Dataset) and not len(blocks):
-        raise ValueError(f"The text of {len(rows)} rows does not fill one block of --block_size {block_size} tokens.")
+        raise ValueError(
+            f"The text of {len(rows)} rows does not fill one block of --block_size {block_size} tokens: lower that, "
+            "or give more text."
+        )
     return blocks
 
 

@@ -33,8 +33,16 @@ class TaggerArguments(RecipeArguments):
 
 
 def class_names(train: Dataset) -> dict[str, Any]:
-    """The config's fields for the names of all classes, in order."""
+    """The config's fields for the names of all classes, in order. What is no entity is called O where it is scored.
+
+    Raises:
+        ValueError: there is one class alone.
+    """
     names = dict(enumerate(sorted({str(tag) for tags in train["tags"][:] for tag in tags})))
+    if len(names) == 1:
+        raise ValueError(f"All words of the training data have the tag {names[0]!r}: there is nothing to learn.")
+    if "O" not in names.values():
+        logger.warning("No tag is called O: each run of words with one tag is scored as an entity.")
     return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
 
 

@@ -114,7 +114,15 @@ def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, fl
 
 
 def tagging_scores(predicted: list[list[str]], tags: list[list[str]]) -> dict[str, float]:
-    """Precision, recall and F1 of whole entities (seqeval), in percent."""
+    """Precision, recall and F1 of whole entities (seqeval), in percent.
+
+    Of tags without a prefix such as B- or I-, a run of one and the same is an entity, unless it is O.
+    """
+    # Seqeval goes by the first letter: it would take ORG for O.
+    predicted, tags = (
+        [[tag if tag == "O" or tag[1:2] == "-" else f"I-{tag}" for tag in row] for row in rows]
+        for rows in (predicted, tags)
+    )
     scores = (entity_precision, entity_recall, entity_f1)
     values = (100 * float(score(tags, predicted, zero_division=0)) for score in scores)
     return dict(zip(TAGGING_SCORES, values, strict=True))

@@ -82,7 +82,12 @@ class Task:
         """The trainer of a model, on the training and the validation split, as far as there are any."""
         with arguments.main_process_first(desc="encoding the data"):  # the others find them encoded
             # All of them: what cannot be encoded or read is said now, not when all is trained.
-            encoded = {split: self.encode(rows, tokenizer, model.config, arguments) for split, rows in splits.items()}
+            encoded: dict[str, Rows] = {}
+            for split, rows in splits.items():
+                try:
+                    encoded[split] = self.encode(rows, tokenizer, model.config, arguments)
+                except ValueError as error:
+                    raise ValueError(f"{split}: {error}") from error
             if getattr(model.config, "position_embedding", None) == "learned":
                 for split in encoded.keys() & {*HELD_OUT}:
                     read = self.read_when_scored(splits[split], tokenizer, encoded[split])
