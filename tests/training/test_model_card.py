@@ -65,6 +65,13 @@ def test_the_python_of_a_card_is_python_whatever_the_folder_is_called(tmp_path):
     assert ast.literal_eval(assignment.value) == folder.name
 
 
+def test_a_card_names_files_and_folders_of_data_without_their_places(tmp_path):
+    (tmp_path / "reviews").mkdir()
+    assert DataArguments(dataset=str(tmp_path / "reviews")).name == "reviews"
+    assert DataArguments(train_file=[str(tmp_path / "a.jsonl"), "b/c.csv"]).name == "a.jsonl c.csv"
+    assert DataArguments(dataset="user/name").name == "user/name"
+
+
 def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(tmp_path):
     data = DataArguments(source_locale="pt_BR", target_locale="en")
     facts = CardFacts("translation", data.name, {}, {}, data.languages("translation"))

@@ -134,9 +134,9 @@ class DataArguments:
 
     @property
     def name(self) -> str:
-        """What a model card calls the data."""
-        files = next(iter(self.files.values()), [])
-        return " ".join(Path(file).name for file in files) or self.dataset
+        """What a model card calls the data: files and folders without the path to them, which is nobody else's."""
+        files = next(iter(self.files.values()), [self.dataset] if Path(self.dataset).is_dir() else [])
+        return " ".join(Path(file).absolute().name for file in files) or self.dataset
 
     def languages(self, kind: str) -> list[str] | None:
         """The languages of the phrasebook's translations, as the Hub has them; None of data that name none."""
