@@ -108,6 +108,20 @@ def test_patience_is_counted_on_where_a_run_was_broken_off(tmp_path):
     assert resumed.state.global_step == last < 60
 
 
+def test_a_run_does_not_go_on_from_a_checkpoint_beside_later_ones_of_its_own(tmp_path):
+    """They would be a part of its mean."""
+    tiny_trainer(tmp_path, max_steps=6).train()
+    first = tmp_path / "checkpoint-3"
+    with pytest.raises(ValueError, match="holds checkpoint-6, which is later than checkpoint-3 and not of the"):
+        tiny_trainer(tmp_path, max_steps=5).train(str(first))
+    with pytest.raises(FileNotFoundError, match="checkpoint-4: there is no such folder"):
+        tiny_trainer(tmp_path).train(str(tmp_path / "checkpoint-4"))
+    shutil.rmtree(tmp_path / "checkpoint-6")
+    gone_on = tiny_trainer(tmp_path, max_steps=5)
+    gone_on.train(str(first))
+    assert gone_on.state.global_step == 5
+
+
 def test_a_finished_model_whose_checkpoints_are_gone_is_not_trained_over(tmp_path):
     (tmp_path / "README.md").write_text("A model card.")
     with pytest.raises(ValueError, match="holds a finished model, and no checkpoint to resume from"):

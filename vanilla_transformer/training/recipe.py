@@ -421,8 +421,10 @@ class PaperRecipe(Mixin):
         """As the library's, but True is the last complete checkpoint, and a run goes on from its own alone.
 
         Raises:
-            ValueError: a checkpoint that is not complete, or of another run; rows beyond learned positions; a best
-                model by what is not measured; epochs of a stream, which has none; a stream without a row.
+            FileNotFoundError: there is no such checkpoint.
+            ValueError: a checkpoint that is not complete, of another run, or earlier than others in the folder; rows
+                beyond learned positions; a best model by what is not measured; epochs of a stream, which has none; a
+                stream without a row.
             FloatingPointError: the loss, a gradient or a weight is not finite any more.
         """
         metric = str(self.args.metric_for_best_model)
@@ -455,11 +457,21 @@ class PaperRecipe(Mixin):
             self.accelerator.wait_for_everyone()
             resume_from_checkpoint = str(checkpoint)
         elif resume_from_checkpoint:
-            self.check_checkpoint(Path(resume_from_checkpoint))
+            folder, run = Path(resume_from_checkpoint), Path(self.args.output_dir)
+            self.check_checkpoint(folder)
+            step = json.loads((folder / TRAINER_STATE).read_text(encoding="utf-8"))["global_step"]
+            later = [other.name for other in checkpoint_folders(run) if int(other.name.split("-")[1]) > step]
+            if later:  # it would be part of the mean, or what is resumed next
+                raise ValueError(
+                    f"output_dir={run} holds {later[-1]}, which is later than {folder.name} and not of the run that "
+                    "goes on from there: move later ones away, or choose another folder."
+                )
         return super().train(resume_from_checkpoint, *arguments, **options)
 
     def check_checkpoint(self, folder: Path) -> None:
         """Refuse a checkpoint that this run cannot go on from."""
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: there is no such folder.")
         if not is_complete(folder):
             raise ValueError(f"{folder} is not a complete checkpoint: it was cut off, or a file of it is damaged.")
         if missing_state(folder):
