@@ -637,6 +637,16 @@ FAULTS = {
         "a.jsonl: no row can be held out, since each has the only example of a class",
         {"train_file": [("a.jsonl", [{"text": name, "label": name} for name in "abc"])]},
     ),
+    "column name with a space before it": (
+        "translation",
+        "a.csv has no column 'target'; it has: source, ' target'. Name yours with --columns",
+        {"train_file": [("a.csv", "source, target\na,b\n")]},
+    ),
+    "tabs in a file of commas": (
+        "translation",
+        r"a.csv has no column 'source'; it has: 'source\\ttarget'",
+        {"train_file": [("a.csv", "source\ttarget\na\tb\n")]},
+    ),
     "column name given twice": (
         "translation",
         "a.csv has two columns named 'source'",
@@ -644,7 +654,7 @@ FAULTS = {
     ),
     "more fields than columns in the first row": (
         "classification",
-        "a.csv, row 1: there are 3 fields for 2 columns: put a text with a comma in quotes ",
+        r"a.csv, row 1: there are 3 fields for 2 columns \(text, label\): put a text with a comma in quotes ",
         {"train_file": [("a.csv", "text,label\ngood, really,1\nbad,0\n")]},
     ),
     "more fields than columns further down": (
@@ -654,7 +664,7 @@ FAULTS = {
     ),
     "more fields than columns between tabs": (
         "translation",
-        "a.tsv, row 1: there are 3 fields for 2 columns: leave tabs out of texts, and put a name above each column",
+        r"a.tsv, row 1: there are 3 fields for 2 columns \(source, target\): leave tabs out of texts, and give",
         {"train_file": [("a.tsv", "source\ttarget\na\tb\tc\n")]},
     ),
     "more fields than columns in a stream": (

@@ -44,7 +44,8 @@ def rename_columns(source: Source, columns: dict[str, str]) -> Source:
     nested = {f"{name}.{member}": (name, member) for name in features for member in member_names(features[name])}
     for yours in columns.values():
         if yours not in features and yours not in nested:
-            available = ", ".join([*features, *nested])
+            is_plain = {name: name == name.strip() and name.isprintable() for name in (*features, *nested)}
+            available = ", ".join(name if plain else repr(name) for name, plain in is_plain.items())
             raise ValueError(
                 f"{source.place} has no column {yours!r}; it has: {available}. Name yours with --columns."
             )

@@ -213,8 +213,8 @@ def check_header(file: str, kind: str, lines: Iterator[str], limit: int | None) 
         for number, row in enumerate(islice(rows, limit), start=1):
             if len(row) > len(header):
                 raise ValueError(
-                    f"{file}, row {number}: there are {len(row)} fields for {len(header)} columns: {remedy}, and put "
-                    "a name above each column."
+                    f"{file}, row {number}: there are {len(row)} fields for {len(header)} columns "
+                    f"({', '.join(header)}): {remedy}, and give each column a name above it."
                 )
 
 
