@@ -327,13 +327,34 @@ def test_words_that_are_cut_off_are_said_not_to_be_scored(tmp_path, caplog):
     assert re.match(r"\d+ of \d+ words are not scored, since --max_length 4 cuts", message)
 
 
-def test_translation_tells_how_many_rows_it_cuts(tmp_path, caplog):
-    rows = [{"source": "a b", "target": "c"}] * 3
-    rows += [{"source": "a " * 30, "target": "c"}, {"source": "a", "target": "c " * 40}]
-    file = write_json_lines(tmp_path / "rows.jsonl", rows)
+@pytest.mark.parametrize(
+    ("script", "short", "long", "options"),
+    [
+        (
+            train_translation,
+            {"source": "a b", "target": "c"},
+            [{"source": "a " * 30, "target": "c"}, {"source": "a", "target": "c " * 40}],
+            [],
+        ),
+        (
+            train_classifier,
+            {"text": "a b", "label": ["x"]},
+            [{"text": "a " * 30, "label": ["x", "y"]}, {"text": "c " * 40, "label": []}],
+            [*ONE_STACK, "--task", "multi_label"],
+        ),
+        (
+            train_tagger,
+            {"tokens": ["a", "b"], "tags": ["O", "X"]},
+            [{"tokens": ["a"] * length, "tags": ["O"] * length} for length in (30, 40)],
+            ONE_STACK,
+        ),
+    ],
+)
+def test_rows_that_training_cuts_are_counted(script, short, long, options, tmp_path, caplog):
+    file = write_json_lines(tmp_path / "rows.jsonl", [short] * 3 + long)
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--max_length", "20"]
-    train_translation.main([*train_and_validate_on(file), *SMALL, *run])
-    assert "--max_length 20 cuts the source or the target of 2 of 5 rows." in caplog.text
+    script.main([*train_and_validate_on(file), *SMALL, *options, *run])
+    assert "--max_length 20 cuts 2 of 5 training rows." in caplog.text
 
 
 def test_the_card_says_of_how_many_checkpoints_the_model_is_the_mean(tmp_path, caplog):

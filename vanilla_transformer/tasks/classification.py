@@ -21,7 +21,7 @@ from vanilla_transformer.training.metrics import (
     regression_scores,
 )
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
-from vanilla_transformer.training.task import Notes, Task, measure
+from vanilla_transformer.training.task import Notes, Task, measure, warned_of_cuts
 
 
 # What the command line calls a task -> what a config calls it.
@@ -133,6 +133,7 @@ CLASSIFICATION = ClassificationTask(
     pipeline_tag="text-classification",
     arguments_class=ClassifierArguments,
     encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, config, args.max_length),
+    augment=warned_of_cuts,
     collator=lambda tokenizer, model, args: DataCollatorWithPadding(tokenizer),
     evaluate=evaluate,
     metrics=scores_of,

@@ -17,7 +17,7 @@ from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer import VanillaTransformerForTokenClassification
 from vanilla_transformer.training.metrics import TAGGING_SCORES, tagging_scores
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
-from vanilla_transformer.training.task import Notes, Task, measure
+from vanilla_transformer.training.task import Notes, Task, measure, warned_of_cuts
 
 
 logger = logging.getLogger(__name__)
@@ -104,6 +104,7 @@ TAGGING = Task(
     encode=lambda rows, tokenizer, config, args: encode(
         rows, tokenizer, cast(dict[str, int], config.label2id), args.max_length
     ),
+    augment=warned_of_cuts,
     collator=lambda tokenizer, model, args: DataCollatorForTokenClassification(tokenizer),
     evaluate=evaluate,
     metrics=scores_of,

@@ -1,10 +1,8 @@
 """Translation, or any task from text to text."""
 
-import logging
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
-import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
@@ -17,10 +15,7 @@ from vanilla_transformer.training.collating import PairCollator
 from vanilla_transformer.training.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
 from vanilla_transformer.training.options import with_default
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
-from vanilla_transformer.training.task import Notes, Rows, Task
-
-
-logger = logging.getLogger(__name__)
+from vanilla_transformer.training.task import Notes, Rows, Task, warned_of_cuts
 
 
 @dataclass
@@ -112,23 +107,8 @@ def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, num_
 
 def augment(rows: Rows, args: TranslationArguments) -> Rows:
     """The rows to train on, with joined pairs where these are asked for."""
-    if args.process_index == 0:
-        tell_of_cuts(rows, args.max_length)
-    return with_joined_pairs(
-        rows, args.joined_pairs, args.max_length, args.seed if args.data_seed is None else args.data_seed
-    )
-
-
-def tell_of_cuts(rows: Rows, max_length: int) -> None:
-    """Warn of encoded rows that are as long as training takes them: what is cut there is no translation any more."""
-    if not isinstance(rows, Dataset):
-        return
-    cut = 0
-    for table in rows.select_columns(["input_ids", "labels"]).with_format("arrow").iter(10_000):
-        sides = (pc.greater_equal(pc.list_value_length(table[name]), max_length) for name in table.column_names)
-        cut += pc.sum(pc.or_(*sides)).as_py() or 0
-    if cut:
-        logger.warning("--max_length %d cuts the source or the target of %d of %d rows.", max_length, cut, len(rows))
+    seed = args.seed if args.data_seed is None else args.data_seed
+    return with_joined_pairs(warned_of_cuts(rows, args), args.joined_pairs, args.max_length, seed)
 
 
 def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, float], Notes]:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from datasets import Dataset, IterableDataset
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
+from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.recipe import (
     EMPTY_STREAM,
     PaperRecipe,
@@ -120,6 +121,15 @@ class Task:
             else:
                 scores[split], notes = self.evaluate(trainer, rows)
         return scores, notes
+
+
+def warned_of_cuts(rows: Rows, args: Any) -> Rows:
+    """The encoded rows, after a warning of those that are as long as training takes them, and most likely cut."""
+    if args.process_index == 0 and isinstance(rows, Dataset):
+        cut = int((row_lengths(rows).max(axis=1) >= args.max_length).sum())
+        if cut:
+            logger.warning("--max_length %d cuts %d of %d training rows.", args.max_length, cut, len(rows))
+    return rows
 
 
 def measure(trainer: Trainer, rows: Rows) -> dict[str, float]:
