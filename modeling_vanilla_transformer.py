@@ -740,10 +740,10 @@ class VanillaTransformerDecoderModel(CausalStack):
             input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
             attention_mask: (batch, past + length), 1 for real tokens and 0 for padding; or (batch, 1, length, keys).
             position_ids: (batch, length); by default real tokens are numbered from 0.
-            past_key_values: keys and values of the tokens before these.
+            past_key_values: keys and values of the tokens before these; or as `cache`, the library's name since 5.24.
 
         Returns:
-            `last_hidden_state` (batch, length, d_model), `past_key_values`, and what was asked for.
+            `last_hidden_state` (batch, length, d_model), the cache by the library's name, and what was asked for.
         """
         if use_cache and past_key_values is None and not self.training:
             past_key_values = DynamicCache(config=self.config)
@@ -894,7 +894,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             decoder_input_ids: (batch, length) token ids of the target, shifted right by one so that position t
                 predicts token t; or `decoder_inputs_embeds` (batch, length, d_model).
             decoder_attention_mask: (batch, past + length); not needed where the target is padded on the right.
-            past_key_values: keys and values of the target tokens before these, and of the source.
+            past_key_values: keys and values of the target tokens before these, and of the source; or as `cache`.
 
         Returns:
             `last_hidden_state` (batch, length, d_model) of the decoder, the encoder's, and what was asked for.
