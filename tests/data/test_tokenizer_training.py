@@ -79,26 +79,28 @@ def test_a_special_token_written_in_a_corpus_is_text_where_the_call_says_so(toke
     assert not set(ids) & {0, 1, 2, tokenizer.mask_token_id}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_a_saved_tokenizer_reads_a_special_token_as_one_token_as_every_client_expects(
-    tokenizers, template, kind, tmp_path
-):
-    tokenizer = tokenizers[template, kind]
-    tokenizer("a</s>", split_special_tokens=True)  # as a training that went before
-    tokenizer.save_pretrained(tmp_path)
-    code = """
+SPECIAL = """
 from transformers import AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained(".")
-ended = tokenizer("May" + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
-plain = tokenizer("May", add_special_tokens=False)["input_ids"]
-tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]})
-print(json.dumps([plain, ended, tokenizer("<|user|>", add_special_tokens=False)["input_ids"], len(tokenizer)]))
+found = {}
+for folder in arguments:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ended = tokenizer("May" + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
+    plain = tokenizer("May", add_special_tokens=False)["input_ids"]
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]})
+    user = tokenizer("<|user|>", add_special_tokens=False)["input_ids"]
+    found[folder] = [ended == [*plain, tokenizer.eos_token_id], user == [len(tokenizer) - 1]]
+print(json.dumps(found))
 """
-    plain, ended, user, size = run_fresh(code, tmp_path)
-    assert ended == [*plain, tokenizer.eos_token_id]
-    assert user == [size - 1]
-    assert "split_special_tokens" not in json.loads((tmp_path / "tokenizer_config.json").read_text())
+
+
+def test_a_saved_tokenizer_reads_a_special_token_as_one_token_as_every_client_expects(tokenizers, tmp_path):
+    for (template, kind), tokenizer in tokenizers.items():
+        tokenizer("a</s>", split_special_tokens=True)  # as a training that went before
+        tokenizer.save_pretrained(tmp_path / f"{template}-{kind}")
+    folders = sorted(path.name for path in tmp_path.iterdir())
+    assert run_fresh(SPECIAL, tmp_path, *folders) == {folder: [True, True] for folder in folders}
+    for file in tmp_path.glob("*/tokenizer_config.json"):
+        assert "split_special_tokens" not in json.loads(file.read_text())
 
 
 def test_a_chat_begins_as_a_document_and_what_the_assistant_said_is_complete(tokenizers):

@@ -61,21 +61,22 @@ import io, warnings
 sys.stderr = io.StringIO()
 warnings.simplefilter("always")
 import torch, transformers
-folder, auto_class, ids = arguments
-model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True)
-text = model.generate(torch.tensor(ids), num_beams=2, max_length=8).tolist()
-print(json.dumps([text, sys.stderr.getvalue()]))
+ids, auto_classes = arguments
+texts = {}
+for folder, auto_class in auto_classes.items():
+    model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True)
+    texts[folder] = model.generate(torch.tensor(ids), num_beams=2, max_length=8).tolist()
+print(json.dumps([texts, sys.stderr.getvalue()]))
 """
 
 
-@pytest.mark.parametrize(
-    ("make", "auto_class"), [(encoder_decoder, "AutoModelForSeq2SeqLM"), (decoder_only, "AutoModelForCausalLM")]
-)
-def test_saved_code_generates_without_a_name_that_the_library_gives_up(make, auto_class, tmp_path):
-    model, ids = make(), tokens(2, 3)
-    model.save_pretrained(tmp_path)
-    text, said = run_fresh(LISTENING, tmp_path, str(tmp_path), auto_class, ids.tolist())
-    assert text == model.generate(ids, num_beams=2, max_length=8).tolist()
+def test_saved_code_generates_without_a_name_that_the_library_gives_up(tmp_path):
+    models, ids = {"AutoModelForSeq2SeqLM": encoder_decoder(), "AutoModelForCausalLM": decoder_only()}, tokens(2, 3)
+    for auto_class, model in models.items():
+        model.save_pretrained(tmp_path / auto_class)
+    texts, said = run_fresh(LISTENING, tmp_path, ids.tolist(), {name: name for name in models})
+    expected = {name: model.generate(ids, num_beams=2, max_length=8).tolist() for name, model in models.items()}
+    assert texts == expected
     assert "past_key_values" not in said and "cache" not in said
 
 
@@ -198,49 +199,53 @@ def test_a_number_of_new_tokens_gives_no_warning_about_the_models_own_limit(make
 SEARCH = """
 import torch
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
-folder, ids, options, passed = arguments
-model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-if passed is not None:
-    options["generation_config"] = GenerationConfig(**passed)
-output = model.generate(torch.tensor(ids), output_scores=True, return_dict_in_generate=True, **options)
-print(json.dumps([output.sequences.tolist(), output.sequences_scores.tolist()]))
+ids, cases = arguments
+found = {}
+for name, (folder, options, passed) in cases.items():
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+    if passed is not None:
+        options["generation_config"] = GenerationConfig(**passed)
+    output = model.generate(torch.tensor(ids), output_scores=True, return_dict_in_generate=True, **options)
+    found[name] = [output.sequences.tolist(), output.sequences_scores.tolist()]
+print(json.dumps(found))
 """
 PAPER = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.6, "max_length": 12, "early_stopping": "never"}
 GNMT = {"gnmt_length_penalty": True}
+# the saved model, the options of `generate`, the config that is passed to it
+BY_THE_PAPER = {
+    "saved with the model": ("gnmt", PAPER, None),
+    "in a config": ("plain", {}, PAPER | GNMT),
+    "as an option": ("plain", PAPER | GNMT, None),
+}
+BY_THE_LIBRARY = {
+    "switched off in a config": ("gnmt", {}, PAPER | {"gnmt_length_penalty": False}),
+    "not asked for": ("plain", PAPER, None),
+}
 
 
-@pytest.mark.parametrize(
-    ("of_the_model", "options", "passed", "is_gnmt"),
-    [
-        (GNMT, PAPER, None, True),
-        ({}, {}, PAPER | GNMT, True),
-        ({}, PAPER | GNMT, None, True),
-        (GNMT, {}, PAPER | {"gnmt_length_penalty": False}, False),
-        ({}, PAPER, None, False),
-    ],
-    ids=["saved with the model", "in a config", "as an option", "switched off in a config", "not asked for"],
-)
-def test_a_saved_translator_scores_hypotheses_by_the_papers_penalty(of_the_model, options, passed, is_gnmt, tmp_path):
+def test_a_saved_translator_scores_hypotheses_by_the_papers_penalty(tmp_path):
     """Section 6.1: log P / ((5 + n) / 6)^0.6 where asked for, else the library's log P / n^0.6."""
     torch.manual_seed(3)
     model = encoder_decoder(vocab_size=8, output_bias=True)
     model.model.encoder.embed_tokens.weight.data *= 0.3  # flat distributions: hypotheses end early and late
     model.lm_head.bias.data[2] = 0.5
-    model.generation_config.update(**of_the_model)
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path / "plain")
+    model.generation_config.update(**GNMT)
+    model.save_pretrained(tmp_path / "gnmt")
     ids = torch.randint(3, 8, (4, 5))
-    sequences, scores = run_fresh(SEARCH, tmp_path, str(tmp_path), ids.tolist(), options, passed)
-    lengths = set()
-    for sequence, score, source in zip(torch.tensor(sequences), scores, ids.repeat_interleave(4, 0), strict=True):
-        ends = (sequence[1:] == 2).nonzero()
-        length = int(ends[0]) + 1 if len(ends) else len(sequence) - 1
-        target = sequence[None, 1 : length + 1]
-        logits = model(source[None], decoder_input_ids=sequence[None, :length]).logits
-        log_probability = logits.log_softmax(-1).gather(-1, target[..., None]).sum().item()
-        divisor = (5 + length) / 6 if is_gnmt else length
-        assert score == pytest.approx(log_probability / divisor**0.6, rel=1e-4)
-        lengths.add(length)
-    assert len(lengths) > 1
+    found = run_fresh(SEARCH, tmp_path, ids.tolist(), BY_THE_PAPER | BY_THE_LIBRARY)
+    for name, (sequences, scores) in found.items():
+        lengths = set()
+        for sequence, score, source in zip(torch.tensor(sequences), scores, ids.repeat_interleave(4, 0), strict=True):
+            ends = (sequence[1:] == 2).nonzero()
+            length = int(ends[0]) + 1 if len(ends) else len(sequence) - 1
+            target = sequence[None, 1 : length + 1]
+            logits = model(source[None], decoder_input_ids=sequence[None, :length]).logits
+            log_probability = logits.log_softmax(-1).gather(-1, target[..., None]).sum().item()
+            divisor = (5 + length) / 6 if name in BY_THE_PAPER else length
+            assert score == pytest.approx(log_probability / divisor**0.6, rel=1e-4), name
+            lengths.add(length)
+        assert len(lengths) > 1
 
 
 def test_searches_at_the_same_time_each_have_their_own_penalty():

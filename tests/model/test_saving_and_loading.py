@@ -3,8 +3,6 @@
 import copy
 import importlib
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -27,39 +25,34 @@ from vanilla_transformer.training.costs import recompute
 
 
 LOAD_ELSEWHERE = """
-import sys
-for name in ("configuration", "modeling", "pipeline"):
-    sys.modules[f"{name}_vanilla_transformer"] = None  # hidden, should this project be installed
-sys.modules["vanilla_transformer"] = None
 import torch, transformers
-folder, again, *auto_classes = sys.argv[1:]
-for name in auto_classes:
-    model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True).eval()
-    model.save_pretrained(f"{again}/{name}")
-    model = getattr(transformers, name).from_pretrained(f"{again}/{name}", trust_remote_code=True).eval()
-    ids = torch.arange(3, 9)[None]
-    extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-    print(name, model(ids, **extra)[0].double().abs().sum().item())
+sums = {}
+for folder, auto_classes in arguments[0].items():
+    for name in auto_classes:
+        model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True).eval()
+        model.save_pretrained(f"again/{folder}-{name}")
+        model = getattr(transformers, name).from_pretrained(f"again/{folder}-{name}", trust_remote_code=True).eval()
+        ids = torch.arange(3, 9)[None]
+        extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+        sums[f"{folder}-{name}"] = model(ids, **extra)[0].double().abs().sum().item()
+print(json.dumps(sums))
 """
 
 
-@pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
-def test_a_process_without_the_project_loads_every_auto_class_of_the_family(make, tmp_path):
-    model = make()
-    model.save_pretrained(tmp_path / "model")
-    auto_classes = list(model.config.auto_classes)
-    result = subprocess.run(
-        [sys.executable, "-I", "-c", LOAD_ELSEWHERE, str(tmp_path / "model"), str(tmp_path / "again"), *auto_classes],
-        cwd=tmp_path, env={"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "PATH": ""},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    sums = dict(line.split() for line in result.stdout.splitlines() if line.startswith("Auto"))
-    assert list(sums) == auto_classes
+def test_a_process_without_the_project_loads_every_auto_class_of_each_family(tmp_path):
+    models = {make.__name__: make() for make in (encoder_decoder, decoder_only, encoder_only)}
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / name)
+    auto_classes = {name: list(model.config.auto_classes) for name, model in models.items()}
+    sums = run_fresh(LOAD_ELSEWHERE, tmp_path, auto_classes, HF_HUB_OFFLINE="1")
+    assert list(sums) == [f"{name}-{auto_class}" for name, classes in auto_classes.items() for auto_class in classes]
     ids = torch.arange(3, 9)[None]
-    extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-    saved_as = next(name for name, cls in model.config.auto_classes.items() if cls == type(model).__name__)
-    assert float(sums[saved_as]) == pytest.approx(model(ids, **extra).logits.double().abs().sum().item(), rel=1e-5)
+    for name, model in models.items():
+        extra = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+        classes = model.config.auto_classes.items()
+        saved_as = next(auto_class for auto_class, cls in classes if cls == type(model).__name__)
+        logits = model(ids, **extra).logits.double()
+        assert sums[f"{name}-{saved_as}"] == pytest.approx(logits.abs().sum().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -206,48 +199,35 @@ def test_an_encoder_decoder_takes_the_names_that_marian_has():
     assert not config.to_dict().keys() & {"decoder_attention_heads", "decoder_ffn_dim"}
 
 
-LOAD_WITHOUT_A_PRIVATE_NAME = """
-import transformers
+LOAD_WHERE_NAMES_ARE_OTHERS = """
+from unittest.mock import patch
 from transformers import AutoModel, GenerationMixin, Pipeline, PreTrainedModel
-folder, owner, name = arguments
-delattr({cls.__name__: cls for cls in (GenerationMixin, Pipeline, PreTrainedModel)}[owner], name)
-try:
-    AutoModel.from_pretrained(folder, trust_remote_code=True)
-except RuntimeError as error:
-    print(json.dumps(str(error)))
+def refusal():
+    try:
+        AutoModel.from_pretrained("model", trust_remote_code=True)
+    except RuntimeError as error:
+        return str(error)
+refusals = {}
+for owner in (Pipeline, GenerationMixin, PreTrainedModel):  # in the order in which they are looked for
+    name = arguments[0][owner.__name__]
+    with patch.object(owner, name):
+        delattr(owner, name)
+        refusals[f"{owner.__name__}.{name}"] = refusal()
+with patch.object(GenerationMixin, "prepare_inputs_for_generation", lambda self, ids, memories=None, **kwargs: {}):
+    refusals["past_key_values"] = refusal()
+print(json.dumps(refusals))
 """
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [
-        ("GenerationMixin", "_update_finished_beams"),
-        ("PreTrainedModel", "get_correct_attn_implementation"),
-        ("Pipeline", "_load_tokenizer"),
-    ],
-)
-def test_a_library_without_a_private_name_that_is_built_on_is_refused(owner, name, tmp_path):
-    """Else what overrides it would never be called, in silence."""
-    encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path)
-    message = run_fresh(LOAD_WITHOUT_A_PRIVATE_NAME, tmp_path, str(tmp_path), owner, name)
-    assert f"{owner}.{name}, which transformers" in message and "Known to work: pip install" in message
-
-
-LOAD_WHERE_A_CACHE_HAS_ANOTHER_NAME = """
-from transformers import AutoModel, GenerationMixin
-GenerationMixin.prepare_inputs_for_generation = lambda self, input_ids, memories=None, **kwargs: {}
-try:
-    AutoModel.from_pretrained(arguments[0], trust_remote_code=True)
-except RuntimeError as error:
-    print(json.dumps(str(error)))
-"""
-
-
-def test_a_library_that_hands_over_the_cache_by_another_name_is_refused(tmp_path):
-    """Else each step of a generation would see one token alone, in silence."""
-    encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path)
-    message = run_fresh(LOAD_WHERE_A_CACHE_HAS_ANOTHER_NAME, tmp_path, str(tmp_path))
-    assert "past_key_values, which transformers" in message and "Known to work: pip install" in message
+def test_a_library_without_a_name_that_is_built_on_is_refused(tmp_path):
+    """Else what overrides it would never be called, or each step of a generation see one token alone, in silence."""
+    encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path / "model")
+    names = {"GenerationMixin": "_update_finished_beams", "PreTrainedModel": "get_correct_attn_implementation"}
+    names["Pipeline"] = "_load_tokenizer"
+    refusals = run_fresh(LOAD_WHERE_NAMES_ARE_OTHERS, tmp_path, names)
+    assert len(refusals) == 4
+    for name, message in refusals.items():
+        assert f"{name}, which transformers" in message and "Known to work: pip install" in message, name
 
 
 def test_a_private_name_of_pytorch_is_one_of_its_release():

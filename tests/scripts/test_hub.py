@@ -25,7 +25,8 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.commands.push import files_of_model
+from vanilla_transformer.command_line import run_command
+from vanilla_transformer.commands.push import files_of_model, main
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import HUB_NAME, load_model
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
@@ -90,6 +91,23 @@ def push(hub: HubServer, *arguments, token: str | None = TOKEN) -> subprocess.Co
         text=True,
         timeout=300,
     )
+
+
+@pytest.fixture
+def refused(monkeypatch, capsys):
+    """Runs the command in this process, which is soon done, and sends nothing: the line with which it ends."""
+
+    def run(*arguments) -> str:
+        monkeypatch.setattr(sys, "argv", ["push_to_hub.py", *map(str, arguments), "--dry_run"])
+        capsys.readouterr()  # what the test itself has printed
+        with pytest.raises(SystemExit) as stop:
+            run_command(main)
+        printed = capsys.readouterr()
+        assert (stop.value.code, printed.out) == (2, "")
+        (line,) = printed.err.splitlines()
+        return line
+
+    return run
 
 
 def logits_of(folder: Path) -> list[float]:
@@ -230,9 +248,8 @@ def test_a_hub_that_does_not_answer_takes_one_line(folder):
     assert result.stderr.splitlines()[-1].startswith("push_to_hub.py: error: The Hub (http://127.0.0.1:")
 
 
-def test_a_name_that_the_hub_would_not_take_is_refused_in_a_dry_run_too(hub, folder):
-    result = push(hub, folder, "user/my model", "--dry_run")
-    assert (result.returncode, result.stdout) == (2, "") and "Repo id must use alphanumeric chars" in result.stderr
+def test_a_name_that_the_hub_would_not_take_is_refused_in_a_dry_run_too(folder, refused):
+    assert "Repo id must use alphanumeric chars" in refused(folder, "user/my model")
 
 
 def change(folder: Path, name: str, text: str | None) -> None:
@@ -247,7 +264,6 @@ def change(folder: Path, name: str, text: str | None) -> None:
         ("README.md", None, "has no README.md"),
         ("README.md", "# A model\n", "has no metadata"),
         ("README.md", "---\nlicense: [\n---\n", "is not YAML"),
-        ("README.md", "---\nlicense: 7\n---\n# A model\n", 'license must be a string'),
         ("config.json", None, "has no config.json"),
         ("config.json", "[]", "config.json holds []; it must be an object"),
         ("config.json", "{", "config.json is not a valid JSON file"),
@@ -260,20 +276,27 @@ def change(folder: Path, name: str, text: str | None) -> None:
         ("pipeline_vanilla_transformer.py", None, "has no pipeline_vanilla_transformer.py, which"),
     ],
 )  # fmt: skip
-def test_a_model_that_nobody_could_use_is_not_uploaded(name, text, message, hub, folder):
+def test_a_model_that_nobody_could_use_is_refused(name, text, message, folder, refused):
     change(folder, name, text)
+    assert message in refused(folder, "user/name")
+
+
+def test_a_model_is_not_uploaded_where_it_is_refused_or_its_card_is(hub, folder):
+    change(folder, "README.md", "---\nlicense: 7\n---\n# A model\n")
     result = push(hub, folder, "user/name")
     assert result.returncode == 2 and not hub.repos
-    assert message in result.stderr and "Traceback" not in result.stderr
+    assert "license must be a string" in result.stderr and "Traceback" not in result.stderr
+    change(folder, "config.json", None)
+    result = push(hub, folder, "user/name")
+    assert result.returncode == 2 and not hub.repos and "has no config.json" in result.stderr
 
 
-def test_a_model_without_one_of_its_shards_is_not_uploaded(hub, folder):
+def test_a_model_without_one_of_its_shards_is_refused(folder, refused):
     (folder / "model.safetensors").unlink()
     encoder_decoder().save_pretrained(folder, max_shard_size="20KB")
     gone = sorted(folder.glob("model-*"))[1]
     gone.unlink()
-    result = push(hub, folder, "user/name", "--dry_run")
-    assert result.returncode == 2 and f"{folder} has no weights called {gone.name}" in result.stderr
+    assert f"{folder} has no weights called {gone.name}" in refused(folder, "user/name")
 
 
 @pytest.mark.parametrize(
@@ -283,23 +306,19 @@ def test_a_model_without_one_of_its_shards_is_not_uploaded(hub, folder):
         ('{"weight_map": {"lm_head.weight": [1]}}', "weight_map must name the file of each weight"),
     ],
 )
-def test_a_model_with_a_damaged_index_of_its_shards_is_not_uploaded(index, message, hub, folder):
+def test_a_model_with_a_damaged_index_of_its_shards_is_refused(index, message, folder, refused):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)
-    result = push(hub, folder, "user/name")
-    assert result.returncode == 2 and not hub.repos
-    assert "model.safetensors.index.json" in result.stderr and message in result.stderr
-    assert "Traceback" not in result.stderr
+    line = refused(folder, "user/name")
+    assert "model.safetensors.index.json" in line and message in line
 
 
-def test_a_link_out_of_the_folder_is_refused(hub, folder, tmp_path):
+def test_a_link_out_of_the_folder_is_refused(folder, tmp_path, refused):
     secret = tmp_path / "secret.txt"
     secret.write_text("not yours")
     (folder / "training_curve.png").unlink()
     (folder / "training_curve.png").symlink_to(secret)
-    result = push(hub, folder, "user/name")
-    assert result.returncode == 2 and not hub.repos
-    assert f"is a link to {secret}, outside" in result.stderr
+    assert f"is a link to {secret}, outside" in refused(folder, "user/name")
 
 
 # This repository as one of the Hub: the code at its top serves all models in checkpoints/
@@ -439,12 +458,10 @@ def test_an_installed_copy_translates_with_the_model_that_the_hub_has(hub, clone
         ("modeling_vanilla_transformer.py", "has no modeling_vanilla_transformer.py, which"),
     ],
 )
-def test_a_clone_of_which_a_model_would_not_load_is_not_uploaded(gone, message, hub, clone):
+def test_a_clone_of_which_a_model_would_not_load_is_refused(gone, message, clone, refused):
     path = clone / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    result = push(hub, clone, "user/all", "--repo")
-    assert result.returncode == 2 and not hub.repos
-    assert message in result.stderr and "Traceback" not in result.stderr
+    assert message in refused(clone, "user/all", "--repo")
 
 
 # The demo as a Space

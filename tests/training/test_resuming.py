@@ -159,6 +159,13 @@ def test_the_mean_is_of_the_weights_that_the_model_has(tmp_path):
 # --- Checkpoints that are not whole
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A run of eight steps, which saves the sixth and the last, and its weights."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, trained(folder, max_steps=8)
+
+
 def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-10])
 
@@ -169,16 +176,16 @@ def empty(file: Path) -> None:
 
 @pytest.mark.parametrize("harm", [cut, empty, Path.unlink])
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "config.json", "model.safetensors"])
-def test_a_checkpoint_with_a_file_missing_or_cut_off_is_passed_over(name, harm, tmp_path):
-    whole = trained(tmp_path / "whole", max_steps=8)
-    shutil.copytree(tmp_path / "whole", tmp_path / "harmed")
+def test_a_checkpoint_with_a_file_missing_or_cut_off_is_passed_over(name, harm, whole, tmp_path):
+    folder, weights = whole
+    shutil.copytree(folder, tmp_path / "harmed")
     harm(tmp_path / "harmed" / "checkpoint-8" / name)
     trainer = tiny_trainer(tmp_path / "harmed", max_steps=8)
     steps = []
     trainer.model.register_forward_pre_hook(lambda *_: steps.append(1))
     trainer.train(resume_from_checkpoint=True)
     assert len(steps) == 2  # from checkpoint-6
-    assert_equal(trainer.model.state_dict(), whole)
+    assert_equal(trainer.model.state_dict(), weights)
 
 
 def test_what_is_cut_off_makes_room_and_what_is_whole_stays(tmp_path):
