@@ -5,11 +5,12 @@ python scripts/serve.py FOLDER_OR_HUB_NAME --port 8000
 
 It is for your own machine: it listens only on 127.0.0.1 unless `--host` says otherwise, without passwords and without
 encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat template. With a
-temperature an answer is sampled, else greedy; `n`, `logprobs` and penalties have no effect, nor has a seed if others
-ask, too. It ends at the model's `max_position_embeddings`, whatever is asked for. SIGTERM stops it within seconds.
+temperature an answer is sampled, else greedy; `n`, `logprobs` and a presence penalty have no effect, nor has a seed if
+others ask, too. It ends at the model's `max_position_embeddings`, whatever is asked for. What cannot be done, such as
+a negative temperature, is refused with status 400 and why. SIGTERM stops the server within seconds.
 
 Other options, such as --device, are those of `transformers serve`, except --continuous-batching, which has no such
-limit. On its own, `transformers serve` (5.23) does not find classes that are saved beside the weights, trusted or not:
+limit. On its own, `transformers serve` (5.24) does not find classes that are saved beside the weights, trusted or not:
 it looks for them by name among the library's own. So this puts the installed class there.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 
 import transformers
 import uvicorn
-from fastapi import HTTPException
+from fastapi.responses import JSONResponse
 from huggingface_hub.constants import HF_HUB_CACHE
 from torch import Tensor
 from transformers import GenerationConfig
@@ -31,19 +32,16 @@ from vanilla_transformer.command_line import CommandParser, run_command
 from vanilla_transformer.loading import model_class
 
 
-LAST_WAIT = 3  # seconds that answers under way are given when the server is told to end
-
-
 class ServedModel(VanillaTransformerForCausalLM):
     """The model, whose answers end where its positions do."""
 
     def generate(self, *, input_ids: Tensor, generation_config: GenerationConfig, **options: Any) -> Any:
         length, most = input_ids.shape[1], self.config.max_position_embeddings
         if length >= most:
-            raise HTTPException(400, f"The prompt has {length} tokens; it must be shorter than {most}, the most here.")
+            raise ValueError(f"The prompt has {length} tokens; it must be shorter than {most}, the most here.")
         asked = generation_config.max_new_tokens
         if asked is not None and asked < 1:
-            raise HTTPException(400, f"max_tokens={asked} must be at least 1.")
+            raise ValueError(f"max_tokens={asked} must be at least 1.")
         generation_config.max_new_tokens = min(asked or most, most - length)
         # A request sets the temperature alone, and the library leaves the rest to the model's config.
         if generation_config.temperature:
@@ -53,11 +51,13 @@ class ServedModel(VanillaTransformerForCausalLM):
         return super().generate(input_ids=input_ids, generation_config=generation_config, **options)
 
 
-class EndingServer(uvicorn.Server):
-    """Waits for answers under way, but not for ever."""
+class PoliteServer(uvicorn.Server):
+    """Says what is wrong with a request, and at its end waits for answers under way, but not for ever."""
 
     def __init__(self, config: uvicorn.Config):
-        config.timeout_graceful_shutdown = LAST_WAIT
+        told = lambda request, error: JSONResponse({"detail": str(error)}, status_code=400)  # noqa: E731
+        config.app.add_exception_handler(ValueError, told)  # type: ignore[union-attr]
+        config.timeout_graceful_shutdown = 3  # seconds
         super().__init__(config)
 
 
@@ -71,10 +71,10 @@ def put_in_place() -> None:
     if not looks_here or not hasattr(model_manager.ModelManager, "_load_model"):
         raise ImportError(
             f"`transformers serve` of transformers {transformers.__version__} loads models otherwise; this is known "
-            "to work with 5.23."
+            "to work with 5.24."
         )
     transformers.VanillaTransformerForCausalLM = ServedModel  # type: ignore[attr-defined]
-    uvicorn.Server = EndingServer  # type: ignore[misc]
+    uvicorn.Server = PoliteServer  # type: ignore[misc]
     Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)  # /v1/models lists what is there
 
 

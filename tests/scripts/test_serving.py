@@ -192,13 +192,19 @@ def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
     for wish in ({"max_tokens": 10**9}, {"generation_config": greedy}):
         answer = ask(f"{url}/v1/completions", {"model": "model", "prompt": "To be, or", **wish})
         assert answer["usage"]["total_tokens"] <= 40
-    with pytest.raises(HTTPError, match="400") as refused:
-        ask(f"{url}/v1/completions", {**options, "prompt": "To be, or " * 50})
-    assert "it must be shorter than 40" in refused.value.read().decode()
-    for number in (0, -1):
+    for wish, reason in (
+        ({"prompt": "To be, or " * 50}, "it must be shorter than 40"),
+        ({"max_tokens": 0}, "max_tokens=0 must be at least 1"),
+        ({"max_tokens": -1}, "max_tokens=-1 must be at least 1"),
+        ({"temperature": -1}, "has to be a strictly positive float"),
+        ({"temperature": "hot"}, "could not convert string to float: 'hot'"),
+        ({"frequency_penalty": -2}, "`penalty` has to be a strictly positive float"),
+        ({"messages": []}, "Provide at least one message"),
+    ):
+        path, text = ("chat/completions", {}) if "messages" in wish else ("completions", {"prompt": "To be, or"})
         with pytest.raises(HTTPError, match="400") as refused:
-            ask(f"{url}/v1/completions", {"model": "model", "prompt": "To be, or", "max_tokens": number})
-        assert f"max_tokens={number} must be at least 1" in refused.value.read().decode()
+            ask(f"{url}/v1/{path}", {"model": "model"} | text | wish)
+        assert reason in json.load(refused.value)["detail"]
     assert ask(f"{url}/v1/models")["object"] == "list"
 
     # With a temperature an answer is drawn, and its seed says which.
@@ -244,5 +250,5 @@ def test_the_option_under_which_answers_would_not_end_is_refused(tmp_path):
 @needs_server
 def test_a_library_that_loads_models_in_another_way_is_told_plainly(monkeypatch):
     monkeypatch.delattr(serve.model_manager, "transformers")
-    with pytest.raises(ImportError, match=r"loads models otherwise; this is known to work with 5.23"):
+    with pytest.raises(ImportError, match=r"loads models otherwise; this is known to work with 5.24"):
         serve.put_in_place()
