@@ -44,6 +44,11 @@ EXAMPLES = {
 }
 
 
+def estimates(loaded: Loaded) -> bool:
+    """Whether the model answers with a number."""
+    return task_of(loaded.model) == "classify" and is_regression(loaded.model.config)
+
+
 def examples_of(loaded: Loaded) -> list[dict[str, str]]:
     task = task_of(loaded.model)
     if task == "answer":
@@ -53,7 +58,7 @@ def examples_of(loaded: Loaded) -> list[dict[str, str]]:
     if task == "fill":
         filled = (text.replace(loaded.tokenizer.mask_token, BLANK) for text in texts)
         texts = [text for text in filled if BLANK in text]
-    usual = TO_REGRESS if task == "classify" and is_regression(loaded.model.config) else EXAMPLES[task]
+    usual = TO_REGRESS if estimates(loaded) else EXAMPLES[task]
     return [{"text": text} for text in texts or usual]
 
 
@@ -183,7 +188,13 @@ def explore_tab(models: Sequence[Loaded], runs: Runs) -> None:
     gr.api(train_live, api_name="train", concurrency_limit=TRAININGS)
     script, style = component_files()
     offered = [
-        {"name": loaded.name, "task": task_of(loaded.model), "examples": examples_of(loaded)} for loaded in models
+        {
+            "name": loaded.name,
+            "task": task_of(loaded.model),
+            "regression": estimates(loaded),
+            "examples": examples_of(loaded),
+        }
+        for loaded in models
     ]
     gr.HTML(
         html_template='<div class="explorer-place hosted"></div>',

@@ -348,6 +348,8 @@ def test_in_a_notebook_it_is_one_string_that_needs_no_other_host(tmp_path):
     text = page.read_text(encoding="utf-8")
     hosts = [part.split('"')[0] for part in text.split("http")[1:]]
     assert set(hosts) == {"://www.w3.org/2000/svg"}, "the name of SVG, which is no request"
+    for text, title in (("one </script><b> two", "one &lt;/script&gt;&lt;b&gt; two"), (" ", "Explorer")):
+        assert f"<title>{title}</title>" in explore(model, tokenizer, text).page()
 
 
 def test_importing_the_model_does_not_import_the_explorer():

@@ -585,7 +585,7 @@ class Explorer:
         return (
             '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(self.data['text'])}</title>\n"
+            f"<title>{escape(self.data['text'].strip() or 'Explorer')}</title>\n"
             f"<style>html {{ color-scheme: light dark; background: {css('paper')} }} body {{ margin: 0 }}</style>\n"
             f"{self._repr_html_()}\n</html>\n"
         )

@@ -136,7 +136,7 @@ function drawTop() {
     chosen = number;
     learning(false);
     const model = models[number];
-    const [verb, label] = TASKS[model.task];
+    const [verb, label] = wordsFor(model);
     const [example] = model.examples;
     const forced = {
       translate: ["Make it write something of your own", "your own translation"],
@@ -199,8 +199,8 @@ function drawTop() {
   const chips = make(
     "div",
     { class: "models", role: "group", "aria-label": "Models" },
-    models.map(({ task, name }, i) =>
-      chip(TASKS[task][0], name, () => {
+    models.map((model, i) =>
+      chip(wordsFor(model)[0], model.name, () => {
         const wasLearning = !parts.train.hidden;
         pick(i);
         ask(wish(), null, () => (wasLearning ? learning(true) : back()));

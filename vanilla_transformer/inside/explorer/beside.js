@@ -23,7 +23,7 @@ function marked(which) {
   const both = [state.own, state.beside.data],
     each = both[which];
   if (!["translate", "generate"].includes(each.model.task))
-    return both[0].answer === both[1].answer ? each.answer : make("mark", {}, each.answer);
+    return both[0].answer === both[1].answer ? answerOf(each) : make("mark", {}, answerOf(each));
   // What a language model would write next is no part of its answer.
   const stepsOf = ({ steps, model }) => (model.task === "generate" ? steps.slice(0, -1) : steps);
   // What each step adds: half a character nothing, its last byte all of it; nor does the end add anything.

@@ -51,6 +51,10 @@ const TASKS = {
   tag: ["Tag", "Text", "The tags"],
   answer: ["Answer", "Question", "The answer"],
 };
+/** What a model's button, field and answer are called. */
+const wordsFor = ({ task, regression }) => (regression ? ["Estimate", "Text", "Estimated"] : TASKS[task]);
+/** What a model says, as it is shown. */
+const answerOf = ({ answer, model }) => (model.regression ? answer.replace(/-(?=[\d.]+(, |$))/g, "−") : answer);
 const headSizes = ({ heads, d_k }) => `${plural(heads, "head")} of ${d_k}`;
 const PART_SIZES = {
   "self-attention": headSizes,

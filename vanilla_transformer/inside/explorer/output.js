@@ -140,7 +140,7 @@ function bar({ text, p }, chosen, regression) {
 /** The answer as far as it is written. */
 function answerText() {
   const { steps, written } = state.data;
-  if (!growing()) return state.revealed === Infinity || phases()[state.phase].answer ? state.data.answer : "…";
+  if (!growing()) return state.revealed === Infinity || phases()[state.phase].answer ? answerOf(state.data) : "…";
   if (state.revealed === Infinity) {
     if (task() === "translate" || !written) return state.data.answer;
     const [begun] = state.data.answer.startsWith(state.data.text) ? [state.data.text] : [""];

@@ -50,7 +50,7 @@ function caption() {
     return `Nothing is written${full ? `: the text takes all ${plural(model.room, "position")} that the model has learned` : ""}. Out comes what it would go on with.`;
   }
   if (state.revealed === Infinity && !state.playing)
-    return `${model.regression ? "Estimated" : TASKS[task()][2]}: ${state.data.answer}`;
+    return `${wordsFor(model)[2]}: ${answerOf(state.data)}`;
   const written = growing() ? steps[step] : null;
   const more = `layer ${layer + 1} of ${model.stacks[stack]}`;
   if (stack === "encoder")
@@ -59,7 +59,7 @@ function caption() {
     const at = twoStacks() ? "what is written and at the text" : "what stands before";
     return `To write ${written.name}, ${more} looks at ${at}.`;
   }
-  if (!written) return `The answer comes out: ${state.data.answer}`;
+  if (!written) return `The answer comes out: ${answerOf(state.data)}`;
   return `Out falls a probability for each of ${plural(written.options, "token")}; “${visible(written.text)}” gets ${percent(written.p)} and is written.`;
 }
 
