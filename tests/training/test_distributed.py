@@ -66,12 +66,14 @@ def test_two_processes_score_answers_as_one_does(tmp_path):
     run = tmp_path / "run"
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
     options = [*write_rows("question_answering", tmp_path), *SMALL, *ONE_STACK, "--max_steps", "100"]
+    options += ["--average_checkpoints", "2"]
     command = [sys.executable, *launcher, str(SCRIPTS / "train_question_answering.py"), *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         [*command, "--output_dir", str(run)], env=environment, capture_output=True, text=True, timeout=300
     )
     assert result.returncode == 0, result.stderr
+    assert result.stderr.count("Found 0 of average_checkpoints=2") == 1, "one process warns"
     rows = str(tmp_path / "rows.jsonl")
     alone = evaluate_model.main(["--model", str(run), "--test_file", rows])["test"]
     assert alone["exact_match"] > 50 and f"validation: exact_match {alone['exact_match']:.4g}, " in result.stdout

@@ -1,6 +1,7 @@
 """A training script: from the command line to a model folder with weights, tokenizer, code and model card."""
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
@@ -73,7 +74,7 @@ def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArgu
         raise ValueError("do_train=False scores a model that is there: give it as --model_name_or_path.")
     check_metric(task, training)
     check_model(task.model_class, parsed[0])
-    if training.process_index == 0 and (unused := unused_options(parsed[0], parsed[2])):
+    if unused := unused_options(parsed[0], parsed[2]):
         logger.warning("%s: without effect beside a checkpoint or tokenizer, which has its own.", ", ".join(unused))
     set_seed(training.seed)
     return parsed
@@ -172,6 +173,8 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
     Raises:
         ValueError: another process trains into the folder; there are no training data.
     """
+    if int(os.environ.get("RANK", 0)):  # of a process that torchrun or accelerate started; the first tells it for all
+        logging.getLogger("vanilla_transformer").setLevel(logging.ERROR)
     options, data, tokenizing, training = parse(task, arguments)
     if training.device.type == "cpu":
         keep_freed_memory()
