@@ -263,6 +263,15 @@ def test_nothing_is_assumed_of_a_checkpoint_of_another_program(tmp_path):
     trained(tmp_path, max_steps=6, word_dropout=0.3)
 
 
+def test_another_stream_is_refused(tmp_path):
+    trained(tmp_path, max_steps=3, streaming=True)
+    trainer = tiny_trainer(tmp_path, max_steps=6, streaming=True)
+    trainer.train_dataset = trainer.train_dataset.skip(1)
+    with pytest.raises(ValueError, match=r"another run: hash of the stream's first rows is [0-9a-f]{16}, and was"):
+        trainer.train(resume_from_checkpoint=True)
+    trained(tmp_path, max_steps=6, streaming=True)
+
+
 def test_other_data_and_architecture_are_refused_by_name(tmp_path):
     trained(tmp_path, max_steps=3)
     trainer = tiny_trainer(tmp_path, max_steps=6)

@@ -406,9 +406,11 @@ class PaperRecipe(Mixin):
         batch = {name: getattr(args, name)}
         if not args.tokens_per_batch or args.tokens_per_batch_of == "device":
             batch["gradient_accumulation_steps x processes"] = args.gradient_accumulation_steps * args.world_size
+        streams = isinstance(self.train_dataset, IterableDataset)
         return {
             "training rows": len(self.train_dataset) if isinstance(self.train_dataset, Dataset) else None,
-            "training data's hash": digest(self.train_dataset),
+            # Under another name of a stream, of which earlier versions wrote that it has none.
+            "hash of the stream's first rows" if streams else "training data's hash": digest(self.train_dataset),
             "seed": args.seed,
             "data_seed": args.data_seed,
             "muon": args.muon,
@@ -445,6 +447,8 @@ class PaperRecipe(Mixin):
             raise ValueError(f"--eval_strategy: {EMPTY_STREAM}")
         for rows in (self.train_dataset, self.eval_dataset):
             check_positions(self.model, rows)
+        if isinstance(self.train_dataset, IterableDataset):
+            _ = self.run_facts  # whose first rows are read now, not while it trains
         if resume_from_checkpoint is True:
             run = Path(self.args.output_dir)
             checkpoint = last_checkpoint(run)

@@ -6,15 +6,20 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.training.checkpoints import read_run_file
 from vanilla_transformer.training.same_model import config_differences, tokenizer_differences
 
 
+FIRST_ROWS = 100  # of a stream, which tell it from another
+
+
 def digest(rows: Any) -> str | None:
-    """A hash of encoded rows, in their order; None for rows that are not at hand."""
+    """A hash of encoded rows, in their order, of a stream of the first; None for rows of another kind."""
+    if isinstance(rows, IterableDataset):
+        rows = Dataset.from_list([*rows.take(FIRST_ROWS)])
     if not isinstance(rows, Dataset):
         return None
     total = hashlib.blake2b(digest_size=8)
