@@ -642,6 +642,11 @@ FAULTS = {
         "a.csv has no column 'target'; it has: source, ' target'. Name yours with --columns",
         {"train_file": [("a.csv", "source, target\na,b\n")]},
     ),
+    "rows without names above them": (
+        "translation",
+        "a.tsv has no column 'source'; it has: Hello!, ¡Hola!. Name yours with --columns, or write a first row",
+        {"train_file": [("a.tsv", "Hello!\t¡Hola!\nThank you.\tGracias.\n")]},
+    ),
     "tabs in a file of commas": (
         "translation",
         r"a.csv has no column 'source'; it has: 'source\\ttarget'",

@@ -96,6 +96,7 @@ WRONG = [
     ("train_translation --train_file .", ". is a folder: give files, or a folder with a data set as --dataset ."),
     ("train_translation --train_file one.txt", "two files of parallel lines"),
     ("train_translation --validation_file rows.jsonl", "there is no training data: give --train_file"),
+    ("train_translation --train_file rows.jsonl --validation_fraction 0 --eval_strategy steps", "needs validation"),
     ("train_translation --validation_fraction 2", "--validation_fraction 2.0 must be at least 0 and below 1"),
     ("train_translation --phrases 1", "--phrases 1 is out of range: choose from 1000"),
     ("translate --model tr --input none.txt", "none.txt"),

@@ -46,9 +46,9 @@ def rename_columns(source: Source, columns: dict[str, str]) -> Source:
         if yours not in features and yours not in nested:
             is_plain = {name: name == name.strip() and name.isprintable() for name in (*features, *nested)}
             available = ", ".join(name if plain else repr(name) for name, plain in is_plain.items())
-            raise ValueError(
-                f"{source.place} has no column {yours!r}; it has: {available}. Name yours with --columns."
-            )
+            is_headed = source.place.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
+            remedy = "--columns, or write a first row of names" if is_headed else "--columns"
+            raise ValueError(f"{source.place} has no column {yours!r}; it has: {available}. Name yours with {remedy}.")
     if len(set(columns.values())) < len(columns):
         raise ValueError(f"--columns {columns}: each of your columns can be one of ours only.")
     paths = {yours: nested[yours] for yours in columns.values() if yours not in features}

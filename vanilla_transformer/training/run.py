@@ -171,7 +171,7 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
         The scores by split.
 
     Raises:
-        ValueError: another process trains into the folder; there are no training data.
+        ValueError: another process trains into the folder; there are no training data, or none to validate on.
     """
     if int(os.environ.get("RANK", 0)):  # of a process that torchrun or accelerate started; the first tells it for all
         logging.getLogger("vanilla_transformer").setLevel(logging.ERROR)
@@ -187,6 +187,11 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
             raise ValueError(
                 f"{data.name}: there is no training data: give --train_file, or a --dataset with a train split. "
                 "scripts/evaluate_model.py scores a model without."
+            )
+        if "validation" not in splits and training.eval_strategy != "no":
+            raise ValueError(
+                f"eval_strategy={training.eval_strategy.value} needs validation data: give --validation_file, or a "
+                "--validation_fraction above 0."
             )
         tokenizer = made_once(
             lambda: make_tokenizer(tokenizing, options.model_name_or_path, splits["train"], kind, task.template)
