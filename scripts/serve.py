@@ -19,6 +19,7 @@ from typing import Any
 
 import transformers
 import uvicorn
+from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse
 from huggingface_hub.constants import HF_HUB_CACHE
 from torch import Tensor
@@ -55,8 +56,12 @@ class PoliteServer(uvicorn.Server):
     """Says what is wrong with a request, and at its end waits for answers under way, but not for ever."""
 
     def __init__(self, config: uvicorn.Config):
-        told = lambda request, error: JSONResponse({"detail": str(error)}, status_code=400)  # noqa: E731
-        config.app.add_exception_handler(ValueError, told)  # type: ignore[union-attr]
+        def told(request: Request, error: Exception) -> JSONResponse:
+            message = {"message": getattr(error, "detail", str(error))}  # where clients of OpenAI look
+            return JSONResponse({"error": message}, getattr(error, "status_code", 400))
+
+        for kind in (ValueError, HTTPException):
+            config.app.add_exception_handler(kind, told)  # type: ignore[union-attr]
         config.timeout_graceful_shutdown = 3  # seconds
         super().__init__(config)
 
@@ -80,17 +85,12 @@ def put_in_place() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = CommandParser(description=__doc__)
-    parser.add_argument(
-        "model", help="Folder of the language model, or its name on the Hub; give it before all options."
-    )
+    parser.add_argument("model", help="The language model's folder, or its name on the Hub; before all options.")
     parser.add_argument("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 is open to your network.")
     parser.add_argument("--port", type=int, default=8000, help="Port to listen on.")
     args, others = parser.parse_known_args(arguments)
     if "--continuous-batching" in others:
-        raise ValueError(
-            "--continuous-batching would answer past the model's max_position_embeddings, at whatever length a "
-            "request asks for: leave it out."
-        )
+        raise ValueError("--continuous-batching would answer past the model's max_position_embeddings: leave it out.")
     model_class(args.model, ("VanillaTransformerForCausalLM",))
     put_in_place()
     app(["serve", args.model, "--host", args.host, "--port", str(args.port), *others])

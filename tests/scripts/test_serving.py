@@ -199,12 +199,13 @@ def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
         ({"temperature": -1}, "has to be a strictly positive float"),
         ({"temperature": "hot"}, "could not convert string to float: 'hot'"),
         ({"frequency_penalty": -2}, "`penalty` has to be a strictly positive float"),
+        ({"model": "other"}, "Server is pinned to 'model'; requested 'other'"),
         ({"messages": []}, "Provide at least one message"),
     ):
         path, text = ("chat/completions", {}) if "messages" in wish else ("completions", {"prompt": "To be, or"})
         with pytest.raises(HTTPError, match="400") as refused:
             ask(f"{url}/v1/{path}", {"model": "model"} | text | wish)
-        assert reason in json.load(refused.value)["detail"]
+        assert reason in json.load(refused.value)["error"]["message"]  # where clients of OpenAI look
     assert ask(f"{url}/v1/models")["object"] == "list"
 
     # With a temperature an answer is drawn, and its seed says which.
