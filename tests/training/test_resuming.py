@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -72,7 +73,8 @@ def test_a_run_whose_last_step_is_done_trains_no_further(options, tmp_path):
     assert names(complete_checkpoints(tmp_path)) == ["checkpoint-7", "checkpoint-9"]
 
 
-def test_a_run_that_stopped_early_stays_stopped_and_keeps_the_best_weights(tmp_path):
+def test_a_run_that_stopped_early_stays_stopped_and_keeps_the_best_weights(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     options = BEST | {
         "max_steps": 60,
         "early_stopping_patience": 2,
@@ -94,6 +96,7 @@ def test_a_run_that_stopped_early_stays_stopped_and_keeps_the_best_weights(tmp_p
     best = json.loads((tmp_path / "moved" / f"checkpoint-{steps}" / "trainer_state.json").read_text())
     stored = load_file(tmp_path / "moved" / f"checkpoint-{best['best_global_step']}" / "model.safetensors")
     assert all(torch.equal(weights[name], weight) for name, weight in stored.items())
+    assert "missing keys" not in caplog.text, "a tied weight is not stored a second time"
 
 
 def test_patience_is_counted_on_where_a_run_was_broken_off(tmp_path):

@@ -73,6 +73,7 @@ PRIVATE_NAMES = (
     "_get_dataloader",
     "_get_grad_norm",
     "_init_training_state",
+    "_issue_warnings_after_load",
     "_load_best_model",
     "_load_from_checkpoint",
     "_remove_unused_columns",
@@ -563,6 +564,12 @@ class PaperRecipe(Mixin):
             share(folder)
             if folder == Path(self.args.output_dir):
                 (folder / TRAINING_ARGS_NAME).unlink()  # a pickle, which only a checkpoint has a use for
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """As the library's, of which a weight that is tied to one that was loaded counted as missing."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result)
 
     # PyTorch cannot load into shards a module that two stacks share, as the embedding of an encoder-decoder is.
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
