@@ -12,8 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from datasets import IterableDataset
 from safetensors.torch import load_file, save_file
 
 import train_tagger
@@ -273,6 +275,20 @@ def test_another_stream_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"another run: hash of the stream's first rows is [0-9a-f]{16}, and was"):
         trainer.train(resume_from_checkpoint=True)
     trained(tmp_path, max_steps=6, streaming=True)
+
+
+def test_a_stream_that_is_drawn_anew_each_time_is_resumed(tmp_path):
+    random = np.random.default_rng()
+
+    def rows():
+        while True:
+            ids = random.integers(3, 50, 5).tolist()
+            yield {"input_ids": ids, "labels": ids}
+
+    for steps in (3, 6):
+        trainer = tiny_trainer(tmp_path, max_steps=steps)
+        trainer.train_dataset = IterableDataset.from_generator(rows)
+        trainer.train(resume_from_checkpoint=steps > 3)
 
 
 def test_other_data_and_architecture_are_refused_by_name(tmp_path):
