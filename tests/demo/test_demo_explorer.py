@@ -215,7 +215,8 @@ def test_the_heads_are_ranked_by_what_they_are_worth(browser, address):
 
 def test_each_head_s_square_fills_its_column_however_short_its_words(browser, address):
     with visit(browser, address) as page:
-        opened(page)
+        explorer = opened(page)
+        expect(explorer.locator(".ranking")).to_contain_text("Largest effect: ")  # the heads are drawn anew with these
         for cell in page.locator(".cell").all():
             own, column = (element.bounding_box()["width"] for element in (cell.locator(".head"), cell))
             assert own == pytest.approx(column, abs=1)
