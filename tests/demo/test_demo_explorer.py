@@ -237,6 +237,9 @@ def test_a_number_is_shown_as_one_after_each_layer_too_and_beside_a_class(browse
         cells = explorer.locator(".beside td")
         expect(cells.first).to_have_text(number)
         expect(cells.last).to_have_text(re.compile("%$"))
+        expect(explorer.locator(".beside th[scope=col]")).to_have_text(["", "number", "classifier", "probability"])
+        explorer.get_by_label("Positions of the encoder").uncheck()
+        expect(explorer.locator(".beside th[scope=col]")).to_have_text(["", "as it is", "changed"])
 
 
 def test_the_tag_beside_a_token_is_a_part_of_its_name(browser, tmp_path):

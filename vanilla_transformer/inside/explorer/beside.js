@@ -70,12 +70,17 @@ function drawBeside() {
   const value = (p, { model } = own) => (p === undefined ? "" : model.regression ? decimals(p, 3) : percent(p));
   const rows = Array.from({ length: count }, (_, i) => {
     const [a, b] = [own.steps[i], steps[i]];
+    const first = regression ? [] : [b?.rank.toLocaleString("en") ?? "", b ? visible(b.top[0].text) : ""];
     const cells = kept
-      ? [value(a?.p), value(b?.p), b?.rank.toLocaleString("en") ?? "", b ? visible(b.top[0].text) : ""]
+      ? [value(a?.p), value(b?.p), ...first]
       : [value(a?.p), b ? visible(b.text) : "", value(b?.p, data)];
     const about = a && a.token !== null && own.model.task === "tag" ? `${visible(own.source[a.token].text)} ` : "";
     return [a ? about + visible(a.text) : "", ...cells];
   });
+  const measure = ({ model }) => (model.regression ? "number" : "probability");
+  const header = kept
+    ? ["as it is", "changed", ...(regression ? [] : ["rank then", "first then"])]
+    : [measure(own), title, measure(data)];
   const kind = state.changes.weights.at(-1)?.[0] ?? [...state.kinds][0] ?? own.attention[0].kind;
   const what = `${capital(KINDS[kind].name)}, layer ${layerSeen(kind) + 1}, ${state.head === "mean" ? "mean of all heads" : `head ${state.head + 1}`}`;
   const square = (each) => {
@@ -121,11 +126,7 @@ function drawBeside() {
     make(
       "div",
       { class: "scroll" },
-      grid(
-        kept ? "The usual answer, place by place" : "The answers, place by place",
-        kept ? ["", "as it is", "changed", "rank then", "first then"] : ["", "probability", title, "probability"],
-        rows,
-      ),
+      grid(kept ? "The usual answer, place by place" : "The answers, place by place", ["", ...header], rows),
     ),
     table("The squares as tables", () =>
       [own, data].map((each, i) =>
