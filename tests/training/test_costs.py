@@ -92,6 +92,9 @@ def test_operations_are_six_for_each_weight_and_token():
     config = VanillaTransformerConfig(**SIZES, tie_word_embeddings=True)
     cost = step_cost(config, 3200, 2)  # hardly any attention
     assert cost.operations == pytest.approx(6 * cost.parameters * 3200, rel=0.02)
+    in_layers = cost.parameters - config.vocab_size * config.d_model  # which run twice; the output projection does not
+    again = step_cost(config, 3200, 2, checkpointing=True).operations - cost.operations
+    assert again == pytest.approx(2 * in_layers * 3200, rel=0.02)
 
 
 def test_shards_and_devices_share_out_memory():

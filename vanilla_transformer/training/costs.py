@@ -1,8 +1,8 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """What a training step will cost in memory and arithmetic, counted on a model without data: nothing is allocated.
 
-The model that would be trained runs forward on fake tensors, which have shapes and no content. What PyTorch would keep
-for the backward pass, and which products it would compute, is counted as it goes by: no formula of ours to go stale.
+The model that would be trained runs on fake tensors, which have shapes and no content. What PyTorch would keep for the
+backward pass, and which products it would compute, is counted as it goes by: no formula of ours to go stale.
 """
 
 from collections.abc import Callable
@@ -118,20 +118,24 @@ def count_pass(
             for layer in (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)):
                 layer.register_forward_pre_hook(lambda *_: layers.append(-saved()))
                 layer.register_forward_hook(lambda *_: layers.append(layers.pop() + saved()))
-            states = model.model(input_ids=ids, decoder_input_ids=ids, use_cache=False).last_hidden_state
+            states = model.model(input_ids=ids, decoder_input_ids=ids).last_hidden_state
             activations = saved()
             model.logits_and_loss(states, ids)
             return Pass(activations, saved() - activations, tuple(layers))
 
 
-def count_operations(config: VanillaTransformerConfig, length: int) -> int:
-    """Multiplications and additions in the matrix products forward of a pair of sentences, attention whole squares."""
+def count_operations(config: VanillaTransformerConfig, length: int, checkpointing: bool) -> int:
+    """Multiplications and additions in the matrix products of training on a pair of sentences of `length` tokens each,
+    attention whole squares.
+    """
     with FakeTensorMode():
-        model = VanillaTransformerForConditionalGeneration(deepcopy(config))
+        model = VanillaTransformerForConditionalGeneration(deepcopy(config)).train()
         model.set_attn_implementation("eager")  # whose products are counted as such; it is noted in the config
+        if checkpointing:
+            recompute(model)
         ids = torch.zeros(1, length, dtype=torch.long)
         with FlopCounterMode(display=False) as operations:
-            model(input_ids=ids, labels=ids)
+            model(input_ids=ids, labels=ids).loss.backward()
         return operations.get_total_flops()
 
 
@@ -169,6 +173,8 @@ def step_cost(
             f"tokens_per_batch={tokens} are fewer than a sentence of {length} tokens for each of {devices} devices x "
             f"{accumulation_steps} accumulation steps."
         )
+    config = deepcopy(config)
+    config.use_cache = False  # as a Trainer sets it
     # All that is kept grows with the rows, but for the copies of weights in bfloat16.
     two, three = (count_pass(config, n, length, bf16, False, on_accelerator) for n in (2, 3))
     by_row, positions = three.activations - two.activations, rows * length
@@ -195,6 +201,4 @@ def step_cost(
     if devices > 1 and sharding == "ddp":
         memory["exchange of gradients"] = FLOAT * parameters
     memory |= {"activations": rows * by_row, "logits and loss": of_loss}
-    # Backward there are twice the products: with respect to the inputs, and to the weights.
-    passes = 4 if checkpointing else 3
-    return StepCost(parameters, memory, passes * count_operations(config, length) * tokens // length)
+    return StepCost(parameters, memory, count_operations(config, length, checkpointing) * tokens // length)
