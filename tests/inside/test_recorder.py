@@ -9,6 +9,7 @@ from threading import Thread
 import pytest
 import torch
 from torch.nn import functional as F
+from transformers import BertConfig, BertModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
@@ -150,6 +151,20 @@ def test_the_recorded_pass_is_the_usual_one_and_the_model_is_as_before(make, win
     assert model.config._attn_implementation == implementation
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert torch.equal(model(**inputs).logits, before)
+
+
+def test_a_step_behind_a_cache_is_recorded_as_it_is_without():
+    model = decoder_only()
+    ids = tokens(2, 6)
+    cache = model(ids[:, :-1], use_cache=True)[1]
+    whole, last = (
+        by_part(record(model, inputs, layer=1))
+        for inputs in ({"input_ids": ids}, {"input_ids": ids[:, -1:], "past_key_values": cache})
+    )
+    assert whole.keys() == last.keys()
+    weights = last["self-attention", "weights"]
+    torch.testing.assert_close(weights, whole["self-attention", "weights"][:, :, -1:], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(last["output", "logits"], whole["output", "logits"][:, -1:], atol=1e-4, rtol=1e-5)
 
 
 def test_a_failing_pass_leaves_the_model_as_before():
@@ -326,6 +341,12 @@ def test_what_does_not_exist_is_named_with_what_does(options, message):
     model = encoder_only()
     with pytest.raises(ValueError, match=re.escape(message)):
         record(model, inputs_of(model), **options)
+
+
+def test_another_projects_model_is_named():
+    bert = BertModel(BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
+    with pytest.raises(ValueError, match="BertModel is not one of this project's models: `vanilla-transformer"):
+        record(bert, {"input_ids": tokens()})
 
 
 # What popular tutorials get wrong about these equations (docs/walkthrough.md lists it).

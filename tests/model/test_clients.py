@@ -22,6 +22,7 @@ import train_tagger
 import train_translation
 from fresh_process import run_fresh
 from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.inside.recorder import find_stacks, record
 from vanilla_transformer.training.fast import make_fast
 
 
@@ -232,6 +233,10 @@ def test_adapters_of_peft_learn_and_are_loaded_again(saved, name, adapter, prepa
     assert not torch.allclose(after, before, atol=1e-3)
     again = PeftModel.from_pretrained(load(name, saved(name)), tmp_path).eval()
     torch.testing.assert_close(scores(name, again, inputs), after, rtol=1e-4, atol=1e-5)
+    steps = {step.name: step.tensor for step in record(again, inputs, stack=[*find_stacks(again)][-1])}
+    if "logits" in steps:  # with the adapter, and not the model's own
+        real = inputs["attention_mask"].bool()
+        torch.testing.assert_close(steps["logits"][real], after, rtol=1e-4, atol=1e-4)
     if name in WRITERS:
         text = {key: inputs[key] for key in ("input_ids", "attention_mask")}
         assert torch.equal(again.generate(**text, max_new_tokens=5), model.generate(**text, max_new_tokens=5))

@@ -33,6 +33,7 @@ from vanilla_transformer.inside.recorder import (
     attention_implementation,
     check_index,
     find_stacks,
+    nothing_hidden,
     whole_mask,
 )
 
@@ -286,8 +287,8 @@ def changed_attention_forward(
     if seen is None or module not in seen.names:
         return attention(module, query, key, value, attention_mask, **kwargs)
     kind, layer = seen.names[module]
-    if attention_mask is None:  # a single query, which sees everything
-        attention_mask = query.new_zeros(1, 1, query.shape[2], key.shape[2])
+    if attention_mask is None:
+        attention_mask = nothing_hidden(query, key)
     free = seen.rows.where(lambda changes: changes.causal_off, 1, 1, 1)
     if free is not None and module.is_causal:
         attention_mask = torch.where(free, without_causality(attention_mask, module.sliding_window), attention_mask)

@@ -13,6 +13,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from pipeline_vanilla_transformer import question_inputs
 from vanilla_transformer.decoding import longest_output, token_text
+from vanilla_transformer.inside.recorder import unwrapped
 
 
 BLANK = "___"
@@ -102,7 +103,7 @@ def task_of(model: PreTrainedModel) -> str:
     Raises:
         ValueError: it has no head, so that it answers nothing.
     """
-    name = type(model).__name__
+    name = type(unwrapped(model)).__name__
     for end, task in TASKS.items():
         if name.endswith(end):
             return task
@@ -150,7 +151,9 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, **options) -> list[
 
 def encoding(model: PreTrainedModel) -> dict[str, bool]:
     """How training read a text, as options of the tokenizer: to what writes, the name of a special token is text."""
-    return {"split_special_tokens": type(model).__name__.endswith(("ForConditionalGeneration", "ForCausalLM"))}
+    return {
+        "split_special_tokens": type(unwrapped(model)).__name__.endswith(("ForConditionalGeneration", "ForCausalLM"))
+    }
 
 
 def encoded(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> dict[str, Tensor]:

@@ -314,14 +314,21 @@ RECORDING: ContextVar[Recorder | None] = ContextVar("RECORDING", default=None)
 CHANGING: ContextVar[Callable[..., tuple[Tensor, Tensor]] | None] = ContextVar("CHANGING", default=None)
 
 
+def nothing_hidden(query: Tensor, key: Tensor) -> Tensor:
+    """The mask of a single query behind a cache, for which the model makes none: (1, 1, queries, keys)."""
+    return query.new_zeros(1, 1, query.shape[2], key.shape[2])
+
+
 def recorded_attention_forward(
-    module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs
+    module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs
 ) -> tuple[Tensor, Tensor]:
     """The model's own `eager_attention_forward`, with changes where there are any; step by step in the layer that is
     being recorded.
     """
     attention = CHANGING.get() or sys.modules[type(module).__module__].eager_attention_forward
     recorder = RECORDING.get()
+    if attention_mask is None:
+        attention_mask = nothing_hidden(query, key)
     if recorder is not None:
         recorder.operations.clear()
     output, weights = attention(module, query, key, value, attention_mask, **kwargs)
@@ -357,11 +364,26 @@ def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None
             model.set_attn_implementation(usual)
 
 
+def unwrapped(model: PreTrainedModel) -> Any:
+    """The model that PEFT has wrapped, its adapters among the modules; any other as it is."""
+    wrapper: Any = model
+    return wrapper.get_base_model() if hasattr(wrapper, "get_base_model") else model
+
+
 def find_stacks(model: PreTrainedModel) -> dict[str, TransformerStack]:
-    """The stacks of any model of the project: "encoder", "decoder", or both."""
-    base: Any = model.base_model
-    if hasattr(base, "encoder"):
-        return {"encoder": base.encoder, "decoder": base.decoder}
+    """The stacks of any model of the project: "encoder", "decoder", or both.
+
+    Raises:
+        ValueError: it is another project's.
+    """
+    base = unwrapped(model).base_model
+    stacks = [base.encoder, base.decoder] if hasattr(base, "decoder") else [base]
+    if not all(hasattr(stack, "run_layers") for stack in stacks):
+        raise ValueError(
+            f"{type(unwrapped(model)).__name__} is not one of this project's models: `vanilla-transformer import` it."
+        )
+    if len(stacks) == 2:
+        return dict(zip(("encoder", "decoder"), stacks, strict=True))
     return {"decoder" if base.layers[0].self_attn.is_causal else "encoder": base}
 
 
