@@ -10,7 +10,7 @@ from datasets import Dataset
 from torch.nn import functional
 
 import vanilla_transformer
-from family import encoder_only
+from family import decoder_only, encoder_only
 from fresh_process import run_fresh
 from saved_models import with_tokenizer, write
 from small_data import write_json_lines
@@ -22,7 +22,8 @@ from vanilla_transformer import (
 from vanilla_transformer.commands import evaluate
 from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.tokenizer import TEMPLATES
-from vanilla_transformer.tasks import MASKED_LANGUAGE_MODELING, TASKS
+from vanilla_transformer.tasks import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, TASKS
+from vanilla_transformer.tasks.language_modeling import LanguageModelArguments
 from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModelArguments, ReproducibleMasking
 from vanilla_transformer.training.options import model_options
 from vanilla_transformer.training.run import parse
@@ -122,3 +123,17 @@ def test_a_masked_models_loss_is_the_mean_over_masked_tokens_however_they_lie_in
     splits = {"validation": Dataset.from_list(texts)}
     measured = MASKED_LANGUAGE_MODELING.make_trainer(model, tokenizer, arguments, splits).evaluate()
     assert measured["eval_loss"] == pytest.approx(scores["loss"])  # what the best checkpoint is chosen by
+
+
+def test_a_language_models_loss_is_the_mean_over_targets_however_they_lie_in_batches(tmp_path):
+    texts = [{"text": text} for text in [*["one"] * 12, "three miles is a long way to go on foot " * 6]]
+    model, tokenizer = with_tokenizer(decoder_only, "causal")
+    splits = {"validation": Dataset.from_list(texts)}
+    arguments = LanguageModelArguments(str(tmp_path), block_size=12, per_device_eval_batch_size=3, use_cpu=True)
+    trainer = LANGUAGE_MODELING.make_trainer(model, tokenizer, arguments, splits)
+    rows = trainer.eval_dataset.with_format("torch")[:]
+    logits = model.eval()(rows["input_ids"], position_ids=rows["position_ids"], use_cache=False).logits
+    targets = rows["labels"][:, 1:]
+    assert len({*(targets != -100).sum(dim=1).tolist()}) > 1
+    expected = functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten()).item()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-4)

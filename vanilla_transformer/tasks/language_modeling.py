@@ -10,7 +10,7 @@ from vanilla_transformer import VanillaTransformerForCausalLM
 from vanilla_transformer.training.batching import pack_documents
 from vanilla_transformer.training.metrics import language_model_scores
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
-from vanilla_transformer.training.task import Notes, Rows, Task, measure
+from vanilla_transformer.training.task import Notes, PerTargetTrainer, Rows, Task, loss_per_target, measure
 
 
 @dataclass
@@ -71,6 +71,8 @@ LANGUAGE_MODELING = Task(
     encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, args.block_size),
     collator=lambda tokenizer, model, args: default_data_collator,
     evaluate=evaluate,
+    metrics=loss_per_target,
+    trainer_class=PerTargetTrainer,
     config_fields=lambda options, args, train: longest_text(options, args),
     saved_options=lambda config: {"block_size": config.max_position_embeddings},
 )

@@ -5,21 +5,13 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from transformers import (
-    DataCollatorForLanguageModeling,
-    EvalPrediction,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-)
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
-from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer import VanillaTransformerForMaskedLM
-from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments, RecipeTrainer
-from vanilla_transformer.training.task import Notes, Rows, Task, measure
+from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
+from vanilla_transformer.training.task import Notes, PerTargetTrainer, Rows, Task, loss_per_target, measure
 
 
 @dataclass
@@ -64,33 +56,6 @@ def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int) -> R
     return rows.map(encode_rows, batched=True, remove_columns=["text"], fn_kwargs=options)
 
 
-class MaskedLanguageModelTrainer(RecipeTrainer):
-    """Measures the mean over all masked tokens: the library's is over batches, which have more or fewer of them."""
-
-    def prediction_step(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """As the library's, but in the place of logits and labels are, for each row, the sum of the losses of its
-        masked tokens, and how many these are: each (batch,).
-        """
-        only_logits = [*(ignore_keys or []), "hidden_states", "attentions"]
-        loss, logits, labels = cast(Any, super().prediction_step(model, inputs, False, only_logits))
-        masked = labels != IGNORED_LABEL
-        losses = torch.zeros(labels.shape, device=labels.device)
-        losses[masked] = F.cross_entropy(logits[masked].float(), labels[masked], reduction="none")
-        return loss, losses.sum(dim=1), masked.sum(dim=1)
-
-
-def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-    """The loss per masked token, which takes the place of the library's; nan where no token is masked."""
-    losses, numbers = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
-    return {"loss": losses.sum(dtype=np.float64) / numbers.sum() if numbers.any() else math.nan}
-
-
 def evaluate(trainer: PaperRecipe, rows: Rows) -> tuple[dict[str, float], Notes]:
     """Loss in nats per masked token, and its perplexity."""
     args = cast(MaskedLanguageModelArguments, trainer.args)
@@ -107,6 +72,6 @@ MASKED_LANGUAGE_MODELING = Task(
     encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, args.max_length),
     collator=lambda tokenizer, model, args: ReproducibleMasking(tokenizer, mlm_probability=args.mask_probability),
     evaluate=evaluate,
-    metrics=scores_of,
-    trainer_class=MaskedLanguageModelTrainer,
+    metrics=loss_per_target,
+    trainer_class=PerTargetTrainer,
 )

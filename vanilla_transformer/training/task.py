@@ -1,14 +1,19 @@
 """What differs from task to task; the rest of training is `vanilla_transformer.training.run`."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+import numpy as np
+import torch
 from datasets import Dataset, IterableDataset
+from torch import Tensor
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
+from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.recipe import (
     EMPTY_STREAM,
@@ -130,6 +135,31 @@ def warned_of_cuts(rows: Rows, args: Any) -> Rows:
         if cut:
             logger.warning("--max_length %d cuts %d of %d training rows.", args.max_length, cut, len(rows))
     return rows
+
+
+class PerTargetTrainer(RecipeTrainer):
+    """Measures the mean over all targets: the library's is over batches, which have more or fewer of them."""
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As the library's, but in the place of logits and labels are, for each row, the loss of its batch times the
+        number of its targets, and that number: each (batch,).
+        """
+        loss, _, _ = cast(Any, super().prediction_step(model, inputs, True, ignore_keys))
+        labels = inputs["labels"][:, 1:] if self.model.can_generate() else inputs["labels"]  # nothing predicts a first
+        numbers = (labels != IGNORED_LABEL).sum(dim=1).to(loss.device)
+        return loss, loss * numbers, numbers
+
+
+def loss_per_target(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
+    """The loss of a `PerTargetTrainer`, which takes the place of the library's; nan where there is no target."""
+    losses, numbers = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
+    return {"loss": losses.sum(dtype=np.float64) / numbers.sum() if numbers.any() else math.nan}
 
 
 def measure(trainer: Trainer, rows: Rows) -> dict[str, float]:
