@@ -7,6 +7,7 @@ from vanilla_transformer.training.metrics import (
     BleuOptions,
     classification_scores,
     language_model_scores,
+    moses_tokenized,
     question_answering_scores,
     regression_scores,
     tagging_scores,
@@ -83,3 +84,6 @@ def test_tokenized_bleu_is_that_of_texts_as_papers_cut_them():
     cut = 'Ein "rotes" T-Shirt -'
     assert scores(cut)[0] == pytest.approx(100 * np.exp(1 - 8 / 6))
     assert scores(cut, split_compounds=True)[0] == pytest.approx(100 * np.exp(1 - 10 / 8))
+    # What Perl's s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g makes of it.
+    compounds = moses_tokenized(["T-Shirt, 3-2-1 - neu"], BleuOptions(moses_language="de", split_compounds=True))
+    assert compounds == ["T ##AT##-##AT## Shirt , 3 ##AT##-##AT## 2-1 - neu"]
