@@ -201,6 +201,22 @@ def test_all_weight_on_one_token_is_the_value_of_that_token():
     assert_close(left[0][0, 6, : attention.d_v], value)
 
 
+def test_what_is_of_all_positions_at_once_is_refused_behind_a_cache():
+    """A step behind a cache has one query: it is not the first, whose weights might be set."""
+    model = made("encoder-decoder")
+    source, options = tokens(1, 7), {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+    for changes in (Changes(weights=(Weight("cross", 1, 0, 2, 3, 1.0),)), Changes(causal_off=True)):
+        with changed(model, changes) as seen:
+            with pytest.raises(ValueError, match="of all positions at once: give use_cache=False"):
+                model.generate(source, **options)
+            model.generate(source, use_cache=False, **options)
+        assert changes.causal_off or seen.attention["cross", 1][0, 0, 2, 3] == 1
+    of_the_source = Changes(weights=(Weight("encoder", 0, 0, 2, 3, 1.0),), heads_off={("cross", 0, 1)})
+    with changed(model, of_the_source):
+        written = model.generate(source, **options)
+        assert torch.equal(written, model.generate(source, use_cache=False, **options))
+
+
 @FAMILIES
 def test_each_row_of_a_batch_may_have_changes_of_its_own(family):
     model = made(family)

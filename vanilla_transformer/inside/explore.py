@@ -396,7 +396,7 @@ def settled(
 ) -> tuple[Reading, Tensor, dict[tuple[str, int], Tensor]]:
     """A text with the model's answer, the scores (places, options), and its attention by kind and layer."""
     with changed(model, changes) as seen:
-        use_cache = not (changes.causal_off or changes.weights)
+        use_cache = not changes.need_whole_targets()
         reading = read(model, tokenizer, text, target, context, use_cache=use_cache)
         (scores,) = reading.scores(model(**reading.inputs))
     choose(reading, scores)

@@ -63,6 +63,8 @@ class Weight(NamedTuple):
 class Changes:
     """What is different in a model. All indices count from 0.
 
+    `causal_off`, and a decoder's weights, are of all positions at once: with them `generate` needs use_cache=False.
+
     Args:
         heads_off: (kind, layer, head), whose output is 0, as if their columns of W_O were. The kinds of attention are
             "encoder" and "decoder" (self-attention) and "cross".
@@ -91,6 +93,10 @@ class Changes:
         """Whether something of a stack is changed; attention across belongs to the decoder."""
         parts = (*self.heads_off, *self.layers_off, *self.residuals_off, *self.weights)
         return stack in self.positions_off or any(part[0] == stack for part in parts)
+
+    def need_whole_targets(self) -> bool:
+        """Whether a decoder has to run over all positions at once."""
+        return self.causal_off or any(weight.kind != "encoder" for weight in self.weights)
 
 
 UNCHANGED = Changes()
@@ -287,6 +293,9 @@ def changed_attention_forward(
     if seen is None or module not in seen.names:
         return attention(module, query, key, value, attention_mask, **kwargs)
     kind, layer = seen.names[module]
+    behind_cache = kind == "decoder" and query.shape[2] < key.shape[2]
+    if behind_cache and any(changes.need_whole_targets() for changes in seen.rows.changes):
+        raise ValueError("causal_off, and a decoder's weights, are of all positions at once: give use_cache=False.")
     if attention_mask is None:
         attention_mask = nothing_hidden(query, key)
     free = seen.rows.where(lambda changes: changes.causal_off, 1, 1, 1)
@@ -368,7 +377,8 @@ def changed(model: PreTrainedModel, changes: Changes | Iterable[Changes] = UNCHA
         changes: those of the whole batch; or of each of its rows, so that one pass tries many.
 
     Raises:
-        ValueError: the model has no such part, or a weight is not between 0 and 1.
+        ValueError: the model has no such part, or a weight is not between 0 and 1; in the block, positions that run
+            behind a cache, where that cannot be.
     """
     rows = Rows([changes] if isinstance(changes, Changes) else list(changes), model.device)
     for each in rows.changes:
