@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from losses_vanilla_transformer import IGNORED_LABEL
@@ -147,13 +148,18 @@ class PerTargetTrainer(RecipeTrainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """As the library's, but in the place of logits and labels are, for each row, the loss of its batch times the
-        number of its targets, and that number: each (batch,).
+        """As the library's, but in the place of logits and labels are, for each row, the sum of the losses of its
+        targets, and how many these are: each (batch,).
         """
-        loss, _, _ = cast(Any, super().prediction_step(model, inputs, True, ignore_keys))
-        labels = inputs["labels"][:, 1:] if self.model.can_generate() else inputs["labels"]  # nothing predicts a first
-        numbers = (labels != IGNORED_LABEL).sum(dim=1).to(loss.device)
-        return loss, loss * numbers, numbers
+        only_logits = [*(ignore_keys or []), "hidden_states", "attentions"]
+        loss, logits, labels = cast(Any, super().prediction_step(model, inputs, False, only_logits))
+        if self.model.can_generate():
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        losses = [
+            F.cross_entropy(scores.float(), targets, ignore_index=IGNORED_LABEL, reduction="sum")
+            for scores, targets in zip(logits, labels, strict=True)
+        ]
+        return loss, torch.stack(losses), (labels != IGNORED_LABEL).sum(dim=1)
 
 
 def loss_per_target(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
