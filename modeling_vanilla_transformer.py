@@ -739,7 +739,8 @@ class VanillaTransformerDecoderModel(CausalStack):
         Args:
             input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
             attention_mask: (batch, past + length), 1 for real tokens and 0 for padding; or (batch, 1, length, keys).
-            position_ids: (batch, length); by default real tokens are numbered from 0.
+            position_ids: (batch, length); by default real tokens are numbered from 0. Where they begin anew, and no
+                mask is given, a row holds several sequences, each of which sees itself alone.
             past_key_values: keys and values of the tokens before these; or as `cache`, the library's name since 5.24.
 
         Returns:
@@ -1095,6 +1096,13 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
             length_penalty=length_penalty,
             **kwargs,
         )
+
+    def compute_transition_scores(self, *args, **kwargs) -> Tensor:
+        """As the library's, which takes `config.vocab_size` for that of the scores: the target may have its own."""
+        model = copy.copy(self)
+        model.config = copy.copy(self.config)
+        model.config.vocab_size = self.config.target_vocab_size or self.config.vocab_size
+        return GenerationMixin.compute_transition_scores(model, *args, **kwargs)
 
     @takes_cache
     @can_return_tuple

@@ -248,6 +248,19 @@ def test_a_saved_translator_scores_hypotheses_by_the_papers_penalty(tmp_path):
         assert len(lengths) > 1
 
 
+@pytest.mark.parametrize("target_vocab_size", [None, 30, 70])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_score_of_each_token_is_what_the_model_gives_it(way, target_vocab_size):
+    model = encoder_decoder(share_encoder_decoder_embeddings=False, target_vocab_size=target_vocab_size)
+    source, options = tokens(2, 6), {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, **WAYS[way]}
+    output = model.generate(source, output_scores=True, return_dict_in_generate=True, eos_token_id=-1, **options)
+    beams = getattr(output, "beam_indices", None)
+    scores = model.compute_transition_scores(output.sequences, output.scores, beams, normalize_logits=beams is None)
+    logits = model(source, decoder_input_ids=output.sequences[:, :-1]).logits
+    expected = logits.log_softmax(-1).gather(2, output.sequences[:, 1:, None])[..., 0]
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_searches_at_the_same_time_each_have_their_own_penalty():
     model, ids = encoder_decoder(), tokens(2, 6)
 
