@@ -235,6 +235,8 @@ def test_each_row_of_a_batch_may_have_changes_of_its_own(family):
     together = logits(model, variants, {name: ids.expand(len(variants), -1) for name, ids in inputs.items()})
     for row, changes in zip(together, variants, strict=True):
         assert_close(row, logits(model, changes)[0])
+    with pytest.raises(ValueError, match=r"changes for 2 rows, and the batch has 3 .*one for each row"):
+        logits(model, variants[4:6], {name: ids.expand(3, -1) for name, ids in inputs.items()})
 
 
 @FAMILIES

@@ -293,6 +293,12 @@ def changed_attention_forward(
     if seen is None or module not in seen.names:
         return attention(module, query, key, value, attention_mask, **kwargs)
     kind, layer = seen.names[module]
+    number = len(seen.rows.changes)
+    if number not in (1, len(query)):
+        raise ValueError(
+            f"There are changes for {number} rows, and the batch has {len(query)} (a beam search makes num_beams of "
+            "each): give one for each row, or one for all."
+        )
     behind_cache = kind == "decoder" and query.shape[2] < key.shape[2]
     if behind_cache and any(changes.need_whole_targets() for changes in seen.rows.changes):
         raise ValueError("causal_off, and a decoder's weights, are of all positions at once: give use_cache=False.")
@@ -378,7 +384,7 @@ def changed(model: PreTrainedModel, changes: Changes | Iterable[Changes] = UNCHA
 
     Raises:
         ValueError: the model has no such part, or a weight is not between 0 and 1; in the block, positions that run
-            behind a cache, where that cannot be.
+            behind a cache, where that cannot be, or a batch of other rows.
     """
     rows = Rows([changes] if isinstance(changes, Changes) else list(changes), model.device)
     for each in rows.changes:
