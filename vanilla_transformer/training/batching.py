@@ -29,8 +29,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
     padding. What is alike in sentences of one length, such as where they end, is not all that a step is about.
 
     A batch is that of a whole step: each process gets its share of every one, in `accumulation_steps` parts of about
-    as many tokens. So a step has the same rows on however many devices it runs. With `per_device`, the budget is that
-    of one device: each process takes every n-th batch, whole.
+    as many tokens. So a step has the same rows on however many devices it runs, unless these are fewer than the parts
+    (see `shared_batches`). With `per_device`, the budget is that of one device: each process takes every n-th batch,
+    whole.
 
     Args:
         lengths: (rows, sides) tokens of each row on each side, such as source and target.
