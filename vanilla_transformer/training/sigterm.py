@@ -1,10 +1,13 @@
 """A run that is terminated saves a checkpoint first."""
 
+import copy
+import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -70,9 +73,27 @@ class SaveOnSigterm(TrainerCallback):
             raise SystemExit(128 + signal.SIGTERM)
 
 
+def with_sigterm_blocked(context: BaseContext) -> Any:
+    """A context that forks as `context` does, and whose processes begin with SIGTERM blocked.
+
+    One that comes before `begin_worker` would else be for PyTorch's own handler, which ends the worker.
+    """
+
+    class Worker(context.Process):  # type: ignore[name-defined]
+        def run(self) -> None:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            super().run()
+
+    blocking: Any = copy.copy(context)
+    blocking.Process = Worker
+    return blocking
+
+
 def begin_worker(unneeded: Tensor, begin: Callable[[int], None] | None, worker: int) -> None:
     """The `worker_init_fn` of a worker that SIGTERM does not end before it is unneeded; `begin` is another such."""
     signal.signal(signal.SIGTERM, lambda *_: unneeded and os._exit(0))
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows, which does not fork either
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     if begin is not None:
         begin(worker)
 
@@ -88,4 +109,7 @@ def outliving_sigterm(loader: DataLoader) -> DataLoader:
         unneeded = torch.zeros((), dtype=torch.bool).share_memory_()
         Finalize(inner, unneeded.fill_, (True,), exitpriority=0)
         inner.worker_init_fn = partial(begin_worker, unneeded, inner.worker_init_fn)
+        context = inner.multiprocessing_context or multiprocessing.get_context()
+        if context.get_start_method() == "fork":
+            inner.multiprocessing_context = with_sigterm_blocked(context)
     return loader
