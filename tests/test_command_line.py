@@ -148,14 +148,16 @@ def test_a_process_without_standard_output_is_no_error(tmp_path):
 
 
 def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(tmp_path):
-    hidden = [module for modules in EXTRAS.values() for module in modules.split()] + ["pandas"]
+    hidden = [module for modules in EXTRAS.values() for module in modules.split()]
     lacking = {
         "evaluate --model x --test_file y.jsonl": ("pyarrow", "train"),
+        "datastore --model x --train_file y.jsonl": ("pandas", "train"),
+        "translate --model x --datastore": ("faiss", "train"),
         "export --source x --output y": ("ctranslate2", "export"),
         "export --source x --output y --to onnx": ("onnxscript", "export"),
         "walk": ("rich", "demo"),
     }
-    working = [f"{name} --help" for name in COMMANDS if name not in ("evaluate", "walk")]
+    working = [f"{name} --help" for name in COMMANDS if name not in ("datastore", "evaluate", "walk")]
     printed = run_fresh(BARE, tmp_path, hidden, [*lacking, *working, "--help", "estimate"], installed=True)
     for command, (module, extra) in lacking.items():
         said = f"{module} is not installed: the extra {extra} has it, pip install 'vanilla-transformer[{extra}]'"
@@ -169,7 +171,7 @@ def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(t
 def test_the_modules_of_each_extra_are_those_of_the_installation():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     of_module = packages_distributions()
-    of_module["pyarrow"] = ["datasets"]  # which brings it
+    of_module["pandas"] = of_module["pyarrow"] = ["datasets"]  # which brings them
     for extra, modules in EXTRAS.items():
         required = {re.match(r"[\w-]+", line)[0].lower() for line in extras[extra]}
         for module in modules.split():

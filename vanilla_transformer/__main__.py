@@ -17,6 +17,7 @@ COMMANDS = {
     "generate": "generate",
     "evaluate": "evaluate",
     "average": "average",
+    "datastore": "build_datastore",
     "estimate": "estimate",
     "walk": "walk",
     "import": "import_checkpoint",

@@ -29,8 +29,8 @@ USER_ERRORS = (
 
 # The modules that each extra of pyproject.toml brings, and that are imported where they are needed.
 EXTRAS = {
-    "train": "accelerate babel datasets google matplotlib pyarrow sacrebleu sacremoses scipy sentencepiece seqeval "
-    "sklearn torchmetrics",
+    "train": "accelerate babel datasets faiss google matplotlib pandas pyarrow sacrebleu sacremoses scipy "
+    "sentencepiece seqeval sklearn torchmetrics",
     "export": "ctranslate2 onnx onnxruntime onnxscript",
     "demo": "gradio rich",
     "serve": "fastapi openai uvicorn",

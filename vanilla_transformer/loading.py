@@ -1,11 +1,13 @@
 """Load this project's saved models: with their own heads, by the installed classes, and only with sound weights."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -274,3 +276,12 @@ def listed(names: Iterable[str], most: int = 5) -> str:
     """The first names, and how many more there are."""
     first, rest = sorted(names)[:most], sorted(names)[most:]
     return ", ".join(first) + (f" and {len(rest)} more" if rest else "")
+
+
+def weights_hash(model: PreTrainedModel) -> str:
+    """A hash of a model's weights, with their names, types and shapes: what was made from them knows them by it."""
+    total = hashlib.blake2b(digest_size=8)
+    for name, weight in model.state_dict().items():
+        total.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        total.update(weight.cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return total.hexdigest()

@@ -7,6 +7,7 @@ python scripts/translate.py --model FOLDER_OR_HUB_NAME --engine ctranslate2 --qu
 
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 
 import torch
 
@@ -55,6 +56,10 @@ class TranslateArguments:
     quantization: str | None = field(
         default=None, metadata={"help": "Type of the weights in CTranslate2.", "choices": list(QUANTIZATIONS)}
     )
+    datastore: bool = field(
+        default=False,
+        metadata={"help": "Translate by the training data's most similar states as well, which lie beside the model."},
+    )
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
     def __post_init__(self):
@@ -62,6 +67,10 @@ class TranslateArguments:
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"--{name} {value} must be at least {least}.")
         check_device(self.device)
+        if self.datastore and self.engine != "pytorch":
+            raise ValueError(f"--datastore is for PyTorch: leave out --engine {self.engine}.")
+        if self.datastore:
+            import_module("vanilla_transformer.datastore")  # which says so now if FAISS is not installed
         if self.quantization is not None and self.engine != "ctranslate2":
             raise ValueError(f"--quantization {self.quantization} is for CTranslate2: add --engine ctranslate2.")
 
@@ -73,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
         ValueError: the model is no translator, or CTranslate2 lacks something of it; a text or the input is not UTF-8;
             or there are texts and a file.
         FileNotFoundError: no model is named, and the one that ships with this project cannot be had.
-        ImportError: CTranslate2 is asked for, and not installed.
+        ImportError: CTranslate2 or a datastore is asked for, and it or FAISS is not installed.
     """
     parser = CommandParser(TranslateArguments, __doc__)
     parser.add_argument("text", nargs="*", help="Texts to translate, instead of --input.")
@@ -88,6 +97,10 @@ def main(arguments: list[str] | None = None) -> None:
         from vanilla_transformer.conversion.engine import use_ctranslate2  # which need not be installed
 
         use_ctranslate2(model, tokenizer, source, args.quantization)
+    if args.datastore:
+        from vanilla_transformer.datastore import load_datastore, use_datastore
+
+        use_datastore(model, load_datastore(source))
     lines = given.text or list(utf8_lines(args.input))
     options = {
         name: getattr(args, name) for name in ("num_beams", "length_penalty") if getattr(args, name) is not None

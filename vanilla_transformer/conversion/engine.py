@@ -31,6 +31,7 @@ from transformers.utils import output_capturing
 
 from configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.files import new_folder
+from vanilla_transformer.loading import weights_hash
 
 
 try:
@@ -105,9 +106,7 @@ def fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, quan
     total = hashlib.blake2b(Path(to_ctranslate2.__file__).read_bytes(), digest_size=8)
     for part in (ctranslate2.__version__, quantization, config, tokens):
         total.update(json.dumps(part, sort_keys=True, default=str).encode())
-    for name, weight in model.state_dict().items():
-        total.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        total.update(weight.cpu().contiguous().flatten().view(torch.uint8).numpy())
+    total.update(weights_hash(model).encode())
     return total.hexdigest()
 
 

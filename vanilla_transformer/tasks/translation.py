@@ -1,17 +1,21 @@
 """Translation, or any task from text to text."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from importlib import import_module
+from typing import Any, ClassVar, cast
 
 from datasets import Dataset, IterableDataset
-from transformers import PreTrainedTokenizerBase
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.data.joining import with_joined_pairs
 from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, decode_like_the_paper, translate
 from vanilla_transformer.files import map_by_length
-from vanilla_transformer.training.collating import PairCollator
+from vanilla_transformer.training.batching import TokenBudgetSampler, row_lengths
+from vanilla_transformer.training.collating import ArrowRows, PairCollator
 from vanilla_transformer.training.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
 from vanilla_transformer.training.options import with_default
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
@@ -44,6 +48,13 @@ class TranslationArguments(RecipeArguments):
             "For data that come again and again; 0.5 has each pair in one of them."
         },
     )
+    datastore: bool = field(
+        default=False,
+        metadata={
+            "help": "Keep the decoder's states of the training data beside the model, and translate by those that are "
+            "most similar as well. Where a saved model is scored, use what lies beside it."
+        },
+    )
     preprocessing_num_workers: int | None = field(
         default=None,
         metadata={"help": "Tokenize in this many processes; by default, in one process with a thread per core."},
@@ -67,6 +78,8 @@ class TranslationArguments(RecipeArguments):
         super().__post_init__()
         if self.joined_pairs < 0:
             raise ValueError(f"joined_pairs={self.joined_pairs} must not be negative; 0 joins none.")
+        if self.datastore:
+            import_module("vanilla_transformer.datastore")  # which says so now if something is not installed
         if self.moses_language not in (None, *MOSES_LANGUAGES):
             raise ValueError(
                 f"moses_language={self.moses_language} is none of those that Moses' tokenizer knows: "
@@ -107,8 +120,44 @@ def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, num_
 
 def augment(rows: Rows, args: TranslationArguments) -> Rows:
     """The rows to train on, with joined pairs where these are asked for."""
+    if args.datastore and isinstance(rows, IterableDataset):
+        raise ValueError("datastore=True keeps all training data, of which a stream may have no end: leave out one.")
     seed = args.seed if args.data_seed is None else args.data_seed
     return with_joined_pairs(warned_of_cuts(rows, args), args.joined_pairs, args.max_length, seed)
+
+
+def batches_of(rows: Dataset, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> DataLoader:
+    """Each of the encoded rows once, with others of about its length."""
+    lengths = row_lengths(rows)
+    sampler = TokenBudgetSampler(lengths, max(4096, int(lengths.max())))
+    return DataLoader(
+        cast(Any, ArrowRows(rows)),
+        batch_sampler=sampler,
+        collate_fn=PairCollator(tokenizer, model=model).collate_table,
+    )
+
+
+def keep_states(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> None:
+    """Save a datastore of the training data beside the model, where one is asked for."""
+    args, model = cast(TranslationArguments, trainer.args), cast(Any, trainer.model)
+    if not args.datastore:
+        return
+    from vanilla_transformer.datastore import build_datastore  # which needs FAISS
+
+    tokenizer = trainer.processing_class
+    encoded = encode(rows, tokenizer, args.max_length, args.preprocessing_num_workers)
+    build_datastore(model, batches_of(encoded, model, tokenizer)).save(args.output_dir)
+
+
+def with_its_datastore(trainer: RecipeSeq2SeqTrainer) -> AbstractContextManager:
+    """Within it, the model translates by the datastore that lies beside it, where that is asked for."""
+    if not cast(TranslationArguments, trainer.args).datastore:
+        return nullcontext()
+    from vanilla_transformer.datastore import load_datastore, use_datastore
+
+    model = cast(Any, trainer.model)
+    source = trainer.args.output_dir if trainer.state.global_step else model.name_or_path
+    return use_datastore(model, load_datastore(source))
 
 
 def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
@@ -119,7 +168,8 @@ def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, fl
     def translate_batch(batch: list[str]) -> list[str]:
         return translate(batch, model, tokenizer, args.extra_tokens, **args.decoding)
 
-    hypotheses = map_by_length(translate_batch, list(rows["source"]), 64, "translating")
+    with with_its_datastore(trainer):
+        hypotheses = map_by_length(translate_batch, list(rows["source"]), 64, "translating")
     bleu = BleuOptions(lowercases(tokenizer), args.moses_language, args.split_compounds, args.normalize_punctuation)
     return translation_scores(hypotheses, list(rows["target"]), bleu)
 
@@ -135,6 +185,7 @@ TRANSLATION = Task(
     ),
     augment=augment,
     collator=lambda tokenizer, model, args: PairCollator(tokenizer, model=model),
+    finish=keep_states,
     evaluate=evaluate,
     read_when_scored=lambda rows, tokenizer, encoded: encode(rows, tokenizer, UNCUT),
     in_one_process=True,

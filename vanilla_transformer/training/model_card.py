@@ -48,7 +48,7 @@ HYPER_PARAMETERS = (
     "muon muon_momentum embedding_decay schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps "
     "max_steps num_train_epochs tokens_per_batch tokens_per_batch_of mixed_lengths per_device_train_batch_size "
     "gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm "
-    "average_checkpoints initial_dropout word_dropout joined_pairs seed bf16 fp16"
+    "average_checkpoints initial_dropout word_dropout joined_pairs datastore seed bf16 fp16"
 ).split()
 
 TEMPLATE = """\
@@ -71,7 +71,14 @@ folder = {{ path }}  # the path of this folder
 ```
 
 The code in this folder needs transformers {{ oldest }} or newer.
+{% if datastore %}
+The results below are those of the model with its datastore: beside its own prediction, it looks up what it was trained
+on. The lines above do without; this command does not:
 
+```bash
+vanilla-transformer translate --model {{ path }} --datastore "A sentence to translate."
+```
+{% endif %}
 ## Limits
 
 It knows only what was in its training data; on other texts its output means little. Nobody has checked its answers:
@@ -181,6 +188,7 @@ def write_model_card(
         oldest=OLDEST,
         results=(markdown_table(("split", "metric", "value"), rows) if rows else "It was not scored.")
         + "".join(f"\n\n{name}: `{text}`" for name, text in facts.notes.items()),
+        datastore=getattr(arguments, "datastore", False),
         data=f"`{facts.dataset}`",
         # Only the losses over a vocabulary are smoothed.
         label_smoothing=getattr(model.config, "label_smoothing", 0) if hasattr(model, "lm_head") else 0,

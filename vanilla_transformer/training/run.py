@@ -210,6 +210,8 @@ def run(task: Task, arguments: list[str] | None = None) -> Scores:
                 write_model_card(folder, trainer.model, training, trainer.state, facts)
 
         try:
+            if training.do_train and trainer.is_world_process_zero():
+                task.finish(trainer, splits["train"])
             scores, notes = task.score(trainer, splits)
         except Exception:
             write_card({}, {})  # and its card

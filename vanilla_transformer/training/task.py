@@ -49,6 +49,8 @@ class Task:
         augment: (encoded rows, arguments) -> the rows to train on.
         collator: (tokenizer, model, arguments) -> the function that makes a batch of such rows.
         evaluate: (trainer, rows) -> scores by name, and notes; the rows have the data's columns.
+        finish: (trainer, training rows) -> nothing; saves what a trained model has beside its weights. Only the main
+            process runs it. The rows have the data's columns.
         in_one_process: `evaluate` knows nothing of other processes, so only the main one runs it.
         metrics: (config, prediction) -> scores by name, beside the loss, wherever the Trainer evaluates; one that is
             called "loss" takes its place.
@@ -70,6 +72,7 @@ class Task:
     collator: Callable[[PreTrainedTokenizerBase, PreTrainedModel, Any], Callable[[list], dict[str, Any]]]
     evaluate: Callable[[Any, Rows], tuple[dict[str, float], Notes]]
     augment: Callable[[Rows, Any], Rows] = lambda rows, arguments: rows
+    finish: Callable[[Any, Rows], None] = lambda trainer, rows: None
     in_one_process: bool = False
     metrics: Callable[[PreTrainedConfig, EvalPrediction], dict[str, float]] | None = None
     metric_names: Callable[[Any], tuple[str, ...]] = lambda arguments: ()

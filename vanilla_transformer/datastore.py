@@ -1,0 +1,189 @@
+"""Look up what a translator was trained on: its next token also by its nearest neighbours in the training data.
+
+    store = build_datastore(model, batches)      # once, in one pass over the training data
+    with use_datastore(model, store):
+        model.generate(...)
+
+As Khandelwal et al. (2021, arXiv 2010.00710) do, without further training. The store has the decoder's state, which is
+what the output projection reads, at each position of the training data, and the token that stands there. Those states
+that are most similar to the one at hand vote for their tokens:
+
+    p(y) = (1 - share) p_model(y) + share * sum of w_i over the neighbours i whose token is y
+    w = softmax(cos(state, state_i) / temperature) over the neighbours
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import faiss
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+from transformers.utils import cached_file
+
+from losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.files import hidden_folder
+from vanilla_transformer.loading import weights_hash
+
+
+FOLDER = "datastore"  # within that of the model
+INDEX, SETTINGS = "index.faiss", "settings.json"
+CELLS_SEARCHED = 16  # of as many cells as the root of the number of states; few states are all looked at
+
+
+@dataclass
+class Datastore:
+    """States of the decoder, of length 1, and the token that each one is followed by.
+
+    Args:
+        index: of FAISS, by inner product; the ids of its vectors are the tokens.
+        weights: hash of the weights that the states are of.
+        neighbours: how many of the most similar states have a say.
+        share: of their say in each prediction, from 0 to 1.
+        temperature: of the softmax of their cosines, above 0; the lower, the more the most similar count.
+
+    Raises:
+        ValueError: one of the last three is out of its range.
+    """
+
+    index: Any
+    weights: str
+    neighbours: int = 64
+    share: float = 0.4
+    temperature: float = 0.035
+
+    def __post_init__(self):
+        if self.neighbours < 1:
+            raise ValueError(f"neighbours={self.neighbours} must be at least 1.")
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share={self.share} must be from 0 (the model alone) to 1 (the neighbours alone).")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature={self.temperature} must be above 0.")
+
+    def search(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """The cosines (..., neighbours) of the states (..., d_model) that are most similar, and their tokens."""
+        rows = F.normalize(states.detach().flatten(0, -2).float(), dim=-1).cpu()
+        found = self.index.search(rows.numpy(), min(self.neighbours, self.index.ntotal))
+        cosines, tokens = (torch.from_numpy(part).to(states.device).unflatten(0, states.shape[:-1]) for part in found)
+        return cosines, tokens
+
+    def mix(self, states: Tensor, logits: Tensor) -> Tensor:
+        """Log-probabilities (..., vocab) of model and neighbours together, from states (..., d_model) and logits."""
+        cosines, tokens = self.search(states)
+        missing = tokens < 0  # where the cells that were searched hold fewer
+        weights = (cosines / self.temperature).masked_fill(missing, -torch.inf).softmax(-1)
+        mixed = (1 - self.share) * logits.float().softmax(-1)
+        mixed.scatter_add_(-1, tokens.masked_fill(missing, 0), self.share * weights)
+        return mixed.clamp_(min=torch.finfo(mixed.dtype).tiny).log_()
+
+    def save(self, model_folder: str | Path) -> None:
+        """Write it beside the model, in the place of an earlier one."""
+        folder = Path(model_folder, FOLDER)
+        settings = {name: getattr(self, name) for name in ("weights", "neighbours", "share", "temperature")}
+        with hidden_folder(folder) as hidden:
+            part = hidden / FOLDER
+            part.mkdir()
+            faiss.serialize_index(self.index).tofile(part / INDEX)
+            (part / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(part, folder)
+
+
+@torch.inference_mode()
+def build_datastore(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]], **settings: Any) -> Datastore:
+    """The datastore of a translator: of each position of the labels, its state and its token.
+
+    Takes 136 bytes for each position at a width of 128, and 520 at 512.
+
+    Args:
+        batches: `input_ids`, `attention_mask` and `labels` (batch, length), as for training.
+        settings: `neighbours`, `share` and `temperature` of the `Datastore`.
+
+    Raises:
+        ValueError: there is no target to keep, or a setting is out of its range.
+    """
+    was_training = model.training
+    model.eval()
+    states, tokens = [], []
+    for batch in tqdm(batches, desc="building the datastore", disable=None):
+        inputs = {name: value.to(model.device) for name, value in batch.items() if name != "labels"}
+        labels = batch["labels"].to(model.device)
+        inputs["decoder_input_ids"] = cast(Any, model).prepare_decoder_input_ids_from_labels(labels=labels)
+        kept = labels != IGNORED_LABEL
+        state = cast(Any, model.base_model)(**inputs).last_hidden_state[kept]
+        states.append(F.normalize(state.float(), dim=-1).cpu())
+        tokens.append(labels[kept].cpu())
+    model.train(was_training)
+    if not sum(map(len, states)):
+        raise ValueError("There is nothing to build a datastore of: the batches have no labels.")
+    keys, ids = torch.cat(states), torch.cat(tokens)
+    cells = round(len(keys) ** 0.5)
+    index = cast(Any, faiss).index_factory(keys.shape[1], f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+    index.cp.min_points_per_centroid, index.cp.max_points_per_centroid = 1, 64
+    index.nprobe = CELLS_SEARCHED
+    index.train(keys.numpy())
+    index.add_with_ids(keys.numpy(), ids.numpy())
+    return Datastore(index, weights_hash(model), **settings)
+
+
+def load_datastore(source: str | Path) -> Datastore:
+    """The datastore that lies beside a model.
+
+    Args:
+        source: the model's folder, or its name on the Hub.
+
+    Raises:
+        FileNotFoundError: it has none.
+        ValueError: it is damaged.
+    """
+    try:
+        files = [cast(str, cached_file(source, f"{FOLDER}/{name}")) for name in (INDEX, SETTINGS)]
+    except OSError as error:
+        raise FileNotFoundError(
+            f"{source} has no datastore: train with --datastore true, or build one by build_datastore."
+        ) from error
+    try:
+        index = faiss.deserialize_index(np.fromfile(files[0], dtype=np.uint8))
+        return Datastore(index, **json.loads(Path(files[1]).read_text(encoding="utf-8")))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"The datastore of {source} is damaged ({error}): build it anew.") from error
+
+
+def use_datastore(model: PreTrainedModel, store: Datastore) -> RemovableHandle:
+    """Let a translator look up its neighbours wherever it predicts, until the handle that is returned is removed.
+
+    Its logits are log-probabilities then. Training has nothing to do with it. It is a choice of this process, of which
+    nothing is saved with the model.
+
+    Raises:
+        ValueError: the datastore is of other weights, or the model has one in use.
+    """
+    projection = cast(nn.Module, model.get_output_embeddings())
+    if any(isinstance(hook, Lookup) for hook in projection._forward_hooks.values()):
+        raise ValueError("This model uses a datastore already: remove its handle first.")
+    if (now := weights_hash(model)) != store.weights:
+        raise ValueError(
+            f"The datastore is of other weights (hash {store.weights}, the model's is {now}), or of these in another "
+            "precision: build it anew."
+        )
+    return projection.register_forward_hook(Lookup(store))
+
+
+@dataclass
+class Lookup:
+    """A hook of the output projection, which puts the mixed predictions in the place of its own."""
+
+    store: Datastore
+
+    def __call__(self, projection: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor | None:
+        """The logits (..., vocab) to go on with; None, for its own, while it is trained."""
+        return None if projection.training else self.store.mix(inputs[0], logits)
