@@ -37,7 +37,7 @@ from vanilla_transformer.loading import weights_hash
 
 FOLDER = "datastore"  # within that of the model
 INDEX, SETTINGS = "index.faiss", "settings.json"
-CELLS_SEARCHED = 16  # of as many cells as the root of the number of states; few states are all looked at
+CELLS_SEARCHED = 8  # of as many cells as the root of the number of states: few states are all looked at
 
 
 @dataclass

@@ -27,6 +27,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.command_line import run_command
 from vanilla_transformer.commands.push import files_of_model, main
+from vanilla_transformer.datastore import build_datastore
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import HUB_NAME, load_model
 from vanilla_transformer.training.model_card import CardFacts, write_model_card
@@ -171,6 +172,26 @@ def test_a_model_takes_the_place_of_the_one_before_and_leaves_alone_what_its_use
     result = push(hub, folder, "user/name")
     assert "deleted there, as left by an earlier model: generation_config.json, model-00001-of-" in result.stdout
     assert set(repo.files("main")) == MODEL_FILES - {"generation_config.json"} | own.keys()
+
+
+def test_a_datastore_stays_here_until_it_is_sent_by_itself_and_serves_elsewhere(hub, folder, tmp_path):
+    model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(["one two"], text_target=["three, one two"], return_tensors="pt")
+    store = build_datastore(model, [batch], share=1.0)
+    store.save(folder)
+    assert push(hub, folder, "user/name").returncode == 0
+    repo = hub.repos["models", "user/name"]
+    assert set(repo.files("main")) == MODEL_FILES
+
+    send = [Path(sys.executable).with_name("hf"), "upload", "user/name", folder / "datastore", "datastore"]
+    subprocess.run(send, env=os.environ | hub.environment(tmp_path / "home", TOKEN), check=True, timeout=300)
+    assert set(repo.files("main")) - MODEL_FILES == {"datastore/index.faiss", "datastore/settings.json"}
+    translated = subprocess.run(
+        [sys.executable, ROOT / "scripts/translate.py", "one two", "--model", "user/name", "--datastore"],
+        env=os.environ | hub.environment(tmp_path / "elsewhere", token=None),
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert translated.stdout == "three, one two\n", translated.stderr
 
 
 def test_a_dry_run_lists_what_would_go_and_sends_nothing(hub, folder):

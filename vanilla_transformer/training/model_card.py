@@ -76,7 +76,7 @@ The results below are those of the model with its datastore: beside its own pred
 on. The lines above do without; this command does not:
 
 ```bash
-vanilla-transformer translate --model {{ path }} --datastore "A sentence to translate."
+vanilla-transformer translate "A sentence to translate." --model {{ path }} --datastore
 ```
 {% endif %}
 ## Limits
