@@ -191,6 +191,17 @@ def test_the_command_says_what_is_wrong_before_it_begins(options, said):
         datastore_command([*options, "--train_file", "pairs.jsonl"])
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--streaming", "true", "--train_file"], "a stream may have no end"), (["--test_file"], "There are no pairs")],
+)
+def test_the_command_needs_pairs_that_have_an_end(options, said, untrained, tmp_path):
+    folder = write(tmp_path / "model", untrained[0], untrained[1])
+    file = write_json_lines(tmp_path / "pairs.jsonl", ROWS)
+    with pytest.raises(ValueError, match=said):
+        datastore_command(["--model", folder, *options, file])
+
+
 def test_ctranslate2_has_none():
     with pytest.raises(ValueError, match="--datastore is for PyTorch: leave out --engine ctranslate2"):
         translate_command(["a text", "--datastore", "--engine", "ctranslate2"])

@@ -40,7 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     Raises:
         FileNotFoundError: there is no such model.
-        ValueError: the model is on the Hub, or no translator; there are no pairs; a setting is out of its range.
+        ValueError: the model is on the Hub, or no translator; there are no pairs, or they come as a stream; a setting
+            is out of its range.
     """
     parser = CommandParser([DatastoreArguments, DataArguments], __doc__)
     parser.set_defaults(validation_fraction=0.0)  # all of them are to be looked up
@@ -50,9 +51,14 @@ def main(arguments: list[str] | None = None) -> None:
     check_source(args.model)
     if not Path(args.model).is_dir():
         raise ValueError(f"--model {args.model} must be a folder, in which the datastore will lie: download it first.")
+    if data.streaming:
+        raise ValueError("--streaming true: a datastore keeps all pairs, and a stream may have no end: leave it out.")
+    splits = load_splits(data, "translation")
+    if "train" not in splits:
+        raise ValueError("There are no pairs: give --train_file, or a --dataset with a train split.")
     model = make_fast(load_model(args.model, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code))
     tokenizer = load_tokenizer(args.model, args.trust_remote_code)
-    rows = encode(load_splits(data, "translation")["train"], tokenizer, args.max_length)
+    rows = encode(splits["train"], tokenizer, args.max_length)
     store = build_datastore(model, batches_of(rows, model, tokenizer), **settings)
     store.save(args.model)
     print(f"{args.model} looks up {store.index.ntotal} tokens with --datastore.")
