@@ -75,6 +75,21 @@ def test_a_script_learns_a_few_rows_by_heart(name, tmp_path):
         script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(run)])
 
 
+@pytest.mark.parametrize(
+    ("script", "task", "options"),
+    [(train_translation, "translation", ["--encoder_layers", "1", "--decoder_layers", "1", "--max_steps", "20"]),
+     (train_question_answering, "question_answering",
+      [*ONE_STACK, "--per_device_train_batch_size", "32", "--max_steps", "60"])],
+)  # fmt: skip
+def test_what_is_trained_in_bfloat16_is_scored_as_it_is_saved(script, task, options, tmp_path):
+    """Half-learned, so that the least rounding decides what it says to some of the rows."""
+    rows = phrasebook(task, size=1000)["train"].select(range(300))
+    file = write_json_lines(tmp_path / "rows.jsonl", rows)
+    options = [*SMALL, *options, "--bf16", "true", "--output_dir", str(tmp_path / "run")]
+    scores = script.main([*train_and_validate_on(file), *options])["validation"]
+    assert evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])["test"] == scores
+
+
 ROWS = {
     "reader": [
         {"question": "Who?", "context": "Ada was here.", "answers": {"text": ["Ada"], "answer_start": [0]}},

@@ -12,7 +12,7 @@ from pipeline_vanilla_transformer import question_inputs, read_windows, tokens_b
 from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerForQuestionAnswering
 from vanilla_transformer.training.metrics import question_answering_scores
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
-from vanilla_transformer.training.task import Notes, Task
+from vanilla_transformer.training.task import Notes, Task, as_saved
 
 
 @dataclass
@@ -101,7 +101,7 @@ def evaluate(trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Not
     """Read the texts for an answer to each question; where some have none, "" is one that may be given."""
     args = cast(QuestionAnsweringArguments, trainer.args)
     reader = QuestionAnsweringPipeline(
-        model=trainer.model.eval(),
+        model=as_saved(trainer),
         tokenizer=trainer.processing_class,
         max_seq_len=args.max_length,
         doc_stride=args.stride,

@@ -19,7 +19,7 @@ from vanilla_transformer.training.collating import ArrowRows, PairCollator
 from vanilla_transformer.training.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
 from vanilla_transformer.training.options import with_default
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
-from vanilla_transformer.training.task import Notes, Rows, Task, warned_of_cuts
+from vanilla_transformer.training.task import Notes, Rows, Task, as_saved, warned_of_cuts
 
 
 @dataclass
@@ -162,7 +162,7 @@ def with_its_datastore(trainer: RecipeSeq2SeqTrainer) -> AbstractContextManager:
 
 def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
     """Translate the sources and compare with the targets."""
-    model, tokenizer = trainer.model.eval(), trainer.processing_class
+    model, tokenizer = as_saved(trainer), trainer.processing_class
     args = cast(TranslationArguments, trainer.args)
 
     def translate_batch(batch: list[str]) -> list[str]:

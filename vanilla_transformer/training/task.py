@@ -141,6 +141,11 @@ def warned_of_cuts(rows: Rows, args: Any) -> Rows:
     return rows
 
 
+def as_saved(trainer: Trainer) -> Any:
+    """The trained model as those have it who load it: without the mixed precision that it was trained in."""
+    return trainer.accelerator.unwrap_model(cast(Any, trainer.model), keep_fp32_wrapper=False).eval()
+
+
 class PerTargetTrainer(RecipeTrainer):
     """Measures the mean over all targets: the library's is over batches, which have more or fewer of them."""
 
