@@ -14,6 +14,7 @@ from huggingface_hub.errors import StrictDataclassClassValidationError
 from fresh_process import ROOT, run_fresh
 from vanilla_transformer.__main__ import COMMANDS
 from vanilla_transformer.command_line import EXTRAS, CommandParser, run_command
+from vanilla_transformer.commands.translate import TranslateArguments
 
 
 @dataclass
@@ -75,6 +76,30 @@ def test_a_misspelt_option_is_named_with_the_one_that_was_meant():
         parser.parse_args_into_dataclasses(["--model", "x", "--zzz"])
     (options,) = parser.parse_args_into_dataclasses(["--model", "x", "--names", "a", "b"])
     assert options == Options("x", 4, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "on", "texts"),
+    [
+        ("--datastore Hello. Bye.", True, ["Hello.", "Bye."]),
+        ("Hello. --datastore", True, ["Hello."]),
+        ("--datastore --model m Hello.", True, ["Hello."]),
+        ("--datastore true Hello.", True, ["Hello."]),
+        ("--datastore no Hello.", False, ["Hello."]),
+        ("Hello. -- --datastore", False, ["Hello.", "--datastore"]),
+    ],
+)
+def test_a_text_behind_a_switch_is_a_text(arguments, on, texts):
+    parser = CommandParser(TranslateArguments)
+    parser.add_argument("text", nargs="*")
+    args, given = parser.parse_args_into_dataclasses(arguments.split())
+    assert (args.datastore, given.text) == (on, texts)
+
+
+def test_a_switch_of_a_command_without_texts_has_a_value_that_is_one(capsys):
+    with pytest.raises(SystemExit):
+        CommandParser(TranslateArguments).parse_args_into_dataclasses(["--datastore", "maybe"])
+    assert "argument --datastore: Truthy value expected: got maybe" in capsys.readouterr().err
 
 
 def test_help_says_what_the_command_does_and_names_only_defaults_that_there_are(capsys):

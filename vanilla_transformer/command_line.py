@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from io import TextIOWrapper
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -127,12 +128,26 @@ class CommandParser(HfArgumentParser):
         Raises:
             ValueError: an option that none of them has.
         """
-        self.check_names(sys.argv[1:] if args is None else args)
+        args = sys.argv[1:] if args is None else args
+        self.check_names(args)
+        if any(not action.option_strings for action in self._actions):
+            args = list(self.switched_on(args))
         options = {"look_for_args_file": False} | options | {"return_remaining_strings": True}
         *parsed, unknown = super().parse_args_into_dataclasses(args, **options)
         if unknown:
             raise ValueError(f"There is no option {' '.join(unknown)}{self.hint(unknown[0].split('=')[0])}")
         return tuple(part for part in parsed if part != argparse.Namespace(traceback=True))
+
+    def switched_on(self, args: Sequence[str]) -> Iterator[str]:
+        """The arguments, with true behind each switch that a text to work on follows, as in `--datastore "a text"`."""
+        for i, (argument, following) in enumerate(zip_longest(args, args[1:], fillvalue="")):
+            if argument == "--":
+                yield from args[i:]
+                return
+            yield argument
+            action = self._option_string_actions.get(argument)
+            if action is not None and action.type is string_to_bool and not is_truth_value(following):
+                yield "true"
 
     def check_names(self, args: Sequence[str]) -> None:
         """Raise a ValueError for the first option that there is not, before others are found to be missing."""
@@ -166,6 +181,15 @@ class CommandParser(HfArgumentParser):
 def is_ours(cls: type) -> bool:
     """Whether a class of options is this project's."""
     return not cls.__module__.startswith(("transformers", "builtins"))
+
+
+def is_truth_value(text: str) -> bool:
+    """Whether it is one of the words, such as true, no or 1, that a switch can be given."""
+    try:
+        string_to_bool(text)
+    except argparse.ArgumentTypeError:
+        return False
+    return True
 
 
 def is_second_name(action: argparse.Action) -> bool:
