@@ -159,7 +159,7 @@ def test_a_run_keeps_one_by_which_it_and_the_commands_translate(tmp_path):
     assert alone["chrf"] < scores["chrf"]
     assert evaluate_command(["--model", folder, "--test_file", file, "--datastore", "true"])["test"] == scores
     written = tmp_path / "out.txt"
-    translate_command([*PAIRS, "--model", folder, "--datastore", "true", "--output", str(written)])
+    translate_command(["--model", folder, "--output", str(written), "--datastore", *PAIRS])
     right = [text == target for text, target in zip(written.read_text().splitlines(), PAIRS.values(), strict=True)]
     assert sum(right) / len(right) * 100 == scores["exact_match"]
     assert '--model "run" --datastore' in Path(folder, "README.md").read_text()
