@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: quickstart demo benchmark checkpoints docs notebooks install test pytest test-slow test-gpu lint
 
 quickstart: install
-	$(BIN)/python scripts/quickstart.py
+	$(BIN)/vanilla-transformer quickstart
 
 demo: install
 	$(BIN)/python demo/app.py $(if $(MODEL),--model $(MODEL))

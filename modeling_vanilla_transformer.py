@@ -62,59 +62,31 @@ from transformers.utils import is_tracing, logging
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-
-try:
-    from .attention_vanilla_transformer import packed
-    from .configuration_vanilla_transformer import (
-        STACK_TP_PLAN,
-        TransformerConfig,
-        VanillaTransformerConfig,
-        VanillaTransformerDecoderConfig,
-        VanillaTransformerEncoderConfig,
-        require_private_names,
-    )
-    from .losses_vanilla_transformer import (
-        IGNORED_LABEL,
-        check_aligned_ids,
-        check_ids,
-        check_input_ids,
-        check_inputs_embeds,
-        check_mask,
-        check_rows,
-        check_tensor,
-        cross_entropy,
-        is_padding,
-        sequence_loss,
-        span_loss,
-        without_padding,
-    )
-    from .pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
-except ImportError:
-    from attention_vanilla_transformer import packed
-    from configuration_vanilla_transformer import (
-        STACK_TP_PLAN,
-        TransformerConfig,
-        VanillaTransformerConfig,
-        VanillaTransformerDecoderConfig,
-        VanillaTransformerEncoderConfig,
-        require_private_names,
-    )
-    from losses_vanilla_transformer import (
-        IGNORED_LABEL,
-        check_aligned_ids,
-        check_ids,
-        check_input_ids,
-        check_inputs_embeds,
-        check_mask,
-        check_rows,
-        check_tensor,
-        cross_entropy,
-        is_padding,
-        sequence_loss,
-        span_loss,
-        without_padding,
-    )
-    from pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
+from .attention_vanilla_transformer import packed
+from .configuration_vanilla_transformer import (
+    STACK_TP_PLAN,
+    TransformerConfig,
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerEncoderConfig,
+    require_private_names,
+)
+from .losses_vanilla_transformer import (
+    IGNORED_LABEL,
+    check_aligned_ids,
+    check_ids,
+    check_input_ids,
+    check_inputs_embeds,
+    check_mask,
+    check_rows,
+    check_tensor,
+    cross_entropy,
+    is_padding,
+    sequence_loss,
+    span_loss,
+    without_padding,
+)
+from .pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 
 
 logger = logging.get_logger(__name__)

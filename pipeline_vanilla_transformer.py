@@ -16,11 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline, Pipeline
 
-
-try:
-    from .configuration_vanilla_transformer import require_private_names
-except ImportError:
-    from configuration_vanilla_transformer import require_private_names
+from .configuration_vanilla_transformer import require_private_names
 
 
 # What other tasks that a config may name for `TranslationPipeline` call its output.

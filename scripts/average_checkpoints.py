@@ -4,8 +4,8 @@ python scripts/average_checkpoints.py --run RUN_FOLDER --last 5 --output NEW_FOL
 python scripts/average_checkpoints.py --checkpoints FOLDER FOLDER --output NEW_FOLDER
 """
 
-from vanilla_transformer.command_line import run_command
-from vanilla_transformer.commands.average import main
+from vanilla_transformer.cli.average import main
+from vanilla_transformer.cli.parser import run_command
 
 
 if __name__ == "__main__":

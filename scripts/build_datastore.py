@@ -4,8 +4,8 @@ python scripts/build_datastore.py --model runs/en-de --train_file pairs.jsonl --
 python scripts/translate.py --model runs/en-de --datastore < source.txt > target.txt
 """
 
-from vanilla_transformer.command_line import run_command
-from vanilla_transformer.commands.build_datastore import main
+from vanilla_transformer.cli.datastore import main
+from vanilla_transformer.cli.parser import run_command
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ python scripts/evaluate_model.py --model runs/classifier --dataset user/reviews 
 The options of the task's training script work here too, such as --per_device_eval_batch_size.
 """
 
-from vanilla_transformer.command_line import run_command
-from vanilla_transformer.commands.evaluate import main
+from vanilla_transformer.cli.evaluate import main
+from vanilla_transformer.cli.parser import run_command
 
 
 if __name__ == "__main__":

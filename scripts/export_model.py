@@ -4,8 +4,8 @@ python scripts/export_model.py --source runs/en-de --output runs/en-de-ct2 --to 
 python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to onnx
 """
 
-from vanilla_transformer.command_line import run_command
-from vanilla_transformer.commands.export import main
+from vanilla_transformer.cli.export import main
+from vanilla_transformer.cli.parser import run_command
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 echo "To be" | python scripts/generate_text.py --model FOLDER_OR_HUB_NAME --max_new_tokens 100
 """
 
-from vanilla_transformer.command_line import run_command
-from vanilla_transformer.commands.generate import main
+from vanilla_transformer.cli.generate import main
+from vanilla_transformer.cli.parser import run_command
 
 
 if __name__ == "__main__":

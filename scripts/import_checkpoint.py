@@ -7,8 +7,8 @@ It can import Marian (opus-mt), FSMT (WMT19), M2M100 and NLLB, BART, GPT-1, GPT-
 has weights, code, generation settings and tokenizer, and gives the same logits and the same generated text.
 """
 
-from vanilla_transformer.command_line import run_command
-from vanilla_transformer.commands.import_checkpoint import main
+from vanilla_transformer.cli.import_checkpoint import main
+from vanilla_transformer.cli.parser import run_command
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import yaml
 
 from shipping.data import prepare
 from shipping.package import package
-from vanilla_transformer.command_line import CommandParser, run_command
+from vanilla_transformer.cli.parser import CommandParser, run_command
+from vanilla_transformer.cli.train import MODEL_CARD, run
 from vanilla_transformer.tasks import (
     CLASSIFICATION,
     LANGUAGE_MODELING,
@@ -21,7 +22,6 @@ from vanilla_transformer.tasks import (
     TAGGING,
     TRANSLATION,
 )
-from vanilla_transformer.training.run import MODEL_CARD, run
 
 
 # The cheapest first.

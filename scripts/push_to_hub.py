@@ -5,8 +5,8 @@ python scripts/push_to_hub.py . user/vanilla-transformer --repo
 python scripts/push_to_hub.py demo user/vanilla-transformer-demo --space
 """
 
-from vanilla_transformer.command_line import run_command
-from vanilla_transformer.commands.push import main
+from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.push import main
 
 
 if __name__ == "__main__":

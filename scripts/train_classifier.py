@@ -5,9 +5,9 @@ python scripts/train_classifier.py --task regression --train_file train.jsonl --
 
 from functools import partial
 
-from vanilla_transformer.command_line import run_command
+from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.train import run
 from vanilla_transformer.tasks import CLASSIFICATION
-from vanilla_transformer.training.run import run
 
 
 main = partial(run, CLASSIFICATION)

@@ -5,9 +5,9 @@ python scripts/train_masked_language_model.py --preset tiny --train_file text.tx
 
 from functools import partial
 
-from vanilla_transformer.command_line import run_command
+from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.train import run
 from vanilla_transformer.tasks import MASKED_LANGUAGE_MODELING
-from vanilla_transformer.training.run import run
 
 
 main = partial(run, MASKED_LANGUAGE_MODELING)

@@ -5,9 +5,9 @@ python scripts/train_question_answering.py --dataset squad --output_dir runs/rea
 
 from functools import partial
 
-from vanilla_transformer.command_line import run_command
+from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.train import run
 from vanilla_transformer.tasks import QUESTION_ANSWERING
-from vanilla_transformer.training.run import run
 
 
 main = partial(run, QUESTION_ANSWERING)

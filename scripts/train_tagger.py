@@ -5,9 +5,9 @@ python scripts/train_tagger.py --train_file train.jsonl --columns tags=ner_tags 
 
 from functools import partial
 
-from vanilla_transformer.command_line import run_command
+from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.train import run
 from vanilla_transformer.tasks import TAGGING
-from vanilla_transformer.training.run import run
 
 
 main = partial(run, TAGGING)

@@ -7,9 +7,9 @@ python scripts/train_translation.py recipes/multi30k_en_de.yaml --train_file tra
 
 from functools import partial
 
-from vanilla_transformer.command_line import run_command
+from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.train import run
 from vanilla_transformer.tasks import TRANSLATION
-from vanilla_transformer.training.run import run
 
 
 main = partial(run, TRANSLATION)

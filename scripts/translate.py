@@ -4,8 +4,8 @@ python scripts/translate.py "I like to travel."
 python scripts/translate.py --model FOLDER_OR_HUB_NAME < source.txt > target.txt
 """
 
-from vanilla_transformer.command_line import run_command
-from vanilla_transformer.commands.translate import main
+from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.translate import main
 
 
 if __name__ == "__main__":

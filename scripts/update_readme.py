@@ -8,7 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
 
-from vanilla_transformer.command_line import CommandParser, run_command
+from vanilla_transformer.cli.parser import CommandParser, run_command
 
 
 ROOT = Path(__file__).parents[1]

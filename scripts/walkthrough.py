@@ -6,8 +6,8 @@ python scripts/walkthrough.py --model FOLDER --text "12 miles" --stack decoder -
 python scripts/walkthrough.py --numbers mine.json                         # your own X, W_Q, W_K, W_V and W_O
 """
 
-from vanilla_transformer.command_line import run_command
-from vanilla_transformer.commands.walk import main
+from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.walk import main
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from gradio_client import Client
 
-from app import build, serve
 from fresh_process import ROOT
+from vanilla_transformer.app.app import build, serve
 
 
 ADDRESS = r"http://127\.0\.0\.1:\d+"

@@ -9,7 +9,7 @@ from typing import Any
 
 
 ROOT = Path(__file__).parent.parent
-MODULES = ["vanilla_transformer", *(path.stem for path in ROOT.glob("*.py"))]
+MODULES = ["vanilla_transformer"]
 # `-I` leaves out the working folder and the environment's paths; an installed project is hidden by name.
 PRELUDE = """
 import json, sys

@@ -16,7 +16,7 @@ from typing import Any
 from transformers import AutoTokenizer, HfArgumentParser
 
 from answers import answer
-from vanilla_transformer.commands import evaluate
+from vanilla_transformer.cli import evaluate
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.loading import CHECKPOINTS, load_model

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import vanilla_transformer
-from configuration_vanilla_transformer import __version__
+from vanilla_transformer.configuration_vanilla_transformer import __version__
 from vanilla_transformer.files import new_folder
 
 

@@ -13,8 +13,8 @@ from huggingface_hub.errors import StrictDataclassClassValidationError
 
 from fresh_process import ROOT, run_fresh
 from vanilla_transformer.__main__ import COMMANDS
-from vanilla_transformer.command_line import EXTRAS, CommandParser, run_command
-from vanilla_transformer.commands.translate import TranslateArguments
+from vanilla_transformer.cli.parser import EXTRAS, CommandParser, run_command
+from vanilla_transformer.cli.translate import TranslateArguments
 
 
 @dataclass
@@ -167,7 +167,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(command):
 
 def test_a_process_without_standard_output_is_no_error(tmp_path):
     """As services have it: what is asked for is written into a file."""
-    code = "import sys; from vanilla_transformer.command_line import run_command\nrun_command(lambda _: print('done'))"
+    code = "import sys; from vanilla_transformer.cli.parser import run_command\nrun_command(lambda _: print('done'))"
     process = subprocess.run(["sh", "-c", '"$0" -c "$1" >&-', sys.executable, code], capture_output=True, text=True)
     assert (process.returncode, process.stderr) == (0, "")
 

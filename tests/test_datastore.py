@@ -9,14 +9,14 @@ from datasets import Dataset
 from saved_models import with_tokenizer, write
 from small_data import SMALL, write_json_lines
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.commands.build_datastore import main as datastore_command
-from vanilla_transformer.commands.evaluate import main as evaluate_command
-from vanilla_transformer.commands.translate import main as translate_command
+from vanilla_transformer.cli.datastore import main as datastore_command
+from vanilla_transformer.cli.evaluate import main as evaluate_command
+from vanilla_transformer.cli.train import run
+from vanilla_transformer.cli.translate import main as translate_command
 from vanilla_transformer.datastore import build_datastore, load_datastore, use_datastore
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks.translation import TRANSLATION, TranslationArguments
 from vanilla_transformer.training.collating import PairCollator
-from vanilla_transformer.training.run import run
 
 
 PAIRS = {

@@ -24,9 +24,9 @@ import torch
 
 from code_blocks import blocks, printed
 from family import encoder_decoder, encoder_only, tokens
-from modeling_vanilla_transformer import sinusoids
 from vanilla_transformer import VanillaTransformerEncoderModel
-from vanilla_transformer.commands.push import files_of_repo
+from vanilla_transformer.cli.push import files_of_repo
+from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
 
 ROOT = Path(__file__).parent.parent

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from family import SIZES, VOCAB, decoder_only, encoder_decoder, encoder_only
 from fresh_process import ROOT
-from modeling_vanilla_transformer import CACHE
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
@@ -39,9 +38,10 @@ from vanilla_transformer import (
     VanillaTransformerForTokenClassification,
 )
 from vanilla_transformer.__main__ import COMMANDS, command
-from vanilla_transformer.command_line import run_command
+from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.data import DataArguments, load_splits
 from vanilla_transformer.loading import load_model
+from vanilla_transformer.modeling_vanilla_transformer import CACHE
 
 
 Draw = Callable[[st.SearchStrategy], Any]

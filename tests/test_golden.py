@@ -112,7 +112,7 @@ def test_the_demo_opens_on_the_checkpoints_and_answers_with_each():
 
 SPACE = """
 import json, sys
-import app
+from vanilla_transformer.app import app
 from vanilla_transformer.loading import shipped_models
 page = app.build(*shipped_models())
 explore = next(function.fn for function in page.fns.values() if function.api_name == "explore")

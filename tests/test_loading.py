@@ -17,7 +17,7 @@ from family import decoder_only, encoder_decoder
 from fresh_process import ROOT, run_fresh
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.commands import evaluate, export, generate, translate, walk
+from vanilla_transformer.cli import evaluate, export, generate, translate, walk
 from vanilla_transformer.loading import check_source, load_model, model_class
 
 

@@ -13,7 +13,7 @@ import pytest
 from family import encoder_decoder
 from fresh_process import ROOT, run_fresh
 from saved_models import save
-from vanilla_transformer.commands import export, translate
+from vanilla_transformer.cli import export, translate
 from vanilla_transformer.files import new_folder
 
 

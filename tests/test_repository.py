@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configuration_vanilla_transformer import KNOWN_TO_WORK, OLDEST, __version__
+from vanilla_transformer.configuration_vanilla_transformer import KNOWN_TO_WORK, OLDEST, __version__
 
 
 ROOT = Path(__file__).parents[1]

@@ -5,15 +5,22 @@ Importing this module registers the three families with the Auto classes, so tha
 `AutoModelForSeq2SeqLM.from_pretrained` and its siblings load their checkpoints without `trust_remote_code`.
 """
 
+from pathlib import Path
+
 import transformers
 
-from configuration_vanilla_transformer import (
+
+# In a clone the files that travel with a checkpoint lie at the repository's root; in the wheel, inside the package.
+if not Path(__path__[0], "modeling_vanilla_transformer.py").is_file():
+    __path__.append(str(Path(__path__[0]).parent))
+
+from vanilla_transformer.configuration_vanilla_transformer import (
     PRESETS,
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
 )
-from modeling_vanilla_transformer import (
+from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerDecoderModel,
     VanillaTransformerEncoderModel,
     VanillaTransformerForCausalLM,
@@ -25,7 +32,7 @@ from modeling_vanilla_transformer import (
     VanillaTransformerModel,
     VanillaTransformerPreTrainedModel,
 )
-from pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
+from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 
 
 __all__ = [

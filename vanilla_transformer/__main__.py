@@ -8,27 +8,31 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from vanilla_transformer.command_line import run_command
+from vanilla_transformer.cli.parser import run_command
 
 
-# Sub-command -> module in `vanilla_transformer.commands`.
+# Sub-command -> module in `vanilla_transformer.cli`.
 COMMANDS = {
     "translate": "translate",
     "generate": "generate",
     "evaluate": "evaluate",
     "average": "average",
-    "datastore": "build_datastore",
+    "datastore": "datastore",
     "estimate": "estimate",
     "walk": "walk",
     "import": "import_checkpoint",
     "export": "export",
     "push": "push",
+    "serve": "serve",
+    "tokenizer": "tokenizer",
+    "quickstart": "quickstart",
+    "demo": "demo",
 }
 
 
 def first_line(module: str) -> str:
     """What a command's help says first; it is not imported, since that may need an extra that is not there."""
-    spec = find_spec(f"vanilla_transformer.commands.{module}")
+    spec = find_spec(f"vanilla_transformer.cli.{module}")
     code = Path(cast(str, cast(ModuleSpec, spec).origin)).read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(code)) or "").partition("\n")[0]
 
@@ -54,7 +58,7 @@ def command(arguments: list[str]) -> None:
     if name not in COMMANDS:
         raise ValueError(f"There is no command {name!r}; choose one of: {', '.join(COMMANDS)}.")
     sys.argv = [f"vanilla-transformer {name}", *arguments]  # what the command's help calls itself
-    import_module(f"vanilla_transformer.commands.{COMMANDS[name]}").main(arguments)
+    import_module(f"vanilla_transformer.cli.{COMMANDS[name]}").main(arguments)
 
 
 def main() -> None:

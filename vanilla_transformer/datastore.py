@@ -30,9 +30,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
-from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.files import hidden_folder
 from vanilla_transformer.loading import weights_hash
+from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 
 
 FOLDER = "datastore"  # within that of the model

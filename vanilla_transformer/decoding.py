@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline_vanilla_transformer import EXTRA_TOKENS, longest_output
+from vanilla_transformer.pipeline_vanilla_transformer import EXTRA_TOKENS, longest_output
 
 
 def paper_decoding(num_beams: int = 4, length_penalty: float = 0.6) -> dict:

@@ -9,7 +9,8 @@ from datasets import load_dataset
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.data import train_tokenizer, with_joined_pairs
+from vanilla_transformer.data import train_tokenizer
+from vanilla_transformer.tasks.joining import with_joined_pairs
 from vanilla_transformer.training import (
     GrowingDropout,
     WordDropout,

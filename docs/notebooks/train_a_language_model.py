@@ -19,7 +19,7 @@ from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.decoding import continue_text
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.tasks import LANGUAGE_MODELING
-from vanilla_transformer.training.run import run
+from vanilla_transformer.cli.train import run
 
 
 QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.tasks import TRANSLATION
-from vanilla_transformer.training.run import run
+from vanilla_transformer.cli.train import run
 
 
 QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs

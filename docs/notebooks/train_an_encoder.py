@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.tasks import CLASSIFICATION, MASKED_LANGUAGE_MODELING
-from vanilla_transformer.training.run import run
+from vanilla_transformer.cli.train import run
 
 
 QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs
@@ -242,7 +242,7 @@ for text in ("5 seconds", "40 minutes", "2 hours", "3 days", "2 weeks"):
 # The project comes with a trained model for each of these two tasks:
 
 # %%
-from pipeline_vanilla_transformer import QuestionAnsweringPipeline
+from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from transformers import pipeline
 
 from vanilla_transformer.loading import shipped_model

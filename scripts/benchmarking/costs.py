@@ -8,7 +8,7 @@ import torch
 from benchmarking.peers import Size, translators
 from benchmarking.timing import Machine
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderModel
-from vanilla_transformer.training.fast import make_fast
+from vanilla_transformer.fast import make_fast
 
 
 def resident(name: str) -> int:

@@ -13,7 +13,7 @@ from transformers import CompileConfig, PreTrainedModel, PreTrainedTokenizerBase
 from benchmarking.peers import Size, translators
 from benchmarking.results import OURS, Result
 from benchmarking.timing import Machine, in_turns
-from configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.data.tokenizer import BOS, EOS, PAD, PreTrainedTokenizerFast
 
 

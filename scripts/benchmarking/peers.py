@@ -23,7 +23,6 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from benchmarking.results import COMPILED, OURS, PACKED_COMPILED
-from modeling_vanilla_transformer import sinusoids
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
@@ -32,7 +31,8 @@ from vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForSequenceClassification,
 )
-from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE, fast_products, make_fast
+from vanilla_transformer.fast import LOSS_CHUNK_SIZE, fast_products, make_fast
+from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from benchmarking.results import OURS, PACKED, Result
 from benchmarking.timing import Machine, exponent
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.tokenizer import train_tokenizer
-from vanilla_transformer.training.fast import LOSS_CHUNK_SIZE
+from vanilla_transformer.fast import LOSS_CHUNK_SIZE
 
 
 MIB = 2**20
@@ -80,7 +80,7 @@ def measure_length(size: Size, lengths: tuple[int, ...], machine: Machine) -> li
 DEMO = """
 import json, sys, time
 start = time.perf_counter()
-import app
+from vanilla_transformer.app import app
 from gradio_client import Client
 demo = app.build(sys.argv[1])
 _, url, _ = demo.queue().launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)

@@ -32,16 +32,16 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase, Printe
 from benchmarking.peers import SPECIAL, Size, TorchTransformer, causal_mask, translators
 from benchmarking.results import OURS, Result, save_figure
 from benchmarking.timing import Machine
-from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.cli.options import make_model, model_options
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.files import open_output
+from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.translation import encode
 from vanilla_transformer.training.batching import row_lengths
-from vanilla_transformer.training.options import make_model, model_options
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
 
 

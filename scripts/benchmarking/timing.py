@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vanilla_transformer.training.onednn import OneDNNLinear, linear
+from vanilla_transformer.fast.onednn import OneDNNLinear, linear
 from vanilla_transformer.training.precision import multiplies_bfloat16
 
 

@@ -8,11 +8,11 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from modeling_vanilla_transformer import eager_attention_forward
 from plots.style import label_words, matrix, rule_cells, write_numbers
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderModel
 from vanilla_transformer.inside.recorder import record
 from vanilla_transformer.inside.worked_examples import EXAMPLES
+from vanilla_transformer.modeling_vanilla_transformer import eager_attention_forward
 
 
 WIDTHS = [*(2**i for i in range(14)), 10_000]  # of a head

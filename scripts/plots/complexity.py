@@ -20,8 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from benchmarking.timing import exponent
-from modeling_vanilla_transformer import SelfAttention, eager_attention_forward
 from vanilla_transformer import VanillaTransformerEncoderConfig
+from vanilla_transformer.modeling_vanilla_transformer import SelfAttention, eager_attention_forward
 
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports each start and stop

@@ -8,9 +8,9 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from modeling_vanilla_transformer import sinusoids
 from plots.style import label_words, line_colors, matrix
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerEncoderModel
+from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
 
 TRAINING_LENGTH = 256  # of the longest sentence in training, in the figure of dot products

@@ -6,8 +6,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from modeling_vanilla_transformer import cross_entropy
 from plots.style import line_colors
+from vanilla_transformer.modeling_vanilla_transformer import cross_entropy
 from vanilla_transformer.training.schedule import PaperSchedule
 
 

@@ -14,14 +14,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, pipeline
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
-from configuration_vanilla_transformer import OLDEST
-from pipeline_vanilla_transformer import QuestionAnsweringPipeline
-from vanilla_transformer.commands import evaluate
+from vanilla_transformer.cli import evaluate
+from vanilla_transformer.cli.train import MODEL_CARD
+from vanilla_transformer.configuration_vanilla_transformer import OLDEST
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.markdown import markdown_table
+from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from vanilla_transformer.tasks import TASKS
-from vanilla_transformer.training.run import MODEL_CARD
 
 
 # What a checkpoint has beside its weights and its card, as far as its training has left it.

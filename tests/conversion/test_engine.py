@@ -13,14 +13,14 @@ from torch.nn.utils.prune import l1_unstructured
 from transformers import AutoTokenizer, GenerationConfig
 
 from family import decoder_only, encoder_decoder
-from pipeline_vanilla_transformer import TranslationPipeline
 from saved_models import save_repeating, with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.commands.translate import main as translate_command
+from vanilla_transformer.cli.translate import main as translate_command
 from vanilla_transformer.conversion import engine
 from vanilla_transformer.conversion.engine import use_ctranslate2
 from vanilla_transformer.decoding import decode_like_the_paper, translate
 from vanilla_transformer.inside import Changes, changed
+from vanilla_transformer.pipeline_vanilla_transformer import TranslationPipeline
 
 
 TEXTS = ["three miles", "12 kilometers and 3 miles", "may 5", "1 mile or 2"]

@@ -21,7 +21,7 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.commands.export import main
+from vanilla_transformer.cli.export import main
 from vanilla_transformer.conversion.to_onnx import export_onnx
 
 

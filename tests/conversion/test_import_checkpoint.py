@@ -46,15 +46,15 @@ from transformers import (
 )
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
-from pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from saved_models import with_tokenizer, write
-from vanilla_transformer.commands import export, import_checkpoint
+from vanilla_transformer.cli import export, import_checkpoint
 from vanilla_transformer.conversion.from_others import convert
 from vanilla_transformer.conversion.mapping import CannotRepresent
 from vanilla_transformer.conversion.to_others import to_gpt2, to_marian
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.inside.readings import read_question
 from vanilla_transformer.loading import load_model
+from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from vanilla_transformer.tasks.question_answering import QUESTION_ANSWERING, QuestionAnsweringArguments
 
 

@@ -12,8 +12,8 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from transformers import AutoTokenizer, HfArgumentParser
 
-import train_tokenizer
 from fresh_process import UNDER_WATCH, run_fresh
+from vanilla_transformer.cli import tokenizer as train_tokenizer
 from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.phrasebook import TASKS
 from vanilla_transformer.data.sources import DataArguments

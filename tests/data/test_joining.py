@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from datasets import Dataset
 
-from vanilla_transformer.data.joining import with_joined_pairs
+from vanilla_transformer.tasks.joining import with_joined_pairs
 from vanilla_transformer.tasks.translation import TRANSLATION, TranslationArguments
 
 

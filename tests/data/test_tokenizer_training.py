@@ -9,8 +9,8 @@ import unicodedata
 import pytest
 from transformers import AutoTokenizer
 
-from configuration_vanilla_transformer import VanillaTransformerConfig
 from fresh_process import run_fresh
+from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
 
 

@@ -11,16 +11,16 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 from demo_server import served
 from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import ROOT
-from loading import LONGEST_INPUT, load
-from reading import MOST_TOKENS
 from saved_models import TEXT, save
-from understand import saliency
 from vanilla_transformer import (
     VanillaTransformerForMaskedLM,
     VanillaTransformerForQuestionAnswering,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
+from vanilla_transformer.app.loading import LONGEST_INPUT, load
+from vanilla_transformer.app.reading import MOST_TOKENS
+from vanilla_transformer.app.understand import saliency
 from vanilla_transformer.decoding import translate
 
 

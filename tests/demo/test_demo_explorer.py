@@ -11,16 +11,16 @@ from urllib.parse import quote
 import pytest
 from gradio_client import Client
 
-from app import build
 from browsing import DESK, NEEDS_CHROMIUM, PHONE, SCREENS, expect, visit
 from demo_server import address_of, served
 from family import decoder_only, encoder_decoder, encoder_only
-from loading import load
 from saved_models import save, with_tokenizer
 from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
+from vanilla_transformer.app.app import build
+from vanilla_transformer.app.loading import load
 from vanilla_transformer.inside import Changes, explore
 from vanilla_transformer.inside.explore import compare_data
 from vanilla_transformer.inside.interventions import changes_from

@@ -8,18 +8,27 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from demo_server import served
 from family import decoder_only, encoder_decoder, encoder_only
-from inside import MASKS, MOST_WORDS, UNTRAINED, allowed, draw_positions, draw_schedule, learned_positions, likeness
-from loading import load
-from modeling_vanilla_transformer import sinusoids
 from saved_models import TEXT, save
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForSequenceClassification,
 )
+from vanilla_transformer.app.inside import (
+    MASKS,
+    MOST_WORDS,
+    UNTRAINED,
+    allowed,
+    draw_positions,
+    draw_schedule,
+    learned_positions,
+    likeness,
+)
+from vanilla_transformer.app.loading import load
+from vanilla_transformer.app.walk import MOST_TOKENS, walk_through_model
 from vanilla_transformer.decoding import EXTRA_TOKENS
 from vanilla_transformer.inside.worked_examples import EXAMPLES
-from walk import MOST_TOKENS, walk_through_model
+from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
 
 POSITIONS = 40  # that the classifier has learned

@@ -19,13 +19,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-import app
 from demo_server import served
-from explorer import examples_of
 from family import decoder_only, encoder_decoder, encoder_only
-from loading import load
 from saved_models import save
 from vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForSequenceClassification
+from vanilla_transformer.app import app
+from vanilla_transformer.app.explorer import examples_of
+from vanilla_transformer.app.loading import load
 
 
 @pytest.fixture

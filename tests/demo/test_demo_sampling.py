@@ -7,12 +7,12 @@ import gradio as gr
 import pytest
 import torch
 
-from continue_text import Writer, sampling
 from demo_server import served
 from family import decoder_only
-from inside import MASKS, allowed
-from loading import load
 from saved_models import save
+from vanilla_transformer.app.continue_text import Writer, sampling
+from vanilla_transformer.app.inside import MASKS, allowed
+from vanilla_transformer.app.loading import load
 
 
 @pytest.fixture(scope="module")

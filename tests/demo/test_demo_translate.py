@@ -13,13 +13,13 @@ import torch
 from gradio_client import Client
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-import app
 from demo_server import served, started
 from family import decoder_only, encoder_decoder
 from fresh_process import ROOT
-from loading import load, warn_of_unknown_letters
 from saved_models import TEXT, save, save_repeating
-from translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, Translator, draw
+from vanilla_transformer.app import app
+from vanilla_transformer.app.loading import load, warn_of_unknown_letters
+from vanilla_transformer.app.translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, Translator, draw
 from vanilla_transformer.decoding import EXTRA_TOKENS
 
 

@@ -6,7 +6,7 @@ import gradio as gr
 import pytest
 import torch
 
-from live_training import STEPS_A_FRAME, train_live
+from vanilla_transformer.app.live_training import STEPS_A_FRAME, train_live
 
 
 def last(frames: int, **options):

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from attention_vanilla_transformer import on_host, send
 from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
 from vanilla_transformer import (
     VanillaTransformerConfig,
@@ -23,9 +22,10 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.training.chunked_loss import ChunkedCrossEntropy
-from vanilla_transformer.training.costs import step_cost
-from vanilla_transformer.training.fast import make_fast
+from vanilla_transformer.attention_vanilla_transformer import on_host, send
+from vanilla_transformer.cli.costs import step_cost
+from vanilla_transformer.fast import make_fast
+from vanilla_transformer.fast.chunked_loss import ChunkedCrossEntropy
 from vanilla_transformer.training.muon import muon_with_adam
 from vanilla_transformer.training.recipe import sent
 

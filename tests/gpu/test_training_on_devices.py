@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from tiny_training import tiny_trainer
-from vanilla_transformer.training.fast import make_fast
-from vanilla_transformer.training.late_numbers import LateNumbers
+from vanilla_transformer.fast import make_fast
+from vanilla_transformer.fast.transfer import LateNumbers
 
 
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -11,7 +11,6 @@ import torch
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from family import decoder_only, encoder_decoder, encoder_only
-from pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from saved_models import save_repeating, with_tokenizer
 from vanilla_transformer import (
     VanillaTransformerEncoderModel,
@@ -23,6 +22,7 @@ from vanilla_transformer.inside import Changes, explore, explore_data
 from vanilla_transformer.inside.explore import compare_data
 from vanilla_transformer.inside.interventions import Weight, changes_from
 from vanilla_transformer.loading import load_model
+from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 
 
 def encoder_with(head, **fields):

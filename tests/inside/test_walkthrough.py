@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from fresh_process import ROOT
 from saved_models import with_tokenizer, write
 from vanilla_transformer import loading
-from vanilla_transformer.commands import walk
+from vanilla_transformer.cli import walk
 from vanilla_transformer.inside.explanations import explanation
 from vanilla_transformer.inside.mathml import mathml
 from vanilla_transformer.inside.walks import walk_example, walk_sentence

@@ -7,14 +7,14 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
-from modeling_vanilla_transformer import CACHE
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerEncoderConfig,
     VanillaTransformerForQuestionAnswering,
     VanillaTransformerForSequenceClassification,
 )
-from vanilla_transformer.training.fast import make_fast, make_plain
+from vanilla_transformer.fast import make_fast, make_plain
+from vanilla_transformer.modeling_vanilla_transformer import CACHE
 
 
 @pytest.mark.parametrize(

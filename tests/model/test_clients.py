@@ -22,8 +22,8 @@ import train_tagger
 import train_translation
 from fresh_process import run_fresh
 from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.fast import make_fast
 from vanilla_transformer.inside.recorder import find_stacks, record
-from vanilla_transformer.training.fast import make_fast
 
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from family import decoder_only, encoder_decoder, right_padded, tokens
 from fresh_process import run_fresh
-from modeling_vanilla_transformer import CACHE
+from vanilla_transformer.modeling_vanilla_transformer import CACHE
 
 
 MAKERS = [encoder_decoder, decoder_only]

@@ -10,13 +10,13 @@ from torch.nn import functional as F
 from transformers import Trainer, TrainingArguments
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
-from modeling_vanilla_transformer import CACHE
 from vanilla_transformer import (
     VanillaTransformerForQuestionAnswering,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.training.fast import make_fast
+from vanilla_transformer.fast import make_fast
+from vanilla_transformer.modeling_vanilla_transformer import CACHE
 
 
 def ragged_labels() -> torch.Tensor:

@@ -6,8 +6,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import attention_vanilla_transformer
-from attention_vanilla_transformer import (
+from family import decoder_only, encoder_decoder, encoder_only
+from vanilla_transformer import (
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForQuestionAnswering,
+    VanillaTransformerForSequenceClassification,
+    attention_vanilla_transformer,
+)
+from vanilla_transformer.attention_vanilla_transformer import (
     LONGEST_PLAIN,
     Layout,
     Packing,
@@ -16,13 +22,7 @@ from attention_vanilla_transformer import (
     plain_is_faster,
     round_up,
 )
-from family import decoder_only, encoder_decoder, encoder_only
-from vanilla_transformer import (
-    VanillaTransformerForMaskedLM,
-    VanillaTransformerForQuestionAnswering,
-    VanillaTransformerForSequenceClassification,
-)
-from vanilla_transformer.training.fast import make_fast
+from vanilla_transformer.fast import make_fast
 
 
 LENGTHS = (7, 3, 1, 5)

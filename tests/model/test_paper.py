@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 
-from configuration_vanilla_transformer import PRESETS
 from family import decoder_only, encoder_decoder, encoder_only, right_padded, tokens
-from modeling_vanilla_transformer import make_positions, sinusoids
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
@@ -17,7 +15,9 @@ from vanilla_transformer import (
     VanillaTransformerForMaskedLM,
     VanillaTransformerForSequenceClassification,
 )
+from vanilla_transformer.configuration_vanilla_transformer import PRESETS
 from vanilla_transformer.inside.recorder import record
+from vanilla_transformer.modeling_vanilla_transformer import make_positions, sinusoids
 
 
 # Millions of parameters: by the paper's formulas at 37,000 tokens without attention biases, and as printed in Table 3.

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from family import encoder_decoder, encoder_only, right_padded
-from modeling_vanilla_transformer import sinusoids
 from vanilla_transformer import VanillaTransformerEncoderModel
+from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
 
 def copy_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:

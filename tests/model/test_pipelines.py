@@ -11,7 +11,6 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, pipeline
 
 from fresh_process import run_fresh
-from pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
@@ -26,6 +25,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
 from vanilla_transformer.decoding import translate
+from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 from vanilla_transformer.tasks.question_answering import QUESTION_ANSWERING, QuestionAnsweringArguments, encode
 
 

@@ -10,18 +10,18 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-import configuration_vanilla_transformer
-from configuration_vanilla_transformer import require_private_names
 from family import decoder_only, encoder_decoder, encoder_only, tokens
 from fresh_process import run_fresh
-from modeling_vanilla_transformer import MODELS
 from vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerForQuestionAnswering,
+    configuration_vanilla_transformer,
 )
+from vanilla_transformer.cli.costs import recompute
+from vanilla_transformer.configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.data.tokenizer import train_tokenizer
-from vanilla_transformer.training.costs import recompute
+from vanilla_transformer.modeling_vanilla_transformer import MODELS
 
 
 LOAD_ELSEWHERE = """
@@ -317,7 +317,7 @@ def test_a_model_that_does_not_fit_runs_from_the_disk(make, tmp_path):
 
 DERIVED = """
 import torch
-from modeling_vanilla_transformer import VanillaTransformerForCausalLM
+from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForCausalLM
 
 class MyLM(VanillaTransformerForCausalLM):
     def __init__(self, config):

@@ -13,13 +13,13 @@ from PIL import Image
 
 import figures
 from fresh_process import ROOT
-from modeling_vanilla_transformer import DecoderLayer, TransformerLayer
 from plots.attention import WIDTHS, jacobian_norm, jacobian_norms, mask_examples, masked_attention
 from plots.complexity import LAYERS, QUICK, WINDOW, growth, measure, measure_bytes
 from plots.embeddings import embedding_points
 from plots.positions import dot_products, permutation_outputs, shift_errors, shift_matrix
 from plots.style import THEMES, theme_parameters
 from plots.training import loss_by_confidence, smoothed_targets
+from vanilla_transformer.modeling_vanilla_transformer import DecoderLayer, TransformerLayer
 
 
 MODEL_FILE = ROOT / "modeling_vanilla_transformer.py"

@@ -23,9 +23,9 @@ from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
     VanillaTransformerForMaskedLM,
 )
+from vanilla_transformer.cli.options import make_model, model_options
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.tasks.masked_language_modeling import ReproducibleMasking
-from vanilla_transformer.training.options import make_model, model_options
 
 
 HEADS = {

@@ -25,12 +25,12 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.command_line import run_command
-from vanilla_transformer.commands.push import files_of_model, main
+from vanilla_transformer.cli.model_card import CardFacts, write_model_card
+from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.push import files_of_model, main
 from vanilla_transformer.datastore import build_datastore
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import HUB_NAME, load_model
-from vanilla_transformer.training.model_card import CardFacts, write_model_card
 
 
 IDS = list(range(3, 12))
@@ -567,7 +567,7 @@ def test_the_models_and_the_trainers_own_push_take_the_code_along(hub, folder, t
 
 SPACE = """
 import json, os, sys, threading, time
-import app
+from vanilla_transformer.app import app
 from gradio_client import Client
 address = app.serve(app.build("user/name"), prevent_thread_lock=True, quiet=True)
 client = Client(address, verbose=False)

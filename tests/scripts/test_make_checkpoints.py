@@ -15,15 +15,15 @@ from safetensors import safe_open
 from transformers import AutoTokenizer, pipeline
 
 import make_checkpoints
-from pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from shipping import data
 from shipping.package import replaced_as_a_whole
 from small_data import write_json_lines
+from vanilla_transformer.cli.train import parse
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import load_model
+from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from vanilla_transformer.tasks import TASKS
-from vanilla_transformer.training.run import parse
 
 
 ROOT = Path(__file__).parents[2]

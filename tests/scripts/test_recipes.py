@@ -10,11 +10,11 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig
 
 from small_data import train_and_validate_on, write_json_lines
+from vanilla_transformer.cli.options import parse_options
 from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.tasks.tagging import TaggerArguments
-from vanilla_transformer.training.options import parse_options
 
 
 ROOT = Path(__file__).parents[2]

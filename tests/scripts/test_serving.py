@@ -21,11 +21,10 @@ from transformers import AutoConfig, AutoModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_serve_available
 
-import serve
 from family import decoder_only, encoder_decoder, encoder_only, tokens
-from fresh_process import ROOT
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerEncoderModel
+from vanilla_transformer.cli import serve
 
 
 # vLLM: https://docs.vllm.ai/en/latest/models/supported_models/#writing-custom-models (encoder-only and decoder-only)
@@ -138,7 +137,7 @@ def serving(folder: Path, model, tokenizer) -> Iterator[tuple[str, subprocess.Po
     write(folder / "model", model, tokenizer)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, ROOT / "scripts/serve.py", "model", "--port", str(port), "--device", "cpu"]
+    command = [sys.executable, "-m", "vanilla_transformer", "serve", "model", "--port", str(port), "--device", "cpu"]
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(
@@ -242,7 +241,7 @@ def test_what_is_no_language_model_is_told_plainly(tmp_path):
 @needs_server
 def test_the_option_under_which_answers_would_not_end_is_refused(tmp_path):
     language_model()[0].save_pretrained(tmp_path / "model")
-    command = [sys.executable, ROOT / "scripts/serve.py", "model", "--port", "1", "--continuous-batching"]
+    command = [sys.executable, "-m", "vanilla_transformer", "serve", "model", "--port", "1", "--continuous-batching"]
     done = subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     message = "--continuous-batching would answer past the model's max_position_embeddings"
     assert (done.returncode, message in done.stderr, len(done.stderr.splitlines())) == (2, True, 1)

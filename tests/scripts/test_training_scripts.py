@@ -625,9 +625,9 @@ def test_a_compiled_model_learns_as_well(tmp_path):
 
 TRAINING = """
 from pathlib import Path
-from vanilla_transformer.commands import evaluate, translate
+from vanilla_transformer.cli import evaluate, translate
 from vanilla_transformer.tasks import TRANSLATION
-from vanilla_transformer.training.run import run
+from vanilla_transformer.cli.train import run
 run(TRANSLATION, [*arguments, "--output_dir", "model"])
 run(TRANSLATION, [*arguments, "--output_dir", "further", "--model_name_or_path", "model"])
 evaluate.main(["--model", "further", "--test_file", "rows.jsonl"])

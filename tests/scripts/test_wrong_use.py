@@ -9,7 +9,7 @@ import pytest
 from family import encoder_decoder, encoder_only
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForSequenceClassification
-from vanilla_transformer.command_line import run_command
+from vanilla_transformer.cli.parser import run_command
 
 
 WRONG = [

@@ -14,7 +14,7 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.commands.average import main
+from vanilla_transformer.cli.average import main
 from vanilla_transformer.data import train_tokenizer
 from vanilla_transformer.training.averaging import average_checkpoints, load_weights, save_average
 from vanilla_transformer.training.checkpoints import RUN_FILE, complete_checkpoints

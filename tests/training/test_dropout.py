@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from family import encoder_decoder, right_padded, tokens
-from vanilla_transformer.training.dropout import QuickDropout
-from vanilla_transformer.training.fast import make_fast
+from vanilla_transformer.fast import make_fast
+from vanilla_transformer.fast.dropout import QuickDropout
 
 
 def quick(x: torch.Tensor, p: float) -> torch.Tensor:

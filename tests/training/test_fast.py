@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
-from modeling_vanilla_transformer import CACHE
-from vanilla_transformer import VanillaTransformerForMaskedLM
-from vanilla_transformer.training import fast
-from vanilla_transformer.training.fast import fast_products, make_fast, make_plain
+from vanilla_transformer import VanillaTransformerForMaskedLM, fast
+from vanilla_transformer.fast import fast_products, make_fast, make_plain
+from vanilla_transformer.modeling_vanilla_transformer import CACHE
 
 
 MAKERS = [encoder_decoder, decoder_only, encoder_only]

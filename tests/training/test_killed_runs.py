@@ -20,9 +20,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from vanilla_transformer.cli.train import MODEL_CARD
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.training.checkpoints import checkpoint_folders, complete_checkpoints
-from vanilla_transformer.training.run import MODEL_CARD
 from vanilla_transformer.training.sigterm import outliving_sigterm
 
 
@@ -80,7 +80,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     [
         "vanilla_transformer.tasks",
-        "vanilla_transformer.training.run",
+        "vanilla_transformer.cli.train",
         "matplotlib.backends.backend_agg",
         "scipy.optimize",
     ]

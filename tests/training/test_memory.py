@@ -11,7 +11,7 @@ from fresh_process import run_fresh
 # Page faults of products into new memory of 32 MiB each, after the first few.
 FAULTS = """
 import resource, sys, torch
-from vanilla_transformer.training.memory import keep_freed_memory
+from vanilla_transformer.fast.memory import keep_freed_memory
 if arguments[0] == "keep":
     assert keep_freed_memory()
 for i in range(30):
@@ -32,7 +32,7 @@ def test_large_blocks_are_used_again_instead_of_being_fetched_anew(tmp_path):
 LARGE_PAGES = """
 from pathlib import Path
 import torch
-from vanilla_transformer.training.memory import keep_freed_memory
+from vanilla_transformer.fast.memory import keep_freed_memory
 if arguments[0] == "keep":
     assert keep_freed_memory()
 held = torch.ones(2**26)  # 256 MiB

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vanilla_transformer.training.metrics import (
+from vanilla_transformer.tasks.metrics import (
     BleuOptions,
     classification_scores,
     language_model_scores,

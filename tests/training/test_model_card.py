@@ -11,15 +11,15 @@ from code_blocks import blocks
 from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import run_fresh
 from vanilla_transformer import VanillaTransformerForSequenceClassification
+from vanilla_transformer.cli.model_card import CardFacts, plot_training_curve, write_model_card
 from vanilla_transformer.data import DataArguments
-from vanilla_transformer.training.model_card import CardFacts, plot_training_curve, write_model_card
 from vanilla_transformer.training.recipe import RecipeArguments
 
 
 DRAW_A_CURVE = """
 import sys
 from pathlib import Path
-from vanilla_transformer.training.model_card import plot_training_curve
+from vanilla_transformer.cli.model_card import plot_training_curve
 plot_training_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}, {"step": 2, "eval_loss": 1.5}], Path("a.png"))
 print(json.dumps([Path("a.png").stat().st_size > 1000, "matplotlib.pyplot" in sys.modules]))
 """

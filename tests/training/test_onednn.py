@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from benchmarking.timing import MatrixProducts, onednn_product
 from family import encoder_decoder
-from vanilla_transformer.training import fast
-from vanilla_transformer.training import onednn as onednn_module
-from vanilla_transformer.training.fast import make_fast
-from vanilla_transformer.training.onednn import (
+from vanilla_transformer import fast
+from vanilla_transformer.fast import make_fast
+from vanilla_transformer.fast import onednn as onednn_module
+from vanilla_transformer.fast.onednn import (
     SMALLEST_PRODUCT,
     OneDNNLinear,
     linear,

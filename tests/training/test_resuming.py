@@ -22,13 +22,13 @@ import train_tagger
 from family import encoder_decoder
 from fresh_process import ROOT
 from tiny_training import tiny_trainer
+from vanilla_transformer.cli.train import run, train
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.tasks import TAGGING
 from vanilla_transformer.training.averaging import average_checkpoints, load_average
 from vanilla_transformer.training.checkpoints import RUN_FILE, complete_checkpoints, was_interrupted
 from vanilla_transformer.training.folder_lock import sole_run
 from vanilla_transformer.training.recipe import RecipeArguments
-from vanilla_transformer.training.run import run, train
 
 
 def names(folders) -> list[str]:
@@ -469,7 +469,7 @@ def test_sigterm_within_an_epoch_does_not_do_what_is_due_at_its_end(tmp_path):
 @pytest.mark.slow
 def test_the_quickstart_goes_on_after_ctrl_c(tmp_path):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background of a shell ignores it
-    command = [sys.executable, str(ROOT / "scripts/quickstart.py"), "--output_dir", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "vanilla_transformer", "quickstart", "--output_dir", str(tmp_path / "run")]
     for step in (100, 200):
         log = tmp_path / f"log-{step}"
         with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:

@@ -19,14 +19,14 @@ from vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForMaskedLM,
 )
-from vanilla_transformer.commands import evaluate
+from vanilla_transformer.cli import evaluate
+from vanilla_transformer.cli.options import model_options
+from vanilla_transformer.cli.train import parse
 from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.tokenizer import TEMPLATES
 from vanilla_transformer.tasks import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, TASKS
 from vanilla_transformer.tasks.language_modeling import LanguageModelArguments
 from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModelArguments, ReproducibleMasking
-from vanilla_transformer.training.options import model_options
-from vanilla_transformer.training.run import parse
 
 
 def test_each_head_of_the_library_has_one_task_that_its_data_and_tokenizer_know():

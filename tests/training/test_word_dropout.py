@@ -7,7 +7,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from family import decoder_only, encoder_decoder, encoder_only
 from tiny_training import tiny_trainer
-from vanilla_transformer.training.fast import make_fast
+from vanilla_transformer.fast import make_fast
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer, RecipeTrainer
 
 

@@ -29,7 +29,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.generation import GenerateBeamEncoderDecoderOutput
 from transformers.utils import output_capturing
 
-from configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.files import new_folder
 from vanilla_transformer.loading import weights_hash
 

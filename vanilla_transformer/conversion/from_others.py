@@ -12,12 +12,12 @@ from transformers import (
 )
 
 import vanilla_transformer
-from configuration_vanilla_transformer import TransformerConfig
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
 )
+from vanilla_transformer.configuration_vanilla_transformer import TransformerConfig
 from vanilla_transformer.conversion.mapping import (
     MAPPINGS,
     Mapping,

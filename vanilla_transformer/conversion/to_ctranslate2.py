@@ -15,7 +15,12 @@ from ctranslate2.specs import attention_spec, common_spec, model_spec, transform
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_vanilla_transformer import AddAndNorm, DecoderLayer, MultiHeadAttention, TransformerStack
+from vanilla_transformer.modeling_vanilla_transformer import (
+    AddAndNorm,
+    DecoderLayer,
+    MultiHeadAttention,
+    TransformerStack,
+)
 
 
 ACTIVATIONS = {

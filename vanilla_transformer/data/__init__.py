@@ -10,17 +10,15 @@ from vanilla_transformer.lazy import lazy_names
 
 
 if TYPE_CHECKING:
-    from vanilla_transformer.data.joining import with_joined_pairs
     from vanilla_transformer.data.sources import DataArguments
     from vanilla_transformer.data.splits import load_splits, texts_of
     from vanilla_transformer.data.tokenizer import train_tokenizer
 
-__all__ = ["DataArguments", "load_splits", "texts_of", "train_tokenizer", "with_joined_pairs"]
+__all__ = ["DataArguments", "load_splits", "texts_of", "train_tokenizer"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "joining": ("with_joined_pairs",),
         "sources": ("DataArguments",),
         "splits": ("load_splits", "texts_of"),
         "tokenizer": ("train_tokenizer",),

@@ -14,7 +14,7 @@ from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.data import tokenizer
 
 

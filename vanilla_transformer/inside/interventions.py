@@ -27,7 +27,6 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from modeling_vanilla_transformer import AddAndNorm, MultiHeadAttention
 from vanilla_transformer.inside.recorder import (
     CHANGING,
     attention_implementation,
@@ -36,6 +35,7 @@ from vanilla_transformer.inside.recorder import (
     nothing_hidden,
     whole_mask,
 )
+from vanilla_transformer.modeling_vanilla_transformer import AddAndNorm, MultiHeadAttention
 
 
 KINDS = ("encoder", "decoder", "cross")  # of attention: self-attention of a stack, and the decoder's to the encoder

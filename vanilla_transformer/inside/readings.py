@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from pipeline_vanilla_transformer import question_inputs
 from vanilla_transformer.decoding import longest_output, token_text
 from vanilla_transformer.inside.recorder import unwrapped
+from vanilla_transformer.pipeline_vanilla_transformer import question_inputs
 
 
 BLANK = "___"

@@ -27,7 +27,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from modeling_vanilla_transformer import (
+from vanilla_transformer.modeling_vanilla_transformer import (
     AddAndNorm,
     DecoderLayer,
     FeedForward,

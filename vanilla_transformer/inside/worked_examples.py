@@ -21,8 +21,11 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from configuration_vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerEncoderConfig
-from modeling_vanilla_transformer import (
+from vanilla_transformer.configuration_vanilla_transformer import (
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerEncoderConfig,
+)
+from vanilla_transformer.modeling_vanilla_transformer import (
     TransformerLayer,
     VanillaTransformerDecoderModel,
     VanillaTransformerEncoderModel,

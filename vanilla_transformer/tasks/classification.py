@@ -14,14 +14,14 @@ from transformers import (
 
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.data.checks import as_list
-from vanilla_transformer.training.metrics import (
+from vanilla_transformer.tasks.metrics import (
     CLASSIFICATION_SCORES,
     REGRESSION_SCORES,
     classification_scores,
     regression_scores,
 )
+from vanilla_transformer.tasks.task import Notes, Task, measure, warned_of_cuts
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
-from vanilla_transformer.training.task import Notes, Task, measure, warned_of_cuts
 
 
 # What the command line calls a task -> what a config calls it.

@@ -7,10 +7,10 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, default_data_collator
 
 from vanilla_transformer import VanillaTransformerForCausalLM
+from vanilla_transformer.tasks.metrics import language_model_scores
+from vanilla_transformer.tasks.task import Notes, PerTargetTrainer, Rows, Task, loss_per_target, measure
 from vanilla_transformer.training.batching import pack_documents
-from vanilla_transformer.training.metrics import language_model_scores
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
-from vanilla_transformer.training.task import Notes, PerTargetTrainer, Rows, Task, loss_per_target, measure
 
 
 @dataclass

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForMaskedLM
+from vanilla_transformer.tasks.task import Notes, PerTargetTrainer, Rows, Task, loss_per_target, measure
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
-from vanilla_transformer.training.task import Notes, PerTargetTrainer, Rows, Task, loss_per_target, measure
 
 
 @dataclass

@@ -8,11 +8,11 @@ from typing import ClassVar, cast
 from datasets import Dataset
 from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
-from pipeline_vanilla_transformer import question_inputs, read_windows, tokens_beside_context
 from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerForQuestionAnswering
-from vanilla_transformer.training.metrics import question_answering_scores
+from vanilla_transformer.pipeline_vanilla_transformer import question_inputs, read_windows, tokens_beside_context
+from vanilla_transformer.tasks.metrics import question_answering_scores
+from vanilla_transformer.tasks.task import Notes, Task, as_saved
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
-from vanilla_transformer.training.task import Notes, Task, as_saved
 
 
 @dataclass

@@ -13,11 +13,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer import VanillaTransformerForTokenClassification
-from vanilla_transformer.training.metrics import TAGGING_SCORES, tagging_scores
+from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.tasks.metrics import TAGGING_SCORES, tagging_scores
+from vanilla_transformer.tasks.task import Notes, Task, measure, warned_of_cuts
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
-from vanilla_transformer.training.task import Notes, Task, measure, warned_of_cuts
 
 
 logger = logging.getLogger(__name__)

@@ -10,16 +10,16 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.data.joining import with_joined_pairs
+from vanilla_transformer.cli.options import with_default
 from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, decode_like_the_paper, translate
 from vanilla_transformer.files import map_by_length
+from vanilla_transformer.tasks.joining import with_joined_pairs
+from vanilla_transformer.tasks.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
+from vanilla_transformer.tasks.task import Notes, Rows, Task, as_saved, warned_of_cuts
 from vanilla_transformer.training.batching import TokenBudgetSampler, row_lengths
 from vanilla_transformer.training.collating import ArrowRows, PairCollator
-from vanilla_transformer.training.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
-from vanilla_transformer.training.options import with_default
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
-from vanilla_transformer.training.task import Notes, Rows, Task, as_saved, warned_of_cuts
 
 
 @dataclass

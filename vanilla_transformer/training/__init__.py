@@ -12,14 +12,11 @@ if TYPE_CHECKING:
     from vanilla_transformer.training.averaging import average_checkpoints
     from vanilla_transformer.training.batching import TokenBudgetSampler
     from vanilla_transformer.training.checkpoints import complete_checkpoints
-    from vanilla_transformer.training.fast import make_fast
     from vanilla_transformer.training.growing_dropout import GrowingDropout
     from vanilla_transformer.training.initial_weights import start_small
-    from vanilla_transformer.training.memory import keep_freed_memory
     from vanilla_transformer.training.muon import muon_with_adam
     from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer, RecipeTrainer
     from vanilla_transformer.training.schedule import PaperSchedule
-    from vanilla_transformer.training.task import Task
     from vanilla_transformer.training.word_dropout import WordDropout
 
 __all__ = [
@@ -28,13 +25,10 @@ __all__ = [
     "RecipeArguments",
     "RecipeSeq2SeqTrainer",
     "RecipeTrainer",
-    "Task",
     "TokenBudgetSampler",
     "WordDropout",
     "average_checkpoints",
     "complete_checkpoints",
-    "keep_freed_memory",
-    "make_fast",
     "muon_with_adam",
     "start_small",
 ]
@@ -45,14 +39,11 @@ __getattr__ = lazy_names(
         "averaging": ("average_checkpoints",),
         "batching": ("TokenBudgetSampler",),
         "checkpoints": ("complete_checkpoints",),
-        "fast": ("make_fast",),
         "growing_dropout": ("GrowingDropout",),
         "initial_weights": ("start_small",),
-        "memory": ("keep_freed_memory",),
         "muon": ("muon_with_adam",),
         "recipe": ("RecipeArguments", "RecipeSeq2SeqTrainer", "RecipeTrainer"),
         "schedule": ("PaperSchedule",),
-        "task": ("Task",),
         "word_dropout": ("WordDropout",),
     },
 )

@@ -11,7 +11,7 @@ from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import IterableDataset as TorchIterableDataset
 
-from losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 
 
 SIDES = ("input_ids", "labels")

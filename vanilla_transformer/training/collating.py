@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import DataCollatorForSeq2Seq
 
-from losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 
 
 class ArrowRows(Dataset):

@@ -33,8 +33,9 @@ from transformers import (
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import SchedulerType, seed_worker
 
-from attention_vanilla_transformer import send
-from configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.attention_vanilla_transformer import send
+from vanilla_transformer.configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.fast.transfer import LateNumbers
 from vanilla_transformer.training.averaging import load_weights
 from vanilla_transformer.training.batching import (
     TokenBudgetLoader,
@@ -55,7 +56,6 @@ from vanilla_transformer.training.checkpoints import (
 )
 from vanilla_transformer.training.collating import ArrowRows, PairCollator
 from vanilla_transformer.training.growing_dropout import GrowingDropout
-from vanilla_transformer.training.late_numbers import LateNumbers
 from vanilla_transformer.training.muon import muon_with_adam
 from vanilla_transformer.training.precision import multiplies_bfloat16
 from vanilla_transformer.training.same_run import OFF, check_same_run, digest

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from vanilla_transformer.training.late_numbers import LateNumbers
+from vanilla_transformer.fast.transfer import LateNumbers
 
 
 class SaveOnSigterm(TrainerCallback):

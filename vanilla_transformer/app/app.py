@@ -1,0 +1,232 @@
+"""Try saved models in the browser: the explorer asks them all, and each has endpoints for programs.
+
+    python demo/app.py
+    python demo/app.py --model runs/quickstart-en-es runs/phrasebook-classifier
+    python demo/app.py --run runs/quickstart-en-es  # draws how a training goes
+
+The models come from folders or the Hub; without --model, the app shows those in checkpoints, which come with this
+project. Code beside the weights runs only if it is this project's own, word for word, or with --trust_remote_code: it
+can do whatever you can.
+"""
+
+import argparse
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import gradio as gr
+
+from vanilla_transformer.app.continue_text import generate_tab
+from vanilla_transformer.app.explorer import explore_tab
+from vanilla_transformer.app.inside import inside_tab
+from vanilla_transformer.app.loading import Loaded, load
+from vanilla_transformer.app.training_runs import Runs
+from vanilla_transformer.app.translation import offer_translations
+from vanilla_transformer.app.understand import offer_answers, offer_classes, offer_tags, offer_words
+from vanilla_transformer.cli.export import QUANTIZATIONS
+from vanilla_transformer.loading import shipped_models
+
+
+# What there is of a model besides the explorer: its endpoints; of a language model a tab too, in which it writes on.
+OFFERS: dict[str, Callable[[Loaded], None]] = {
+    "ForConditionalGeneration": offer_translations,
+    "ForSequenceClassification": offer_classes,
+    "ForTokenClassification": offer_tags,
+    "ForQuestionAnswering": offer_answers,
+    "ForMaskedLM": offer_words,
+}
+SESSIONS = 100  # that are remembered
+WAITING = 32  # visitors at each endpoint; who comes then is told when to come again
+
+# Heat maps keep their size on a narrow screen, where one moves them sideways, which a bar that is always there and a
+# hint say. Their numbers are for screen readers; a pointer finds them too. Tokens to click show where each ends.
+STYLE = """
+.heat-map .wide { overflow-x: auto; position: relative }
+.heat-map .wide::-webkit-scrollbar { height: 8px }
+.heat-map .wide::-webkit-scrollbar-thumb { background: var(--border-color-primary); border-radius: 4px }
+.heat-map table { border-collapse: collapse; width: auto; margin: auto; font-size: var(--text-sm) }
+.heat-map caption { caption-side: bottom; padding-top: 6px }
+.heat-map th { font-weight: 400; white-space: nowrap; padding: 1px 4px }
+.heat-map thead th { vertical-align: bottom; padding: 4px 0 }
+.heat-map thead span { display: inline-block; writing-mode: vertical-rl; transform: rotate(180deg) }
+.heat-map tbody th { text-align: right }
+.heat-map tbody td { position: relative; min-width: 26px; height: 26px; padding: 0 }
+.heat-map tbody td { border: 1px solid var(--border-color-primary) }
+.heat-map tbody td span { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
+@media (max-width: 640px) {
+  .heat-map::after { content: "\\2194  Move a wide picture sideways to see all of it."; display: block;
+    padding: 0 12px 8px; color: var(--body-text-color-subdued); font-size: var(--text-sm) }
+}
+.tokens .token { box-shadow: inset 0 -2px var(--border-color-primary); margin-right: 3px }
+"""
+
+THEME = gr.themes.Default(primary_hue="blue").set(  # of the explorer
+    button_primary_background_fill="*primary_600",  # on which white is legible
+    button_primary_background_fill_hover="*primary_700",
+)
+
+# What a link to the page shows elsewhere.
+ABOUT = "The Transformer of Attention Is All You Need: translate, classify, generate, and see what it does inside."
+HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:description" content="{ABOUT}">'
+
+
+def load_all(
+    models: tuple[str, ...], trust_remote_code: bool, engine: str, quantization: str | None = None
+) -> list[Loaded]:
+    """The models that can be shown. What is wrong with the others is told in the terminal, a line for each.
+
+    Raises:
+        ValueError: models are given, but none can be shown.
+    """
+    loaded, errors = [], []
+    for model in models:
+        try:
+            loaded.append(load(model, trust_remote_code, engine, quantization))
+        except (ImportError, OSError, ValueError, RuntimeError, SyntaxError) as error:
+            errors.append(" ".join(str(error).split()))
+    if errors and not loaded:
+        raise ValueError("\n".join(errors))
+    for error in errors:
+        print(f"Left out: {error}", file=sys.stderr)
+    return loaded
+
+
+def distinct(names: list[str]) -> list[str]:
+    """The names, the second of those that are the same with a 2, and so on."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    return found
+
+
+def build(
+    *models: str,
+    runs: Sequence[str] = (),
+    trust_remote_code: bool = False,
+    engine: str = "pytorch",
+    quantization: str | None = None,
+    note: str = "",
+) -> gr.Blocks:
+    """The app on some models; on none, it shows what needs none.
+
+    Args:
+        runs: folders of training runs that can be looked at.
+        note: what stands at the top of the page.
+    """
+    loaded = load_all(models, trust_remote_code, engine, quantization)
+    for model, name in zip(loaded, distinct([model.name for model in loaded]), strict=True):
+        model.name = name
+    writers = [model for model in loaded if model.head == "ForCausalLM"]
+    with gr.Blocks(title="Vanilla Transformer", analytics_enabled=False) as app:
+        gr.Markdown(
+            "# Vanilla Transformer\nThe model of *Attention Is All You Need*, trained small. Look what it does."
+        )
+        if note:
+            gr.Markdown(note)
+        with gr.Tab("Explore"):
+            explore_tab(loaded, Runs(runs))
+        for writer in writers:
+            with gr.Tab("Generate" if len(writers) == 1 else f"Generate: {writer.name}"):
+                generate_tab(writer)
+        with gr.Tab("Look inside"):
+            inside_tab(loaded)
+        for model in loaded:
+            if model.head in OFFERS:
+                OFFERS[model.head](model)
+        gr.api(tell_busy, api_name="busy", api_visibility="private", concurrency_limit=None)
+    return app
+
+
+def tell_busy(message: str) -> None:
+    raise gr.Error(message, title="Busy", print_exception=False)
+
+
+def limit_waiting(app: gr.Blocks) -> None:
+    """Let `WAITING` visitors wait at each endpoint, whatever goes on at the others; send further ones to `tell_busy`.
+
+    Gradio's own limit is one for all endpoints, and does not say how long to stay away. It has no public place for
+    another: `Queue.push`, `event_queue_per_concurrency_id` and `process_time_per_fn` are those of Gradio 6.31.
+    """
+    queue = app._queue
+    push, queues, times = queue.push, queue.event_queue_per_concurrency_id, queue.process_time_per_fn
+    (busy,) = (number for number, function in app.fns.items() if function.fn is tell_busy)
+
+    async def push_where_there_is_room(body, request, username):
+        function = app.fns.get(body.fn_index)
+        queued = queues.get(function.concurrency_id) if function else None
+        if queued is not None and body.fn_index != busy and len(queued.queue) >= WAITING:
+            seconds = math.ceil((len(queued.queue) + 1) * (times[function].avg_time if function in times else 1))
+            message = f"The demo is busy, about {max(1, seconds)} seconds. Please try again then."
+            body = body.model_copy(update={"fn_index": busy, "data": [message]})
+        return await push(body=body, request=request, username=username)
+
+    queue.push = push_where_there_is_room
+
+
+def serve(app: gr.Blocks, **options) -> str:
+    """Open the app to visitors, within limits: each endpoint answers one at a time, no file comes in.
+
+    What goes wrong inside is told to the terminal only, not to the visitor, who could read of this machine in it.
+
+    Args:
+        options: of `launch`.
+
+    Returns:
+        The address.
+    """
+    app.queue(default_concurrency_limit=1, api_open=False)  # nobody gets round the queue
+    limit_waiting(app)
+    # Gradio keeps a copy of the whole page's settings for each session, of which none here holds anything.
+    limits = {"max_file_size": 0, "state_session_capacity": SESSIONS}
+    looks = {"theme": THEME, "css": STYLE, "head": HEAD}
+    return app.launch(show_error=False, run_history=False, **limits, **looks, **options)[1]
+
+
+NO_MODEL = (
+    "**No model is given**, and none is in `checkpoints`. This is what can be seen without one. In a Space, name "
+    "models of the Hub in the variable `MODEL_ID`; elsewhere, give some with `--model`."
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", help="Model folders, or names on the Hub.")
+    parser.add_argument(
+        "--run",
+        nargs="+",
+        default=[],
+        help="Folders of training runs, which Train draws while they are in progress.",
+    )
+    parser.add_argument("--port", type=int, help="Port to listen on; by default, the first free one from 7860.")
+    parser.add_argument(
+        "--trust_remote_code",
+        action="store_true",
+        help="Run the code beside the weights, and the tokenizer's, whatever it is: read it first.",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=["pytorch", "ctranslate2"],
+        default="pytorch",
+        help="What searches for translations: CTranslate2 is faster. Everything that is shown about "
+        "them still comes from PyTorch.",
+    )
+    parser.add_argument("--quantization", choices=QUANTIZATIONS, help="Type of the weights in CTranslate2.")
+    args = parser.parse_args(arguments)
+    if args.quantization and args.engine != "ctranslate2":
+        parser.error(f"--quantization {args.quantization} is for CTranslate2: add --engine ctranslate2.")
+    models = args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
+    try:
+        note = "" if models else NO_MODEL
+        searching = {"engine": args.engine, "quantization": args.quantization}
+        page = build(*models, runs=args.run, trust_remote_code=args.trust_remote_code, note=note, **searching)
+        serve(page, server_port=args.port)
+    except (ImportError, OSError, OverflowError, ValueError) as error:  # a port may be too large
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Generate: a language model goes on from a text, word by word, and shows what it could have said instead."""
+
+import logging
+from collections.abc import Iterator
+from threading import Event, Thread
+
+import gradio as gr
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TextIteratorStreamer,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from vanilla_transformer.app.loading import (
+    Loaded,
+    check_number,
+    check_text,
+    is_integer,
+    refusal,
+    token_name,
+    warn_of_unknown_letters,
+)
+from vanilla_transformer.app.reading import MOST_TOKENS, check_length, encode, refusing
+from vanilla_transformer.inside.readings import encoded, encoding, pieces_of, room
+
+
+HOTTEST, MOST_CHOICES, LEAST_TOP_P = 2.0, 100, 0.05
+LARGEST_SEED = 2**32 - 1
+SHOWN = 10  # of the most probable tokens
+EXAMPLES = ["I would like to", "Tom has never been", "The parcel from"]
+
+
+class GumbelNoise(LogitsProcessor):
+    """Adds random numbers of a generator of its own, so that the largest score is a draw from the softmax of all.
+
+    It samples as torch.multinomial does, but not from PyTorch's global generator, which all visitors share.
+
+    Args:
+        seed: the same one gives the same draws; None gives others each time.
+    """
+
+    def __init__(self, seed: int | None):
+        self.generator = torch.Generator()
+        if seed is None:
+            self.generator.seed()
+        else:
+            self.generator.manual_seed(seed)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        noise = torch.empty(scores.shape, dtype=torch.float64).exponential_(generator=self.generator).log().neg()
+        return scores + noise.to(scores)
+
+
+def sampling(temperature: float, top_k: int, top_p: float, seed: int | None) -> LogitsProcessorList:
+    """What turns taking the most probable token into sampling; nothing where the temperature is 0."""
+    processors = LogitsProcessorList()
+    if temperature > 0:
+        processors.append(TemperatureLogitsWarper(float(temperature)))
+        if top_k > 0:
+            processors.append(TopKLogitsWarper(top_k))
+        if top_p < 1:
+            processors.append(TopPLogitsWarper(top_p))
+        processors.append(GumbelNoise(seed))
+    return processors
+
+
+def stream(
+    loaded: Loaded, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
+) -> Iterator[str]:
+    """The text, growing. A temperature of 0 always takes the most probable token.
+
+    Raises:
+        gr.Error: the model has no position left for a token, or it failed.
+    """
+    batch = encode(loaded, text)
+    length = batch["input_ids"].shape[1]
+    check_length(loaded, length + 1, "this text with one more token")
+    streamer = TextIteratorStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True)
+    stopped, failed = Event(), Event()
+    options = {
+        "max_new_tokens": min(new_tokens, room(loaded.model) - length),
+        "max_length": None,
+        "do_sample": False,
+        "num_beams": 1,
+        "logits_processor": sampling(temperature, top_k, top_p, seed),
+        "stopping_criteria": StoppingCriteriaList(
+            [lambda ids, scores, **_: torch.full((len(ids),), stopped.is_set())]
+        ),
+        "streamer": streamer,
+    }
+
+    def generate() -> None:
+        try:
+            loaded.model.generate(**batch, **options)
+        except Exception:
+            logging.exception("Generation failed.")
+            failed.set()
+            streamer.end()  # nobody has to wait for a token that does not come
+
+    thread = Thread(target=generate, name="generation", daemon=True)
+    thread.start()
+    try:
+        for piece in streamer:
+            text += piece
+            yield text
+        if failed.is_set():
+            raise refusal("The model failed while it went on from this text. Please try another one.")
+    finally:
+        stopped.set()  # the reader has gone, or has pressed the button
+        thread.join()
+
+
+class Writer:
+    """What the tab and the API ask of a loaded model."""
+
+    def __init__(self, loaded: Loaded):
+        self.loaded = loaded
+        self.most = min(MOST_TOKENS, room(loaded.model))
+
+    def generate(
+        self, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
+    ) -> Iterator[str]:
+        text = check_text(text, "to go on from", keep_space=True)
+        check_number("The number of new tokens", new_tokens, 1, self.most)
+        check_number("The temperature", temperature, 0, HOTTEST)
+        check_number("Top k", top_k, 0, MOST_CHOICES)
+        check_number("Top p", top_p, LEAST_TOP_P, 1)
+        if seed is not None:
+            check_number("The seed", seed, 0, LARGEST_SEED)
+        warn_of_unknown_letters(self.loaded, text)
+        yield from stream(self.loaded, text, new_tokens, temperature, top_k, top_p, seed)
+
+    def ids(self, text: str) -> Tensor:
+        with refusing():
+            return encoded(self.loaded.model, self.loaded.tokenizer, text)["input_ids"][0]
+
+    @torch.inference_mode()
+    def probabilities(self, ids: Tensor) -> Tensor:
+        """Of each token of the vocabulary (vocab_size,) after `ids` (length,)."""
+        return self.loaded.model(ids[None]).logits[0, -1].softmax(-1)
+
+    def most_probable(self, ids: Tensor) -> dict[str, float]:
+        probabilities, best = self.probabilities(ids).topk(SHOWN)
+        return dict(zip([token_name(self.loaded, i) for i in best.tolist()], probabilities.tolist(), strict=True))
+
+    def next_tokens(self, text: str, shown: int | None = None) -> dict[str, float]:
+        """The most probable next tokens after the first characters of a text, by default after all of it."""
+        if shown is not None and not (is_integer(shown) and shown >= 0):
+            raise refusal(f"The first characters are a number of them, not {shown!r:.50}.")
+        return self.most_probable(self.ids(check_text(text, "to go on from", keep_space=True)[:shown]))
+
+    def cut(self, text: str) -> list[tuple[str, list[int]]]:
+        return pieces_of(self.loaded.tokenizer, text, **encoding(self.loaded.model))
+
+    def pieces(self, text: str, chosen: int | None = None) -> list[tuple[str, str | None]]:
+        """The text in tokens, of which one may be marked."""
+        return [(piece, "chosen" if i == chosen else None) for i, (piece, _) in enumerate(self.cut(text))]
+
+    def before(self, text: str, event: gr.SelectData) -> tuple[list[tuple[str, str | None]], str, dict[str, float]]:
+        """What the model could have said in the place of the piece that was clicked, and how probable that was."""
+        _, (first, *_) = self.cut(text)[event.index]
+        if first == 0:
+            raise refusal("Nothing stands before the first token. Please click a later one.")
+        ids = self.ids(text)
+        probabilities = self.probabilities(ids[:first])
+        own = probabilities[ids[first]]
+        rank = int((probabilities > own).sum()) + 1
+        told = f"Token {first + 1}, {token_name(self.loaded, int(ids[first]))}: {own:.3g}, number {rank:,} of all"
+        return self.pieces(text, event.index), told, self.most_probable(ids[:first])
+
+
+def generate_tab(loaded: Loaded) -> None:
+    """The components and events of the tab."""
+    writer = Writer(loaded)
+    gr.Markdown(f"A language model goes on from your text: `{loaded.name}`. It writes what its training was like.")
+    offered = list(loaded.examples or EXAMPLES)
+    text = gr.Textbox(offered[0], label="Text")
+    examples = gr.Examples(offered, text)
+    with gr.Row():
+        new_tokens = gr.Slider(
+            1, writer.most, value=min(80, writer.most), step=1, precision=0, label="New tokens, at most"
+        )
+        temperature = gr.Slider(0, HOTTEST, value=0.8, step=0.05, label="Temperature (0: likeliest)")
+        top_k = gr.Slider(0, MOST_CHOICES, value=0, step=1, precision=0, label="Top k (0: all)")
+        top_p = gr.Slider(LEAST_TOP_P, 1, value=1, step=0.05, label="Top p")
+        seed = gr.Number(0, precision=0, minimum=0, maximum=LARGEST_SEED, label="Seed (empty: another text each time)")
+    with gr.Row():
+        button = gr.Button("Generate", variant="primary")
+        stop = gr.Button("Stop")
+    result = gr.Textbox(label="Continued", lines=4, placeholder="The text will grow here.")
+    with gr.Row():
+        with gr.Column():
+            gr.Markdown("**Click a token** to see what the model could have said in its place.")
+            pieces = gr.HighlightedText(
+                label="Tokens",
+                interactive=False,
+                show_legend=False,
+                color_map={"chosen": "blue"},
+                elem_classes="tokens",
+            )
+        with gr.Column():
+            told = gr.Textbox(label="The clicked token, its probability and rank", placeholder="No token is clicked.")
+            probable = gr.Label(label="Most probable tokens there", num_top_classes=SHOWN)
+    options = [new_tokens, temperature, top_k, top_p, seed]
+    inputs = [text, *options]
+    asked = gr.on([button.click, text.submit], writer.generate, inputs, result, api_name="generate")
+    private = {"api_name": "generate_example", "api_visibility": "private"}
+    running = [asked, examples.load_input_event.success(writer.generate, inputs, result, **private)]
+    for ended in (*running, stop.click(None, cancels=running)):
+        ended.then(writer.pieces, result, pieces, api_visibility="private")
+    pieces.select(writer.before, result, [pieces, told, probable], api_visibility="private")
+    gr.api(writer.next_tokens, api_name="next_tokens")

@@ -1,0 +1,205 @@
+"""Explore: a model's forward pass on one's own text, alive in the browser. This side only computes, and sends JSON."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import torch
+
+from vanilla_transformer.app.continue_text import EXAMPLES as TO_GO_ON
+from vanilla_transformer.app.live_training import train_live
+from vanilla_transformer.app.loading import Loaded, check_text, is_integer, refusal
+from vanilla_transformer.app.reading import MOST_TOKENS, check_length, encode, refusing
+from vanilla_transformer.app.training_runs import Runs
+from vanilla_transformer.app.translation import EXAMPLES as TO_TRANSLATE
+from vanilla_transformer.app.understand import TO_ANSWER, TO_CLASSIFY, TO_FILL, TO_REGRESS, TO_TAG
+from vanilla_transformer.decoding import EXTRA_TOKENS
+from vanilla_transformer.inside.explore import (
+    compare_data,
+    component_files,
+    described_effects,
+    explore_data,
+    for_script,
+    head_effects,
+    layer_values,
+    settled,
+)
+from vanilla_transformer.inside.interventions import changes_from
+from vanilla_transformer.inside.readings import BLANK, Reading, encoding, is_regression, task_of
+
+
+HOST = Path(__file__).with_name("assets") / "host.js"
+TRAININGS = 2  # at once, by all visitors
+REMEMBERED = 32  # answers
+MOST_WRITTEN = MOST_TOKENS + EXTRA_TOKENS  # tokens, by a model or for it
+EXAMPLES = {
+    "translate": TO_TRANSLATE,
+    "generate": TO_GO_ON,
+    "fill": TO_FILL,
+    "classify": TO_CLASSIFY,
+    "tag": TO_TAG,
+}
+
+
+def estimates(loaded: Loaded) -> bool:
+    """Whether the model answers with a number."""
+    return task_of(loaded.model) == "classify" and is_regression(loaded.model.config)
+
+
+def examples_of(loaded: Loaded) -> list[dict[str, str]]:
+    task = task_of(loaded.model)
+    if task == "answer":
+        return [{"text": question, "context": context} for question, context in TO_ANSWER]
+    # Only the card knows which language a model reads, or in which it writes.
+    texts = loaded.examples
+    if task == "fill":
+        filled = (text.replace(loaded.tokenizer.mask_token, BLANK) for text in texts)
+        texts = [text for text in filled if BLANK in text]
+    usual = TO_REGRESS if estimates(loaded) else EXAMPLES[task]
+    return [{"text": text} for text in texts or usual]
+
+
+def keeps_space(loaded: Loaded) -> bool:
+    """Whether the space around a text is a part of it."""
+    return task_of(loaded.model) == "generate"
+
+
+class Explored:
+    """What the page and the API ask of the loaded models, each by its number."""
+
+    def __init__(self, models: Sequence[Loaded]):
+        self.models = models
+        self.answers = lru_cache(REMEMBERED)(self.compute)
+        self.readings = lru_cache(REMEMBERED)(self.read)
+        self.worths = lru_cache(REMEMBERED)(self.weigh)
+        self.changes = lru_cache(REMEMBERED)(self.change)
+
+    def loaded(self, model: int) -> Loaded:
+        if not is_integer(model) or model not in range(len(self.models)):
+            raise refusal(f"There are models 0 to {len(self.models) - 1}, and no {model!r:.50}.")
+        return self.models[model]
+
+    def check(self, model: int, text: str, target: Any, context: str | None) -> tuple:
+        """What identifies a wish; in plain words what is wrong with it."""
+        loaded = self.loaded(model)
+        text = check_text(text, "to explore", keeps_space(loaded))
+        if task_of(loaded.model) == "answer":
+            context = check_text(context, "to look for the answer in")
+            both = loaded.tokenizer(text, context, **encoding(loaded.model))
+            check_length(loaded, len(both["input_ids"]), "the question with its text")
+        else:
+            context = None
+            encode(loaded, text.replace(BLANK, loaded.tokenizer.mask_token or BLANK))
+        return model, text, self.check_target(loaded, target), context
+
+    def check_target(self, loaded: Loaded, target: Any) -> str | tuple[int, ...] | None:
+        """What is to be written, as `read` takes it; in plain words what is wrong with it."""
+        if target is None or (isinstance(target, str) and not target.strip()):
+            return None
+        if isinstance(target, str):
+            target = check_text(target, "to write", keeps_space(loaded))
+            ids = loaded.tokenizer(text_target=target, **encoding(loaded.model))["input_ids"]
+        else:
+            config = loaded.model.config
+            most = (getattr(config, "target_vocab_size", None) or config.vocab_size) - 1
+            if not isinstance(target, list) or not all(is_integer(i) and 0 <= i <= most for i in target):
+                raise refusal(
+                    f"A target is a text, or a list of the numbers of tokens, 0 to {most}: not {target!r:.50}."
+                )
+            target = ids = tuple(target)
+        check_length(loaded, len(ids), "what is to be written", MOST_WRITTEN)
+        return target
+
+    def compute(self, model: int, text: str, target: str | tuple[int, ...] | None, context: str | None) -> str:
+        loaded = self.loaded(model)
+        return json.dumps(
+            explore_data(loaded.model, loaded.tokenizer, text, target, context, effects=False, values=False)
+        )
+
+    def explore(
+        self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
+    ) -> dict[str, Any]:
+        """All attention, each step of the answer and what each layer would have said."""
+        wish = self.check(model, text, target, context)
+        with refusing():
+            return json.loads(self.answers(*wish))
+
+    def read(self, model: int, *wish: Any) -> Reading:
+        """The text as the model reads it, with its answer."""
+        loaded = self.loaded(model)
+        with refusing():
+            return settled(loaded.model, loaded.tokenizer, *wish)[0]
+
+    @torch.inference_mode()
+    def weigh(self, model: int, *wish: Any) -> str:
+        return json.dumps(described_effects(head_effects(self.loaded(model).model, self.readings(model, *wish))))
+
+    def effects(
+        self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
+    ) -> list[dict[str, Any]]:
+        """What each head is worth to the answer: the largest effects first, for it (above 0) or against it (below)."""
+        return json.loads(self.worths(*self.check(model, text, target, context)))
+
+    @torch.inference_mode()
+    def layer(
+        self,
+        model: int,
+        text: str,
+        target: str | list[int] | None = None,
+        context: str | None = None,
+        stack: str = "encoder",
+        layer: int = 0,
+        changes: dict[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The steps of a layer, also of a changed one, with their equations, shapes, lines of code and numbers."""
+        with refusing():
+            reading = self.readings(*self.check(model, text, target, context))
+            return layer_values(self.loaded(model).model, reading, stack, layer, changes_from(changes))
+
+    def change(self, changes: str, model: int, text: str, *wish: Any) -> str:
+        loaded = self.loaded(model)
+        with refusing():
+            wanted, reading = changes_from(json.loads(changes)), self.readings(model, text, *wish)
+            return json.dumps(compare_data(loaded.model, loaded.tokenizer, text, wanted, *wish, reading))
+
+    def changed(
+        self,
+        model: int,
+        text: str,
+        changes: dict[str, Any],
+        target: str | list[int] | None = None,
+        context: str | None = None,
+    ) -> dict[str, Any]:
+        """What the model says with parts of it switched off, and what it makes of its usual answer."""
+        wish = self.check(model, text, target, context)
+        return json.loads(self.changes(json.dumps(changes, sort_keys=True), *wish))
+
+
+def explore_tab(models: Sequence[Loaded], runs: Runs) -> None:
+    """The component, which draws by itself, and the endpoints that it asks."""
+    explored = Explored(models)
+    for name in ("explore", "effects", "layer", "changed"):
+        api_name = name if name == "explore" else f"explore_{name}"
+        gr.api(getattr(explored, name), api_name=api_name)
+    gr.api(runs.training_run, api_name="training_run")
+    gr.api(train_live, api_name="train", concurrency_limit=TRAININGS)
+    script, style = component_files()
+    offered = [
+        {
+            "name": loaded.name,
+            "task": task_of(loaded.model),
+            "regression": estimates(loaded),
+            "examples": examples_of(loaded),
+        }
+        for loaded in models
+    ]
+    gr.HTML(
+        html_template='<div class="explorer-place hosted"></div>',
+        js_on_load=f"{script}\n{HOST.read_text(encoding='utf-8')}\n"
+        f"mountExplorer(element.querySelector('.explorer-place'), "
+        f"{{style: {for_script(style)}, host: host({for_script(offered)}, {for_script(runs.names)})}});",
+        apply_default_css=False,
+    )

@@ -1,0 +1,227 @@
+"""Look inside: positions, masks, one layer step by step, the learning rate and the parameters, each by the real code.
+
+No trained model is needed, but the learned positions of those that are loaded are shown.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import gradio as gr
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from vanilla_transformer.app.drawing import DIVERGING, GREY, add_scale, blank, heat_map, pictured
+from vanilla_transformer.app.loading import Loaded, check_text, refusal
+from vanilla_transformer.app.walk import example_walk, offer_walks
+from vanilla_transformer.configuration_vanilla_transformer import (
+    PRESETS,
+    VanillaTransformerConfig,
+    VanillaTransformerDecoderConfig,
+    VanillaTransformerEncoderConfig,
+)
+from vanilla_transformer.inside.recorder import find_stacks, record
+from vanilla_transformer.modeling_vanilla_transformer import (
+    VanillaTransformerDecoderModel,
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForConditionalGeneration,
+    sinusoids,
+)
+from vanilla_transformer.training.schedule import PaperSchedule
+
+
+MOST_WORDS = 16
+PADDING = "<pad>"
+
+
+class Mask(NamedTuple):
+    """What a mask hides: with `past_only` the future, with `padded` the padding, with `near_only` what is far."""
+
+    past_only: bool = False
+    padded: bool = False
+    near_only: bool = False
+
+
+MASKS = {
+    "padding": Mask(padded=True),
+    "causal": Mask(past_only=True),
+    "padding and causal": Mask(past_only=True, padded=True),
+    "sliding window": Mask(near_only=True),
+    "sliding window and causal": Mask(past_only=True, near_only=True),
+}
+UNTRAINED = "before training"  # name of the random learned positions
+
+
+def likeness(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances from the middle position of a table (length, d_model), and the dot products at them.
+
+    The middle position's product with itself counts as 1.
+    """
+    middle = len(table) // 2
+    products = table @ table[middle]
+    return torch.arange(len(table)) - middle, products / products[middle]
+
+
+def learned_positions(models: Sequence[Loaded]) -> dict[str, Tensor]:
+    """The tables (positions, d_model) of the models that have learned them, by the names of model and stack."""
+    return {
+        f"{loaded.name}, {name}": stack.embed_positions.weight.detach()[stack.config.position_offset :]
+        for loaded in models
+        if loaded.model.config.position_embedding == "learned"
+        for name, stack in find_stacks(loaded.model).items()
+    }
+
+
+def draw_positions(d_model: int, length: int, name: str, learned: Tensor | None) -> tuple[Figure, Figure]:
+    """The sinusoids (length, d_model) as a heat map; and by distance how alike they are, and how alike learned ones.
+
+    Without a table of learned ones, what they are before training stands for them: random numbers.
+    """
+    sinusoidal = sinusoids(torch.arange(length)[None], d_model)[0]
+    if learned is None:
+        learned = torch.randn(length, d_model, generator=torch.Generator().manual_seed(0))
+    heat_map, axes = blank(5, 3.4)
+    image = axes.imshow(sinusoidal.numpy(), cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto", interpolation="none")
+    add_scale(heat_map, image)
+    axes.set(xlabel="dimension", ylabel="position")
+    alike, axes = blank(5, 3.4)
+    axes.plot(*likeness(sinusoidal), label="sinusoidal")
+    axes.plot(*likeness(learned[:length]), label=f"learned, {name}")
+    axes.set(xlabel="distance", ylabel="dot product (1: with itself)")
+    axes.legend(frameon=False, labelcolor=GREY)
+    return heat_map, alike
+
+
+@torch.no_grad()
+def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
+    """Which keys each query may attend to: (queries, keys), true where it may.
+
+    It is the mask that reaches attention in a small model of the kind, whose weights are all 0.
+    """
+    mask = MASKS[kind]
+    config_class, model_class = (
+        (VanillaTransformerDecoderConfig, VanillaTransformerDecoderModel)
+        if mask.past_only
+        else (VanillaTransformerEncoderConfig, VanillaTransformerEncoderModel)
+    )
+    sliding_window = window if mask.near_only else None
+    config = config_class(vocab_size=3, d_model=2, num_heads=1, d_ff=1, num_layers=1, sliding_window=sliding_window)
+    with torch.device("meta"):  # where no random numbers are drawn, of which others' work could depend
+        model = model_class(config).eval()
+    model.to_empty(device="cpu")
+    for weight in model.parameters():
+        weight.zero_()
+    real = torch.ones(1, words + paddings, dtype=torch.long)
+    if mask.padded:
+        real[:, words:] = 0
+    steps = record(model, {"input_ids": torch.zeros_like(real), "attention_mask": real}, head=0)
+    return next(step.tensor[0] == 0 for step in steps if step.name == "mask")
+
+
+def draw_mask(text: str, kind: str, paddings: int, window: int) -> str:
+    """The mask of a sentence, whose words stand for tokens."""
+    words = check_text(text, "to draw the mask of").split()
+    if len(words) > MOST_WORDS:
+        raise refusal(f"Please keep to {MOST_WORDS} words; this sentence has {len(words)}.")
+    paddings = paddings if MASKS[kind].padded else 0
+    names = words + [PADDING] * paddings
+    may = allowed(kind, len(words), paddings, window).float()
+    return heat_map(names, names, may, ("who looks", "who may be looked at"))
+
+
+def draw_schedule(d_model: int, warmup: int, steps: int = 20000) -> Figure:
+    """The learning rate of section 5.3 by step, by the class that training uses."""
+    schedule = PaperSchedule(d_model, warmup)
+    figure, axes = blank(6, 3)
+    shown = range(1, steps + 1, 20)
+    axes.plot(shown, [schedule(step - 1) for step in shown])
+    axes.set(xlabel="step", ylabel="learning rate", xlim=(0, steps), ylim=(0, None))
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
+    return figure
+
+
+def count_parameters(preset: str, vocab_size: int) -> str:
+    """How many parameters a translator of a row of Table 3 has, counted on the real model without its weights."""
+    config = VanillaTransformerConfig.from_preset(preset, vocab_size=vocab_size)
+    with torch.device("meta"):
+        count = VanillaTransformerForConditionalGeneration(config).num_parameters()
+    return f"{count:,} parameters"
+
+
+def inside_tab(models: Sequence[Loaded] = ()) -> None:
+    """The components and events of the tab, about some loaded models."""
+    with gr.Accordion("Positions", open=True):
+        positions_section(learned_positions(models))
+    with gr.Accordion("Masks", open=False):
+        masks_section()
+    with gr.Accordion("One layer, step by step", open=False):
+        example_walk()
+    with gr.Accordion("Learning rate and parameters", open=False):
+        training_section()
+    if models:
+        offer_walks(models)
+
+
+def positions_section(tables: dict[str, Tensor]) -> None:
+    """The components and events that show positions; `tables` are learned ones by name."""
+
+    @pictured
+    def draw(d_model: int, length: int, name: str) -> tuple[Figure, Figure]:
+        return draw_positions(d_model, length, name, tables.get(name))
+
+    gr.Markdown(
+        "A Transformer sees a set of tokens; the **positional encoding** tells it their order. Left: each row is one "
+        "position, blue above 0 and orange below. Right: how alike positions are. Sinusoids are the more alike the "
+        "nearer they are, forwards as backwards, wherever one starts. Learned ones start out random, as shown here "
+        "before training; only training relates them."
+    )
+    names = [*tables, UNTRAINED]
+    with gr.Row():
+        d_model = gr.Slider(8, 512, value=64, step=8, precision=0, label="d_model of the sinusoids")
+        length = gr.Slider(8, 256, value=64, step=8, precision=0, label="Positions")
+        name = gr.Dropdown(names, value=names[0], label="Learned positions", visible=len(names) > 1)
+    with gr.Row():
+        pictures = [gr.Plot(picture, show_label=False, format="png") for picture in draw(64, 64, names[0])]
+    gr.on([d_model.release, length.release, name.input], draw, [d_model, length, name], pictures, api_name="positions")
+
+
+def masks_section() -> None:
+    """The components and events that show masks."""
+    gr.Markdown(
+        "A **mask** says who may look at whom: each row looks, and blue is what it may look at. An encoder's tokens "
+        "look everywhere but at padding; a decoder's only back, since what follows is what they have to predict; in a "
+        "sliding window only near by. Words stand for tokens, and the masks are those of small real models."
+    )
+    sentence = gr.Textbox("orange is my favorite fruit", label="Sentence", max_length=200)
+    with gr.Row():
+        kind = gr.Dropdown(list(MASKS), value="padding and causal", label="Mask")
+        paddings = gr.Slider(0, 5, value=2, step=1, precision=0, label="Padding")
+        window = gr.Slider(1, 8, value=3, step=1, precision=0, label="Window", visible=False)
+    drawn = draw_mask("orange is my favorite fruit", "padding and causal", 2, 3)
+    picture = gr.HTML(drawn, apply_default_css=False)
+
+    def fitting(kind: str) -> tuple[gr.Slider, gr.Slider]:
+        return gr.Slider(visible=MASKS[kind].padded), gr.Slider(visible=MASKS[kind].near_only)
+
+    kind.input(fitting, kind, [paddings, window], api_visibility="private")
+    events = [sentence.submit, kind.input, paddings.release, window.release]
+    gr.on(events, draw_mask, [sentence, kind, paddings, window], picture, api_name="mask")
+
+
+def training_section() -> None:
+    """The components and events that show the learning rate and count parameters."""
+    gr.Markdown(
+        "The learning rate **rises during the warm-up**, then falls with the square root of the step. A wider model "
+        "takes smaller steps."
+    )
+    with gr.Row():
+        width = gr.Slider(64, 1024, value=512, step=64, precision=0, label="d_model")
+        warmup = gr.Slider(100, 16000, value=4000, step=100, precision=0, label="Warm-up steps")
+    rate = gr.Plot(pictured(draw_schedule)(512, 4000), show_label=False, format="png")
+    gr.on([width.release, warmup.release], pictured(draw_schedule), [width, warmup], rate, api_name="schedule")
+    gr.Markdown("How large are the models of the paper's **Table 3**? The vocabulary is shared by both languages.")
+    with gr.Row():
+        row = gr.Dropdown(list(PRESETS), value="base", label="Row of Table 3")
+        vocabulary = gr.Slider(1000, 100000, value=37000, step=1000, precision=0, label="Vocabulary")
+    count = gr.Textbox(count_parameters("base", 37000), label="Size")
+    gr.on([row.input, vocabulary.release], count_parameters, [row, vocabulary], count, api_name="count_parameters")

@@ -1,0 +1,63 @@
+"""What training runs have logged so far, for the explorer to draw."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vanilla_transformer.app.loading import refusal
+from vanilla_transformer.training.checkpoints import TRAINER_STATE, checkpoint_folders
+
+
+def state_file(run: str | Path) -> Path | None:
+    """The newest `trainer_state.json` of a run's folder, or of a checkpoint's; None where there is none yet."""
+    for folder in (Path(run), *reversed(checkpoint_folders(Path(run)))):
+        if (folder / TRAINER_STATE).is_file():
+            return folder / TRAINER_STATE
+    return None
+
+
+def training_log(run: str | Path) -> dict[str, Any]:
+    """How far a run has come, and what it has logged: numbers only, so that no path of the machine is told.
+
+    Raises:
+        FileNotFoundError: the run has saved no checkpoint yet.
+    """
+    file = state_file(run)
+    if file is None:
+        raise FileNotFoundError(f"{run} holds no {TRAINER_STATE}, which comes with its first checkpoint.")
+    state = json.loads(file.read_text(encoding="utf-8"))
+
+    def finite(entry: dict[str, Any]) -> dict[str, float]:
+        return {
+            name: value for name, value in entry.items() if isinstance(value, int | float) and math.isfinite(value)
+        }
+
+    return {
+        "global_step": state["global_step"],
+        "max_steps": state["max_steps"],
+        "epoch": state.get("epoch"),
+        "log_history": [finite(entry) for entry in state["log_history"]],
+    }
+
+
+class Runs:
+    """What the page and the API ask of training runs, each by its number."""
+
+    def __init__(self, folders: Sequence[str]):
+        if missing := [folder for folder in folders if not Path(folder).is_dir()]:
+            raise FileNotFoundError(f"{missing[0]}: there is no such folder of a training run.")
+        self.folders = folders
+        self.names = [Path(folder).name for folder in folders]
+
+    def training_run(self, number: int) -> dict[str, Any]:
+        """How far a training run has come, and what it has logged."""
+        if number not in range(len(self.folders)):
+            raise refusal(f"There is no training run {number}; {len(self.folders)} are offered, counted from 0.")
+        try:
+            return training_log(self.folders[number])
+        except FileNotFoundError:
+            raise refusal(f"{self.names[number]} has saved no checkpoint yet.") from None
+        except (OSError, ValueError, KeyError):  # it is being written at this moment
+            raise refusal(f"{self.names[number]} cannot be read now. Please try again.") from None

@@ -1,0 +1,193 @@
+"""Translate: the beam search's hypotheses, what each token attended to, and what each step could have written."""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import gradio as gr
+import torch
+from torch import Tensor
+
+from vanilla_transformer.app.drawing import heat_map
+from vanilla_transformer.app.loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
+from vanilla_transformer.app.reading import MOST_TOKENS, encode, offer
+from vanilla_transformer.decoding import longest_output
+from vanilla_transformer.inside.readings import encoding, room, up_to_end
+
+
+BEAMS = 4
+ALTERNATIVES = 3  # shown, of the beams
+LONGEST_TRANSLATION = 2000  # characters
+UNSURE = -1  # score: the quickstart's model is above -0.5 on its kind of phrases, and mostly below -1 on French ones
+MOST_LIKELY = 5
+DRAWN = 40  # tokens on each axis of a picture, at most
+REMEMBERED = 64  # texts whose hypotheses are kept
+# Kind of attention -> what the rows and the columns of its picture are.
+AXES = {
+    "cross": ("being written", "read in the text"),
+    "encoder self": ("looking", "looked at"),
+    "decoder self": ("being written", "already written"),
+}
+EXAMPLES = ["I like to travel.", "Where is the station?", "Wednesday, July 4, 2029", "12 kilometers or 3 miles"]
+
+
+class Hypothesis(NamedTuple):
+    """A translation as the beam search wrote it: `ids` are its tokens without the one that begins every one.
+
+    The same text could be cut into other tokens; what is shown of a hypothesis is shown of these.
+    """
+
+    text: str
+    score: float  # its log-probability after the length penalty
+    ids: list[int]
+
+
+class Forward(NamedTuple):
+    """What a model computes when it reads a text and writes a given translation."""
+
+    source: list[int]  # the tokens of the text
+    target: list[int]  # and of the translation, of which the last ends it
+    attentions: dict[str, Tensor]  # kind -> (layers, heads, queries, keys)
+    probabilities: Tensor  # of each token of the vocabulary at each step: (target, vocabulary)
+
+
+def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> str:
+    """Heat map of one attention matrix (rows, columns), as HTML."""
+    y, x = (
+        f"{name}: the first {DRAWN} of {len(tokens)} tokens" if len(tokens) > DRAWN else name
+        for name, tokens in zip(names, (rows, columns), strict=True)
+    )
+    rows, columns = rows[:DRAWN], columns[:DRAWN]
+    return heat_map(rows, columns, weights[: len(rows), : len(columns)], (y, x))
+
+
+class Translator:
+    """What the API asks of a loaded model."""
+
+    def __init__(self, loaded: Loaded):
+        self.loaded = loaded
+        self.hypotheses = lru_cache(REMEMBERED)(self.search)  # of a text; they depend on nothing else
+
+    @torch.inference_mode()
+    def search(self, text: str) -> list[Hypothesis]:
+        """The best hypotheses of a beam search whose texts differ, best first."""
+        batch = encode(self.loaded, text)
+        output = self.loaded.model.generate(
+            **batch,
+            num_beams=BEAMS,
+            num_return_sequences=BEAMS,
+            do_sample=False,
+            max_length=longest_output(self.loaded.model.config, batch["input_ids"].shape[1]),
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        found: dict[str, Hypothesis] = {}
+        for row, score in zip(output.sequences.tolist(), output.sequences_scores.tolist(), strict=True):
+            ids = up_to_end(row[1:], self.loaded.model.config.eos_token_id)
+            hypothesis = Hypothesis(self.loaded.tokenizer.decode(ids, skip_special_tokens=True), score, ids)
+            found.setdefault(hypothesis.text, hypothesis)
+        return list(found.values())[:ALTERNATIVES]
+
+    def target_ids(self, source: str, target: str) -> list[int]:
+        """The tokens of a translation: of the model's own those that it wrote, of any other as it is tokenized.
+
+        Of a translation that is too long, the first.
+        """
+        own = {hypothesis.text: hypothesis.ids for hypothesis in self.hypotheses(source)}
+        if target in own:
+            return own[target]
+        target = target[:LONGEST_TRANSLATION]
+        ids = self.loaded.tokenizer(text_target=target, **encoding(self.loaded.model))["input_ids"]
+        return ids[: min(MOST_TOKENS, room(self.loaded.model))]
+
+    @torch.inference_mode()
+    def forward(self, source: str, target: str) -> Forward:
+        """One pass, in which every step of the decoder reads what the translation has before it.
+
+        Raises:
+            gr.Error: the text is empty or too long.
+        """
+        source = check_text(source, "to translate")
+        batch = encode(self.loaded, source)
+        labels = self.target_ids(source, target)
+        output = self.loaded.model(**batch, labels=torch.tensor([labels]), output_attentions=True)
+        attentions = {
+            "cross": torch.cat(output.cross_attentions),
+            "encoder self": torch.cat(output.encoder_attentions),
+            "decoder self": torch.cat(output.decoder_attentions),
+        }
+        return Forward(batch["input_ids"][0].tolist(), labels, attentions, output.logits[0].softmax(-1))
+
+    def name(self, i: int) -> str:
+        """A token beside a picture: what it reads, or where it reads nothing by itself, its name."""
+        text = self.loaded.tokenizer.decode([i])
+        return self.loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else text.strip() or "␣"
+
+    def check_look(self, kind: str, layer: str, head: str) -> None:
+        """Say in plain words which attention there is not."""
+        config = self.loaded.model.config
+        for name, value, known in (
+            ("kind", kind, list(AXES)),
+            ("layer", layer, [str(i + 1) for i in range(max(config.encoder_layers, config.decoder_layers))]),
+            ("head", head, ["mean", *(str(i + 1) for i in range(config.num_heads))]),
+        ):
+            if value not in known:
+                raise refusal(f"There is no {name} {value!r}, only: {', '.join(known)}.")
+
+    def attend(self, text: str, translation: str, kind: str, layer: str, head: str) -> str:
+        """One attention of one layer, in one head or in the mean over the heads."""
+        layer, head = str(layer), str(head)  # a program may give numbers
+        self.check_look(kind, layer, head)
+        seen = self.forward(text, translation)
+        layers = seen.attentions[kind]
+        if int(layer) > len(layers):
+            raise refusal(f"There are only {len(layers)} layers with {kind}-attention.")
+        weights = layers[int(layer) - 1]
+        read, written = ([self.name(i) for i in ids] for ids in (seen.source, seen.target))
+        tokens = {
+            "cross": (written, read),
+            "encoder self": (read, read),
+            "decoder self": (written, ["(start)", *written[:-1]]),
+        }[kind]
+        return draw(*tokens, weights.mean(dim=0) if head == "mean" else weights[int(head) - 1], AXES[kind])
+
+    def most_likely(self, text: str, translation: str, step: int) -> dict[str, float]:
+        """The most likely tokens at a step, counted from 1, with their probabilities."""
+        seen = self.forward(text, translation)
+        if not isinstance(step, int) or not 1 <= step <= len(seen.target):
+            raise refusal(f"This translation has the steps 1 to {len(seen.target)}.")
+        probabilities, ids = seen.probabilities[step - 1].topk(MOST_LIKELY)
+        names = [token_name(self.loaded, i) for i in ids.tolist()]
+        return dict(zip(names, probabilities.tolist(), strict=True))
+
+    def translate(self, text: str, layer: str, head: str, kind: str) -> tuple[str, list[list], str]:
+        """The best translation, the rows of the hypotheses, and an attention of the best."""
+        text = check_text(text, "to translate")
+        unknown = warn_of_unknown_letters(self.loaded, text)
+        hypotheses = self.hypotheses(text)
+        best = hypotheses[0]
+        if best.score < UNSURE and not unknown:
+            gr.Warning("The model is not sure of this. Is the text in its language, and of a kind that it knows?")
+        rows = [[hypothesis.text, round(hypothesis.score, 3)] for hypothesis in hypotheses]
+        return best.text, rows, self.attend(text, best.text, kind, layer, head)
+
+
+def offer_translations(loaded: Loaded) -> None:
+    """The endpoints of a translator."""
+    translator = Translator(loaded)
+    config = loaded.model.config
+    last, (example, *_) = str(config.decoder_layers), loaded.examples or EXAMPLES
+
+    def translate(
+        text: str = example, layer: str = last, head: str = "mean", kind: str = "cross"
+    ) -> tuple[str, dict[str, Any], str]:
+        """The translation, a table of the hypotheses with their scores, and an attention of the best as HTML."""
+        return translator.translate(text, layer, head, kind)
+
+    def attention(text: str, translation: str, kind: str = "cross", layer: str = last, head: str = "mean") -> str:
+        """An attention of any translation as a table in HTML."""
+        return translator.attend(text, translation, kind, layer, head)
+
+    table = gr.Dataframe(headers=["hypothesis", "score"], render=False)
+    offer(translate, "translate", gr.Textbox(render=False), table, gr.HTML(render=False))
+    gr.api(attention, api_name="attention")
+    gr.api(translator.most_likely, api_name="decoding_step")

@@ -1,0 +1,128 @@
+"""Understand: classes or a number for a text, spans in it, the answer to a question, a word for a blank.
+
+The explorer shows all of it; these are the endpoints, for programs.
+"""
+
+from typing import Any
+
+import gradio as gr
+import torch
+from torch import Tensor
+from transformers import TokenClassificationPipeline
+
+from vanilla_transformer.app.loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
+from vanilla_transformer.app.reading import check_length, encode, offer
+from vanilla_transformer.inside.explore import gradient_times_input, scored
+from vanilla_transformer.inside.readings import BLANK, encoding, is_regression, pieces_of
+from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
+
+
+TO_CLASSIFY = ["Wednesday, July 4, 2029", "12 kilómetros o 3 millas", "il y a trois heures", "5 घंटे पहले"]
+TO_REGRESS = ["81 sec", "89 hours and 44 minutes", "7 years"]
+TO_TAG = [
+    "The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago.",
+    "The flight to Peru leaves on Wednesday, January 19, 2028 at 1:56 AM and costs 7.87 Mexican pesos.",
+    "Sales rose by 16% and will be counted again in 50 weeks.",
+]
+TO_FILL = [
+    f"The parcel from Kenya {BLANK} 7.7 ounces.",
+    f"Sales rose by 16% and will be counted again in 50 {BLANK}.",
+    f"The flight to Peru {BLANK} on Wednesday.",
+]
+TEXT = "The tank holds 3 liters at 54°C. The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
+TO_ANSWER = [[question, TEXT] for question in ("How warm is the tank?", "Where does the parcel come from?")]
+
+
+def saliency(loaded: Loaded, text: str) -> tuple[Tensor, list[tuple[str, float]], list[tuple[str, float]]]:
+    """The logits (labels,), gradient x input of the highest, and the mean attention, by piece of the text."""
+    batch = encode(loaded, text)
+    output, (values,) = gradient_times_input(
+        loaded.model, batch, lambda output: output.logits[0].max(), output_attentions=True
+    )
+    pieces = pieces_of(loaded.tokenizer, text, **encoding(loaded.model))
+    attention = torch.stack(output.attentions).detach().mean(dim=(0, 1, 2, 3))
+    return output.logits[0].detach(), scored(pieces, values), scored(pieces, attention)
+
+
+def offer_classes(loaded: Loaded) -> None:
+    """A class with its probability, or a number."""
+    config = loaded.model.config
+    regression = is_regression(config)
+    several = config.problem_type == "multi_label_classification"
+
+    def respond(text: str) -> tuple[Any, list[dict], list[dict]]:
+        """What a text is, and by piece of it gradient x input and attention."""
+        text = check_text(text, "to classify")
+        warn_of_unknown_letters(loaded, text)
+        logits, mattered, attended = saliency(loaded, text)
+        names = [config.id2label[i] for i in range(len(logits))]
+        if regression:
+            values = [f"{value:.3f}" for value in logits.tolist()]
+            named = zip(names, values, strict=True)
+            return values[0] if len(values) == 1 else ", ".join(map(": ".join, named)), mattered, attended
+        probabilities = logits.sigmoid() if several else logits.softmax(-1)
+        return dict(zip(names, probabilities.tolist(), strict=True)), mattered, attended
+
+    pieces = gr.HighlightedText(render=False)
+    answer = gr.Textbox(render=False) if regression else gr.Label(num_top_classes=5, render=False)
+    offer(respond, "regress" if regression else "classify", answer, pieces, pieces)
+
+
+def offer_tags(loaded: Loaded) -> None:
+    """Spans of the text, each with its class."""
+    tagger = TokenClassificationPipeline(
+        model=loaded.model, tokenizer=loaded.tokenizer, aggregation_strategy="first", device="cpu"
+    )
+
+    def respond(text: str) -> list[dict]:
+        """The text in pieces, each with its class."""
+        text = check_text(text, "to tag")
+        warn_of_unknown_letters(loaded, text)
+        encode(loaded, text)  # where it is too long, it is refused
+        entities = [
+            {"entity": found["entity_group"], "start": found["start"], "end": found["end"]} for found in tagger(text)
+        ]
+        return {"text": text, "entities": entities}
+
+    offer(respond, "tag", gr.HighlightedText(combine_adjacent=True, render=False))
+
+
+def offer_answers(loaded: Loaded) -> None:
+    """The answer to a question, marked in its text."""
+    reader = QuestionAnsweringPipeline(model=loaded.model, tokenizer=loaded.tokenizer, device="cpu")
+
+    def respond(question: str, context: str) -> tuple[str, list[dict]]:
+        """The answer to a question, and the text in pieces, of which one is the answer."""
+        question, context = check_text(question, "to ask"), check_text(context, "to look for the answer in")
+        warn_of_unknown_letters(loaded, context)
+        # The reader goes through a long text in windows, but each begins with the question.
+        check_length(loaded, len(loaded.tokenizer(question, "?")["input_ids"]), "this question")
+        found = reader(question=question, context=context)
+        span = {"entity": f"answer, {found['score']:.0%}", "start": found["start"], "end": found["end"]}
+        return found["answer"], {"text": context, "entities": [span] if found["answer"] else []}
+
+    offer(respond, "answer", gr.Textbox(render=False), gr.HighlightedText(render=False))
+
+
+def offer_words(loaded: Loaded) -> None:
+    """The most probable tokens for a blank."""
+    mask = loaded.tokenizer.mask_token
+
+    @torch.inference_mode()
+    def respond(text: str) -> tuple[str, dict[str, Any]]:
+        """The text with its blank, ___, filled; and the five most probable tokens for it."""
+        text = check_text(text, "with a blank in it")
+        warn_of_unknown_letters(loaded, text)
+        batch = encode(loaded, text.replace(BLANK, mask))
+        (blanks,) = torch.where(batch["input_ids"][0] == loaded.tokenizer.mask_token_id)
+        if len(blanks) != 1:
+            raise refusal(f"Please put one blank, {BLANK}, into the text; this one has {len(blanks)}.")
+        probabilities, best = loaded.model(**batch).logits[0, blanks[0]].softmax(-1).topk(5)
+        names = [token_name(loaded, i) for i in best.tolist()]
+        filled = batch["input_ids"][0].index_fill(0, blanks, best[0].item())
+        return (
+            loaded.tokenizer.decode(filled, skip_special_tokens=True),
+            dict(zip(names, probabilities.tolist(), strict=True)),
+        )
+
+    offer(respond, "fill", gr.Textbox(render=False), gr.Label(num_top_classes=5, render=False))

@@ -1,0 +1,64 @@
+"""Let a saved translator look up pairs of texts while it translates: keep what it makes of them beside it.
+
+python scripts/build_datastore.py --model runs/en-de --train_file pairs.jsonl --columns source=en target=de
+python scripts/translate.py --model runs/en-de --datastore < source.txt > target.txt
+
+The pairs may be those that it was trained on, or of the kind that it is to translate, without any training.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.splits import load_splits
+from vanilla_transformer.datastore import Datastore, build_datastore
+from vanilla_transformer.fast import make_fast
+from vanilla_transformer.loading import check_source, load_model, load_tokenizer
+from vanilla_transformer.tasks.translation import batches_of, encode
+
+
+@dataclass
+class DatastoreArguments:
+    """Options of the command beside those of its data: the model, and how much its neighbours have to say."""
+
+    model: str = field(metadata={"help": "Folder of the model, in which the datastore will lie."})
+    neighbours: int = field(
+        default=Datastore.neighbours, metadata={"help": "How many of the most similar states have a say."}
+    )
+    share: float = field(default=Datastore.share, metadata={"help": "Of their say in each prediction, from 0 to 1."})
+    temperature: float = field(
+        default=Datastore.temperature,
+        metadata={"help": "Of the softmax of their cosines; the lower, the more the most similar ones count."},
+    )
+    max_length: int = field(default=256, metadata={"help": "Cut texts to this many tokens."})
+    trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        FileNotFoundError: there is no such model.
+        ValueError: the model is on the Hub, or no translator; there are no pairs, or they come as a stream; a setting
+            is out of its range.
+    """
+    parser = CommandParser([DatastoreArguments, DataArguments], __doc__)
+    parser.set_defaults(validation_fraction=0.0)  # all of them are to be looked up
+    args, data = parser.parse_args_into_dataclasses(arguments)
+    settings = {name: getattr(args, name) for name in ("neighbours", "share", "temperature")}
+    Datastore(None, "", **settings)  # what is out of its range is said before long work begins
+    check_source(args.model)
+    if not Path(args.model).is_dir():
+        raise ValueError(f"--model {args.model} must be a folder, in which the datastore will lie: download it first.")
+    if data.streaming:
+        raise ValueError("--streaming true: a datastore keeps all pairs, and a stream may have no end: leave it out.")
+    splits = load_splits(data, "translation")
+    if "train" not in splits:
+        raise ValueError("There are no pairs: give --train_file, or a --dataset with a train split.")
+    model = make_fast(load_model(args.model, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code))
+    tokenizer = load_tokenizer(args.model, args.trust_remote_code)
+    rows = encode(splits["train"], tokenizer, args.max_length)
+    store = build_datastore(model, batches_of(rows, model, tokenizer), **settings)
+    store.save(args.model)
+    print(f"{args.model} looks up {store.index.ntotal} tokens with --datastore.")

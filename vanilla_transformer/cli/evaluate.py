@@ -1,0 +1,83 @@
+"""Score a saved model on any data, with the metrics of its task.
+
+python scripts/evaluate_model.py --model runs/en-de --test_file test.jsonl --columns source=en target=de
+python scripts/evaluate_model.py --model runs/classifier --dataset user/reviews --splits test=dev --scores scores.json
+
+The options of the task's training script work here too, such as --per_device_eval_batch_size.
+"""
+
+import json
+import math
+import sys
+import tempfile
+from argparse import ArgumentParser
+from dataclasses import dataclass, field
+
+from transformers import AutoConfig
+from transformers.hf_argparser import string_to_bool
+
+from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
+from vanilla_transformer.cli.train import print_scores
+from vanilla_transformer.data.checks import CLASS_COLUMNS
+from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.splits import load_splits
+from vanilla_transformer.fast import fast_products
+from vanilla_transformer.files import check_output, open_output
+from vanilla_transformer.loading import load_model, load_tokenizer, model_class
+from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.tasks.task import HELD_OUT, Scores
+from vanilla_transformer.training.recipe import EMPTY_STREAM
+
+
+@dataclass
+class EvaluationArguments:
+    """Options of the command beside those of its data and of the model's task."""
+
+    model: str = field(metadata={"help": "Model folder, or name on the Hub."})
+    scores: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
+    trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
+
+
+def main(arguments: list[str] | None = None) -> Scores:
+    """Run the command; returns the scores by split.
+
+    Raises:
+        ValueError: the model has no head for a task; there are no data to score it on.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    first = ArgumentParser(add_help=False)
+    first.add_argument("--model")
+    first.add_argument("--trust_remote_code", nargs="?", type=string_to_bool, const=True, default=False)
+    known = first.parse_known_args(given)[0]
+    name, trusted = known.model, known.trust_remote_code
+    if name is None:  # so that help can be had, and else the missing option is named
+        CommandParser([EvaluationArguments, DataArguments], __doc__).parse_args(given)
+    found = model_class(name, tuple(TASKS), trusted)
+    task = next(TASKS[base.__name__] for base in found.__mro__ if base.__name__ in TASKS)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
+
+    with tempfile.TemporaryDirectory() as unused:
+        parser = CommandParser([EvaluationArguments, DataArguments, task.arguments_class], __doc__)
+        parser.set_defaults(output_dir=unused, **task.saved_options(config))
+        options, data, scoring = parser.parse_args_into_dataclasses(given)
+        check_output(options.scores)
+        kind = task.data_for(scoring)
+        splits = load_splits(data, kind, {*(config.label2id or {})} if kind in CLASS_COLUMNS else None)
+        held_out = {split: splits[split] for split in HELD_OUT if split in splits}
+        if not held_out:
+            raise ValueError("There is nothing to score: give --test_file, or --splits test=NAME of a data set.")
+        model = fast_products(load_model(name, tuple(TASKS), trusted))
+        tokenizer = load_tokenizer(name, trusted)
+        scores, notes = task.score(task.make_trainer(model, tokenizer, scoring, {}), held_out)
+        if not scores:
+            raise ValueError(f"There is nothing to score: {EMPTY_STREAM}")
+    print_scores(scores, notes)
+    if options.scores is not None:
+        with open_output(options.scores) as stream:
+            finite = {
+                split: {name: value if math.isfinite(value) else None for name, value in values.items()}
+                for split, values in scores.items()
+            }  # JSON has no nan
+            facts = {"model": name, "data": data.name, "scores": finite, "notes": notes}
+            stream.write(json.dumps(facts, indent=2) + "\n")
+    return scores

@@ -1,0 +1,82 @@
+"""Export a saved model for CTranslate2 or ONNX, together with its tokenizer and generation settings.
+
+python scripts/export_model.py --source runs/en-de --output runs/en-de-ct2 --to ctranslate2 --quantization int8
+python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to onnx
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import PreTrainedConfig
+from transformers.utils import CONFIG_NAME
+
+from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
+from vanilla_transformer.files import check_new, new_folder
+from vanilla_transformer.loading import MODELS, load_model, load_tokenizer
+
+
+# Without an output layer a decoder gives nothing that another runtime could use.
+EXPORTED = tuple(name for name in MODELS if name not in ("VanillaTransformerModel", "VanillaTransformerDecoderModel"))
+QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16", "float32")
+
+
+@dataclass
+class ExportArguments:
+    """Options of the command.
+
+    Raises:
+        ValueError: a quantization for ONNX; an output folder that exists.
+    """
+
+    source: str = field(metadata={"help": "Model folder, or name on the Hub."})
+    output: str = field(metadata={"help": "Folder to create for the exported model."})
+    to: str = field(
+        default="ctranslate2", metadata={"help": "Format to export to.", "choices": ["ctranslate2", "onnx"]}
+    )
+    quantization: str | None = field(
+        default=None,
+        metadata={"help": "Type of the stored weights (CTranslate2 only).", "choices": list(QUANTIZATIONS)},
+    )
+    trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
+
+    def __post_init__(self):
+        if self.to == "onnx" and self.quantization is not None:
+            raise ValueError(f"--quantization {self.quantization} is for CTranslate2: leave it out for ONNX.")
+        check_new(self.output)
+
+
+def write_facts(config: PreTrainedConfig, file: Path) -> None:
+    """Write what a graph does not say, such as the names of classes; no code, which is not there."""
+    facts = config.to_dict()
+    for name in ("auto_map", "custom_pipelines"):
+        facts.pop(name, None)
+    file.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: the model is of another class, or has something that the format cannot hold.
+    """
+    (args,) = CommandParser(ExportArguments, __doc__).parse_args_into_dataclasses(arguments)
+    # Each runtime is needed for its own format only.
+    if args.to == "ctranslate2":
+        from vanilla_transformer.conversion.to_ctranslate2 import export_ctranslate2
+    else:
+        from vanilla_transformer.conversion.to_onnx import export_onnx
+    model = load_model(args.source, EXPORTED, args.trust_remote_code).float()
+    tokenizer = load_tokenizer(args.source, args.trust_remote_code)
+    with new_folder(args.output) as part:
+        if args.to == "ctranslate2":
+            export_ctranslate2(model, tokenizer, part, args.quantization)
+            if not model.can_generate():
+                print("CTranslate2's encoder gives the last hidden states; a head on top of them is not exported.")
+        else:
+            export_onnx(model, part)
+            write_facts(model.config, part / CONFIG_NAME)
+        tokenizer.save_pretrained(part)
+        if model.can_generate():
+            model.generation_config.save_pretrained(part)
+    print(f"{args.output}: {', '.join(sorted(path.name for path in Path(args.output).iterdir()))}")

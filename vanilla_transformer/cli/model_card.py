@@ -1,0 +1,199 @@
+"""The model card of a training run: README.md with the Hub's metadata, results, hyper-parameters and loss curve."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from matplotlib.figure import Figure
+from transformers import PreTrainedModel, TrainingArguments
+from transformers.trainer_callback import TrainerState
+
+from vanilla_transformer.configuration_vanilla_transformer import OLDEST
+from vanilla_transformer.markdown import markdown_table
+
+
+# pipeline tag -> how a reader uses the model
+USAGE = {
+    "translation": """\
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+batch = tokenizer(["A sentence to translate."], return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_tokens=True))""",
+    "text-generation": """\
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+batch = tokenizer(["Once"], return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_special_tokens=True))""",
+    "fill-mask": """\
+fill = pipeline("fill-mask", model=folder, trust_remote_code=True)
+print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))""",
+    "text-classification": """\
+classify = pipeline("text-classification", model=folder, trust_remote_code=True)
+print(classify("A sentence to classify."))""",
+    "token-classification": """\
+tag = pipeline("token-classification", model=folder, trust_remote_code=True, aggregation_strategy="first")
+print(tag("A sentence to tag."))""",
+    "question-answering": """\
+answer = pipeline("question-answering", model=folder, trust_remote_code=True)
+print(answer(question="What is asked?", context="A text that holds the answer."))""",
+}
+IMPORTS = {
+    "translation": "AutoModelForSeq2SeqLM, AutoTokenizer",
+    "text-generation": "AutoModelForCausalLM, AutoTokenizer",
+}
+# The arguments of a run that decide its result.
+HYPER_PARAMETERS = (
+    "muon muon_momentum embedding_decay schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps "
+    "max_steps num_train_epochs tokens_per_batch tokens_per_batch_of mixed_lengths per_device_train_batch_size "
+    "gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm "
+    "average_checkpoints initial_dropout word_dropout joined_pairs datastore seed bf16 fp16"
+).split()
+
+TEMPLATE = """\
+---
+{{ card_data }}
+---
+
+# {{ name }}
+
+A Transformer of the paper [Attention Is All You Need](https://arxiv.org/abs/1706.03762), {{ architecture }} with
+{{ parameters }} parameters, trained with the `vanilla-transformer` code in this folder.
+
+## Use
+
+```python
+from transformers import {{ imports }}
+
+folder = {{ path }}  # the path of this folder
+{{ usage }}
+```
+
+The code in this folder needs transformers {{ oldest }} or newer.
+{% if datastore %}
+The results below are those of the model with its datastore: beside its own prediction, it looks up what it was trained
+on. The lines above do without; this command does not:
+
+```bash
+vanilla-transformer translate "A sentence to translate." --model {{ path }} --datastore
+```
+{% endif %}
+## Limits
+
+It knows only what was in its training data; on other texts its output means little. Nobody has checked its answers:
+they can be wrong, and can repeat parts of the data. The code is under the Apache licence 2.0; under which the weights
+may be passed on is for the owner of the data to say: put it as `license:` at the top of this page.
+
+## Results
+
+{{ results }}
+
+## Training
+
+Data: {{ data }}
+
+![Loss by training step](training_curve.png)
+
+{{ hyper_parameters }}
+{% if label_smoothing %}
+The config keeps `label_smoothing={{ label_smoothing }}` (section 5.4 of the paper): if you train this model further,
+your loss is smoothed too, unless you set `model.config.label_smoothing = 0`.
+{% endif %}
+"""
+
+
+@dataclass
+class CardFacts:
+    """What a card tells of a run beside what model and arguments know."""
+
+    pipeline_tag: str
+    dataset: str
+    metrics: dict[str, dict[str, float]]  # split -> metric -> value
+    notes: dict[str, str] = field(default_factory=dict)  # such as a sacreBLEU signature
+    languages: list[str] | None = None
+
+
+def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
+    """Loss by step: of the training batches, and of the validation set where it was measured.
+
+    A run that is shorter than `logging_steps` has only the mean of all its batches.
+    """
+    figure = Figure(figsize=(7, 4), layout="constrained")  # of its own: matplotlib's state is its user's
+    axes = figure.subplots()
+    training = "loss" if any("loss" in entry for entry in log_history) else "train_loss"
+    for key, label in ((training, "training (smoothed labels, if any)"), ("eval_loss", "validation")):
+        points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, marker="o" if len(points) < 30 else None, markersize=3)
+    axes.set(xlabel="step", ylabel="loss (nats per token)", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
+    """What decided the result of a run, by name: without what is off, and what another option replaced."""
+    values = {name: getattr(arguments, name, None) for name in HYPER_PARAMETERS}
+    replaced = {
+        *(("learning_rate", "lr_scheduler_type") if values["schedule"] == "paper" else ("learning_rate_scale",)),
+        "per_device_train_batch_size" if values["tokens_per_batch"] else "tokens_per_batch_of",
+        "num_train_epochs" if arguments.max_steps > 0 else "max_steps",
+    }
+    if not values["muon"]:
+        replaced.add("muon_momentum")
+    return {
+        name: getattr(value, "value", value)  # of an enumeration
+        for name, value in values.items()
+        if name not in replaced and (value or (name in ("seed", "initial_dropout") and value is not None))
+    }
+
+
+def write_model_card(
+    folder: Path, model: PreTrainedModel, arguments: TrainingArguments, state: TrainerState, facts: CardFacts
+) -> None:
+    """Write README.md and training_curve.png into `folder`, which holds the saved model."""
+    plot_training_curve(state.log_history, folder / "training_curve.png")
+    results = [
+        EvalResult(
+            task_type=facts.pipeline_tag,
+            dataset_type=facts.dataset,
+            dataset_name=facts.dataset,
+            dataset_split=split,
+            metric_type=metric,
+            metric_value=round(value, 4),
+        )
+        for split, metrics in facts.metrics.items()
+        for metric, value in metrics.items()
+    ]
+    rows = [(result.dataset_split, result.metric_type, result.metric_value) for result in results]
+    data = ModelCardData(
+        language=facts.languages,
+        library_name="transformers",
+        pipeline_tag=facts.pipeline_tag,
+        tags=["vanilla-transformer", "attention-is-all-you-need"],
+        model_name=folder.resolve().name,
+        eval_results=results or None,
+    )
+    card = ModelCard.from_template(
+        data,
+        template_str=TEMPLATE,
+        name=folder.resolve().name,
+        path=json.dumps(folder.resolve().name, ensure_ascii=False),  # also a string of Python's, whatever is in it
+        architecture=type(model).__name__,
+        parameters=f"{model.num_parameters():,}",
+        imports=IMPORTS.get(facts.pipeline_tag, "pipeline"),
+        usage=USAGE[facts.pipeline_tag],
+        oldest=OLDEST,
+        results=(markdown_table(("split", "metric", "value"), rows) if rows else "It was not scored.")
+        + "".join(f"\n\n{name}: `{text}`" for name, text in facts.notes.items()),
+        datastore=getattr(arguments, "datastore", False),
+        data=f"`{facts.dataset}`",
+        # Only the losses over a vocabulary are smoothed.
+        label_smoothing=getattr(model.config, "label_smoothing", 0) if hasattr(model, "lm_head") else 0,
+        hyper_parameters=markdown_table(
+            ("option", "value"), [(f"`{name}`", value) for name, value in options_in_force(arguments).items()]
+        ),
+    )
+    card.save(folder / "README.md")

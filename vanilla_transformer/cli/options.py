@@ -1,0 +1,261 @@
+"""From command-line options to a model: a preset of Table 3, or a checkpoint, and any field of its config."""
+
+import dataclasses
+import json
+import re
+import sys
+import types
+import typing
+from dataclasses import dataclass, field, make_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import yaml
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.cli.parser import CommandParser
+from vanilla_transformer.configuration_vanilla_transformer import PRESETS, TransformerConfig
+from vanilla_transformer.data.sources import replaced_options
+from vanilla_transformer.fast import LOSS_CHUNK_SIZE, make_fast
+from vanilla_transformer.loading import check_source, wrong_class
+from vanilla_transformer.training.initial_weights import start_small
+
+
+@dataclass
+class ModelSource:
+    """Options of the model: a checkpoint or a size, and how it computes.
+
+    Raises:
+        ValueError: there is no such preset.
+        FileNotFoundError: there is no such checkpoint.
+    """
+
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "Continue from this checkpoint (a folder or a Hub name) instead of starting a new model."},
+    )
+    preset: str = field(
+        default="base", metadata={"help": f"Size of a new model, a row of the paper's Table 3: {', '.join(PRESETS)}."}
+    )
+    small_initial_weights: bool = field(
+        default=False,
+        metadata={
+            "help": "Start a new model with small weights, of variance 2 / (5 fan_in): translators then need fewer "
+            "steps, models of one layer more."
+        },
+    )
+    attn_implementation: str = field(
+        default="packed_sdpa",
+        metadata={
+            "help": "How attention is computed: packed_sdpa (leaves padding out of all layers), sdpa, eager, "
+            "flash_attention_2 or flex_attention."
+        },
+    )
+    loss_chunk_size: int = field(
+        default=LOSS_CHUNK_SIZE,
+        metadata={
+            "help": "In training, compute the loss over the vocabulary for this many positions at a time: the "
+            "same loss in less memory and time. 0 means all at once."
+        },
+    )
+
+    def __post_init__(self):
+        if self.preset not in PRESETS:
+            near = get_close_matches(self.preset, PRESETS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(PRESETS)}."
+            raise ValueError(f"There is no preset {self.preset!r}; {hint}")
+        if self.model_name_or_path is not None:
+            check_source(self.model_name_or_path, short_names=True)
+
+
+# Decided by the tokenizer, the Trainer or the family, not by the user's command line.
+NOT_OPTIONS = {"vocab_size", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
+
+
+def documented_fields(config_class: type) -> dict[str, str]:
+    """The fields that a config's docstrings explain, with their explanation in one line.
+
+    Raises:
+        TypeError: a docstring leaves a field out, or has it in another form.
+    """
+    explanations: dict[str, str] = {}
+    for cls in reversed(config_class.__mro__):
+        for names, text in re.findall(
+            r"^        ([a-z_, ]+): (.+(?:\n            .+)*)", cls.__doc__ or "", re.MULTILINE
+        ):
+            explanations |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    # A field that the pattern misses would silently have no option.
+    own = {f.name for f in dataclasses.fields(config_class)} - {f.name for f in dataclasses.fields(PreTrainedConfig)}
+    if missed := own - explanations.keys():
+        raise TypeError(f"The docstrings of {config_class.__name__} do not explain: {', '.join(sorted(missed))}.")
+    return {name: text for name, text in explanations.items() if name in own}
+
+
+def plain_type(annotation: Any) -> Any:
+    """The type that an option parses to: the first of a union such as `float | int`."""
+    if isinstance(annotation, types.UnionType):
+        return next(member for member in typing.get_args(annotation) if member is not type(None))
+    return annotation
+
+
+def as_help(text: str) -> str:
+    """A sentence of a docstring as the help of an option."""
+    return (text[:1].upper() + text[1:]).replace("%", "%%")
+
+
+def model_options(config_class: type) -> type:
+    """A dataclass for a `CommandParser`: `ModelSource`, and each field of `config_class`, by default None."""
+    annotations = {f.name: f.type for f in dataclasses.fields(config_class)}
+    options = [
+        (name, plain_type(annotations[name]) | None, field(default=None, metadata={"help": as_help(text)}))
+        for name, text in documented_fields(config_class).items()
+        if name not in NOT_OPTIONS
+    ]
+    documented = {"__doc__": ModelSource.__doc__}
+    return make_dataclass("ModelOptions", options, bases=(ModelSource,), namespace=documented)
+
+
+def check_model(model_class: type[PreTrainedModel], options: Any) -> None:
+    """Refuse, before any data are read, options of which no model can be made.
+
+    Raises:
+        ValueError: a checkpoint of another family, or an option that its weights do not fit.
+        StrictDataclassError: a config that cannot work.
+    """
+    config_class = cast(type[TransformerConfig], model_class.config_class)
+    if options.model_name_or_path is None:
+        config_class.from_preset(options.preset, **given_fields(options))
+        return
+    found = AutoConfig.from_pretrained(options.model_name_or_path)
+    if found.model_type != config_class.model_type:
+        architecture = (found.architectures or ["none"])[0]
+        raise wrong_class(options.model_name_or_path, found, architecture, [model_class.__name__])
+    for name, value in given_fields(options).items():
+        saved = getattr(found, name)
+        if value != saved:
+            changed = config_class.from_dict(found.to_dict() | {name: value})
+            if shapes(model_class, changed) != shapes(model_class, found):
+                raise ValueError(
+                    f"--{name} {value} does not fit {options.model_name_or_path}, a checkpoint with {name}={saved}: "
+                    "leave that option out."
+                )
+
+
+def shapes(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict[str, torch.Size]:
+    """The weights of a model below its head, which alone may be new beside a checkpoint, by name."""
+    with torch.device("meta"):
+        model = model_class(config)
+    return {name: weight.shape for name, weight in model.base_model.named_parameters()}
+
+
+def given_fields(options: Any) -> dict[str, Any]:
+    """The config fields among the options of a model that were given."""
+    source = {f.name for f in dataclasses.fields(ModelSource)}
+    return {name: value for name, value in vars(options).items() if name not in source and value is not None}
+
+
+def make_model(
+    model_class: type[PreTrainedModel], options: Any, tokenizer: PreTrainedTokenizerBase, **task_fields: Any
+) -> PreTrainedModel:
+    """A new model, or the checkpoint that `options` name; missing and unused weights of a checkpoint are reported.
+
+    Args:
+        options: an instance of `model_options(model_class.config_class)`.
+        task_fields: config fields that the data decide, such as `id2label`.
+
+    Raises:
+        ValueError: unknown preset; a checkpoint whose weights do not fit the options or the data, or whose vocabulary
+            is smaller than the tokenizer's.
+        StrictDataclassError: a config that cannot work.
+    """
+    given = given_fields(options)
+    if options.model_name_or_path is None:
+        token_ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        config_class = cast(type[TransformerConfig], model_class.config_class)
+        fields = given | token_ids | task_fields
+        config = config_class.from_preset(options.preset, vocab_size=len(tokenizer), **fields)
+        model = model_class(config)
+        return fast(start_small(model) if options.small_initial_weights else model, options)
+
+    try:
+        model = model_class.from_pretrained(options.model_name_or_path, **given, **task_fields)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{options.model_name_or_path} cannot be loaded; are the classes of the data those that it was trained "
+            f"for? {' '.join(str(error).split())}"
+        ) from error
+    if len(tokenizer) > model.config.vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, but {options.model_name_or_path} has an embedding for "
+            f"{model.config.vocab_size}: use the tokenizer that was saved with it."
+        )
+    return fast(model, options)
+
+
+def fast(model: PreTrainedModel, options: ModelSource) -> PreTrainedModel:
+    """The model in the forms that `options` ask for."""
+    model.set_attn_implementation(options.attn_implementation)
+    return make_fast(
+        model, packing=options.attn_implementation == "packed_sdpa", loss_chunk_size=options.loss_chunk_size
+    )
+
+
+def with_default(arguments_class: type, name: str, default: Any) -> Any:
+    """A field of `arguments_class` for a subclass that has another default: of the same help."""
+    return field(default=default, metadata={f.name: f.metadata for f in dataclasses.fields(arguments_class)}[name])
+
+
+class RecipeLoader(yaml.SafeLoader):
+    """YAML whose dates, as in `run_name: 2026-11-26`, are the text that they are on a command line."""
+
+    yaml_implicit_resolvers: typing.ClassVar = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_recipe(file: str, parser: CommandParser, overriding: list[str]) -> list[str]:
+    """The options of a YAML or JSON file as a command line has them, without the data that `overriding` replaces.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not YAML or JSON, not options with values, or names an option that there is not.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        options = (json.loads(text) if file.endswith(".json") else yaml.load(text, RecipeLoader)) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    if not isinstance(options, dict):
+        raise ValueError(f"{file} holds no options: give one a line, such as d_model: 128.")
+    for name in options:
+        if not parser.has_option(f"--{name}"):
+            raise ValueError(f"{file}: there is no option {name}{parser.hint(f'--{name}')}")
+    replaced = replaced_options(parser.given_names(overriding))
+    arguments = []
+    for name, value in options.items():
+        if value in (None, []) or name.replace("-", "_") in replaced:
+            continue
+        if isinstance(value, list):
+            arguments += [f"--{name}", *map(str, value)]
+        else:
+            # YAML takes the "no" of `save_strategy: no` for false, which is as good a false.
+            text = "no" if value is False else value if isinstance(value, str) else json.dumps(value)
+            arguments.append(f"--{name}={text}")
+    return arguments
+
+
+def parse_options(dataclasses: list[type], arguments: list[str] | None = None) -> tuple[Any, ...]:
+    """An instance of each dataclass. Options may begin with a recipe, a .yaml, .yml or .json file that holds some of
+    them; those after it override it.
+
+    Raises:
+        FileNotFoundError, ValueError: see `read_recipe`; or an option that none of the dataclasses has.
+    """
+    parser = CommandParser(dataclasses, sys.modules["__main__"].__doc__)  # what the script says of itself
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0].endswith((".yaml", ".yml", ".json")) and not given[0].startswith("-"):
+        given = [*read_recipe(given[0], parser, given[1:]), *given[1:]]
+    return parser.parse_args_into_dataclasses(given)

@@ -1,0 +1,110 @@
+"""Translate texts, or the lines of a file or of standard input, with a saved model.
+
+python scripts/translate.py "I like to travel."
+python scripts/translate.py --model FOLDER_OR_HUB_NAME < source.txt > target.txt
+python scripts/translate.py --model FOLDER_OR_HUB_NAME --engine ctranslate2 --quantization int8 < source.txt
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+
+import torch
+
+from vanilla_transformer.cli.export import QUANTIZATIONS
+from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser, check_device, check_texts
+from vanilla_transformer.decoding import EXTRA_TOKENS, translate
+from vanilla_transformer.fast import fast_products
+from vanilla_transformer.files import check_output, map_by_length, open_output, utf8_lines
+from vanilla_transformer.loading import load_model, load_tokenizer, shipped_model
+
+
+DEFAULT_MODEL = "en-es"
+
+
+@dataclass
+class TranslateArguments:
+    """Options of the command: model, files, and how it decodes.
+
+    Raises:
+        ValueError: a quantization for PyTorch; a number that is too small; a device that there is not.
+    """
+
+    model: str | None = field(
+        default=None,
+        metadata={"help": f"Model folder, or name on the Hub; by default checkpoints/{DEFAULT_MODEL}."},
+    )
+    input: str = field(default="-", metadata={"help": "File with one text per line; - is standard input."})
+    output: str = field(default="-", metadata={"help": "File for the translations; - is standard output."})
+    batch_size: int = field(default=64, metadata={"help": "How many texts to translate at once."})
+    num_beams: int | None = field(default=None, metadata={"help": "Beam size; by default the model's own."})
+    length_penalty: float | None = field(
+        default=None, metadata={"help": "Alpha of the length penalty; by default the model's own."}
+    )
+    extra_tokens: int = field(
+        default=EXTRA_TOKENS, metadata={"help": "How many tokens longer than its input an output may be."}
+    )
+    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device to run on."})
+    engine: str = field(
+        default="pytorch",
+        metadata={
+            "help": "PyTorch, or CTranslate2, which is faster; the model is converted for it once, and the "
+            "result kept in its folder.",
+            "choices": ["pytorch", "ctranslate2"],
+        },
+    )
+    quantization: str | None = field(
+        default=None, metadata={"help": "Type of the weights in CTranslate2.", "choices": list(QUANTIZATIONS)}
+    )
+    datastore: bool = field(
+        default=False,
+        metadata={"help": "Translate by the training data's most similar states as well, which lie beside the model."},
+    )
+    trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
+
+    def __post_init__(self):
+        for name, least in {"batch_size": 1, "num_beams": 1, "extra_tokens": 0}.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"--{name} {value} must be at least {least}.")
+        check_device(self.device)
+        if self.datastore and self.engine != "pytorch":
+            raise ValueError(f"--datastore is for PyTorch: leave out --engine {self.engine}.")
+        if self.datastore:
+            import_module("vanilla_transformer.datastore")  # which says so now if FAISS is not installed
+        if self.quantization is not None and self.engine != "ctranslate2":
+            raise ValueError(f"--quantization {self.quantization} is for CTranslate2: add --engine ctranslate2.")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: the model is no translator, or CTranslate2 lacks something of it; a text or the input is not UTF-8;
+            or there are texts and a file.
+        FileNotFoundError: no model is named, and the one that ships with this project cannot be had.
+        ImportError: CTranslate2 or a datastore is asked for, and it or FAISS is not installed.
+    """
+    parser = CommandParser(TranslateArguments, __doc__)
+    parser.add_argument("text", nargs="*", help="Texts to translate, instead of --input.")
+    args, given = parser.parse_args_into_dataclasses(arguments)
+    check_texts(given.text, args.input)
+    check_output(args.output)
+    source = args.model or shipped_model(DEFAULT_MODEL)
+    loaded = load_model(source, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
+    model = fast_products(loaded).to(args.device)
+    tokenizer = load_tokenizer(source, args.trust_remote_code)
+    if args.engine == "ctranslate2":
+        from vanilla_transformer.conversion.engine import use_ctranslate2  # which need not be installed
+
+        use_ctranslate2(model, tokenizer, source, args.quantization)
+    if args.datastore:
+        from vanilla_transformer.datastore import load_datastore, use_datastore
+
+        use_datastore(model, load_datastore(source))
+    lines = given.text or list(utf8_lines(args.input))
+    options = {
+        name: getattr(args, name) for name in ("num_beams", "length_penalty") if getattr(args, name) is not None
+    }
+    function = partial(translate, model=model, tokenizer=tokenizer, extra_tokens=args.extra_tokens, **options)
+    with open_output(args.output) as stream:
+        stream.writelines(f"{text}\n" for text in map_by_length(function, lines, args.batch_size, "translating"))

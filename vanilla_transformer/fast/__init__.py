@@ -1,0 +1,158 @@
+# Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
+"""The fast forms of a model for training: the same loss and the same gradients, in less time and memory.
+
+    make_fast(model)      padding left out, the loss in chunks, cheaper random numbers for dropout, and on processors
+                          that gain by it, products by oneDNN
+    fast_products(model)  the last alone, which also helps a model that only predicts
+    make_plain(model)     as it was
+
+They are choices of who trains, and of this process: nothing of them is in a saved config, weights or code, and a model
+that is loaded or unpickled is plain. (A copy made by `copy.deepcopy` stays fast.) Each steps aside, without a word,
+for a module that is no longer a plain `nn.Linear` with plain weights: replaced, quantised, sharded, wrapped (peft),
+or hooked.
+"""
+
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any, cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers.utils import is_tracing
+
+from vanilla_transformer.attention_vanilla_transformer import on_host, round_up, send
+from vanilla_transformer.configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.fast import dropout
+from vanilla_transformer.fast.chunked_loss import ChunkedCrossEntropy
+from vanilla_transformer.fast.onednn import PLAIN, linear, onednn_is_faster
+from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL, check_labels, check_rows, mean
+from vanilla_transformer.modeling_vanilla_transformer import VocabularyModel
+
+
+LOSS_CHUNK_SIZE = 512  # positions whose logits are held at once
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
+require_private_names(nn.Module(), *HOOKS)
+
+
+def make_fast(
+    model: PreTrainedModel,
+    *,
+    packing: bool = True,
+    loss_chunk_size: int = LOSS_CHUNK_SIZE,
+    quick_dropout: bool = True,
+    onednn: bool = True,
+) -> PreTrainedModel:
+    """Switch on everything that makes training `model`, one of this project's, faster; return the model.
+
+    Args:
+        packing: leave padding out of all layers: `attn_implementation="packed_sdpa"`.
+        loss_chunk_size: in training with labels, compute logits and loss for this many positions at a time, and
+            return no logits. 0: all at once. Applies only to models that predict tokens.
+        quick_dropout: on a CPU, draw dropout's random numbers four at a time.
+        onednn: compute large float32 products with oneDNN, if `onednn_is_faster()` on this processor.
+
+    Raises:
+        ValueError: `loss_chunk_size` is negative.
+    """
+    if loss_chunk_size < 0:
+        raise ValueError(f"loss_chunk_size={loss_chunk_size} must not be negative; 0 computes all logits at once.")
+    make_plain(model)
+    if packing:
+        model.set_attn_implementation("packed_sdpa")
+    for module in cast(Iterator[Any], model.modules()):
+        if packing and hasattr(module, "prepare_decoder_input_ids_from_labels"):
+            module.packing_hook = module.register_forward_pre_hook(leave_out_padding_of_labels, with_kwargs=True)
+        if loss_chunk_size and hasattr(module, "logits_and_loss"):
+            module.logits_and_loss = MethodType(in_chunks(loss_chunk_size), module)
+        if onednn and onednn_is_faster() and is_plain_linear(module):
+            module.forward = MethodType(forward, module)
+        if quick_dropout and type(module) is nn.Dropout:
+            cast(Any, module).forward = MethodType(dropout.forward, module)
+    return model
+
+
+def fast_products(model: PreTrainedModel) -> PreTrainedModel:
+    """Switch on products by oneDNN alone, which help a model that only predicts as well, and return it."""
+    return make_fast(model, packing=False, loss_chunk_size=0, quick_dropout=False)
+
+
+def make_plain(model: PreTrainedModel) -> PreTrainedModel:
+    """Switch off what `make_fast` switched on; attention is then the library's default, sdpa. Returns the model."""
+    if model.config._attn_implementation == "packed_sdpa":
+        model.set_attn_implementation("sdpa")
+    for module in cast(Iterator[Any], model.modules()):
+        vars(module).pop("logits_and_loss", None)
+        if getattr(vars(module).get("forward"), "__func__", None) in (forward, dropout.forward):
+            del module.forward
+        if "packing_hook" in vars(module):
+            module.packing_hook.remove()
+            del module.packing_hook
+    return model
+
+
+# A fast form is a method bound to one module in the place of its class's, under the same name: so a copy has its own,
+# and unpickling, which looks a method up by its name, finds that of the class.
+
+
+def forward(self: nn.Linear, x: Tensor) -> Tensor:
+    """x W^T + b, in the place of `nn.Linear.forward`."""
+    return linear(x, self.weight, self.bias)
+
+
+def is_plain_linear(module: nn.Module) -> bool:
+    """Whether calling the module is x W^T + b with its own weights and nothing else."""
+    own_forward = getattr(vars(module).get("forward"), "__func__", nn.Linear.forward)
+    return (
+        type(module) is nn.Linear
+        and type(module.weight) in PLAIN
+        and own_forward in (forward, nn.Linear.forward)
+        and not any(getattr(module, hooks) for hooks in HOOKS)
+    )
+
+
+def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
+    """The method `logits_and_loss` of a model, for `size` positions at a time."""
+
+    def logits_and_loss(
+        self: VocabularyModel,
+        states: Tensor,
+        labels: Tensor | None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_to_keep: int | Tensor = 0,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        head = self.lm_head
+        if labels is None or not self.training or not is_plain_linear(head):
+            return type(self).logits_and_loss(self, states, labels, num_items_in_batch, logits_to_keep)
+        check_labels(labels, states.shape[:-1], head.out_features)
+        labels = labels.to(states.device)
+        real = labels != IGNORED_LABEL
+        label_smoothing = self.config.label_smoothing
+        states, targets = states.flatten(0, -2), labels.flatten()
+        # To take out what has no label is work saved, and elsewhere than on a CPU the host would wait for the device.
+        if states.device.type == "cpu":
+            chosen = real.flatten().nonzero()[:, 0]
+            spare = 0, round_up(len(chosen)) - len(chosen)
+            states = states.index_select(0, F.pad(chosen, spare))
+            targets = F.pad(targets[chosen], spare, value=IGNORED_LABEL)
+        total = ChunkedCrossEntropy.apply(states, head.weight, head.bias, targets, label_smoothing, size)
+        return None, mean(total, real.sum() if num_items_in_batch is None else num_items_in_batch)
+
+    return logits_and_loss
+
+
+def leave_out_padding_of_labels(
+    model: PreTrainedModel, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give the decoder the mask of its labels, if it has none: the causal mask lets nothing look behind the last."""
+    labels = options.get("labels")
+    others = ("decoder_attention_mask", "past_key_values", "cache")
+    given = args[4:] or any(options.get(name) is not None for name in others)
+    if labels is None or given or model.config._attn_implementation != "packed_sdpa" or is_tracing(labels):
+        return args, options
+    check_rows("labels", labels)
+    inputs = [*args[3:4], options.get("decoder_input_ids"), options.get("decoder_inputs_embeds")]
+    if any(given is not None and given.shape[:2] != labels.shape for given in inputs):
+        return args, options  # the loss says so
+    real = (on_host(labels) != IGNORED_LABEL).flip(-1).cumsum(-1).flip(-1) > 0
+    return args, options | {"decoder_attention_mask": send(real, labels.device)}
