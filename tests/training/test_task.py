@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import pytest
 from datasets import Dataset
@@ -21,10 +22,10 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.cli import evaluate
 from vanilla_transformer.cli.options import model_options
-from vanilla_transformer.cli.train import parse
+from vanilla_transformer.cli.train import choose_task, parse
 from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.tokenizer import TEMPLATES
-from vanilla_transformer.tasks import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, TASKS
+from vanilla_transformer.tasks import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, TASKS, task_names
 from vanilla_transformer.tasks.language_modeling import LanguageModelArguments
 from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModelArguments, ReproducibleMasking
 
@@ -86,8 +87,7 @@ extra = ("datasets", "babel", "matplotlib", "seqeval", "torchmetrics")
 before = [name for name in extra if name in sys.modules]
 from vanilla_transformer.data import DataArguments, load_splits, texts_of, train_tokenizer
 from vanilla_transformer.training import (
-    PaperSchedule, RecipeArguments, RecipeSeq2SeqTrainer, RecipeTrainer, Task, TokenBudgetSampler, average_checkpoints,
-    make_fast,
+    PaperSchedule, RecipeArguments, RecipeSeq2SeqTrainer, RecipeTrainer, TokenBudgetSampler, average_checkpoints,
 )
 try:
     from vanilla_transformer.training import Recipe
@@ -137,3 +137,42 @@ def test_a_language_models_loss_is_the_mean_over_targets_however_they_lie_in_bat
     assert len({*(targets != -100).sum(dim=1).tolist()}) > 1
     expected = functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten()).item()
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        (["tagging", "--max_steps", "3"], ("tagging", ["--max_steps", "3"])),
+        (["recipe.yaml", "--max_steps", "3"], ("regression", ["recipe.yaml", "--max_steps", "3"])),
+        (["regression", "recipe.yaml"], ("regression", ["recipe.yaml"])),
+        (["language_modeling", "other.yaml"], ("language_modeling", ["other.yaml"])),
+    ],
+)
+def test_a_task_is_named_on_the_command_line_or_in_the_recipe(given, chosen, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("task: regression\nmax_length: 9\n")
+    (tmp_path / "other.yaml").write_text("max_steps: 9\n")
+    assert choose_task(given) == chosen
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "Name a task .translation, .*masked_language_modeling"),
+        (["translate"], "There is no task 'translate'; did you mean translation"),
+        (["--max_steps", "3"], "There is no task '--max_steps'; choose from translation, "),
+        (["other.yaml"], "other.yaml names no task: add a line such as task: translation"),
+        (["tagging", "recipe.yaml"], "recipe.yaml is a recipe for regression, not for tagging"),
+    ],
+)
+def test_a_command_without_a_task_says_which_there_are(given, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("task: regression\n")
+    (tmp_path / "other.yaml").write_text("max_steps: 9\n")
+    with pytest.raises(ValueError, match=message):
+        choose_task(given)
+
+
+def test_every_recipe_names_its_task():
+    for recipe in Path(__file__).parents[2].glob("recipes/**/*.yaml"):
+        assert choose_task([str(recipe)])[0] in task_names()

@@ -216,12 +216,17 @@ class RecipeLoader(yaml.SafeLoader):
     }
 
 
-def read_recipe(file: str, parser: CommandParser, overriding: list[str]) -> list[str]:
-    """The options of a YAML or JSON file as a command line has them, without the data that `overriding` replaces.
+def is_recipe(argument: str) -> bool:
+    """Whether an argument of the command line is the file of a recipe."""
+    return argument.endswith((".yaml", ".yml", ".json")) and not argument.startswith("-")
+
+
+def load_recipe(file: str) -> dict[str, Any]:
+    """Return the options of a YAML or JSON file, by name.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not YAML or JSON, not options with values, or names an option that there is not.
+        ValueError: it is not YAML or JSON, or holds no options with values.
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
@@ -230,6 +235,16 @@ def read_recipe(file: str, parser: CommandParser, overriding: list[str]) -> list
         raise ValueError(f"{file} cannot be read: {error}") from error
     if not isinstance(options, dict):
         raise ValueError(f"{file} holds no options: give one a line, such as d_model: 128.")
+    return options
+
+
+def read_recipe(file: str, parser: CommandParser, overriding: list[str]) -> list[str]:
+    """Return a recipe's options as command-line arguments, without its task and the data that `overriding` replaces.
+
+    Raises:
+        FileNotFoundError, ValueError: see `load_recipe`; or it names an option that does not exist.
+    """
+    options = {n: v for n, v in load_recipe(file).items() if n != "task" or parser.has_option("--task")}
     for name in options:
         if not parser.has_option(f"--{name}"):
             raise ValueError(f"{file}: there is no option {name}{parser.hint(f'--{name}')}")
@@ -256,6 +271,6 @@ def parse_options(dataclasses: list[type], arguments: list[str] | None = None) -
     """
     parser = CommandParser(dataclasses, sys.modules["__main__"].__doc__)  # what the script says of itself
     given = sys.argv[1:] if arguments is None else arguments
-    if given and given[0].endswith((".yaml", ".yml", ".json")) and not given[0].startswith("-"):
+    if given and is_recipe(given[0]):
         given = [*read_recipe(given[0], parser, given[1:]), *given[1:]]
     return parser.parse_args_into_dataclasses(given)
