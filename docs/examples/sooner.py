@@ -10,15 +10,10 @@ from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTraining
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.data import train_tokenizer
+from vanilla_transformer.fast import make_fast
+from vanilla_transformer.fast.memory import keep_freed_memory
 from vanilla_transformer.tasks.joining import with_joined_pairs
-from vanilla_transformer.training import (
-    GrowingDropout,
-    WordDropout,
-    keep_freed_memory,
-    make_fast,
-    muon_with_adam,
-    start_small,
-)
+from vanilla_transformer.training import GrowingDropout, muon_with_adam, start_small
 
 
 file, folder = sys.argv[1:]
@@ -43,7 +38,7 @@ trainer = Seq2SeqTrainer(
     data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
     processing_class=tokenizer,
     optimizers=(optimizer, None),
-    callbacks=[GrowingDropout(0.05), WordDropout(0.1)],  # 10, 11
+    callbacks=[GrowingDropout(0.05)],  # 10
 )
 trainer.train()
 trainer.save_model()

@@ -142,16 +142,6 @@ def test_dropout_that_grew_is_on_the_card_and_not_in_the_model(tmp_path):
     assert "| `initial_dropout` | 0.0 |" in (run / "README.md").read_text()
 
 
-def test_words_hidden_while_training_are_on_the_card_and_not_in_the_model(tmp_path):
-    run = tmp_path / "run"
-    options = [*SMALL, "--word_dropout", "0.2", "--max_steps", "3", "--output_dir", str(run)]
-    train_translation.main([*write_rows("translation", tmp_path), *options])
-    assert "word_dropout" not in (run / "config.json").read_text()
-    assert "| `word_dropout` | 0.2 |" in (run / "README.md").read_text()
-    with pytest.raises(ValueError, match=r"word_dropout=1\.5 must be at least 0 and less than 1"):
-        train_translation.main([*write_rows("translation", tmp_path), *SMALL, "--word_dropout", "1.5"])
-
-
 def test_joined_pairs_are_trained_on_and_are_a_run_of_their_own(tmp_path):
     run = ["--output_dir", str(tmp_path / "run")]
     options = [

@@ -48,7 +48,7 @@ HYPER_PARAMETERS = (
     "muon muon_momentum embedding_decay schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps "
     "max_steps num_train_epochs tokens_per_batch tokens_per_batch_of mixed_lengths per_device_train_batch_size "
     "gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm "
-    "average_checkpoints initial_dropout word_dropout joined_pairs datastore seed bf16 fp16"
+    "average_checkpoints initial_dropout joined_pairs datastore seed bf16 fp16"
 ).split()
 
 TEMPLATE = """\

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from vanilla_transformer.training.muon import muon_with_adam
     from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer, RecipeTrainer
     from vanilla_transformer.training.schedule import PaperSchedule
-    from vanilla_transformer.training.word_dropout import WordDropout
 
 __all__ = [
     "GrowingDropout",
@@ -26,7 +25,6 @@ __all__ = [
     "RecipeSeq2SeqTrainer",
     "RecipeTrainer",
     "TokenBudgetSampler",
-    "WordDropout",
     "average_checkpoints",
     "complete_checkpoints",
     "muon_with_adam",
@@ -44,6 +42,5 @@ __getattr__ = lazy_names(
         "muon": ("muon_with_adam",),
         "recipe": ("RecipeArguments", "RecipeSeq2SeqTrainer", "RecipeTrainer"),
         "schedule": ("PaperSchedule",),
-        "word_dropout": ("WordDropout",),
     },
 )

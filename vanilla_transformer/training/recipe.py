@@ -61,7 +61,6 @@ from vanilla_transformer.training.precision import multiplies_bfloat16
 from vanilla_transformer.training.same_run import OFF, check_same_run, digest
 from vanilla_transformer.training.schedule import PaperSchedule
 from vanilla_transformer.training.sigterm import SaveOnSigterm, outliving_sigterm
-from vanilla_transformer.training.word_dropout import WordDropout
 
 
 logger = logging.getLogger(__name__)
@@ -147,13 +146,6 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "sooner, and more in the end learns less by heart."
         },
     )
-    word_dropout: float = field(
-        default=0.0,
-        metadata={
-            "help": "While training, hide this share of the words that a decoder reads behind padding, for data that "
-            "come again and again."
-        },
-    )
     max_grad_norm: float = field(default=0.0, metadata={"help": "Clip gradients to this norm; 0 means no clipping."})
     tokens_per_batch: int = field(
         default=0,
@@ -231,8 +223,6 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                     f"initial_dropout={self.initial_dropout} is another rate at each step, for which --torch_compile "
                     "would compile the model anew: leave out one of the two."
                 )
-        if not 0 <= self.word_dropout < 1:
-            raise ValueError(f"word_dropout={self.word_dropout} must be at least 0 and less than 1.")
         if self.muon and self.fsdp:
             raise ValueError("muon=True needs whole matrices, but --fsdp shards them: leave out one of the two.")
         if self.muon and self.optim != type(self).optim:
@@ -394,8 +384,6 @@ class PaperRecipe(Mixin):
             self.add_callback(SaveOnSigterm)
         if self.args.initial_dropout is not None:
             self.add_callback(GrowingDropout(self.args.initial_dropout))
-        if self.args.word_dropout:
-            self.add_callback(WordDropout(self.args.word_dropout))
         if self.args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 

@@ -42,7 +42,6 @@ OFF = {
     "mixed_lengths": False,
     "embedding_decay": 0.0,
     "initial_dropout": None,
-    "word_dropout": 0.0,
 }
 
 
