@@ -4,7 +4,7 @@ import inspect
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from pkgutil import resolve_name
+from operator import attrgetter
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
 from plots.style import theme_color
+from vanilla_transformer import modeling_vanilla_transformer
 
 
-MODULE = "modeling_vanilla_transformer"
 HEIGHT, WIDTH = 0.62, 2.7  # of a box
 CENTERED = {"ha": "center", "va": "center"}
 ATTENTION, FEED_FORWARD, NORM, EMBEDDING, OUTPUT = "orange", "blue", "grey", "pink", "purple"
@@ -24,14 +24,14 @@ ATTENTION, FEED_FORWARD, NORM, EMBEDDING, OUTPUT = "orange", "blue", "grey", "pi
 def line_of(place: str) -> int:
     """The line of a place in the model file, given as "Class.function: some text of the line"."""
     name, _, text = place.partition(": ")
-    lines, first = inspect.getsourcelines(resolve_name(f"{MODULE}:{name}"))
+    lines, first = inspect.getsourcelines(attrgetter(name)(modeling_vanilla_transformer))
     wanted = text or f"{name.split('.')[-1]}("  # the definition itself, below its decorators
     return first + next(i for i, line in enumerate(lines) if wanted in line)
 
 
 def link(place: str) -> str:
     """The address of a place in the model file, seen from docs/figures."""
-    return f"../../{MODULE}.py#L{line_of(place)}"
+    return f"../../modeling_vanilla_transformer.py#L{line_of(place)}"
 
 
 @dataclass
