@@ -2,10 +2,17 @@
 
 import json
 import os
+import signal
+import socket
+import struct
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 ROOT = Path(__file__).parent.parent
@@ -27,30 +34,119 @@ def refuse(*address, **options):
 socket.getaddrinfo = refuse
 socket.socket.connect = lambda self, address: refuse(address)
 """
+# Python, glibc and OpenMP read these when a program starts, so a fork cannot change them.
+READ_AT_START = ("PYTHON", "LANG", "LC_", "MALLOC_", "GLIBC_", "LD_", "OMP_")
+# The paths under this HF_HOME must not be seen in any fork: test_fresh_process.py looks for them.
+SERVER_ENVIRONMENT = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "HF_HOME": "/hf_home_of_the_fork_server"}
+NUMBER = struct.Struct("q")
 
 
-def run_fresh(code: str, folder: Path, *arguments: Any, installed: bool = False, **environment: str) -> Any:
+@cache
+def fork_server() -> socket.socket:
+    """Start the fork server of this process; it ends when the socket is closed, at the latest with this process."""
+    here, there = socket.socketpair()
+    with there:
+        subprocess.Popen(
+            [sys.executable, "-I", ROOT / "tests" / "fork_server.py", str(there.fileno())],
+            pass_fds=[there.fileno()], env=SERVER_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    return here
+
+
+class Process:
+    """A fork that does what `python ARGUMENTS` does, with empty standard input; used like `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str | Path],
+        stdout: IO,
+        stderr: IO,
+        cwd: Path | None = None,
+        env: Mapping[str, str] = os.environ,
+    ):
+        known = os.environ | SERVER_ENVIRONMENT
+        late = [
+            name
+            for name in env
+            if name.startswith(READ_AT_START) and env[name] not in (known.get(name), os.environ.get(name))
+        ]
+        assert not late, f"a fork cannot set {late}: start a new interpreter"
+        self.args = [str(argument) for argument in arguments]
+        self.returncode: int | None = None
+        request = {"arguments": self.args, "cwd": str(cwd or Path.cwd()), "environment": dict(env)}
+        message = json.dumps(request).encode()
+        self.answers, there = socket.socketpair()
+        with there:
+            descriptors = [stdout.fileno(), stderr.fileno(), there.fileno()]
+            socket.send_fds(fork_server(), [NUMBER.pack(len(message))], descriptors)
+            fork_server().sendall(message)
+        self.pid = self._receive()
+
+    def _receive(self) -> int:
+        (number,) = NUMBER.unpack(self.answers.recv(NUMBER.size, socket.MSG_WAITALL))
+        return number
+
+    def wait(self, timeout: float) -> int:
+        if self.returncode is None:
+            self.answers.settimeout(timeout)
+            try:
+                self.returncode = os.waitstatus_to_exitcode(self._receive())
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self.args, timeout) from None
+            self.answers.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def run_python(
+    arguments: Sequence[str | Path], *, timeout: float = 600, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Like `subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`, in a fork."""
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = Process(arguments, stdout, stderr, **options)
+        try:
+            returncode = process.wait(timeout)
+        finally:
+            process.kill()
+        stdout.seek(0)
+        stderr.seek(0)
+        return subprocess.CompletedProcess(process.args, returncode, stdout.read(), stderr.read())
+
+
+def run_fresh(
+    code: str, folder: Path, *arguments: Any, installed: bool = False, cold: bool = False, **environment: str
+) -> Any:
     """Run `code` in `folder`; it reads the list `arguments` and prints JSON on its last line, which comes back.
 
     The project is importable there only where it is `installed`.
-    Nobody answers there: standard input is empty, so a question to the user fails the test.
+    Standard input is empty, so a question to the user fails the test.
+    A `cold` process is a new interpreter; the others are forks of one that has imported torch and transformers.
     """
     prelude = PRELUDE.format(hidden=[] if installed else MODULES)
-    process = subprocess.run(
-        [
-            sys.executable,
-            "-I",
-            "-c",
-            prelude + code,
-            json.dumps(arguments),
-        ],
-        cwd=folder,
-        env={"PATH": os.environ["PATH"], "HF_HOME": str(folder / "hf_home"), "OMP_NUM_THREADS": "1"} | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    command = ["-I", "-c", prelude + code, json.dumps(arguments)]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HF_HOME": str(folder / "hf_home"),
+        "OMP_NUM_THREADS": "1",
+    } | environment
+    if cold:
+        process = subprocess.run(
+            [sys.executable, *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=600,
+        )  # fmt: skip
+    else:
+        process = run_python(command, cwd=folder, env=environment)
     assert process.returncode == 0, process.stderr
     assert "Do you wish to run" not in process.stdout + process.stderr, process.stdout
     return json.loads(process.stdout.splitlines()[-1])

@@ -183,7 +183,7 @@ def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(t
         "walk": ("rich", "demo"),
     }
     working = [f"{name} --help" for name in COMMANDS if name not in ("datastore", "evaluate", "walk")]
-    printed = run_fresh(BARE, tmp_path, hidden, [*lacking, *working, "--help", "estimate"], installed=True)
+    printed = run_fresh(BARE, tmp_path, hidden, [*lacking, *working, "--help", "estimate"], installed=True, cold=True)
     for command, (module, extra) in lacking.items():
         said = f"{module} is not installed: the extra {extra} has it, pip install 'vanilla-transformer[{extra}]'"
         assert printed[command] == ["", f"vanilla-transformer {command.split()[0]}: error: {said}"]

@@ -64,7 +64,7 @@ def check_every_way(source: str, folder: Path, **environment: str) -> None:
         task = TASKS[architecture(name)]
         auto_classes = {ours: auto for auto, ours in task.model_class.config_class.auto_classes.items()}
         shipped[name] = [auto_classes[architecture(name)], task.pipeline_tag, golden(name)["asked"]]
-    for name, ways in run_fresh(EVERYWHERE, folder, source, shipped, **environment).items():
+    for name, ways in run_fresh(EVERYWHERE, folder, source, shipped, cold=True, **environment).items():
         for way, answers in ways.items():
             assert answers == golden(name)["answers"], f"{name}, {way}"
 

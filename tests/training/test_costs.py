@@ -58,7 +58,9 @@ print(json.dumps([activations, resident("VmHWM") - before]))
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_the_memory_of_a_step_is_what_a_step_takes(checkpointing, tmp_path):
     at_once = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back
-    activations, whole = run_fresh(MEASURE, tmp_path, SIZES, ROWS, LENGTH, checkpointing, installed=True, **at_once)
+    activations, whole = run_fresh(
+        MEASURE, tmp_path, SIZES, ROWS, LENGTH, checkpointing, installed=True, cold=True, **at_once
+    )
     print(f"measured: {activations:,} and {whole:,} bytes")
     options = {"bf16": False, "on_accelerator": False, "checkpointing": checkpointing}
     cost = step_cost(VanillaTransformerConfig(**SIZES), ROWS * LENGTH, LENGTH, **options)

@@ -25,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
 @pytest.mark.slow
 def test_large_blocks_are_used_again_instead_of_being_fetched_anew(tmp_path):
-    anew, kept = (run_fresh(FAULTS, tmp_path, how, installed=True) for how in ("anew", "keep"))
+    anew, kept = (run_fresh(FAULTS, tmp_path, how, installed=True, cold=True) for how in ("anew", "keep"))
     assert anew > 20 * 2**13 > 50 * kept  # 2 ** 13 pages of 4 KiB are 32 MiB
 
 
@@ -46,6 +46,8 @@ SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     not SETTING.exists() or "[madvise]" not in SETTING.read_text(), reason="the system gives them to all, or to none"
 )
 def test_kept_memory_is_in_large_pages_and_no_more_of_it(tmp_path):
-    (_, plain), (held, kept) = (run_fresh(LARGE_PAGES, tmp_path, how, installed=True) for how in ("plain", "keep"))
+    (_, plain), (held, kept) = (
+        run_fresh(LARGE_PAGES, tmp_path, how, installed=True, cold=True) for how in ("plain", "keep")
+    )
     assert held > 0.9
     assert kept < 1.05 * plain  # an address is no memory

@@ -27,7 +27,7 @@ print(json.dumps([Path("a.png").stat().st_size > 1000, "matplotlib.pyplot" in sy
 
 def test_the_curve_of_a_run_leaves_the_state_of_matplotlib_to_its_user(tmp_path):
     """In a notebook, whoever trains a model draws pictures of their own with matplotlib.pyplot."""
-    assert run_fresh(DRAW_A_CURVE, tmp_path, installed=True) == [True, False]
+    assert run_fresh(DRAW_A_CURVE, tmp_path, installed=True, cold=True) == [True, False]
 
 
 @pytest.mark.filterwarnings("error")

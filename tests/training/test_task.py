@@ -94,7 +94,7 @@ try:
 except ImportError as error:
     print(json.dumps([before, str(error).split(" (")[0]]))
 """
-    before, error = run_fresh(code, tmp_path, installed=True)
+    before, error = run_fresh(code, tmp_path, installed=True, cold=True)
     assert before == []
     assert error == "cannot import name 'Recipe' from 'vanilla_transformer.training'"
 

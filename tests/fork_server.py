@@ -1,0 +1,140 @@
+"""A Python that has imported the large libraries, and nothing of this project: each request is run in a fork of it.
+
+python -I tests/fork_server.py FD    the requests come through this socket, see `fresh_process.start`
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import struct
+import sys
+import types
+from contextlib import suppress
+from typing import Any
+
+
+PRELOADED = """
+accelerate babel.lists datasets pandas sacrebleu sacremoses scipy.optimize seqeval.metrics sklearn.metrics
+torch._dynamo torchmetrics transformers.generation.continuous_batching transformers.hf_argparser
+transformers.masking_utils transformers.modeling_layers transformers.pipelines transformers.trainer_seq2seq
+""".split()
+NUMBER = struct.Struct("q")  # as in fresh_process.py
+
+
+def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Return the next request and its file descriptors, or None when the tests have ended."""
+    header, descriptors, _, _ = socket.recv_fds(control, NUMBER.size, 3)
+    if not header:
+        return None
+    (size,) = NUMBER.unpack(header)
+    return json.loads(control.recv(size, socket.MSG_WAITALL)), descriptors
+
+
+def fork_and_watch(reply: socket.socket) -> None:
+    """Fork; the child returns, the parent sends its process id and its wait status, and ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if child := os.fork():
+        with suppress(BrokenPipeError):
+            reply.sendall(NUMBER.pack(child))
+            reply.sendall(NUMBER.pack(os.waitpid(child, 0)[1]))
+        os._exit(0)
+    reply.close()
+
+
+def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Answer requests as long as there are any; return in each forked process, with its request."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests are told, and then close the socket
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while received := receive(control):
+        request, (*outputs, reply) = received
+        if os.fork() == 0:
+            control.close()
+            fork_and_watch(socket.socket(fileno=reply))
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            return request, outputs
+        for descriptor in received[1]:
+            os.close(descriptor)
+    os._exit(0)
+
+
+def set_environment(environment: dict[str, str]) -> None:
+    """Set the environment, and what libraries read from it when they were imported."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for name in ("huggingface_hub.constants", "datasets.config"):
+        before = dict(vars(sys.modules[name]))
+        after = vars(importlib.reload(sys.modules[name]))
+        replace({key: (old, after[key]) for key, old in before.items() if key.isupper() and key in after})
+    hub = sys.modules["transformers.utils.hub"]
+    modules = os.getenv("HF_MODULES_CACHE", os.path.join(hub.constants.HF_HOME, "modules"))
+    replace({"HF_MODULES_CACHE": (hub.HF_MODULES_CACHE, modules)})
+
+
+def replace(settings: dict[str, tuple[Any, Any]]) -> None:
+    """Give a setting its new value in each module that has imported the old one by its name."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("huggingface_hub", "datasets", "transformers")):
+            for key in settings.keys() & vars(module).keys():
+                old, new = settings[key]
+                if vars(module)[key] is old:
+                    setattr(module, key, new)
+
+
+def run(request: dict[str, Any], outputs: list[int]) -> None:
+    """Do what `python ARGUMENTS` does: of its options `-I`, `-c` and `-m` are known."""
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for descriptor, output in enumerate(outputs, start=1):
+        os.dup2(output, descriptor)
+        os.close(output)
+    os.chdir(request["cwd"])
+    set_environment(request["environment"])
+    sys.modules["numpy"].random.seed()  # a new one for each process; Python's own does so after a fork
+    first, *rest = request["arguments"]
+    isolated = first == "-I"
+    if isolated:
+        first, *rest = rest
+    sys.argv = [first, *rest] if first not in ("-c", "-m") else [first, *rest[1:]]
+    if not isolated:
+        sys.path.insert(0, {"-c": "", "-m": os.getcwd()}.get(first, os.path.dirname(os.path.abspath(first))))
+    if first == "-c":
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(rest[0], "<string>", "exec"), vars(main))
+    elif first == "-m":
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(first, run_name="__main__")
+
+
+def leave() -> None:
+    """End at once: to take the imported libraries apart takes longer than to fork them."""
+    if status is not None:
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+
+if __name__ == "__main__":
+    status: int | None = None
+    atexit.register(leave)  # before all others, so after all others it is called
+    for name in PRELOADED:
+        with suppress(ModuleNotFoundError):  # some tests need few of them
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is imported need not be looked through, nor copied, in each fork
+    request, outputs = serve(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        run(request, outputs)
+        status = 0
+    except SystemExit as error:
+        status = 0 if error.code is None else error.code if isinstance(error.code, int) else None
+        raise
+    except Exception:
+        status = 1
+        raise
