@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 
 .PHONY: quickstart demo benchmark checkpoints docs notebooks install test pytest test-slow test-gpu lint
 
-quickstart: install
+quickstart: $(VENV)/train
 	$(BIN)/vanilla-transformer quickstart
 
-demo: install
-	$(BIN)/python demo/app.py $(if $(MODEL),--model $(MODEL))
+demo: $(VENV)/demo
+	$(BIN)/vanilla-transformer demo $(MODEL)
 
 benchmark: install
 	$(BIN)/python scripts/benchmark.py $(OPTIONS)
@@ -18,31 +18,40 @@ checkpoints: install
 	$(BIN)/python scripts/make_checkpoints.py $(if $(NAMES),--names $(NAMES))
 
 docs: install
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 notebooks: install
 	$(BIN)/python scripts/documentation/notebooks.py
 
-install: $(VENV)/installed
+# Everything that developers use. `quickstart` and `demo` install only what they need.
+install: $(VENV)/dev
 
-# PyTorch first and by its pinned version, so that no later requirement pulls in another build of it.
-$(VENV)/installed: pyproject.toml constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install -q -c constraints.txt
+
+# Install PyTorch first and at its pinned version, so that no later requirement pulls in another build of it.
+$(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
+
+$(VENV)/train $(VENV)/demo: $(VENV)/%: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) torch
+	$(PIP_INSTALL) -e '.[$*]'
+	touch $@
+
+$(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) torch
+	$(PIP_INSTALL) -e '.[train,demo,serve,export,import,datastore]' --group dev
 	touch $@
 
 test: lint pytest
 
-# By itself for other versions than the pinned ones: their types may differ, and nobody is helped if that ends the run.
+# Without lint, for other versions of the libraries than the pinned ones: their types may differ.
 pytest: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 
 test-slow: install
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[clients]'
+	$(PIP_INSTALL) --group clients
 	$(BIN)/python -m pytest -m slow --durations=15
 
 test-gpu: install

@@ -109,7 +109,7 @@ def decoders(size: Size, machine: Machine, folder: Path) -> dict[str, Decoder]:
     found = {name: translators(size)[name]() for name in (OURS, PEER)}
     fast: dict[str, Decoder] = {}
     if find_spec("ctranslate2") is None:
-        print("CTranslate2 is not installed, and left out: pip install '.[benchmark]'", file=sys.stderr)
+        print("CTranslate2 is not installed, so it is left out: pip install '.[export]'", file=sys.stderr)
     else:
         tokenizer = name_ids(size.vocab_size)
         convert(found, tokenizer, folder)

@@ -164,7 +164,7 @@ def with_x_transformers() -> bool:
     """Whether they are installed; a printed line says if not."""
     installed = find_spec("x_transformers") is not None
     if not installed:
-        print("x-transformers are not installed, and left out: pip install '.[benchmark]'", file=sys.stderr)
+        print("x-transformers is not installed, so it is left out: pip install --group benchmark", file=sys.stderr)
     return installed
 
 

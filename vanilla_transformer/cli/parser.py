@@ -30,12 +30,12 @@ USER_ERRORS = (
 
 # The modules that each extra of pyproject.toml brings, and that are imported where they are needed.
 EXTRAS = {
-    "train": "accelerate babel datasets faiss google matplotlib pandas pyarrow sacrebleu sacremoses scipy "
-    "sentencepiece seqeval sklearn torchmetrics",
-    "export": "ctranslate2 onnx onnxruntime onnxscript",
-    "demo": "gradio rich",
+    "train": "accelerate babel datasets pandas pyarrow sacrebleu sacremoses scipy seqeval sklearn torchmetrics",
+    "demo": "gradio matplotlib",
     "serve": "fastapi openai uvicorn",
-    "benchmark": "x_transformers",
+    "export": "ctranslate2 onnx onnxruntime onnxscript",
+    "import": "google sentencepiece",
+    "datastore": "faiss",
 }
 
 # For commands that load a model: `field(default=False, metadata=TRUST_REMOTE_CODE)`.
