@@ -28,7 +28,7 @@ NUMBER = struct.Struct("q")  # as in fresh_process.py
 
 def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Return the next request and its file descriptors, or None when the tests have ended."""
-    header, descriptors, _, _ = socket.recv_fds(control, NUMBER.size, 3)
+    header, descriptors, _, _ = socket.recv_fds(control, NUMBER.size, 4)
     if not header:
         return None
     (size,) = NUMBER.unpack(header)
@@ -51,12 +51,12 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests are told, and then close the socket
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while received := receive(control):
-        request, (*outputs, reply) = received
+        request, (*standard, reply) = received
         if os.fork() == 0:
             control.close()
             fork_and_watch(socket.socket(fileno=reply))
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            return request, outputs
+            return request, standard
         for descriptor in received[1]:
             os.close(descriptor)
     os._exit(0)
@@ -85,13 +85,11 @@ def replace(settings: dict[str, tuple[Any, Any]]) -> None:
                     setattr(module, key, new)
 
 
-def run(request: dict[str, Any], outputs: list[int]) -> None:
+def run(request: dict[str, Any], standard: list[int]) -> None:
     """Do what `python ARGUMENTS` does: of its options `-I`, `-c` and `-m` are known."""
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-    for descriptor, output in enumerate(outputs, start=1):
-        os.dup2(output, descriptor)
-        os.close(output)
+    for descriptor, given in enumerate(standard):
+        os.dup2(given, descriptor)
+        os.close(given)
     os.chdir(request["cwd"])
     set_environment(request["environment"])
     sys.modules["numpy"].random.seed()  # a new one for each process; Python's own does so after a fork
@@ -128,9 +126,9 @@ if __name__ == "__main__":
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what is imported need not be looked through, nor copied, in each fork
-    request, outputs = serve(socket.socket(fileno=int(sys.argv[1])))
+    request, standard = serve(socket.socket(fileno=int(sys.argv[1])))
     try:
-        run(request, outputs)
+        run(request, standard)
         status = 0
     except SystemExit as error:
         status = 0 if error.code is None else error.code if isinstance(error.code, int) else None

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -54,11 +54,12 @@ def fork_server() -> socket.socket:
 
 
 class Process:
-    """A fork that does what `python ARGUMENTS` does, with empty standard input; used like `subprocess.Popen`."""
+    """A fork that does what `python ARGUMENTS` does; used like `subprocess.Popen`, but for pipes."""
 
     def __init__(
         self,
         arguments: Sequence[str | Path],
+        stdin: IO,
         stdout: IO,
         stderr: IO,
         cwd: Path | None = None,
@@ -77,7 +78,7 @@ class Process:
         message = json.dumps(request).encode()
         self.answers, there = socket.socketpair()
         with there:
-            descriptors = [stdout.fileno(), stderr.fileno(), there.fileno()]
+            descriptors = [file.fileno() for file in (stdin, stdout, stderr, there)]
             socket.send_fds(fork_server(), [NUMBER.pack(len(message))], descriptors)
             fork_server().sendall(message)
         self.pid = self._receive()
@@ -110,11 +111,15 @@ class Process:
 
 
 def run_python(
-    arguments: Sequence[str | Path], *, timeout: float = 600, **options: Any
+    arguments: Sequence[str | Path], *, input: str = "", timeout: float = 600, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Like `subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`, in a fork."""
-    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        process = Process(arguments, stdout, stderr, **options)
+    """Like `subprocess.run([sys.executable, *arguments], capture_output=True, encoding="utf-8")`, in a fork."""
+    with ExitStack() as stack:
+        standard = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", newline="")) for _ in range(3)]
+        stdin, stdout, stderr = standard
+        stdin.write(input)
+        stdin.seek(0)
+        process = Process(arguments, *standard, **options)
         try:
             returncode = process.wait(timeout)
         finally:

@@ -93,9 +93,9 @@ def test_arguments_output_and_status_are_those_of_an_interpreter(start, argument
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [*start, *arguments]
     expected = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, *command], cwd=tmp_path, input="asked\n", capture_output=True, text=True
     )
-    found = run_python(command, cwd=tmp_path)
+    found = run_python(command, cwd=tmp_path, input="asked\n")
     assert (found.returncode, found.stdout) == (expected.returncode, expected.stdout)
     assert found.stderr.splitlines()[-1:] == expected.stderr.splitlines()[-1:]
 
@@ -103,7 +103,7 @@ def test_arguments_output_and_status_are_those_of_an_interpreter(start, argument
 def test_a_signal_ends_a_fork_alone_and_two_run_at_once(tmp_path):
     waits = ["-c", "import time; print('ready', flush=True); time.sleep(600)"]
     with TemporaryFile() as output:
-        first, second = Process(waits, output, output), Process(waits, output, output)
+        first, second = (Process(waits, output, output, output) for _ in range(2))
         assert first.poll() is None and second.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):
             first.wait(0.1)
