@@ -1,14 +1,12 @@
 """The demo on a real HTTP server, as its visitors get it."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gradio_client import Client
 
-from fresh_process import ROOT
+from fresh_process import ROOT, running
 from vanilla_transformer.app.app import build, serve
 
 
@@ -31,10 +29,5 @@ def served(*models: str) -> Iterator[Client]:
 @contextmanager
 def started(*arguments: str) -> Iterator[tuple[str, int]]:
     """The demo in a process of its own, by its command: its address, and the number of its process."""
-    command = [sys.executable, ROOT / "demo/app.py", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        yield next(found[0] for line in process.stdout if (found := re.search(ADDRESS, line))), process.pid
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
+    with running([ROOT / "demo/app.py", *arguments]) as (process, output):
+        yield next(found[0] for line in output if (found := re.search(ADDRESS, line))), process.pid

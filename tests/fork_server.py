@@ -87,9 +87,14 @@ def replace(settings: dict[str, tuple[Any, Any]]) -> None:
 
 def run(request: dict[str, Any], standard: list[int]) -> None:
     """Do what `python ARGUMENTS` does: of its options `-I`, `-c` and `-m` are known."""
-    for descriptor, given in enumerate(standard):
+    for descriptor, (name, given) in enumerate(zip(("stdin", "stdout", "stderr"), standard, strict=True)):
         os.dup2(given, descriptor)
         os.close(given)
+        old = getattr(sys, name)
+        buffering = 1 if name == "stderr" else -1
+        new = open(descriptor, old.mode, buffering, old.encoding, old.errors, closefd=False)  # noqa: SIM115
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
     os.chdir(request["cwd"])
     set_environment(request["environment"])
     sys.modules["numpy"].random.seed()  # a new one for each process; Python's own does so after a fork
@@ -112,7 +117,7 @@ def run(request: dict[str, Any], standard: list[int]) -> None:
 def leave() -> None:
     """End at once: to take the imported libraries apart takes longer than to fork them."""
     if status is not None:
-        with suppress(OSError):
+        with suppress(AttributeError, OSError):  # as for any interpreter, which then says so
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

@@ -8,8 +8,8 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -106,6 +106,9 @@ class Process:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
@@ -127,6 +130,22 @@ def run_python(
         stdout.seek(0)
         stderr.seek(0)
         return subprocess.CompletedProcess(process.args, returncode, stdout.read(), stderr.read())
+
+
+@contextmanager
+def running(
+    arguments: Sequence[str | Path], *, stderr: IO | None = None, **options: Any
+) -> Iterator[tuple[Process, IO[str]]]:
+    """A fork that does what `python ARGUMENTS` does, and what it prints, which can be read while it runs."""
+    readable, writable = os.pipe()
+    with open(readable, encoding="utf-8") as output, open(os.devnull, "r+") as nothing:
+        with open(writable, "w") as end:
+            process = Process(arguments, nothing, end, stderr or nothing, **options)
+        try:
+            yield process, output
+        finally:
+            process.kill()
+            process.wait(60)
 
 
 def run_fresh(

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from importlib.metadata import packages_distributions
 import pytest
 from huggingface_hub.errors import StrictDataclassClassValidationError
 
-from fresh_process import ROOT, run_fresh
+from fresh_process import ROOT, run_fresh, run_python, running
 from vanilla_transformer.__main__ import COMMANDS
 from vanilla_transformer.cli.parser import EXTRAS, CommandParser, run_command
 from vanilla_transformer.cli.translate import TranslateArguments
@@ -129,7 +128,7 @@ def test_help_says_what_the_command_does_and_names_only_defaults_that_there_are(
     ],
 )
 def test_a_command_ends_with_one_line_and_code_2(command, line):
-    result = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = run_python(command, cwd=ROOT)
     assert result.returncode == 2
     assert line in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr
 
@@ -155,20 +154,25 @@ print(json.dumps(printed))
 
 
 @pytest.mark.parametrize("command", [["--help"], ["estimate"]])
-def test_a_reader_that_has_seen_enough_is_no_error(command):
+def test_a_reader_that_has_seen_enough_is_no_error(command, tmp_path):
     """As in `vanilla-transformer estimate | head -1`."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "vanilla_transformer", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    process.stdout.close()
-    _, told = process.communicate(timeout=300)
-    assert process.returncode == 141 and not told
+    log, command = tmp_path / "log", ["-m", "vanilla_transformer", *command]
+    with log.open("w") as errors, running(command, stderr=errors) as (process, output):
+        output.close()
+        assert process.wait(300) == 141
+    assert not log.read_text()
 
 
 def test_a_process_without_standard_output_is_no_error(tmp_path):
-    """As services have it: what is asked for is written into a file."""
-    code = "import sys; from vanilla_transformer.cli.parser import run_command\nrun_command(lambda _: print('done'))"
-    process = subprocess.run(["sh", "-c", '"$0" -c "$1" >&-', sys.executable, code], capture_output=True, text=True)
+    """As services have it: what is asked for is written into a file. Python's `sys.stdout` is then None."""
+    code = """
+import os, sys
+os.close(1)
+sys.stdout = None
+from vanilla_transformer.cli.parser import run_command
+run_command(lambda _: print("done"))
+"""
+    process = run_python(["-c", code])
     assert (process.returncode, process.stderr) == (0, "")
 
 

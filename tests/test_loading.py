@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM
 
 from family import decoder_only, encoder_decoder
-from fresh_process import ROOT, run_fresh
+from fresh_process import ROOT, run_fresh, run_python
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import evaluate, export, generate, translate, walk
@@ -162,14 +162,11 @@ def plant(folder: Path) -> None:
 
 def run_translate(folder: Path, *options: str) -> subprocess.CompletedProcess:
     """In a process of its own, whose questions nobody answers."""
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts/translate.py", "--model", folder, *options],
+    return run_python(
+        [ROOT / "scripts/translate.py", "--model", folder, *options],
         cwd=folder.parent,
-        env={"PATH": "", "HF_HOME": str(folder.parent / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        env={"PATH": "", "HF_HOME": str(folder.parent / "home"), "HF_HUB_OFFLINE": "1"},
         input="three miles\n",
-        capture_output=True,
-        text=True,
-        timeout=120,
     )
 
 

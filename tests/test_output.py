@@ -3,7 +3,6 @@
 import gzip
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from threading import Thread
@@ -11,7 +10,7 @@ from threading import Thread
 import pytest
 
 from family import encoder_decoder
-from fresh_process import ROOT, run_fresh
+from fresh_process import run_fresh, run_python, running
 from saved_models import save
 from vanilla_transformer.cli import export, translate
 from vanilla_transformer.files import new_folder
@@ -113,11 +112,10 @@ with open_output("out.txt") as stream, new_folder("model") as part:
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such signal")
 def test_nothing_is_left_of_what_sigterm_ends_half_way(tmp_path):
     (tmp_path / "out.txt").write_text("old")
-    command = [sys.executable, "-c", HALF_WAY]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline().strip() == b"ready" and len(list(tmp_path.iterdir())) == 3
+    with running(["-c", HALF_WAY], cwd=tmp_path) as (process, output):
+        assert output.readline() == "ready\n" and len(list(tmp_path.iterdir())) == 3
         process.terminate()
-    assert process.returncode == 143
+        assert process.wait(60) == 143
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"] and (tmp_path / "out.txt").read_text() == "old"
 
 
@@ -195,8 +193,12 @@ def test_a_file_of_the_user_whose_name_looks_like_ours_is_left_alone(translation
 
 
 def test_standard_output_is_utf8_as_the_input_is_whatever_the_locale(translation):
-    command = [sys.executable, str(ROOT / "scripts/translate.py"), SENTENCE]
-    environment = os.environ | {"PYTHONIOENCODING": "cp1251", "HF_HUB_OFFLINE": "1"}  # Cyrillic
-    result = subprocess.run(command, env=environment, capture_output=True, timeout=120)
+    code = """
+import sys
+sys.stdout.reconfigure(encoding="cp1251")  # Cyrillic
+from vanilla_transformer.__main__ import main
+main()
+"""
+    result = run_python(["-c", code, "translate", SENTENCE], env=os.environ | {"HF_HUB_OFFLINE": "1"})
     assert result.returncode == 0, result.stderr
-    assert result.stdout.replace(b"\r\n", b"\n") == translation.encode()
+    assert result.stdout == translation

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 import unicodedata
 
 import pytest
@@ -309,7 +307,7 @@ def test_auto_tokenizer_loads_it_where_this_project_is_not(tokenizers, kind, tmp
         tokenizer.save_pretrained(folder / template)
         expected[template] = tokenizer("  नॉर्वे 👩🏽‍🚀 </s>\n", "2031")["input_ids"]
     code = f"""
-import importlib.util, json
+import importlib.util
 from transformers import AutoTokenizer
 assert importlib.util.find_spec("tokenizer_training") is None
 found = {{}}
@@ -318,8 +316,7 @@ for template in {list(TEMPLATES)}:
     found[template] = tokenizer("  नॉर्वे 👩🏽‍🚀 </s>\\n", "2031")["input_ids"]
 print(json.dumps(found))
 """
-    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == expected
+    assert run_fresh(code, tmp_path) == expected
 
 
 def test_a_saved_folder_names_a_class_that_transformers_4_has_too(tokenizers, tmp_path):

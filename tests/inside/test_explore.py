@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from family import decoder_only, encoder_decoder, encoder_only
+from fresh_process import run_python
 from saved_models import save_repeating, with_tokenizer
 from vanilla_transformer import (
     VanillaTransformerEncoderModel,
@@ -354,4 +353,4 @@ def test_in_a_notebook_it_is_one_string_that_needs_no_other_host(tmp_path):
 
 def test_importing_the_model_does_not_import_the_explorer():
     code = "import sys, vanilla_transformer; sys.exit('vanilla_transformer.inside.explore' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert run_python(["-c", code]).returncode == 0

@@ -3,15 +3,13 @@
 import json
 import math
 import re
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
-from fresh_process import ROOT
+from fresh_process import ROOT, run_python
 from saved_models import with_tokenizer, write
 from vanilla_transformer import loading
 from vanilla_transformer.cli import walk
@@ -131,8 +129,7 @@ def test_own_numbers_are_not_called_learned(capsys, tmp_path):
 def test_a_row_alone_is_an_example_too_and_no_warning_comes_with_it(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS | {"words": ["a"], "X": [[1.0, 0.0]]}))
-    command = [sys.executable, ROOT / "scripts/walkthrough.py", "--numbers", file]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    result = run_python([ROOT / "scripts/walkthrough.py", "--numbers", file])
     assert (result.returncode, result.stderr) == (0, "")
 
 

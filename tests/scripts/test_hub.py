@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
 from family import decoder_only, encoder_decoder, encoder_only
-from fresh_process import MODULES, ROOT, run_fresh
+from fresh_process import MODULES, ROOT, run_fresh, run_python
 from hub_server import TOKEN, HubServer, Repo
 from saved_models import save, with_tokenizer, write
 from vanilla_transformer import (
@@ -86,14 +86,8 @@ def folder(trained, tmp_path) -> Path:
 def push(hub: HubServer, *arguments, token: str | None = TOKEN) -> subprocess.CompletedProcess:
     """Run the command in a process of its own."""
     environment = hub.environment(Path(arguments[0]).parent / "home", token)
-    return subprocess.run(
-        [sys.executable, "-m", "vanilla_transformer", "push", *arguments],
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"]} | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = ["-m", "vanilla_transformer", "push", *arguments]
+    return run_python(command, cwd=ROOT, env={"PATH": os.environ["PATH"]} | environment)
 
 
 @pytest.fixture
@@ -190,14 +184,15 @@ def test_a_datastore_stays_here_until_it_is_sent_by_itself_and_serves_elsewhere(
     repo = hub.repos["models", "user/name"]
     assert set(repo.files("main")) == MODEL_FILES
 
-    send = [Path(sys.executable).with_name("hf"), "upload", "user/name", folder / "datastore", "datastore"]
-    subprocess.run(send, env=os.environ | hub.environment(tmp_path / "home", TOKEN), check=True, timeout=300)
+    hf = "from huggingface_hub.cli.hf import main; main()"
+    send = ["-c", hf, "upload", "user/name", folder / "datastore", "datastore"]
+    sent = run_python(send, env=os.environ | hub.environment(tmp_path / "home", TOKEN))
+    assert sent.returncode == 0, sent.stderr
     assert set(repo.files("main")) - MODEL_FILES == {"datastore/index.faiss", "datastore/settings.json"}
-    translated = subprocess.run(
-        [sys.executable, ROOT / "scripts/translate.py", "one two", "--model", "user/name", "--datastore"],
+    translated = run_python(
+        [ROOT / "scripts/translate.py", "one two", "--model", "user/name", "--datastore"],
         env=os.environ | hub.environment(tmp_path / "elsewhere", token=None),
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    )
     assert translated.stdout == "three, one two\n", translated.stderr
 
 
@@ -507,9 +502,9 @@ app_file: app.py
 def test_a_space_without_a_model_is_not_made_by_an_installed_copy(hub, clone, tmp_path):
     """It has the checkpoints beside it only in a clone."""
     shutil.rmtree(clone / "checkpoints")
-    command = [sys.executable, "-m", "vanilla_transformer", "push", ROOT / "demo", "user/demo", "--space"]
+    command = ["-m", "vanilla_transformer", "push", ROOT / "demo", "user/demo", "--space"]
     environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")
-    result = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=300)
+    result = run_python(command, cwd=clone, env=environment)
     assert result.returncode == 2 and not hub.repos
     assert f"There are no models in {clone}/checkpoints: push from a clone" in result.stderr
 

@@ -3,8 +3,6 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_serve_available
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
+from fresh_process import Process, run_python, running
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerEncoderModel
 from vanilla_transformer.cli import serve
@@ -132,30 +131,18 @@ def is_healthy(url: str) -> bool:
 
 
 @contextmanager
-def serving(folder: Path, model, tokenizer) -> Iterator[tuple[str, subprocess.Popen]]:
+def serving(folder: Path, model, tokenizer) -> Iterator[tuple[str, Process]]:
     """A server in a process of its own, by its address."""
     write(folder / "model", model, tokenizer)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "vanilla_transformer", "serve", "model", "--port", str(port), "--device", "cpu"]
-    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={"PATH": os.environ["PATH"]} | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    try:
+    command = ["-m", "vanilla_transformer", "serve", "model", "--port", str(port), "--device", "cpu"]
+    environment = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home")}
+    with (folder / "log").open("w+") as log, running(command, stderr=log, cwd=folder, env=environment) as (server, _):
         while not is_healthy(url):
             assert server.poll() is None, (folder / "log").read_text()
             time.sleep(0.2)
         yield url, server
-    finally:
-        server.kill()
-        server.wait(timeout=20)
 
 
 def language_model(**fields):
@@ -241,8 +228,8 @@ def test_what_is_no_language_model_is_told_plainly(tmp_path):
 @needs_server
 def test_the_option_under_which_answers_would_not_end_is_refused(tmp_path):
     language_model()[0].save_pretrained(tmp_path / "model")
-    command = [sys.executable, "-m", "vanilla_transformer", "serve", "model", "--port", "1", "--continuous-batching"]
-    done = subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    command = ["-m", "vanilla_transformer", "serve", "model", "--port", "1", "--continuous-batching"]
+    done = run_python(command, cwd=tmp_path)
     message = "--continuous-batching would answer past the model's max_position_embeddings"
     assert (done.returncode, message in done.stderr, len(done.stderr.splitlines())) == (2, True, 1)
 

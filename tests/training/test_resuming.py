@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import train_tagger
 from family import encoder_decoder
-from fresh_process import ROOT
+from fresh_process import ROOT, run_python, running
 from tiny_training import tiny_trainer
 from vanilla_transformer.cli.train import run, train
 from vanilla_transformer.data.phrasebook import phrasebook
@@ -391,9 +391,9 @@ def test_a_run_that_diverges_stops_before_it_saves_what_is_not_finite(options, t
 
 
 def test_a_script_that_diverges_fails(tmp_path):
-    command = [sys.executable, str(ROOT / "scripts/train_tagger.py")]
+    command = [ROOT / "scripts/train_tagger.py"]
     command += tagger(tmp_path, "run", "--max_steps", "30", "--learning_rate", "1e35", "--warmup_steps", "0")
-    result = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    result = run_python(command)
     assert result.returncode != 0
     assert "Training has diverged" in result.stderr.splitlines()[-1]
     assert not (tmp_path / "run" / "model.safetensors").exists()
@@ -406,9 +406,14 @@ def test_a_disk_that_fills_under_the_optimizer_takes_one_line_and_no_checkpoint(
     whole = tmp_path / "run/checkpoint-4"
     limit = (whole / "optimizer.pt").stat().st_size - 1000
     assert all(file.stat().st_size < limit for file in whole.iterdir() if file.name != "optimizer.pt")
-    limited = f'ulimit -f {limit // 1024} && exec "$@"'  # in KiB
-    command = ["bash", "-c", limited, "", sys.executable, str(ROOT / "scripts/train_tagger.py")]
-    result = subprocess.run([*command, *tagger(tmp_path, "run", *wide, "8")], capture_output=True, text=True)
+    limited = f"""
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    command = ["-c", limited, ROOT / "scripts/train_tagger.py", *tagger(tmp_path, "run", *wide, "8")]
+    result = run_python(command)
     assert result.returncode == 2 and "train_tagger.py: error: PyTorch could not write a file" in result.stderr
     assert "Traceback" not in result.stderr
     assert names(complete_checkpoints(tmp_path / "run")) == ["checkpoint-4"]
@@ -427,11 +432,12 @@ with sole_run(Path(sys.argv[1])):
 
 
 def test_a_folder_is_one_runs_until_its_process_ends_however_it_does(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "held\n"
+    with running(["-c", HOLD, tmp_path]) as (other, output):
+        assert output.readline() == "held\n"
         with pytest.raises(ValueError, match="another run trains into this folder"):
             train_tagger.main(tagger(tmp_path.parent, tmp_path.name, "--max_steps", "4"))
         other.kill()
+        other.wait(60)
     assert not list(tmp_path.iterdir())
     with sole_run(tmp_path):
         pass

@@ -1,12 +1,10 @@
 """The example with everything that makes training short, as its reader runs it: in the library's own Trainer."""
 
 import json
-import subprocess
-import sys
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from fresh_process import ROOT
+from fresh_process import ROOT, run_python
 
 
 NUMBERS = ["eins", "zwei", "drei", "vier", "f\u00fcnf"]
@@ -16,8 +14,8 @@ PAIRS = {f"{a + 1} {b + 1}": f"{NUMBERS[a]} {NUMBERS[b]}" for a in range(5) for 
 def test_a_hundred_steps_of_it_are_enough_for_pairs_of_numbers(tmp_path):
     rows = [json.dumps({"source": source, "target": target}) + "\n" for source, target in PAIRS.items()]
     (tmp_path / "pairs.jsonl").write_text("".join(rows * 4), encoding="utf-8")
-    command = [sys.executable, str(ROOT / "docs/examples/sooner.py"), "pairs.jsonl", "sooner"]
-    subprocess.run(command, cwd=tmp_path, check=True, stdin=subprocess.DEVNULL)
+    done = run_python([ROOT / "docs/examples/sooner.py", "pairs.jsonl", "sooner"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "sooner").eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "sooner")
     ids = model.generate(**tokenizer(list(PAIRS), return_tensors="pt", padding=True), max_new_tokens=9)
