@@ -12,28 +12,13 @@ import yaml
 
 from shipping.data import prepare
 from shipping.package import package
+from vanilla_transformer.cli import train
 from vanilla_transformer.cli.parser import CommandParser, run_command
-from vanilla_transformer.cli.train import MODEL_CARD, run
-from vanilla_transformer.tasks import (
-    CLASSIFICATION,
-    LANGUAGE_MODELING,
-    MASKED_LANGUAGE_MODELING,
-    QUESTION_ANSWERING,
-    TAGGING,
-    TRANSLATION,
-)
+from vanilla_transformer.cli.train import MODEL_CARD
 
 
 # The cheapest first.
-CHECKPOINTS = {
-    "tagger": TAGGING,
-    "language-id": CLASSIFICATION,
-    "reader": QUESTION_ANSWERING,
-    "language-model": LANGUAGE_MODELING,
-    "masked-lm": MASKED_LANGUAGE_MODELING,
-    "hi-en": TRANSLATION,
-    "en-es": TRANSLATION,
-}
+CHECKPOINTS = ("tagger", "language-id", "reader", "language-model", "masked-lm", "hi-en", "en-es")
 
 
 @dataclass
@@ -52,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         ValueError: an unknown name; a training that had other options than its recipe says now.
     """
     (args,) = CommandParser(CheckpointArguments, __doc__).parse_args_into_dataclasses(arguments)
-    if unknown := set(args.names) - CHECKPOINTS.keys():
+    if unknown := set(args.names) - {*CHECKPOINTS}:
         raise ValueError(f"--names {' '.join(sorted(unknown))}: choose from {', '.join(CHECKPOINTS)}.")
     for name in args.names or CHECKPOINTS:
         data, recipe = Path(args.data, name), Path(args.recipes, f"{name}.yaml")
@@ -64,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
         folder = Path(yaml.safe_load(recipe.read_text(encoding="utf-8"))["output_dir"])
         if not (folder / MODEL_CARD).is_file():
             print(f"Training {name} by {recipe} in {folder}.", flush=True)
-            run(CHECKPOINTS[name], [str(recipe), "--resume_from_checkpoint", "true"])  # if it was stopped before
+            train.main([str(recipe), "--resume_from_checkpoint", "true"])  # if it was stopped before
         package(name, folder, recipe, data, Path(args.output, name))
         print(f"{Path(args.output, name)} is ready.", flush=True)
 

@@ -7,10 +7,10 @@ from functools import partial
 
 from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.cli.train import run
-from vanilla_transformer.tasks import CLASSIFICATION
+from vanilla_transformer.tasks.classification import ClassificationTask
 
 
-main = partial(run, CLASSIFICATION)
+main = partial(run, ClassificationTask)
 
 if __name__ == "__main__":
     run_command(main)

@@ -7,10 +7,10 @@ from functools import partial
 
 from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.cli.train import run
-from vanilla_transformer.tasks import LANGUAGE_MODELING
+from vanilla_transformer.tasks.language_modeling import LanguageModelingTask
 
 
-main = partial(run, LANGUAGE_MODELING)
+main = partial(run, LanguageModelingTask)
 
 if __name__ == "__main__":
     run_command(main)

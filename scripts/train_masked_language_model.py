@@ -7,10 +7,10 @@ from functools import partial
 
 from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.cli.train import run
-from vanilla_transformer.tasks import MASKED_LANGUAGE_MODELING
+from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModelingTask
 
 
-main = partial(run, MASKED_LANGUAGE_MODELING)
+main = partial(run, MaskedLanguageModelingTask)
 
 if __name__ == "__main__":
     run_command(main)

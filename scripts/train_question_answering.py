@@ -7,10 +7,10 @@ from functools import partial
 
 from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.cli.train import run
-from vanilla_transformer.tasks import QUESTION_ANSWERING
+from vanilla_transformer.tasks.question_answering import QuestionAnsweringTask
 
 
-main = partial(run, QUESTION_ANSWERING)
+main = partial(run, QuestionAnsweringTask)
 
 if __name__ == "__main__":
     run_command(main)

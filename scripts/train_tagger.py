@@ -7,10 +7,10 @@ from functools import partial
 
 from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.cli.train import run
-from vanilla_transformer.tasks import TAGGING
+from vanilla_transformer.tasks.tagging import TaggingTask
 
 
-main = partial(run, TAGGING)
+main = partial(run, TaggingTask)
 
 if __name__ == "__main__":
     run_command(main)

@@ -9,10 +9,10 @@ from functools import partial
 
 from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.cli.train import run
-from vanilla_transformer.tasks import TRANSLATION
+from vanilla_transformer.tasks.translation import TranslationTask
 
 
-main = partial(run, TRANSLATION)
+main = partial(run, TranslationTask)
 
 if __name__ == "__main__":
     run_command(main)

@@ -20,7 +20,7 @@ from vanilla_transformer.cli import evaluate
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.loading import CHECKPOINTS, load_model
-from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.tasks import task_of
 
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -57,7 +57,7 @@ def main() -> None:
     (data,) = HfArgumentParser(DataArguments).parse_args_into_dataclasses(options, look_for_args_file=False)
     folder = CHECKPOINTS / args.name
     model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
-    task = TASKS[type(model).__name__]
+    task = task_of(type(model), model.config)
     test = load_splits(data, task.data)["test"]
     rows = list(test.select(range(0, len(test), len(test) // ROWS)))[:ROWS]  # from all of it
     asked = [texts_of(row, task.pipeline_tag, tokenizer.mask_token) for row in rows[:ANSWERED]]

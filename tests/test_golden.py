@@ -12,15 +12,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
+import vanilla_transformer
 from answers import answer
 from demo_server import served
 from fresh_process import ROOT, run_fresh
 from golden import GOLDEN, score
 from hub_server import HubServer
 from vanilla_transformer.loading import CHECKPOINTS, load_model, shipped_models
-from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.tasks import task_of
 
 
 NAMES = sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))
@@ -61,9 +62,9 @@ def check_every_way(source: str, folder: Path, **environment: str) -> None:
     """In a process that knows nothing of this project, all ways of loading give the recorded answers."""
     shipped = {}
     for name in NAMES:
-        task = TASKS[architecture(name)]
-        auto_classes = {ours: auto for auto, ours in task.model_class.config_class.auto_classes.items()}
-        shipped[name] = [auto_classes[architecture(name)], task.pipeline_tag, golden(name)["asked"]]
+        config = AutoConfig.from_pretrained(CHECKPOINTS / name)
+        task = task_of(getattr(vanilla_transformer, architecture(name)), config)
+        shipped[name] = [task.auto_class(), task.pipeline_tag, golden(name)["asked"]]
     for name, ways in run_fresh(EVERYWHERE, folder, source, shipped, cold=True, **environment).items():
         for way, answers in ways.items():
             assert answers == golden(name)["answers"], f"{name}, {way}"

@@ -149,7 +149,7 @@ def load_datastore(source: str | Path) -> Datastore:
         files = [cast(str, cached_file(source, f"{FOLDER}/{name}")) for name in (INDEX, SETTINGS)]
     except OSError as error:
         raise FileNotFoundError(
-            f"{source} has no datastore: train with --datastore true, or build one by build_datastore."
+            f"{source} has no datastore: build it with `vanilla-transformer datastore --model {source}`."
         ) from error
     try:
         index = faiss.deserialize_index(np.fromfile(files[0], dtype=np.uint8))

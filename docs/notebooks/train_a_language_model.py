@@ -18,8 +18,7 @@ from transformers import AutoTokenizer, set_seed
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.decoding import continue_text
 from vanilla_transformer.loading import load_model
-from vanilla_transformer.tasks import LANGUAGE_MODELING
-from vanilla_transformer.cli.train import run
+from vanilla_transformer.cli import train
 
 
 QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs
@@ -64,7 +63,7 @@ if not (folder / "README.md").exists():
         "save_strategy": "no",
         "report_to": "none",
     }
-    scores = run(LANGUAGE_MODELING, [f"--{name}={value}" for name, value in options.items()])
+    scores = train.main(["language_modeling", *(f"--{name}={value}" for name, value in options.items())])
     print(scores)
 
 # %% [markdown]

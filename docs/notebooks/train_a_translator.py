@@ -16,8 +16,7 @@ from transformers import AutoTokenizer
 
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import load_model
-from vanilla_transformer.tasks import TRANSLATION
-from vanilla_transformer.cli.train import run
+from vanilla_transformer.cli import train
 
 
 QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs
@@ -107,7 +106,7 @@ options = {
     "report_to": "none",
 }
 if not (folder / "README.md").exists():  # otherwise it has been trained already
-    scores = run(TRANSLATION, [f"--{name}={value}" for name, value in options.items()])
+    scores = train.main(["translation", *(f"--{name}={value}" for name, value in options.items())])
     print(scores)
 
 # %% [markdown]

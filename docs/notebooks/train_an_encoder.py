@@ -16,8 +16,7 @@ from transformers import AutoTokenizer
 
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.loading import load_model
-from vanilla_transformer.tasks import CLASSIFICATION, MASKED_LANGUAGE_MODELING
-from vanilla_transformer.cli.train import run
+from vanilla_transformer.cli import train
 
 
 QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs
@@ -31,9 +30,9 @@ common = {
 }
 
 
-def options(**given):
-    """The options as on a command line."""
-    return [f"--{name}={value}" for name, value in given.items()]
+def options(task, **given):
+    """Task and options as on a command line."""
+    return [task, *(f"--{name}={value}" for name, value in given.items())]
 
 
 # %% [markdown]
@@ -45,9 +44,9 @@ def options(**given):
 # %%
 encoder = runs / "notebook-encoder"
 if not (encoder / "README.md").exists():
-    run(
-        MASKED_LANGUAGE_MODELING,
+    train.main(
         options(
+            "masked_language_modeling",
             **size,
             **common,
             output_dir=encoder,
@@ -77,9 +76,9 @@ for row in rows["train"].select(range(4)):
 # %%
 classifier = runs / "notebook-classifier"
 if not (classifier / "README.md").exists():
-    scores = run(
-        CLASSIFICATION,
+    scores = train.main(
         options(
+            "classification",
             **common,
             model_name_or_path=encoder,
             output_dir=classifier,
@@ -186,12 +185,11 @@ print("start and end for each token:", tuple(reader(ids).start_logits.shape), tu
 # %%
 estimator = runs / "notebook-estimator"
 if not (estimator / "README.md").exists():
-    scores = run(
-        CLASSIFICATION,
+    scores = train.main(
         options(
+            "regression",
             **size,
             **common,
-            task="regression",
             output_dir=estimator,
             vocab_size=500 if QUICK else 3000,
             max_steps=20 if QUICK else 400,

@@ -40,7 +40,7 @@ from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.files import open_output
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
-from vanilla_transformer.tasks.translation import encode
+from vanilla_transformer.tasks.translation import encode_pairs
 from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
 
@@ -254,7 +254,7 @@ def run_all(
     tokenizer = train_tokenizer(texts_of(splits["train"], "translation"), vocab_size=size.vocab_size)
     size = replace(size, vocab_size=len(tokenizer))
     names = {"train_dataset": "train", "eval_dataset": "validation"}
-    datasets = {name: encode(splits[split], tokenizer, LONGEST) for name, split in names.items()}
+    datasets = {name: encode_pairs(splits[split], tokenizer, LONGEST) for name, split in names.items()}
     # As many tokens as make `rows` sentences a batch in the mean.
     budget = int(rows * row_lengths(datasets["train_dataset"]).max(axis=1).mean())
     for name, run in runs(size, tokenizer, budget, precision).items():

@@ -21,7 +21,7 @@ from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.markdown import markdown_table
 from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
-from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.tasks import find_task
 
 
 # What a checkpoint has beside its weights and its card, as far as its training has left it.
@@ -75,14 +75,6 @@ from transformers import {auto_class}, AutoTokenizer
 repository, folder = ".", "checkpoints/{name}"
 tokenizer = AutoTokenizer.from_pretrained(repository, subfolder=folder, trust_remote_code=True)
 model = {auto_class}.from_pretrained(repository, subfolder=folder, trust_remote_code=True)"""
-AUTO_CLASSES = {
-    "translation": "AutoModelForSeq2SeqLM",
-    "text-generation": "AutoModelForCausalLM",
-    "fill-mask": "AutoModelForMaskedLM",
-    "text-classification": "AutoModelForSequenceClassification",
-    "token-classification": "AutoModelForTokenClassification",
-    "question-answering": "AutoModelForQuestionAnswering",
-}
 
 
 def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: list[dict[str, str]]) -> Iterator[str]:
@@ -197,8 +189,10 @@ def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: s
     facts: dict[str, Any] = by_hand.data.to_dict()
     tests: dict[str, str] = facts.pop("tests")  # what each file of test data is
     description, _, licence = by_hand.text.partition("## Licence")
-    model, tokenizer = load_model(folder, tuple(TASKS)).eval(), AutoTokenizer.from_pretrained(folder)
-    tag = TASKS[type(model).__name__].pipeline_tag
+    options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    task = find_task(options["task"])
+    tag = task.pipeline_tag
+    model, tokenizer = load_model(folder, (task.model_class.__name__,)), AutoTokenizer.from_pretrained(folder)
     shown = zip(facts["widget"], answers(tag, model, tokenizer, facts["widget"]), strict=True)
     rows = [
         (tests[test], metric, round(value, 3)) for test, values in scores.items() for metric, value in values.items()
@@ -227,14 +221,14 @@ def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: s
         template_str=TEMPLATE,
         name=name,
         description=description.strip(),
-        usage=USAGE.format(name=name, auto_class=AUTO_CLASSES[tag]),
+        usage=USAGE.format(name=name, auto_class=task.auto_class()),
         oldest=OLDEST,
         examples=markdown_table(
             ("given", "answer"),
             [(" ".join(reversed(given.values())).replace("<", "&lt;"), answer) for given, answer in shown],
         ),
         scores=markdown_table(("data", "metric", "value"), rows),
-        seed=yaml.safe_load(recipe.read_text(encoding="utf-8"))["seed"],
+        seed=options["seed"],
         storage=storage,
         parameters=f"{model.num_parameters():,}",
         recipe=recipe.read_text(encoding="utf-8").strip(),

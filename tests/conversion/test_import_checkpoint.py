@@ -55,7 +55,7 @@ from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.inside.readings import read_question
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
-from vanilla_transformer.tasks.question_answering import QUESTION_ANSWERING, QuestionAnsweringArguments
+from vanilla_transformer.tasks.question_answering import QuestionAnsweringArguments, QuestionAnsweringTask
 
 
 SEQ2SEQ = {
@@ -473,5 +473,7 @@ def test_a_reader_of_bert_tells_question_and_text_apart_by_their_types_everywher
     close(ours(**reading.inputs).end_logits, expected.end_logits)
     answers = [{"text": ["tom"], "answer_start": [0]}]
     rows = Dataset.from_dict({"question": [question], "context": [context], "answers": answers})
-    encoded = QUESTION_ANSWERING.encode(rows, fast, ours.config, QuestionAnsweringArguments(output_dir=str(tmp_path)))
+    encoded = QuestionAnsweringTask(QuestionAnsweringArguments(output_dir=str(tmp_path))).encode(
+        rows, fast, ours.config
+    )
     assert encoded[0]["token_type_ids"] == both["token_type_ids"][0].tolist()

@@ -19,7 +19,7 @@ from vanilla_transformer.data.phrasebook import TASKS
 from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer as new_tokenizer
-from vanilla_transformer.tasks.translation import encode
+from vanilla_transformer.tasks.translation import encode_pairs
 
 
 PAIRS = [{"source": f"one {i}", "target": f"uno {i}"} for i in range(20)]
@@ -363,9 +363,9 @@ def test_pairs_on_disk_are_tokenized_once():
     tokenizer = new_tokenizer(["one uno"] * 3, vocab_size=300)
     files = [write("a.en", "one\ntwo\n"), write("a.es", "uno\ndos\n")]
     rows = load("translation", train_file=files, **NO_SPLIT)["train"]
-    first, again, other = (encode(rows, tokenizer, length) for length in (8, 8, 2))
+    first, again, other = (encode_pairs(rows, tokenizer, length) for length in (8, 8, 2))
     assert first.cache_files == again.cache_files != other.cache_files
-    assert encode(rows, tokenizer, 8, num_workers=2)[:] == first[:]
+    assert encode_pairs(rows, tokenizer, 8, num_workers=2)[:] == first[:]
     assert first[:] == again[:] and {len(ids) for ids in other["labels"]} == {2}
 
 

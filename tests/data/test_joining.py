@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset
 
 from vanilla_transformer.tasks.joining import with_joined_pairs
-from vanilla_transformer.tasks.translation import TRANSLATION, TranslationArguments
+from vanilla_transformer.tasks.translation import TranslationArguments, TranslationTask
 
 
 END = 2
@@ -47,7 +47,7 @@ def test_pairs_follow_their_seed():
 def test_a_runs_pairs_follow_the_seed_of_its_data(tmp_path):
     def made(**seeds):
         args = TranslationArguments(output_dir=str(tmp_path), joined_pairs=0.5, use_cpu=True, **seeds)
-        return TRANSLATION.augment(Dataset.from_list(ROWS), args).to_list()
+        return TranslationTask(args).augment(Dataset.from_list(ROWS)).to_list()
 
     assert made(seed=1) != made(seed=2) and made(seed=1, data_seed=3) == made(seed=3)
 

@@ -26,7 +26,7 @@ from vanilla_transformer import (
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
-from vanilla_transformer.tasks.question_answering import QUESTION_ANSWERING, QuestionAnsweringArguments, encode
+from vanilla_transformer.tasks.question_answering import QuestionAnsweringArguments, QuestionAnsweringTask
 
 
 CONTEXT = "María García sold 12 ☕ on May 5 in Zürich. It was raining, and नमस्ते was on every sign of the shop."
@@ -337,7 +337,9 @@ def test_a_trained_reader_finds_an_answer_deep_in_a_text_and_says_when_there_is_
         {"question": QUESTION, "context": unknown, "answers": {"text": [], "answer_start": []}},
     ]
     config = VanillaTransformerEncoderConfig()
-    encoded = encode(Dataset.from_list(rows), tokenizer, config, Namespace(max_length=70, stride=15))
+    encoded = QuestionAnsweringTask(Namespace(max_length=70, stride=15)).encode(
+        Dataset.from_list(rows), tokenizer, config
+    )
     windows = [window["input_ids"][0].tolist() for row in rows for window in pipe.preprocess(row, 70, 15)]
     assert windows == encoded["input_ids"] and len(windows) == 8
     batch = DataCollatorWithPadding(tokenizer)(encoded.to_list())
@@ -374,12 +376,12 @@ def test_answers_are_learned_where_they_stand_with_any_tokenizer(tokenizers, tmp
     tokenizer = copy.deepcopy(tokenizers["encoder"])
     tokenizer.padding_side = "left"
     model = encoder(VanillaTransformerForQuestionAnswering, tokenizer)
-    args = QuestionAnsweringArguments(output_dir=tmp_path, max_length=300)
+    task = QuestionAnsweringTask(QuestionAnsweringArguments(output_dir=tmp_path, max_length=300))
     texts = ["I like to travel.", "Long ago, in a country far away, there lived a king who liked to travel."]
     answers = [{"text": ["travel"], "answer_start": [text.index("travel")]} for text in texts]
     rows = Dataset.from_dict({"question": [QUESTION] * 2, "context": texts, "answers": answers})
-    encoded = QUESTION_ANSWERING.encode(rows, tokenizer, model.config, args)
-    batch = QUESTION_ANSWERING.collator(tokenizer, model, args)(list(encoded))
+    encoded = task.encode(rows, tokenizer, model.config)
+    batch = task.collator(tokenizer, model)(list(encoded))
     for ids, first, last in zip(batch["input_ids"], batch["start_positions"], batch["end_positions"], strict=True):
         assert tokenizer.decode(ids[first : last + 1]).strip() == "travel"
 

@@ -14,7 +14,7 @@ from vanilla_transformer.cli.options import parse_options
 from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.sources import DataArguments
-from vanilla_transformer.tasks.tagging import TaggerArguments
+from vanilla_transformer.tasks.tagging import TaggingArguments
 
 
 ROOT = Path(__file__).parents[2]
@@ -149,4 +149,4 @@ def test_a_recipe_that_is_wrong_is_named_in_one_line(text, message, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(text)
     with pytest.raises(ValueError, match=re.escape(message)):
-        parse_options([DataArguments, TaggerArguments], [str(recipe), "--max_length", "9"])
+        parse_options([DataArguments, TaggingArguments], [str(recipe), "--max_length", "9"])

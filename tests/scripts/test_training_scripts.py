@@ -16,47 +16,45 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 import average_checkpoints
 import evaluate_model
 import generate_text
-import train_classifier
-import train_language_model
-import train_masked_language_model
-import train_question_answering
-import train_tagger
-import train_translation
 import translate
 from family import decoder_only
 from fresh_process import UNDER_WATCH, run_fresh
 from saved_models import with_tokenizer, write
 from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
+from vanilla_transformer.cli import train
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.tokenizer import train_tokenizer
-from vanilla_transformer.tasks.masked_language_modeling import MASKED_LANGUAGE_MODELING, MaskedLanguageModelArguments
+from vanilla_transformer.tasks.masked_language_modeling import (
+    MaskedLanguageModelingArguments,
+    MaskedLanguageModelingTask,
+)
 from vanilla_transformer.training.averaging import average_checkpoints as average_checkpoints_of
 
 
 TASKS = {
-    "translation": (train_translation, "translation", [
+    "translation": ("translation", "translation", [
         "--encoder_layers", "2", "--decoder_layers", "2", "--tokens_per_batch", "0", "--max_steps", "150",
     ], lambda scores: scores["exact_match"] == 100),
-    "language model": (train_language_model, "language_modeling",
+    "language model": ("language_modeling", "language_modeling",
                        [*ONE_STACK, "--block_size", "64", "--max_steps", "130"],
                        lambda scores: scores["loss"] < 0.5),
-    "masked language model": (train_masked_language_model, "language_modeling", [*ONE_STACK, "--max_steps", "150"],
+    "masked language model": ("masked_language_modeling", "language_modeling", [*ONE_STACK, "--max_steps", "150"],
                               lambda scores: scores["loss"] < 3.3),
-    "classifier": (train_classifier, "classification", [*ONE_STACK, "--max_steps", "40"],
+    "classifier": ("classification", "classification", [*ONE_STACK, "--max_steps", "40"],
                    lambda scores: scores["accuracy"] == 100),
-    "regression": (train_classifier, "regression", [*ONE_STACK, "--task", "regression", "--max_steps", "80"],
+    "regression": ("regression", "regression", [*ONE_STACK, "--max_steps", "80"],
                    lambda scores: scores["pearson"] > 0.95),
-    "tagger": (train_tagger, "tagging", [*ONE_STACK, "--max_steps", "60"], lambda scores: scores["f1"] == 100),
-    "reader": (train_question_answering, "question_answering", [*ONE_STACK, "--max_steps", "150"],
+    "tagger": ("tagging", "tagging", [*ONE_STACK, "--max_steps", "60"], lambda scores: scores["f1"] == 100),
+    "reader": ("question_answering", "question_answering", [*ONE_STACK, "--max_steps", "150"],
                lambda scores: scores["exact_match"] == 100),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_script_learns_a_few_rows_by_heart(name, tmp_path):
-    script, task, options, learned = TASKS[name]
+    task, data, options, learned = TASKS[name]
     run = tmp_path / "run"
-    scores = script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(run)])
+    scores = train.main([task, *write_rows(data, tmp_path), *SMALL, *options, "--output_dir", str(run)])
     assert learned(scores["validation"]), scores
 
     assert AutoConfig.from_pretrained(run).architectures
@@ -72,21 +70,21 @@ def test_a_script_learns_a_few_rows_by_heart(name, tmp_path):
     assert json.loads((tmp_path / "scores.json").read_text())["scores"] == again
 
     with pytest.raises(ValueError, match="is not empty: continue it with --resume_from_checkpoint true"):
-        script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(run)])
+        train.main([task, *write_rows(data, tmp_path), *SMALL, *options, "--output_dir", str(run)])
 
 
 @pytest.mark.parametrize(
-    ("script", "task", "options"),
-    [(train_translation, "translation", ["--encoder_layers", "1", "--decoder_layers", "1", "--max_steps", "20"]),
-     (train_question_answering, "question_answering",
+    ("task", "data", "options"),
+    [("translation", "translation", ["--encoder_layers", "1", "--decoder_layers", "1", "--max_steps", "20"]),
+     ("question_answering", "question_answering",
       [*ONE_STACK, "--per_device_train_batch_size", "32", "--max_steps", "60"])],
 )  # fmt: skip
-def test_what_is_trained_in_bfloat16_is_scored_as_it_is_saved(script, task, options, tmp_path):
+def test_what_is_trained_in_bfloat16_is_scored_as_it_is_saved(task, data, options, tmp_path):
     """Half-learned, so that the least rounding decides what it says to some of the rows."""
-    rows = phrasebook(task, size=1000)["train"].select(range(300))
+    rows = phrasebook(data, size=1000)["train"].select(range(300))
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
     options = [*SMALL, *options, "--bf16", "true", "--output_dir", str(tmp_path / "run")]
-    scores = script.main([*train_and_validate_on(file), *options])["validation"]
+    scores = train.main([task, *train_and_validate_on(file), *options])["validation"]
     assert evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])["test"] == scores
 
 
@@ -106,7 +104,7 @@ def test_translation_learns_from_a_stream_of_two_files(tmp_path):
         Path(file).write_text("".join(f"{text}\n" for text in rows[side]), encoding="utf-8")
     data = ["--train_file", *files, "--validation_file", *files, "--streaming", "true"]
     size = ["--encoder_layers", "2", "--decoder_layers", "2", "--tokens_per_batch", "400", "--max_steps", "150"]
-    scores = train_translation.main([*data, *SMALL, *size, "--output_dir", str(tmp_path / "run")])
+    scores = train.main(["translation", *data, *SMALL, *size, "--output_dir", str(tmp_path / "run")])
     assert scores["validation"]["exact_match"] == 100
 
 
@@ -114,7 +112,7 @@ def test_a_stream_that_holds_out_too_little_to_be_scored_trains_a_model_with_its
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"{i} miles to go"} for i in range(8)])
     options = ["--train_file", file, "--streaming", "true", "--block_size", "16", "--max_steps", "2"]
     options += [*SMALL, *ONE_STACK]
-    scores = train_language_model.main([*options, "--output_dir", str(tmp_path / "run")])
+    scores = train.main(["language_modeling", *options, "--output_dir", str(tmp_path / "run")])
     assert scores == {}
     assert "There are no scores of validation: the held-out stream is empty, or too short" in caplog.text
     assert "It was not scored." in (tmp_path / "run/README.md").read_text()
@@ -123,20 +121,20 @@ def test_a_stream_that_holds_out_too_little_to_be_scored_trains_a_model_with_its
         evaluate_model.main(again)
     during = ["--eval_strategy", "steps", "--output_dir", str(tmp_path / "another")]
     with pytest.raises(ValueError, match="--eval_strategy: the held-out stream is empty, or too short"):
-        train_language_model.main([*options, *during])
+        train.main(["language_modeling", *options, *during])
 
 
 def test_a_stream_that_fills_no_row_to_train_on_is_refused(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"{i} miles to go"} for i in range(8)])
     options = ["--train_file", file, "--streaming", "true", "--block_size", "200", "--max_steps", "2"]
     with pytest.raises(ValueError, match=r"The training stream is empty, or too short .* lower --block_size"):
-        train_language_model.main([*options, *SMALL, *ONE_STACK, "--output_dir", str(tmp_path / "run")])
+        train.main(["language_modeling", *options, *SMALL, *ONE_STACK, "--output_dir", str(tmp_path / "run")])
 
 
 def test_dropout_that_grew_is_on_the_card_and_not_in_the_model(tmp_path):
     run = tmp_path / "run"
     options = [*SMALL, "--initial_dropout", "0", "--dropout", "0.2", "--max_steps", "3", "--output_dir", str(run)]
-    train_translation.main([*write_rows("translation", tmp_path), *options])
+    train.main(["translation", *write_rows("translation", tmp_path), *options])
     assert AutoConfig.from_pretrained(run).dropout == 0.2
     assert "initial_dropout" not in (run / "config.json").read_text()
     assert "| `initial_dropout` | 0.0 |" in (run / "README.md").read_text()
@@ -155,38 +153,38 @@ def test_joined_pairs_are_trained_on_and_are_a_run_of_their_own(tmp_path):
         "--save_steps",
         "2",
     ]
-    train_translation.main([*options, "--max_steps", "2"])
+    train.main(["translation", *options, "--max_steps", "2"])
     assert "| `joined_pairs` | 0.5 |" in (tmp_path / "run" / "README.md").read_text()
     with pytest.raises(ValueError, match="training rows is 8, and was 12"):
-        train_translation.main(
-            [*options, "--joined_pairs", "0", "--max_steps", "4", "--resume_from_checkpoint", "true"]
+        train.main(
+            ["translation", *options, "--joined_pairs", "0", "--max_steps", "4", "--resume_from_checkpoint", "true"]
         )
     with pytest.raises(ValueError, match=r"joined_pairs=-1\.0 must not be negative"):
-        train_translation.main([*options, "--joined_pairs", "-1"])
+        train.main(["translation", *options, "--joined_pairs", "-1"])
 
 
 def test_batches_of_mixed_lengths_are_trained_on_and_are_a_run_of_their_own(tmp_path):
     options = [*write_rows("translation", tmp_path), *SMALL, "--output_dir", str(tmp_path / "run")]
     with pytest.raises(ValueError, match="mixed_lengths=True says how batches are filled up to --tokens_per_batch"):
-        train_translation.main([*options, "--mixed_lengths", "true", "--tokens_per_batch", "0"])
+        train.main(["translation", *options, "--mixed_lengths", "true", "--tokens_per_batch", "0"])
     options += ["--tokens_per_batch", "100", "--save_strategy", "steps", "--save_steps", "2"]
-    train_translation.main([*options, "--mixed_lengths", "true", "--max_steps", "2"])
+    train.main(["translation", *options, "--mixed_lengths", "true", "--max_steps", "2"])
     assert "| `mixed_lengths` | True |" in (tmp_path / "run" / "README.md").read_text()
     with pytest.raises(ValueError, match="mixed_lengths"):
-        train_translation.main([*options, "--max_steps", "4", "--resume_from_checkpoint", "true"])
+        train.main(["translation", *options, "--max_steps", "4", "--resume_from_checkpoint", "true"])
 
 
 def test_how_tokenised_bleu_was_computed_is_said_in_the_card(tmp_path):
     options = [*write_rows("translation", tmp_path), *SMALL, "--max_steps", "1", "--output_dir", str(tmp_path / "run")]
     for name in ("split_compounds", "normalize_punctuation"):
         with pytest.raises(ValueError, match=f"{name}=True is for the BLEU that --moses_language adds"):
-            train_translation.main([*options, f"--{name}", "true"])
+            train.main(["translation", *options, f"--{name}", "true"])
     with pytest.raises(
         ValueError, match=r"moses_language=german is none of those that Moses' tokenizer knows: .*de, "
     ):
-        train_translation.main([*options, "--moses_language", "german"])
+        train.main(["translation", *options, "--moses_language", "german"])
     both = ["--split_compounds", "true", "--normalize_punctuation", "true"]
-    train_translation.main([*options, *both, "--moses_language", "es"])
+    train.main(["translation", *options, *both, "--moses_language", "es"])
     card = (tmp_path / "run" / "README.md").read_text()
     assert "Moses' tokenizer (es), punctuation normalised, compounds split at hyphens" in card
 
@@ -194,8 +192,9 @@ def test_how_tokenised_bleu_was_computed_is_said_in_the_card(tmp_path):
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", ROWS[name])
-    options = [*SMALL, "--max_steps", "2", *(["--task", "multi_label"] if name == "classifier" else [])]
-    scores = TASKS[name][0].main([*train_and_validate_on(file), *options, "--output_dir", str(tmp_path / "run")])
+    task = "multi_label" if name == "classifier" else TASKS[name][0]
+    options = [*SMALL, "--max_steps", "2", "--output_dir", str(tmp_path / "run")]
+    scores = train.main([task, *train_and_validate_on(file), *options])
     again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
 
@@ -212,8 +211,8 @@ def test_classes_that_are_no_text_are_scored_by_the_saved_model_as_they_were_in_
     words = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu".split()
     rows = [{"text": word, "label": label} for word, label in zip(words, labels, strict=False)]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
-    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "60", "--task", task]
-    scores = train_classifier.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "60"]
+    scores = train.main([task, *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     assert scores["validation"]["accuracy"] == 100
     again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
@@ -227,16 +226,16 @@ def test_classes_of_a_csv_file_that_its_reader_would_merge_are_refused(tmp_path)
         return [*train_and_validate_on(str(file)), *SMALL, *ONE_STACK, *run]
 
     with pytest.raises(ValueError, match=r"rows.csv: code has '0203' and '203', which a CSV file's reader takes for"):
-        train_classifier.main(options(["0101", "0203", "203"]))
-    train_classifier.main(options(["10", "2", " 2"]))
+        train.main(["classification", *options(["0101", "0203", "203"])])
+    train.main(["classification", *options(["10", "2", " 2"])])
     assert list(AutoConfig.from_pretrained(tmp_path / "run").id2label.values()) == ["2", "10"]
 
 
 def test_classes_that_are_numbers_come_by_their_size_and_before_texts(tmp_path):
     rows = [{"text": "row", "label": label} for label in ([10], ["b"], [2], ["a", 2])]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
-    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--task", "multi_label"]
-    train_classifier.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
+    train.main(["multi_label", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     assert list(AutoConfig.from_pretrained(tmp_path / "run").id2label.values()) == ["2", "10", "a", "b"]
 
 
@@ -248,7 +247,7 @@ def test_an_answer_with_spaces_around_it_is_learned_without_them(tmp_path):
     ]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "60"]
-    scores = train_question_answering.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    scores = train.main(["question_answering", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     assert scores["validation"] == {"exact_match": 100, "f1": 100}
 
 
@@ -258,7 +257,7 @@ def test_a_reader_with_learned_positions_is_scored_on_longer_texts_which_it_read
     test = write_json_lines(tmp_path / "test.jsonl", [row | {"context": "Ada was here. " * 50}])
     learned = ["--position_embedding", "learned", "--max_position_embeddings", "64", "--max_steps", "1"]
     run = ["--output_dir", str(tmp_path / "run"), *learned, "--test_file", test]
-    scores = train_question_answering.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    scores = train.main(["question_answering", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     assert set(scores) == {"validation", "test"}
 
 
@@ -274,8 +273,8 @@ def test_documents_of_a_tokenizer_without_an_end_are_scored(tmp_path):
 @pytest.mark.filterwarnings("ignore:An input array is constant")
 def test_one_row_of_numbers_is_scored_as_well(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": i / 16} for i in range(16)])
-    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--task", "regression"]
-    scores = train_classifier.main(["--train_file", file, *SMALL, *ONE_STACK, *run])  # one row is held out
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2"]
+    scores = train.main(["regression", "--train_file", file, *SMALL, *ONE_STACK, *run])  # one row is held out
     assert scores["validation"]["rmse"] > 0 and math.isnan(scores["validation"]["pearson"])
     assert "| validation | rmse |" in (tmp_path / "run/README.md").read_text()
 
@@ -287,13 +286,13 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def test_without_training_a_model_is_scored_and_nothing_is_saved(tmp_path):
     options = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK]
     run = ["--output_dir", str(tmp_path / "run")]
-    scores = train_classifier.main([*options, "--max_steps", "40", *run])
+    scores = train.main(["classification", *options, "--max_steps", "40", *run])
     before = files_of(tmp_path)
     with pytest.raises(ValueError, match="give it as --model_name_or_path"):
-        train_classifier.main([*options, *run, "--do_train", "false"])
+        train.main(["classification", *options, *run, "--do_train", "false"])
     named = ["--model_name_or_path", str(tmp_path / "run"), "--do_train", "false"]
     for folder in ("run", "another"):
-        again = train_classifier.main([*options, *named, "--output_dir", str(tmp_path / folder)])
+        again = train.main(["classification", *options, *named, "--output_dir", str(tmp_path / folder)])
         assert again["validation"] == pytest.approx(scores["validation"], rel=1e-5)
     assert files_of(tmp_path) == before
 
@@ -301,8 +300,8 @@ def test_without_training_a_model_is_scored_and_nothing_is_saved(tmp_path):
 def test_the_best_model_by_an_error_has_the_least(tmp_path):
     best = ["--load_best_model_at_end", "true", "--metric_for_best_model", "rmse", "--eval_strategy", "steps"]
     best += ["--eval_steps", "5", "--save_strategy", "steps", "--save_steps", "5", "--max_steps", "25"]
-    options = [*write_rows("regression", tmp_path), *SMALL, *ONE_STACK, "--task", "regression", *best]
-    scores = train_classifier.main([*options, "--output_dir", str(tmp_path / "run")])
+    options = [*write_rows("regression", tmp_path), *SMALL, *ONE_STACK, *best]
+    scores = train.main(["regression", *options, "--output_dir", str(tmp_path / "run")])
     states = [json.loads(file.read_text()) for file in (tmp_path / "run").glob("checkpoint-*/trainer_state.json")]
     history = max((state["log_history"] for state in states), key=len)
     errors = [entry["eval_rmse"] for entry in history if "eval_rmse" in entry]
@@ -318,7 +317,7 @@ def test_a_reader_may_answer_that_there_is_no_answer_where_the_data_have_such_qu
     ]
     file = write_json_lines(tmp_path / "rows.jsonl", rows * 4)
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "60"]
-    scores = train_question_answering.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    scores = train.main(["question_answering", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     assert scores["validation"] == {"exact_match": 100, "f1": 100}
     again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
     assert again["test"] == scores["validation"]
@@ -327,45 +326,45 @@ def test_a_reader_may_answer_that_there_is_no_answer_where_the_data_have_such_qu
 def test_words_that_are_cut_off_are_said_not_to_be_scored(tmp_path, caplog):
     files = write_rows("tagging", tmp_path)
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--max_length"]
-    train_tagger.main([*files, *SMALL, *ONE_STACK, *run, "4"])
+    train.main(["tagging", *files, *SMALL, *ONE_STACK, *run, "4"])
     (message,) = (record.getMessage() for record in caplog.records if "are not scored" in record.getMessage())
     assert re.match(r"\d+ of \d+ words are not scored, since --max_length 4 cuts", message)
 
 
 @pytest.mark.parametrize(
-    ("script", "short", "long", "options"),
+    ("task", "short", "long", "options"),
     [
         (
-            train_translation,
+            "translation",
             {"source": "a b", "target": "c"},
             [{"source": "a " * 30, "target": "c"}, {"source": "a", "target": "c " * 40}],
             [],
         ),
         (
-            train_classifier,
+            "multi_label",
             {"text": "a b", "label": ["x"]},
             [{"text": "a " * 30, "label": ["x", "y"]}, {"text": "c " * 40, "label": []}],
-            [*ONE_STACK, "--task", "multi_label"],
+            ONE_STACK,
         ),
         (
-            train_tagger,
+            "tagging",
             {"tokens": ["a", "b"], "tags": ["O", "X"]},
             [{"tokens": ["a"] * length, "tags": ["O"] * length} for length in (30, 40)],
             ONE_STACK,
         ),
     ],
 )
-def test_rows_that_training_cuts_are_counted(script, short, long, options, tmp_path, caplog):
+def test_rows_that_training_cuts_are_counted(task, short, long, options, tmp_path, caplog):
     file = write_json_lines(tmp_path / "rows.jsonl", [short] * 3 + long)
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--max_length", "20"]
-    script.main([*train_and_validate_on(file), *SMALL, *options, *run])
+    train.main([task, *train_and_validate_on(file), *SMALL, *options, *run])
     assert "--max_length 20 cuts 2 of 5 training rows." in caplog.text
 
 
 def test_the_card_says_of_how_many_checkpoints_the_model_is_the_mean(tmp_path, caplog):
     options = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK, "--save_strategy", "steps"]
     options += ["--save_steps", "2", "--max_steps", "4", "--average_checkpoints", "5"]
-    train_classifier.main([*options, "--output_dir", str(tmp_path / "run")])
+    train.main(["classification", *options, "--output_dir", str(tmp_path / "run")])
     assert "Found 2 of average_checkpoints=5: the final model is their mean." in caplog.text
     assert "| `average_checkpoints` | 2 |" in (tmp_path / "run/README.md").read_text()
     mean = average_checkpoints_of([tmp_path / "run/checkpoint-2", tmp_path / "run/checkpoint-4"])
@@ -375,42 +374,42 @@ def test_the_card_says_of_how_many_checkpoints_the_model_is_the_mean(tmp_path, c
 def test_all_rows_are_scored_where_training_drops_what_does_not_fill_a_batch(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": i % 2} for i in range(13)])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "10"]
-    train_classifier.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    train.main(["classification", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     given = ["--model", str(tmp_path / "run"), "--test_file", file, "--per_device_eval_batch_size", "16"]
     assert evaluate_model.main([*given, "--dataloader_drop_last", "true"]) == evaluate_model.main(given)
 
 
 def test_true_is_not_the_class_1(tmp_path):
-    train = write_json_lines(tmp_path / "train.jsonl", [{"text": "row", "label": label} for label in (0, 1, 1)])
+    few = write_json_lines(tmp_path / "train.jsonl", [{"text": "row", "label": label} for label in (0, 1, 1)])
     test = write_json_lines(tmp_path / "test.jsonl", [{"text": "row", "label": True}])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
     with pytest.raises(ValueError, match=r"test.jsonl, row 1: label True never occurs in training"):
-        train_classifier.main(["--train_file", train, "--test_file", test, *SMALL, *ONE_STACK, *run])
+        train.main(["classification", "--train_file", few, "--test_file", test, *SMALL, *ONE_STACK, *run])
 
 
 def test_rows_without_any_class_are_nothing_to_learn(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": []} for i in range(8)])
-    run = ["--output_dir", str(tmp_path / "run"), "--task", "multi_label"]
+    run = ["--output_dir", str(tmp_path / "run")]
     with pytest.raises(ValueError, match="No row of the training data has a class"):
-        train_classifier.main(["--train_file", file, *SMALL, *ONE_STACK, *run])
+        train.main(["multi_label", "--train_file", file, *SMALL, *ONE_STACK, *run])
 
 
 @pytest.mark.parametrize(
-    ("script", "row", "said"),
+    ("task", "row", "said"),
     [
-        (train_classifier, {"text": "row {}", "label": "good"}, "All rows of the training data are of class 'good'"),
+        ("classification", {"text": "row {}", "label": "good"}, "All rows of the training data are of class 'good'"),
         (
-            train_tagger,
+            "tagging",
             {"tokens": ["row", "{}"], "tags": ["O", "O"]},
             "All words of the training data have the tag 'O'",
         ),
     ],
 )
-def test_one_class_alone_is_nothing_to_learn(script, row, said, tmp_path):
+def test_one_class_alone_is_nothing_to_learn(task, row, said, tmp_path):
     rows = [json.loads(json.dumps(row).replace("{}", str(i))) for i in range(8)]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
     with pytest.raises(ValueError, match=said):
-        script.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, "--output_dir", str(tmp_path / "run")])
+        train.main([task, *train_and_validate_on(file), *SMALL, *ONE_STACK, "--output_dir", str(tmp_path / "run")])
 
 
 def test_a_held_out_text_that_fills_no_block_is_named_before_training(tmp_path):
@@ -422,21 +421,21 @@ def test_a_held_out_text_that_fills_no_block_is_named_before_training(tmp_path):
     with pytest.raises(
         ValueError, match=r"validation: The text of 1 rows does not fill one block .* lower that, or give"
     ):
-        train_language_model.main([*options, "--output_dir", str(tmp_path / "run")])
+        train.main(["language_modeling", *options, "--output_dir", str(tmp_path / "run")])
 
 
 def test_tags_of_which_none_says_that_there_is_no_entity_are_warned_of(tmp_path, caplog):
     rows = [{"tokens": ["row", str(i)], "tags": ["NOUN", "NUM"]} for i in range(8)]
     run = ["--max_steps", "1", "--output_dir", str(tmp_path / "run")]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
-    train_tagger.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    train.main(["tagging", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     assert "No tag is called O: each run of words with one tag is scored as an entity" in caplog.text
 
 
 def test_what_is_no_number_is_null_in_a_file_of_scores(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": 0.5} for i in range(8)])
-    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--task", "regression"]
-    train_classifier.main([*train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2"]
+    train.main(["regression", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     scores = tmp_path / "scores.json"
     evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file, "--scores", str(scores)])
     found = json.loads(scores.read_text(), parse_constant=pytest.fail)
@@ -447,7 +446,7 @@ def test_a_model_in_the_current_folder_has_the_name_of_that_folder(tmp_path, mon
     files = write_rows("classification", tmp_path)
     (tmp_path / "moods").mkdir()
     monkeypatch.chdir(tmp_path / "moods")
-    train_classifier.main([*files, *SMALL, *ONE_STACK, "--max_steps", "1", "--output_dir", "."])
+    train.main(["classification", *files, *SMALL, *ONE_STACK, "--max_steps", "1", "--output_dir", "."])
     card = (tmp_path / "moods/README.md").read_text()
     assert "\n# moods\n" in card and 'folder = "moods"' in card
 
@@ -455,7 +454,7 @@ def test_a_model_in_the_current_folder_has_the_name_of_that_folder(tmp_path, mon
 def test_what_was_cut_in_training_is_not_cut_by_what_is_saved_and_averaged(tmp_path):
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--max_length", "5", "--save_steps", "1"]
     options = [*SMALL, *ONE_STACK, "--save_strategy", "steps"]
-    train_classifier.main([*write_rows("classification", tmp_path), *options, *run])
+    train.main(["classification", *write_rows("classification", tmp_path), *options, *run])
     average_checkpoints.main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "mean")])
     for folder in (tmp_path / "run", tmp_path / "run/checkpoint-2", tmp_path / "mean"):
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -471,9 +470,9 @@ def test_what_was_cut_in_training_is_not_cut_by_what_is_saved_and_averaged(tmp_p
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_as_many_tokens_are_masked_as_it_is_said(rate, tmp_path):
-    args = MaskedLanguageModelArguments(output_dir=str(tmp_path), mask_probability=rate, use_cpu=True)
+    args = MaskedLanguageModelingArguments(output_dir=str(tmp_path), mask_probability=rate, use_cpu=True)
     tokenizer = train_tokenizer(["a b c d e f g h"] * 3, "encoder", vocab_size=300)
-    collator = MASKED_LANGUAGE_MODELING.collator(tokenizer, None, args)
+    collator = MaskedLanguageModelingTask(args).collator(tokenizer, None)
     batch = collator([{"input_ids": tokenizer("a b c d e f g h " * 200)["input_ids"]}])
     assert (batch["labels"] != -100).float().mean().item() == pytest.approx(rate, abs=0.04)
 
@@ -483,11 +482,9 @@ def test_as_many_tokens_are_masked_as_it_is_said(rate, tmp_path):
 def test_batches_filled_with_tokens_count_no_class_and_no_output_as_one(task, tmp_path):
     labels = [[f"c{i}"] for i in range(90)] if task == "multi_label" else [[i / 90] * 90 for i in range(90)]
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "a b c", "label": label} for label in labels])
-    options = [*SMALL, *ONE_STACK, "--task", task, "--tokens_per_batch", "64", "--num_train_epochs", "1"]
+    options = [*SMALL, *ONE_STACK, "--tokens_per_batch", "64", "--num_train_epochs", "1"]
     run = tmp_path / "run"
-    train_classifier.main(
-        [*train_and_validate_on(file), *options, "--save_strategy", "epoch", "--output_dir", str(run)]
-    )
+    train.main([task, *train_and_validate_on(file), *options, "--save_strategy", "epoch", "--output_dir", str(run)])
     rows = 64 // len(AutoTokenizer.from_pretrained(run)("a b c")["input_ids"])  # of a batch
     assert [folder.name for folder in run.glob("checkpoint-*")] == [f"checkpoint-{-(-90 // rows)}"]
 
@@ -506,8 +503,8 @@ def test_a_reader_learns_from_long_questions_and_refuses_one_that_leaves_no_room
     options += ["--max_steps", "2", "--output_dir", str(tmp_path / "run"), "--max_length"]
     enough = len(tokenizer(long, "O")["input_ids"])  # for pieces of one token, without overlap
     with pytest.raises(ValueError, match=rf"Row 2: question: 'Who was .* in max_length={enough - 1}: raise that"):
-        train_question_answering.main([*options, str(enough - 1)])
-    scores = train_question_answering.main([*options, str(enough)])
+        train.main(["question_answering", *options, str(enough - 1)])
+    scores = train.main(["question_answering", *options, str(enough)])
     assert scores["validation"].keys() == {"exact_match", "f1"}
 
 
@@ -519,7 +516,7 @@ def test_what_cannot_be_encoded_in_a_test_split_is_said_before_training(tmp_path
     )
     run = ["--max_steps", "2", "--max_length", "64", "--output_dir", str(tmp_path / "run")]
     with pytest.raises(ValueError, match=r"Row 1: question: 'Who.* leaves no room for the context in max_length=64"):
-        train_question_answering.main([*files, *SMALL, *ONE_STACK, *run, "--test_file", test])
+        train.main(["question_answering", *files, *SMALL, *ONE_STACK, *run, "--test_file", test])
     assert not (tmp_path / "run/model.safetensors").exists() and not list((tmp_path / "run").glob("checkpoint-*"))
 
 
@@ -529,27 +526,27 @@ def test_a_test_source_beyond_learned_positions_is_refused_before_training(tmp_p
     run = ["--position_embedding", "learned", "--max_position_embeddings", "64", "--output_dir", str(tmp_path / "run")]
     for cut in ([], ["--max_length", "64"]):  # what is translated is not cut
         with pytest.raises(ValueError, match=r"A row has \d+ tokens, and the table of position_embedding='learned'"):
-            train_translation.main([*files, *SMALL, *run, "--max_steps", "1", "--test_file", test, *cut])
+            train.main(["translation", *files, *SMALL, *run, "--max_steps", "1", "--test_file", test, *cut])
     assert not (tmp_path / "run/model.safetensors").exists()
 
 
 def test_a_text_for_a_list_of_classes_is_refused_before_anything_is_written(tmp_path):
     files = write_rows("classification", tmp_path)
     with pytest.raises(ValueError, match=r"rows.jsonl, row 1: label: '..' is not a list of classes"):
-        train_classifier.main([*files, *SMALL, "--task", "multi_label", "--output_dir", str(tmp_path / "run")])
+        train.main(["multi_label", *files, *SMALL, "--output_dir", str(tmp_path / "run")])
     assert not (tmp_path / "run").exists()
 
 
 def test_lines_are_translated_in_their_order(tmp_path, capsys):
-    script, task, options, _ = TASKS["translation"]
-    files = write_rows(task, tmp_path)
+    task, data, options, _ = TASKS["translation"]
+    files = write_rows(data, tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     rows[-1] = {
         "source": "write </s> here",
         "target": "pon </s> aquí",
     }  # the name of a special token in a text is text
     write_json_lines(tmp_path / "rows.jsonl", rows)
-    script.main([*files, *SMALL, *options, "--output_dir", str(tmp_path / "run")])
+    train.main([task, *files, *SMALL, *options, "--output_dir", str(tmp_path / "run")])
     # As editors on Windows write it.
     source = "".join(f"{row['source']}\r\n" for row in rows)
     (tmp_path / "source.txt").write_text(source, encoding="utf-8-sig", newline="")
@@ -565,8 +562,8 @@ def test_lines_are_translated_in_their_order(tmp_path, capsys):
 
 
 def test_prompts_are_continued(tmp_path, capsys):
-    script, task, options, _ = TASKS["language model"]
-    script.main([*write_rows(task, tmp_path), *SMALL, *options, "--output_dir", str(tmp_path / "run")])
+    task, data, options, _ = TASKS["language model"]
+    train.main([task, *write_rows(data, tmp_path), *SMALL, *options, "--output_dir", str(tmp_path / "run")])
     text = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])["text"]
     (tmp_path / "prompts.txt").write_text(f"{text[:30]}\nThe\n")
     files = ["--input", str(tmp_path / "prompts.txt"), "--output", str(tmp_path / "texts.txt")]
@@ -582,7 +579,7 @@ def test_prompts_are_continued(tmp_path, capsys):
 def test_a_run_is_not_written_into_the_folder_of_the_code():
     """The library copies the code files into a saved folder, which fails where they lie already."""
     with pytest.raises(ValueError, match="is not empty"):
-        train_classifier.main(["--output_dir", str(Path(__file__).parents[2])])
+        train.main(["classification", "--output_dir", str(Path(__file__).parents[2])])
 
 
 @pytest.mark.parametrize("ending", ["yaml", "json"])
@@ -594,32 +591,30 @@ def test_all_options_can_lie_in_one_file(ending, tmp_path):
     options |= {"train_file": [files[1]], "validation_file": [files[3]], "output_dir": str(tmp_path / "run")}
     file = tmp_path / f"options.{ending}"
     file.write_text(json.dumps(options))  # JSON is YAML as well
-    scores = train_tagger.main([str(file)])
+    scores = train.main(["tagging", str(file)])
     assert "f1" in scores["validation"]
     assert AutoConfig.from_pretrained(tmp_path / "run").d_model == 64
 
 
 def test_mixed_precision_accumulation_and_recomputed_activations_learn_as_well(tmp_path):
-    script, task, options, learned = TASKS["classifier"]
+    task, data, options, learned = TASKS["classifier"]
     saving = ["--bf16", "true", "--gradient_checkpointing", "true", "--gradient_accumulation_steps", "2"]
-    given = [*write_rows(task, tmp_path), *SMALL, *options, *saving, "--per_device_train_batch_size", "4"]
-    assert learned(script.main([*given, "--output_dir", str(tmp_path / "run")])["validation"])
+    given = [*write_rows(data, tmp_path), *SMALL, *options, *saving, "--per_device_train_batch_size", "4"]
+    assert learned(train.main([task, *given, "--output_dir", str(tmp_path / "run")])["validation"])
 
 
 @pytest.mark.slow
 def test_a_compiled_model_learns_as_well(tmp_path):
-    script, task, options, learned = TASKS["classifier"]
-    given = [*write_rows(task, tmp_path), *SMALL, *options, "--torch_compile", "true"]
-    assert learned(script.main([*given, "--output_dir", str(tmp_path / "run")])["validation"])
+    task, data, options, learned = TASKS["classifier"]
+    given = [*write_rows(data, tmp_path), *SMALL, *options, "--torch_compile", "true"]
+    assert learned(train.main([task, *given, "--output_dir", str(tmp_path / "run")])["validation"])
 
 
 TRAINING = """
 from pathlib import Path
-from vanilla_transformer.cli import evaluate, translate
-from vanilla_transformer.tasks import TRANSLATION
-from vanilla_transformer.cli.train import run
-run(TRANSLATION, [*arguments, "--output_dir", "model"])
-run(TRANSLATION, [*arguments, "--output_dir", "further", "--model_name_or_path", "model"])
+from vanilla_transformer.cli import evaluate, train, translate
+train.main(["translation", *arguments, "--output_dir", "model"])
+train.main(["translation", *arguments, "--output_dir", "further", "--model_name_or_path", "model"])
 evaluate.main(["--model", "further", "--test_file", "rows.jsonl"])
 Path("lines.txt").write_text("3 miles")
 translate.main(["--model", "further", "--input", "lines.txt", "--output", "translated.txt"])

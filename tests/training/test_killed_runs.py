@@ -4,7 +4,6 @@ KILLS=200 python -m pytest -m slow tests/training/test_killed_runs.py
 """
 
 import gc
-import importlib
 import json
 import math
 import multiprocessing
@@ -20,6 +19,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from vanilla_transformer.cli import train
 from vanilla_transformer.cli.train import MODEL_CARD
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.training.checkpoints import checkpoint_folders, complete_checkpoints
@@ -50,28 +50,28 @@ BEST = ["--load_best_model_at_end", "true", "--eval_strategy", "steps", "--eval_
 STOPS_EARLY = [*BEST, "--early_stopping_patience", "2", "--learning_rate_scale", "20", "--max_steps", "200"]
 EPOCHS = ["--save_strategy", "epoch", "--eval_strategy", "epoch", "--max_steps", "-1", "--num_train_epochs", "4"]
 KINDS = {
-    "translation, mean of checkpoints": ("train_translation", "translation", [*TWO_STACKS, "--save_total_limit", "2"]),
-    "translation, best": ("train_translation", "translation", [*TWO_STACKS, *BEST, "--save_total_limit", "1"]),
-    "translation, stops early": ("train_translation", "translation", [*TWO_STACKS, *STOPS_EARLY]),
-    "language model, library's schedule": ("train_language_model", "language_modeling", [
+    "translation, mean of checkpoints": ("translation", "translation", [*TWO_STACKS, "--save_total_limit", "2"]),
+    "translation, best": ("translation", "translation", [*TWO_STACKS, *BEST, "--save_total_limit", "1"]),
+    "translation, stops early": ("translation", "translation", [*TWO_STACKS, *STOPS_EARLY]),
+    "language model, library's schedule": ("language_modeling", "language_modeling", [
         *ONE_STACK, "--block_size", "32", "--learning_rate", "1e-3", "--lr_scheduler_type", "cosine",
         "--max_grad_norm", "1",
     ]),
-    "language model, streamed, by workers": ("train_language_model", "language_modeling", [
+    "language model, streamed, by workers": ("language_modeling", "language_modeling", [
         *ONE_STACK, "--block_size", "32", "--streaming", "true", "--dataloader_num_workers", "1",
     ]),
-    "masked language model, mean": ("train_masked_language_model", "language_modeling", [
+    "masked language model, mean": ("masked_language_modeling", "language_modeling", [
         *ONE_STACK, "--max_length", "32", "--average_checkpoints", "3", "--gradient_accumulation_steps", "2",
     ]),
-    "classifier, epochs and best": ("train_classifier", "classification", [
+    "classifier, epochs and best": ("classification", "classification", [
         *ONE_STACK, *EPOCHS, "--load_best_model_at_end", "true",
     ]),
-    "regression, stops early": ("train_classifier", "regression", [*ONE_STACK, *STOPS_EARLY, "--task", "regression"]),
-    "tagger, epochs and mean": ("train_tagger", "tagging", [*ONE_STACK, *EPOCHS, "--average_checkpoints", "3"]),
-    "reader, mean, float32": ("train_question_answering", "question_answering", [
+    "regression, stops early": ("regression", "regression", [*ONE_STACK, *STOPS_EARLY]),
+    "tagger, epochs and mean": ("tagging", "tagging", [*ONE_STACK, *EPOCHS, "--average_checkpoints", "3"]),
+    "reader, mean, float32": ("question_answering", "question_answering", [
         *ONE_STACK, "--average_checkpoints", "2", "--bf16", "false",
     ]),
-    "tagger, no checkpoints": ("train_tagger", "tagging", [
+    "tagger, no checkpoints": ("tagging", "tagging", [
         *ONE_STACK, "--save_strategy", "no", "--average_checkpoints", "3",
     ]),
 }  # fmt: skip
@@ -87,21 +87,21 @@ PROCESSES.set_forkserver_preload(
 )
 
 
-def train(script: str, arguments: list[str], log: Path) -> None:
+def run(task: str, arguments: list[str], log: Path) -> None:
     os.setsid()  # so that a signal can be sent to this process and its workers alone
     gc.freeze()  # no collection need look through what was imported
     multiprocessing.set_start_method("fork", force=True)  # of workers, as in a process that was started by itself
     with log.open("w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    importlib.import_module(script).main(arguments)
+    train.main([task, *arguments])
 
 
 class Run:
     """A kind of run in a folder: its command can be started as often as one likes."""
 
     def __init__(self, kind: str, folder: Path, data: Path, *more: str):
-        self.script, _, options = KINDS[kind]
+        self.task, _, options = KINDS[kind]
         self.folder, self.log = folder, folder.with_suffix(".log")
         files = ["--train_file", str(data / "train.jsonl"), "--validation_file", str(data / "validation.jsonl")]
         self.arguments = [*files, *options, *more, "--output_dir", str(folder), "--resume_from_checkpoint", "true"]
@@ -119,7 +119,7 @@ class Run:
         return (self.folder / "model.safetensors").read_bytes()
 
     def start(self) -> multiprocessing.process.BaseProcess:
-        process = PROCESSES.Process(target=train, args=(self.script, self.arguments, self.log))
+        process = PROCESSES.Process(target=run, args=(self.task, self.arguments, self.log))
         process.start()
         return process
 

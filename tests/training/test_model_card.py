@@ -1,6 +1,7 @@
 """The model card says what a saved config keeps of its training, and the options that were in force."""
 
 import ast
+from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
@@ -13,7 +14,8 @@ from fresh_process import run_fresh
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.cli.model_card import CardFacts, plot_training_curve, write_model_card
 from vanilla_transformer.data import DataArguments
-from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.tasks import find_task
+from vanilla_transformer.tasks.task import Task
 
 
 DRAW_A_CURVE = """
@@ -23,6 +25,12 @@ from vanilla_transformer.cli.model_card import plot_training_curve
 plot_training_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}, {"step": 2, "eval_loss": 1.5}], Path("a.png"))
 print(json.dumps([Path("a.png").stat().st_size > 1000, "matplotlib.pyplot" in sys.modules]))
 """
+
+
+def task(name: str, folder: Path, **options) -> Task:
+    """A task with the arguments of a run."""
+    task_class = find_task(name)
+    return task_class(task_class.arguments_class(output_dir=str(folder), use_cpu=True, **options))
 
 
 def test_the_curve_of_a_run_leaves_the_state_of_matplotlib_to_its_user(tmp_path):
@@ -39,18 +47,17 @@ def test_a_run_too_short_to_be_logged_is_drawn_by_the_mean_of_its_batches(logged
 
 
 @pytest.mark.parametrize(
-    ("make", "tag", "said"),
+    ("make", "name", "said"),
     [
         (encoder_decoder, "translation", True),
-        (lambda: decoder_only(label_smoothing=0.2), "text-generation", True),
+        (lambda: decoder_only(label_smoothing=0.2), "language_modeling", True),
         (lambda: encoder_decoder(label_smoothing=0.0), "translation", False),
-        (lambda: encoder_only(VanillaTransformerForSequenceClassification), "text-classification", False),
+        (lambda: encoder_only(VanillaTransformerForSequenceClassification), "classification", False),
     ],
 )
-def test_a_card_says_that_further_training_is_smoothed_where_it_is(make, tag, said, tmp_path):
+def test_a_card_says_that_further_training_is_smoothed_where_it_is(make, name, said, tmp_path):
     model = make()
-    arguments = RecipeArguments(str(tmp_path), use_cpu=True)
-    write_model_card(tmp_path, model, arguments, TrainerState(), CardFacts(tag, "phrasebook", {}))
+    write_model_card(tmp_path, model, task(name, tmp_path), TrainerState(), CardFacts("phrasebook", {}))
     sentence = f"`label_smoothing={model.config.label_smoothing}`" if said else "label_smoothing"
     assert (sentence in ModelCard.load(tmp_path / "README.md").text) == said
 
@@ -58,8 +65,8 @@ def test_a_card_says_that_further_training_is_smoothed_where_it_is(make, tag, sa
 def test_the_python_of_a_card_is_python_whatever_the_folder_is_called(tmp_path):
     folder = tmp_path / 'a "big" run \\ señal'
     folder.mkdir()
-    facts = CardFacts("translation", "phrasebook", {})
-    write_model_card(folder, encoder_decoder(), RecipeArguments(str(folder), use_cpu=True), TrainerState(), facts)
+    facts = CardFacts("phrasebook", {})
+    write_model_card(folder, encoder_decoder(), task("translation", folder), TrainerState(), facts)
     (block,) = blocks(folder / "README.md", "python")
     _, assignment, *_ = ast.parse(block.code).body
     assert ast.literal_eval(assignment.value) == folder.name
@@ -74,8 +81,8 @@ def test_a_card_names_files_and_folders_of_data_without_their_places(tmp_path):
 
 def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(tmp_path):
     data = DataArguments(source_locale="pt_BR", target_locale="en")
-    facts = CardFacts("translation", data.name, {}, {}, data.languages("translation"))
-    write_model_card(tmp_path, encoder_decoder(), RecipeArguments(str(tmp_path), use_cpu=True), TrainerState(), facts)
+    facts = CardFacts(data.name, {}, {}, data.languages("translation"))
+    write_model_card(tmp_path, encoder_decoder(), task("translation", tmp_path), TrainerState(), facts)
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.language == ["pt", "en"]
     assert "## Limits\n\nIt knows only what was in its training data" in card.text
@@ -104,10 +111,8 @@ def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(
     ],
 )
 def test_a_card_names_the_options_that_were_in_force_and_no_others(options, said, left_out, tmp_path):
-    arguments = RecipeArguments(str(tmp_path), use_cpu=True, **options)
-    write_model_card(
-        tmp_path, decoder_only(), arguments, TrainerState(), CardFacts("text-generation", "phrasebook", {})
-    )
+    trained = task("language_modeling", tmp_path, **options)
+    write_model_card(tmp_path, decoder_only(), trained, TrainerState(), CardFacts("phrasebook", {}))
     text = ModelCard.load(tmp_path / "README.md").text
     assert [line for line in said if line not in text] == []
     assert [name for name in left_out if f"`{name}" in text] == []

@@ -24,7 +24,7 @@ from fresh_process import ROOT, run_python, running
 from tiny_training import tiny_trainer
 from vanilla_transformer.cli.train import run, train
 from vanilla_transformer.data.phrasebook import phrasebook
-from vanilla_transformer.tasks import TAGGING
+from vanilla_transformer.tasks.tagging import TaggingTask
 from vanilla_transformer.training.averaging import average_checkpoints, load_average
 from vanilla_transformer.training.checkpoints import RUN_FILE, complete_checkpoints, was_interrupted
 from vanilla_transformer.training.folder_lock import sole_run
@@ -345,12 +345,13 @@ def test_a_model_that_cannot_be_scored_is_saved_with_its_card_for_all_to_read_an
     )
     trainers = []
 
-    def evaluate(trainer, splits):
-        trainers.append(trainer)
-        raise RuntimeError("out of memory")
+    class FailingTask(TaggingTask):
+        def evaluate(self, trainer, rows):
+            trainers.append(trainer)
+            raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        run(dataclasses.replace(TAGGING, evaluate=evaluate), arguments)
+        run(FailingTask, arguments)
     folder = tmp_path / "run"
     weights = load_file(folder / "model.safetensors")
     assert all(torch.equal(trainers[0].model.state_dict()[name], weight) for name, weight in weights.items())

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import transformers
 from datasets import Dataset
 from torch.nn import functional
 
@@ -19,30 +20,52 @@ from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
     VanillaTransformerEncoderModel,
     VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
 )
 from vanilla_transformer.cli import evaluate
 from vanilla_transformer.cli.options import model_options
 from vanilla_transformer.cli.train import choose_task, parse
 from vanilla_transformer.data.checks import COLUMNS
 from vanilla_transformer.data.tokenizer import TEMPLATES
-from vanilla_transformer.tasks import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, TASKS, task_names
-from vanilla_transformer.tasks.language_modeling import LanguageModelArguments
-from vanilla_transformer.tasks.masked_language_modeling import MaskedLanguageModelArguments, ReproducibleMasking
+from vanilla_transformer.tasks import all_tasks, find_task, model_classes, task_names, task_of
+from vanilla_transformer.tasks.language_modeling import LanguageModelingArguments, LanguageModelingTask
+from vanilla_transformer.tasks.masked_language_modeling import (
+    MaskedLanguageModelingArguments,
+    MaskedLanguageModelingTask,
+    ReproducibleMasking,
+)
 
 
-def test_each_head_of_the_library_has_one_task_that_its_data_and_tokenizer_know():
-    assert sorted(TASKS) == sorted(name for name in vanilla_transformer.__all__ if "TransformerFor" in name)
-    for task in TASKS.values():
-        assert task.data in COLUMNS and task.template in TEMPLATES
+def test_each_head_of_the_library_has_a_task_that_its_data_and_tokenizer_know():
+    assert sorted(model_classes()) == sorted(name for name in vanilla_transformer.__all__ if "TransformerFor" in name)
+    for name, task in zip(task_names(), all_tasks(), strict=True):
+        assert task.name == name and task.data in COLUMNS and task.template in TEMPLATES
+        assert (
+            getattr(transformers, task.auto_class())._model_mapping[task.model_class.config_class] is task.model_class
+        )
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", task_names())
 def test_every_task_takes_its_options_and_has_defaults_of_its_own(name, tmp_path):
-    task = TASKS[name]
-    _, _, _, arguments = parse(task, ["--output_dir", str(tmp_path / "run"), "--use_cpu", "true"])
-    assert type(arguments) is task.arguments_class
-    by_paper = (25_000, 5) if task.data == "translation" else (0, 1)
-    assert (arguments.tokens_per_batch, arguments.average_checkpoints) == by_paper
+    _, _, _, task = parse(find_task(name), ["--output_dir", str(tmp_path / "run"), "--use_cpu", "true"])
+    assert type(task.arguments) is task.arguments_class
+    by_paper = (25_000, 5) if name == "translation" else (0, 1)
+    assert (task.arguments.tokens_per_batch, task.arguments.average_checkpoints) == by_paper
+
+
+@pytest.mark.parametrize(
+    ("problem", "labels", "name"),
+    [
+        ("single_label_classification", 3, "classification"),
+        ("multi_label_classification", 3, "multi_label"),
+        ("regression", 3, "regression"),
+        (None, 3, "classification"),
+        (None, 1, "regression"),  # like transformers' own models
+    ],
+)
+def test_a_saved_classifier_has_the_task_of_its_config(problem, labels, name):
+    model = encoder_only(VanillaTransformerForSequenceClassification, problem_type=problem, num_labels=labels)
+    assert task_of(type(model), model.config).name == name
 
 
 def test_a_model_without_a_head_cannot_be_scored(tmp_path):
@@ -117,11 +140,11 @@ def test_a_masked_models_loss_is_the_mean_over_masked_tokens_however_they_lie_in
     scores = evaluate.main(["--model", folder, "--test_file", file, *options])["test"]
     assert scores == pytest.approx({"loss": total / number, "perplexity": math.exp(total / number)}, rel=1e-3)
 
-    arguments = MaskedLanguageModelArguments(
+    arguments = MaskedLanguageModelingArguments(
         str(tmp_path / "run"), per_device_eval_batch_size=batch_size, use_cpu=True
     )
     splits = {"validation": Dataset.from_list(texts)}
-    measured = MASKED_LANGUAGE_MODELING.make_trainer(model, tokenizer, arguments, splits).evaluate()
+    measured = MaskedLanguageModelingTask(arguments).make_trainer(model, tokenizer, splits).evaluate()
     assert measured["eval_loss"] == pytest.approx(scores["loss"])  # what the best checkpoint is chosen by
 
 
@@ -129,8 +152,8 @@ def test_a_language_models_loss_is_the_mean_over_targets_however_they_lie_in_bat
     texts = [{"text": text} for text in [*["one"] * 12, "three miles is a long way to go on foot " * 6]]
     model, tokenizer = with_tokenizer(decoder_only, "causal")
     splits = {"validation": Dataset.from_list(texts)}
-    arguments = LanguageModelArguments(str(tmp_path), block_size=12, per_device_eval_batch_size=3, use_cpu=True)
-    trainer = LANGUAGE_MODELING.make_trainer(model, tokenizer, arguments, splits)
+    arguments = LanguageModelingArguments(str(tmp_path), block_size=12, per_device_eval_batch_size=3, use_cpu=True)
+    trainer = LanguageModelingTask(arguments).make_trainer(model, tokenizer, splits)
     rows = trainer.eval_dataset.with_format("torch")[:]
     logits = model.eval()(rows["input_ids"], position_ids=rows["position_ids"], use_cache=False).logits
     targets = rows["labels"][:, 1:]
@@ -158,9 +181,9 @@ def test_a_task_is_named_on_the_command_line_or_in_the_recipe(given, chosen, tmp
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "Name a task .translation, .*masked_language_modeling"),
+        ([], "Name a task .classification, .*translation. or a recipe"),
         (["translate"], "There is no task 'translate'; did you mean translation"),
-        (["--max_steps", "3"], "There is no task '--max_steps'; choose from translation, "),
+        (["--max_steps", "3"], "There is no task '--max_steps'; choose from classification, "),
         (["other.yaml"], "other.yaml names no task: add a line such as task: translation"),
         (["tagging", "recipe.yaml"], "recipe.yaml is a recipe for regression, not for tagging"),
     ],

@@ -8,6 +8,11 @@ The pairs may be those that it was trained on, or of the kind that it is to tran
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
+
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.data.sources import DataArguments
@@ -15,7 +20,9 @@ from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.datastore import Datastore, build_datastore
 from vanilla_transformer.fast import make_fast
 from vanilla_transformer.loading import check_source, load_model, load_tokenizer
-from vanilla_transformer.tasks.translation import batches_of, encode
+from vanilla_transformer.tasks.translation import encode_pairs
+from vanilla_transformer.training.batching import TokenBudgetSampler, row_lengths
+from vanilla_transformer.training.collating import ArrowRows, PairCollator
 
 
 @dataclass
@@ -33,6 +40,17 @@ class DatastoreArguments:
     )
     max_length: int = field(default=256, metadata={"help": "Cut texts to this many tokens."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
+
+
+def batches_of(rows: Dataset, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> DataLoader:
+    """Return a loader that yields each encoded row once, in batches of similar length."""
+    lengths = row_lengths(rows)
+    sampler = TokenBudgetSampler(lengths, max(4096, int(lengths.max())))
+    return DataLoader(
+        cast(Any, ArrowRows(rows)),
+        batch_sampler=sampler,
+        collate_fn=PairCollator(tokenizer, model=model).collate_table,
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -58,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise ValueError("There are no pairs: give --train_file, or a --dataset with a train split.")
     model = make_fast(load_model(args.model, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code))
     tokenizer = load_tokenizer(args.model, args.trust_remote_code)
-    rows = encode(splits["train"], tokenizer, args.max_length)
+    rows = encode_pairs(splits["train"], tokenizer, args.max_length)
     store = build_datastore(model, batches_of(rows, model, tokenizer), **settings)
     store.save(args.model)
     print(f"{args.model} looks up {store.index.ntotal} tokens with --datastore.")

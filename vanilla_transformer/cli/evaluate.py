@@ -24,7 +24,7 @@ from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.fast import fast_products
 from vanilla_transformer.files import check_output, open_output
 from vanilla_transformer.loading import load_model, load_tokenizer, model_class
-from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.tasks import model_classes, task_of
 from vanilla_transformer.tasks.task import HELD_OUT, Scores
 from vanilla_transformer.training.recipe import EMPTY_STREAM
 
@@ -35,6 +35,7 @@ class EvaluationArguments:
 
     model: str = field(metadata={"help": "Model folder, or name on the Hub."})
     scores: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
+    datastore: bool = field(default=False, metadata={"help": "Translate with the datastore in the model's folder."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
 
@@ -52,23 +53,30 @@ def main(arguments: list[str] | None = None) -> Scores:
     name, trusted = known.model, known.trust_remote_code
     if name is None:  # so that help can be had, and else the missing option is named
         CommandParser([EvaluationArguments, DataArguments], __doc__).parse_args(given)
-    found = model_class(name, tuple(TASKS), trusted)
-    task = next(TASKS[base.__name__] for base in found.__mro__ if base.__name__ in TASKS)
+    found = model_class(name, model_classes(), trusted)
     config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
+    task_class = task_of(found, config)
 
     with tempfile.TemporaryDirectory() as unused:
-        parser = CommandParser([EvaluationArguments, DataArguments, task.arguments_class], __doc__)
-        parser.set_defaults(output_dir=unused, **task.saved_options(config))
+        parser = CommandParser([EvaluationArguments, DataArguments, task_class.arguments_class], __doc__)
+        parser.set_defaults(output_dir=unused, **task_class.saved_options(config))
         options, data, scoring = parser.parse_args_into_dataclasses(given)
+        task = task_class(scoring)
         check_output(options.scores)
-        kind = task.data_for(scoring)
-        splits = load_splits(data, kind, {*(config.label2id or {})} if kind in CLASS_COLUMNS else None)
+        if options.datastore and task.name != "translation":
+            raise ValueError(f"--datastore is for translation, and {name} is for {task.name}: leave it out.")
+        known_classes = {*(config.label2id or {})} if task.data in CLASS_COLUMNS else None
+        splits = load_splits(data, task.data, known_classes)
         held_out = {split: splits[split] for split in HELD_OUT if split in splits}
         if not held_out:
             raise ValueError("There is nothing to score: give --test_file, or --splits test=NAME of a data set.")
-        model = fast_products(load_model(name, tuple(TASKS), trusted))
+        model = fast_products(load_model(name, model_classes(), trusted))
+        if options.datastore:
+            from vanilla_transformer.datastore import load_datastore, use_datastore  # needs FAISS
+
+            use_datastore(model, load_datastore(name))
         tokenizer = load_tokenizer(name, trusted)
-        scores, notes = task.score(task.make_trainer(model, tokenizer, scoring, {}), held_out)
+        scores, notes = task.score(task.make_trainer(model, tokenizer, {}), held_out)
         if not scores:
             raise ValueError(f"There is nothing to score: {EMPTY_STREAM}")
     print_scores(scores, notes)

@@ -12,43 +12,15 @@ from transformers.trainer_callback import TrainerState
 
 from vanilla_transformer.configuration_vanilla_transformer import OLDEST
 from vanilla_transformer.markdown import markdown_table
+from vanilla_transformer.tasks.task import Task
 
 
-# pipeline tag -> how a reader uses the model
-USAGE = {
-    "translation": """\
-tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-batch = tokenizer(["A sentence to translate."], return_tensors="pt")
-print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_tokens=True))""",
-    "text-generation": """\
-tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-batch = tokenizer(["Once"], return_tensors="pt")
-print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_special_tokens=True))""",
-    "fill-mask": """\
-fill = pipeline("fill-mask", model=folder, trust_remote_code=True)
-print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))""",
-    "text-classification": """\
-classify = pipeline("text-classification", model=folder, trust_remote_code=True)
-print(classify("A sentence to classify."))""",
-    "token-classification": """\
-tag = pipeline("token-classification", model=folder, trust_remote_code=True, aggregation_strategy="first")
-print(tag("A sentence to tag."))""",
-    "question-answering": """\
-answer = pipeline("question-answering", model=folder, trust_remote_code=True)
-print(answer(question="What is asked?", context="A text that holds the answer."))""",
-}
-IMPORTS = {
-    "translation": "AutoModelForSeq2SeqLM, AutoTokenizer",
-    "text-generation": "AutoModelForCausalLM, AutoTokenizer",
-}
 # The arguments of a run that decide its result.
 HYPER_PARAMETERS = (
     "muon muon_momentum embedding_decay schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps "
     "max_steps num_train_epochs tokens_per_batch tokens_per_batch_of mixed_lengths per_device_train_batch_size "
     "gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm "
-    "average_checkpoints initial_dropout joined_pairs datastore seed bf16 fp16"
+    "average_checkpoints initial_dropout joined_pairs seed bf16 fp16"
 ).split()
 
 TEMPLATE = """\
@@ -71,14 +43,6 @@ folder = {{ path }}  # the path of this folder
 ```
 
 The code in this folder needs transformers {{ oldest }} or newer.
-{% if datastore %}
-The results below are those of the model with its datastore: beside its own prediction, it looks up what it was trained
-on. The lines above do without; this command does not:
-
-```bash
-vanilla-transformer translate "A sentence to translate." --model {{ path }} --datastore
-```
-{% endif %}
 ## Limits
 
 It knows only what was in its training data; on other texts its output means little. Nobody has checked its answers:
@@ -107,7 +71,6 @@ your loss is smoothed too, unless you set `model.config.label_smoothing = 0`.
 class CardFacts:
     """What a card tells of a run beside what model and arguments know."""
 
-    pipeline_tag: str
     dataset: str
     metrics: dict[str, dict[str, float]]  # split -> metric -> value
     notes: dict[str, str] = field(default_factory=dict)  # such as a sacreBLEU signature
@@ -150,14 +113,12 @@ def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
     }
 
 
-def write_model_card(
-    folder: Path, model: PreTrainedModel, arguments: TrainingArguments, state: TrainerState, facts: CardFacts
-) -> None:
+def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: TrainerState, facts: CardFacts) -> None:
     """Write README.md and training_curve.png into `folder`, which holds the saved model."""
     plot_training_curve(state.log_history, folder / "training_curve.png")
     results = [
         EvalResult(
-            task_type=facts.pipeline_tag,
+            task_type=task.pipeline_tag,
             dataset_type=facts.dataset,
             dataset_name=facts.dataset,
             dataset_split=split,
@@ -171,7 +132,7 @@ def write_model_card(
     data = ModelCardData(
         language=facts.languages,
         library_name="transformers",
-        pipeline_tag=facts.pipeline_tag,
+        pipeline_tag=task.pipeline_tag,
         tags=["vanilla-transformer", "attention-is-all-you-need"],
         model_name=folder.resolve().name,
         eval_results=results or None,
@@ -183,17 +144,16 @@ def write_model_card(
         path=json.dumps(folder.resolve().name, ensure_ascii=False),  # also a string of Python's, whatever is in it
         architecture=type(model).__name__,
         parameters=f"{model.num_parameters():,}",
-        imports=IMPORTS.get(facts.pipeline_tag, "pipeline"),
-        usage=USAGE[facts.pipeline_tag],
+        imports="pipeline" if "pipeline(" in task.usage else f"{task.auto_class()}, AutoTokenizer",
+        usage=task.usage,
         oldest=OLDEST,
         results=(markdown_table(("split", "metric", "value"), rows) if rows else "It was not scored.")
         + "".join(f"\n\n{name}: `{text}`" for name, text in facts.notes.items()),
-        datastore=getattr(arguments, "datastore", False),
         data=f"`{facts.dataset}`",
         # Only the losses over a vocabulary are smoothed.
         label_smoothing=getattr(model.config, "label_smoothing", 0) if hasattr(model, "lm_head") else 0,
         hyper_parameters=markdown_table(
-            ("option", "value"), [(f"`{name}`", value) for name, value in options_in_force(arguments).items()]
+            ("option", "value"), [(f"`{name}`", value) for name, value in options_in_force(task.arguments).items()]
         ),
     )
     card.save(folder / "README.md")

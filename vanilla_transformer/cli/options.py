@@ -202,11 +202,6 @@ def fast(model: PreTrainedModel, options: ModelSource) -> PreTrainedModel:
     )
 
 
-def with_default(arguments_class: type, name: str, default: Any) -> Any:
-    """A field of `arguments_class` for a subclass that has another default: of the same help."""
-    return field(default=default, metadata={f.name: f.metadata for f in dataclasses.fields(arguments_class)}[name])
-
-
 class RecipeLoader(yaml.SafeLoader):
     """YAML whose dates, as in `run_name: 2026-11-26`, are the text that they are on a command line."""
 
@@ -244,7 +239,7 @@ def read_recipe(file: str, parser: CommandParser, overriding: list[str]) -> list
     Raises:
         FileNotFoundError, ValueError: see `load_recipe`; or it names an option that does not exist.
     """
-    options = {n: v for n, v in load_recipe(file).items() if n != "task" or parser.has_option("--task")}
+    options = {name: value for name, value in load_recipe(file).items() if name != "task"}
     for name in options:
         if not parser.has_option(f"--{name}"):
             raise ValueError(f"{file}: there is no option {name}{parser.hint(f'--{name}')}")

@@ -13,7 +13,7 @@ from vanilla_transformer.cli.parser import CommandParser, run_command
 from vanilla_transformer.cli.train import MODEL_CARD, run
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.decoding import translate
-from vanilla_transformer.tasks import TRANSLATION
+from vanilla_transformer.tasks.translation import TranslationTask
 
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         print(f"Training a translator from {locales[0]} to {locales[1]} on the CLDR phrasebook.", flush=True)
         options = ["--source_locale", locales[0], "--target_locale", locales[1], "--output_dir", str(folder)]
-        run(TRANSLATION, [str(RECIPE), *options, "--resume_from_checkpoint", "true"])  # if it was stopped before
+        run(TranslationTask, [str(RECIPE), *options, "--resume_from_checkpoint", "true"])  # if it was stopped before
 
     # As anybody would load it, without a class of this project.
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -40,7 +40,7 @@ from vanilla_transformer.tasks.task import Notes, Scores, Task
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import checkpoints_to_average, last_checkpoint
 from vanilla_transformer.training.folder_lock import sole_run
-from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
+from vanilla_transformer.training.recipe import PaperRecipe
 
 
 logger = logging.getLogger(__name__)
@@ -72,38 +72,40 @@ class TokenizerArguments(NewTokenizerArguments):
     )
 
 
-def parse(task: Task, arguments: list[str] | None = None) -> tuple[Any, DataArguments, TokenizerArguments, Any]:
-    """The options of a task's training script: of model, data, tokenizer and training.
+def parse(task_class: type[Task], arguments: list[str]) -> tuple[Any, DataArguments, TokenizerArguments, Task]:
+    """Return the options of model, data and tokenizer, and the task with its arguments.
 
     Raises:
-        ValueError: the output folder holds an earlier run that is not to be resumed; nothing is to be trained, and no
-            model named that is there; a best model by what the task does not measure; see also `check_model`.
+        ValueError: the output folder holds a run that is not to be resumed; there is neither training nor a saved
+            model; the best model is to be chosen by an unknown metric; see also `check_model`.
     """
-    model = model_options(cast(type, task.model_class.config_class))
-    parsed = parse_options([model, DataArguments, TokenizerArguments, task.arguments_class], arguments)
-    training = parsed[-1]
+    model = model_options(cast(type, task_class.model_class.config_class))
+    options, data, tokenizing, training = parse_options(
+        [model, DataArguments, TokenizerArguments, task_class.arguments_class], arguments
+    )
     folder = Path(training.output_dir)
     if training.do_train and not training.resume_from_checkpoint and folder.is_dir() and any(folder.iterdir()):
         raise ValueError(
             f"output_dir={folder} is not empty: continue it with --resume_from_checkpoint true, or choose another"
         )
-    if not training.do_train and parsed[0].model_name_or_path is None:
-        raise ValueError("do_train=False scores a model that is there: give it as --model_name_or_path.")
-    check_metric(task, training)
-    check_model(task.model_class, parsed[0])
-    if unused := unused_options(parsed[0], parsed[2]):
+    if not training.do_train and options.model_name_or_path is None:
+        raise ValueError("do_train=False scores a saved model: give it as --model_name_or_path.")
+    task = task_class(training)
+    check_metric(task)
+    check_model(task.model_class, options)
+    if unused := unused_options(options, tokenizing):
         logger.warning("%s: without effect beside a checkpoint or tokenizer, which has its own.", ", ".join(unused))
     set_seed(training.seed)
-    return parsed
+    return options, data, tokenizing, task
 
 
-def check_metric(task: Task, training: RecipeArguments) -> None:
-    """Raise a ValueError if the best model is to be chosen by a score that there is not while the task is trained."""
-    name = training.metric_for_best_model
-    known = ("loss", *task.metric_names(training))
-    if training.eval_strategy != "no" and name is not None and name.removeprefix("eval_") not in known:
+def check_metric(task: Task) -> None:
+    """Raise a ValueError if the best model is to be chosen by a metric that training does not compute."""
+    name = task.arguments.metric_for_best_model
+    known = list(dict.fromkeys(("loss", *task.metric_names)))
+    if task.arguments.eval_strategy != "no" and name is not None and name.removeprefix("eval_") not in known:
         raise ValueError(
-            f"metric_for_best_model={name} is not measured while this task is trained: choose from {', '.join(known)}."
+            f"metric_for_best_model={name} is not computed during training: choose from {', '.join(known)}."
         )
 
 
@@ -120,14 +122,14 @@ def unused_options(model: Any, tokenizing: TokenizerArguments) -> list[str]:
 
 
 def make_tokenizer(
-    args: TokenizerArguments, model_name_or_path: str | None, rows: Rows, kind: str, template: str
+    args: TokenizerArguments, model_name_or_path: str | None, rows: Rows, task: Task
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that was asked for, else the one of the checkpoint, else one trained on `rows` for this `kind`."""
+    """Return the tokenizer that was asked for, else that of the checkpoint, else one trained on the task's `rows`."""
     name = args.tokenizer_name_or_path or model_name_or_path
     if name is not None:
         return AutoTokenizer.from_pretrained(name)
-    options = (kind, args.vocab_size, args.tokenizer_kind, args.lowercase)
-    return trained_once(lambda: args.train(texts_of(rows, kind), template), rows, template, *options)
+    options = (task.data, args.vocab_size, args.tokenizer_kind, args.lowercase)
+    return trained_once(lambda: args.train(texts_of(rows, task.data), task.template), rows, task.template, *options)
 
 
 def made_once(make: Callable[[], Any]) -> Any:
@@ -212,67 +214,71 @@ def main(arguments: list[str] | None = None) -> Scores:
         print(__doc__ + f"\nTasks: {', '.join(task_names())}")
         return {}
     name, options = choose_task(given)
-    if name in ("multi_label", "regression"):
-        options = [*options, "--task", name]
     return run(find_task(name), options)
 
 
-def run(task: Task, arguments: list[str] | None = None) -> Scores:
-    """Train a model, save it with all that belongs to it, score it on the held-out splits, and write its model card.
+def read_splits(data: DataArguments, task: Task) -> Any:
+    """Return the splits of the data, with the columns of the task.
 
-    With `do_train=False` a model that is there is scored, and nothing is saved.
+    Raises:
+        ValueError: there is no training data, or no validation data although training is to evaluate.
+    """
+    with task.arguments.main_process_first(desc="reading the data"):  # other processes read the cache
+        splits = load_splits(data, task.data)
+    if "train" not in splits:
+        raise ValueError(
+            f"{data.name}: there is no training data: give --train_file, or a --dataset with a train split. "
+            "`vanilla-transformer evaluate` scores a model without."
+        )
+    if "validation" not in splits and task.arguments.eval_strategy != "no":
+        raise ValueError(
+            f"eval_strategy={task.arguments.eval_strategy.value} needs validation data: give --validation_file, or a "
+            "--validation_fraction above 0."
+        )
+    return splits
+
+
+def run(task_class: type[Task], arguments: list[str]) -> Scores:
+    """Train a model, save it with tokenizer and code, score it on the held-out splits, and write its model card.
+
+    With `do_train=False` a saved model is scored, and nothing is saved.
 
     Args:
-        arguments: of the command line; by default those that the process was started with.
+        arguments: options of the command line.
 
     Returns:
         The scores by split.
 
     Raises:
-        ValueError: another process trains into the folder; there are no training data, or none to validate on.
+        ValueError: another process trains into the folder; see also `parse` and `read_splits`.
     """
-    if int(os.environ.get("RANK", 0)):  # of a process that torchrun or accelerate started; the first tells it for all
+    if int(os.environ.get("RANK", 0)):  # torchrun or accelerate started several processes: the first one logs
         logging.getLogger("vanilla_transformer").setLevel(logging.ERROR)
-    options, data, tokenizing, training = parse(task, arguments)
+    options, data, tokenizing, task = parse(task_class, arguments)
+    training = task.arguments
     if training.device.type == "cpu":
         keep_freed_memory()
     folder = Path(training.output_dir)
     with sole_run(folder) if training.do_train and training.process_index == 0 else nullcontext():
-        kind = task.data_for(training)
-        with training.main_process_first(desc="reading the data"):  # the others find them read
-            splits = load_splits(data, kind)
-        if "train" not in splits:
-            raise ValueError(
-                f"{data.name}: there is no training data: give --train_file, or a --dataset with a train split. "
-                "scripts/evaluate_model.py scores a model without."
-            )
-        if "validation" not in splits and training.eval_strategy != "no":
-            raise ValueError(
-                f"eval_strategy={training.eval_strategy.value} needs validation data: give --validation_file, or a "
-                "--validation_fraction above 0."
-            )
-        tokenizer = made_once(
-            lambda: make_tokenizer(tokenizing, options.model_name_or_path, splits["train"], kind, task.template)
-        )
-        task_fields = task.config_fields(options, training, splits["train"])
-        model = make_model(task.model_class, options, tokenizer, **task_fields)
-        task.prepare(model, training)
-        trainer = task.make_trainer(model, tokenizer, training, splits)
+        splits = read_splits(data, task)
+        rows = splits["train"]
+        tokenizer = made_once(lambda: make_tokenizer(tokenizing, options.model_name_or_path, rows, task))
+        model = make_model(task.model_class, options, tokenizer, **task.config_fields(rows, options))
+        task.prepare(model)
+        trainer = task.make_trainer(model, tokenizer, splits)
         if training.do_train:
             train(trainer)
-            trainer.save_model()  # first: whatever fails while it is scored, the model is there
+            trainer.save_model()  # before scoring, which may fail
 
         def write_card(scores: Scores, notes: Notes) -> None:
             if training.do_train and trainer.is_world_process_zero():
-                facts = CardFacts(task.pipeline_tag, data.name, scores, notes, data.languages(kind))
-                write_model_card(folder, trainer.model, training, trainer.state, facts)
+                facts = CardFacts(data.name, scores, notes, data.languages(task.data))
+                write_model_card(folder, trainer.model, task, trainer.state, facts)
 
         try:
-            if training.do_train and trainer.is_world_process_zero():
-                task.finish(trainer, splits["train"])
             scores, notes = task.score(trainer, splits)
         except Exception:
-            write_card({}, {})  # and its card
+            write_card({}, {})
             raise
         if trainer.is_world_process_zero():
             print_scores(scores, notes)

@@ -1,55 +1,44 @@
-"""The tasks that the library trains and scores models for, one for each head."""
+"""The tasks that models are trained for and scored on, one module for each. A new module here is a new task."""
 
-from vanilla_transformer.tasks.classification import CLASSIFICATION
-from vanilla_transformer.tasks.language_modeling import LANGUAGE_MODELING
-from vanilla_transformer.tasks.masked_language_modeling import MASKED_LANGUAGE_MODELING
-from vanilla_transformer.tasks.question_answering import QUESTION_ANSWERING
-from vanilla_transformer.tasks.tagging import TAGGING
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
 from vanilla_transformer.tasks.task import Task
-from vanilla_transformer.tasks.translation import TRANSLATION
 
 
-__all__ = [
-    "CLASSIFICATION",
-    "LANGUAGE_MODELING",
-    "MASKED_LANGUAGE_MODELING",
-    "QUESTION_ANSWERING",
-    "TAGGING",
-    "TASKS",
-    "TRANSLATION",
-]
-
-# By the name of the model's class, as a saved config has it.
-TASKS = {
-    task.model_class.__name__: task
-    for task in (
-        TRANSLATION,
-        LANGUAGE_MODELING,
-        MASKED_LANGUAGE_MODELING,
-        CLASSIFICATION,
-        TAGGING,
-        QUESTION_ANSWERING,
-    )
-}
+HELPERS = ("joining", "metrics", "task")  # modules that are no tasks
 
 
 def task_names() -> list[str]:
-    """Return the names of all tasks, as the command `train` takes them."""
-    return [*NAMES]
+    """Return the names of all tasks, as the command `train` takes them. Imports none of them."""
+    return [module.name for module in iter_modules(__path__) if module.name not in HELPERS]
 
 
-def find_task(name: str) -> Task:
-    """Return the task of a name in `task_names`."""
-    return NAMES[name]
+def find_task(name: str) -> type[Task]:
+    """Return the task in the module of this name."""
+    module = import_module(f"{__name__}.{name}")
+    return next(
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Task) and value.__module__ == module.__name__
+    )
 
 
-NAMES = {
-    "translation": TRANSLATION,
-    "classification": CLASSIFICATION,
-    "multi_label": CLASSIFICATION,
-    "regression": CLASSIFICATION,
-    "tagging": TAGGING,
-    "question_answering": QUESTION_ANSWERING,
-    "language_modeling": LANGUAGE_MODELING,
-    "masked_language_modeling": MASKED_LANGUAGE_MODELING,
-}
+@cache
+def all_tasks() -> tuple[type[Task], ...]:
+    """Return all tasks."""
+    return tuple(map(find_task, task_names()))
+
+
+def model_classes() -> tuple[str, ...]:
+    """Return the names of the model classes that have a task."""
+    return tuple({task.model_class.__name__: None for task in all_tasks()})
+
+
+def task_of(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> type[Task]:
+    """Return the task of a saved model; its class may be a subclass of, or a copy beside its weights of, a task's."""
+    names = [base.__name__ for base in model_class.__mro__]
+    return next(task for task in all_tasks() if task.model_class.__name__ in names and task.fits(config))

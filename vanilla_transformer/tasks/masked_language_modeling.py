@@ -1,25 +1,26 @@
-"""Masked language modelling: naming the masked tokens of a text, the pretraining of an encoder."""
+"""Masked language modeling: predict the masked tokens of a text, which pretrains an encoder."""
 
 import math
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
+from transformers import DataCollatorForLanguageModeling, EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForMaskedLM
-from vanilla_transformer.tasks.task import Notes, PerTargetTrainer, Rows, Task, loss_per_target, measure
+from vanilla_transformer.tasks.language_modeling import PerTargetTrainer, loss_per_target
+from vanilla_transformer.tasks.task import Notes, Rows, Task, measure
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 
 
 @dataclass
-class MaskedLanguageModelArguments(RecipeArguments):
-    """Options of training: the recipe's, the longest text, and how much of it is masked.
+class MaskedLanguageModelingArguments(RecipeArguments):
+    """Options of training: the recipe's, the maximum length of a row, and how many tokens are masked.
 
     Raises:
-        ValueError: nothing is masked, or more than everything.
+        ValueError: `mask_probability` is out of its range.
     """
 
     max_length: int = field(default=256, metadata={"help": "Split texts into pieces of this many tokens."})
@@ -32,46 +33,56 @@ class MaskedLanguageModelArguments(RecipeArguments):
 
 
 class ReproducibleMasking(DataCollatorForLanguageModeling):
-    """Masks drawn by a seed that the batch itself gives: other ones for other batches, in each epoch anew, but the
-    same ones in a run that resumes, in which the random numbers have taken another course, and in each evaluation.
+    """Like the base class, but seeded by the batch itself.
+
+    Masks are the same in a resumed run, whose random state differs, and in every evaluation. They differ from epoch to
+    epoch, because the batches do.
     """
 
     def torch_mask_tokens(self, inputs: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
-        """Masked inputs and their labels, as the library's, from the batch's own seed."""
+        """Return masked inputs and their labels."""
         self.generator = torch.Generator().manual_seed(zlib.crc32(inputs.numpy().tobytes()))
         return super().torch_mask_tokens(inputs, *arguments, **options)
+
+
+class MaskedLanguageModelingTask(Task):
+    """The masked tokens of a text."""
+
+    name = "masked_language_modeling"
+    data = "language_modeling"
+    model_class = VanillaTransformerForMaskedLM
+    pipeline_tag = "fill-mask"
+    usage = """\
+fill = pipeline("fill-mask", model=folder, trust_remote_code=True)
+print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))"""
+    arguments_class = MaskedLanguageModelingArguments
+    trainer_class = PerTargetTrainer
+    metric_names = ("loss",)
+
+    arguments: MaskedLanguageModelingArguments
+
+    def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
+        """Return a row of input_ids for each piece of a text. A stream is encoded as it comes."""
+        options = {"tokenizer": tokenizer, "max_length": self.arguments.max_length}
+        return rows.map(encode_rows, batched=True, remove_columns=["text"], fn_kwargs=options)
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> ReproducibleMasking:
+        """Return the collator that masks tokens."""
+        return ReproducibleMasking(tokenizer, mlm_probability=self.arguments.mask_probability)
+
+    def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
+        """Return the mean loss over all targets."""
+        return loss_per_target(prediction)
+
+    def evaluate(self, trainer: PaperRecipe, rows: Rows) -> tuple[dict[str, float], Notes]:
+        """Compute the loss in nats per masked token, and its perplexity."""
+        loss = measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config))["loss"]
+        return {"loss": loss, "perplexity": math.exp(loss)}, {}
 
 
 def encode_rows(
     rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> dict[str, list[list[int]]]:
-    """A row for each piece of a text."""
+    """Return input_ids of the pieces of each text."""
     encoded = tokenizer(rows["text"], truncation=True, max_length=max_length, return_overflowing_tokens=True)
     return {"input_ids": encoded["input_ids"]}
-
-
-def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Rows:
-    """Column input_ids in the place of text; of a stream, as it comes."""
-    options = {"tokenizer": tokenizer, "max_length": max_length}
-    return rows.map(encode_rows, batched=True, remove_columns=["text"], fn_kwargs=options)
-
-
-def evaluate(trainer: PaperRecipe, rows: Rows) -> tuple[dict[str, float], Notes]:
-    """Loss in nats per masked token, and its perplexity."""
-    args = cast(MaskedLanguageModelArguments, trainer.args)
-    loss = measure(trainer, encode(rows, trainer.processing_class, args.max_length))["loss"]
-    return {"loss": loss, "perplexity": math.exp(loss)}, {}
-
-
-MASKED_LANGUAGE_MODELING = Task(
-    data="language_modeling",
-    model_class=VanillaTransformerForMaskedLM,
-    template="encoder",
-    pipeline_tag="fill-mask",
-    arguments_class=MaskedLanguageModelArguments,
-    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, args.max_length),
-    collator=lambda tokenizer, model, args: ReproducibleMasking(tokenizer, mlm_probability=args.mask_probability),
-    evaluate=evaluate,
-    metrics=loss_per_target,
-    trainer_class=PerTargetTrainer,
-)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from reprlib import repr as short
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 from datasets import Dataset
 from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
@@ -11,117 +11,109 @@ from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTo
 from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerForQuestionAnswering
 from vanilla_transformer.pipeline_vanilla_transformer import question_inputs, read_windows, tokens_beside_context
 from vanilla_transformer.tasks.metrics import question_answering_scores
-from vanilla_transformer.tasks.task import Notes, Task, as_saved
+from vanilla_transformer.tasks.task import Notes, Rows, Task, unwrap_for_eval
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 
 
 @dataclass
 class QuestionAnsweringArguments(RecipeArguments):
-    """Options of training: the recipe's, and how long texts are read in pieces."""
+    """Options of training: the recipe's, and how long texts are split into windows."""
 
     LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "max_length": 1, "stride": 0, "max_answer_length": 1}
 
-    max_length: int = field(default=384, metadata={"help": "How many tokens of question and text are read at once."})
-    stride: int = field(default=128, metadata={"help": "Overlap between the pieces of a longer text, in tokens."})
+    max_length: int = field(default=384, metadata={"help": "Tokens of question and text in one window."})
+    stride: int = field(default=128, metadata={"help": "Overlap between the windows of a longer text, in tokens."})
     max_answer_length: int = field(default=30, metadata={"help": "Maximum length of an answer, in tokens."})
 
 
-def read_pieces(
-    number: int, question: str, context: str, tokenizer: PreTrainedTokenizerBase, args: QuestionAnsweringArguments
+class QuestionAnsweringTask(Task):
+    """The answer to a question as a span of a text."""
+
+    name = "question_answering"
+    data = "question_answering"
+    model_class = VanillaTransformerForQuestionAnswering
+    pipeline_tag = "question-answering"
+    usage = """\
+answer = pipeline("question-answering", model=folder, trust_remote_code=True)
+print(answer(question="What is asked?", context="A text that holds the answer."))"""
+    arguments_class = QuestionAnsweringArguments
+    in_one_process = True
+
+    arguments: QuestionAnsweringArguments
+
+    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
+        """Return a row for each window: input_ids, start_positions and end_positions, and token_type_ids if used.
+
+        Raises:
+            ValueError: a question leaves no room for its text.
+        """
+        max_length, stride = self.arguments.max_length, self.arguments.stride
+        # The collator makes the attention mask.
+        inputs = [n for n in question_inputs(config) if n in {*tokenizer.model_input_names} - {"attention_mask"}]
+
+        def encode_rows(rows: dict[str, list], numbers: list[int]) -> dict[str, list]:
+            encoded: dict[str, list] = {name: [] for name in (*inputs, "start_positions", "end_positions")}
+            columns = (rows[name] for name in ("question", "context", "answers"))
+            for number, question, context, answers in zip(numbers, *columns, strict=True):
+                start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
+                start, text = start + len(text) - len(text.lstrip()), text.strip()  # no token is a space alone
+                for window in windows(number, question, context, tokenizer, max_length, stride):
+                    offsets = window["offset_mapping"]
+                    first, last = answer_positions(offsets, start, start + len(text)) if text else (0, 0)
+                    for name in inputs:
+                        encoded[name].append(window[name])
+                    encoded["start_positions"].append(first)
+                    encoded["end_positions"].append(last)
+            return encoded
+
+        return rows.map(
+            encode_rows, batched=True, with_indices=True, remove_columns=rows.column_names, desc="tokenizing"
+        )
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> DataCollatorWithPadding:
+        """Return transformers' collator, padding on the right because answer positions count from the left."""
+        tokenizer.padding_side = "right"
+        return DataCollatorWithPadding(tokenizer)
+
+    def evaluate(self, trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
+        """Compute exact match and F1 of the answers. If some question has no answer, the model may give none."""
+        reader = QuestionAnsweringPipeline(
+            model=unwrap_for_eval(trainer),
+            tokenizer=trainer.processing_class,
+            max_seq_len=self.arguments.max_length,
+            doc_stride=self.arguments.stride,
+            max_answer_len=self.arguments.max_answer_length,
+            handle_impossible_answer=not all(answers["text"] for answers in rows["answers"]),
+        )
+        questions = [{"question": row["question"], "context": row["context"]} for row in rows]
+        answers = {str(i): found["answer"] for i, found in enumerate(reader(questions, batch_size=64))}
+        references = {str(i): row["answers"]["text"] for i, row in enumerate(rows)}
+        return question_answering_scores(answers, references), {}
+
+    def evaluation_inputs(self, rows: Rows, encoded: Rows, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Return None: the pipeline splits a long text into windows."""
+
+
+def windows(
+    number: int, question: str, context: str, tokenizer: PreTrainedTokenizerBase, max_length: int, stride: int
 ) -> Iterator[dict[str, list]]:
-    """Question and piece of text for each piece of a row, as the pipeline reads them: see `read_windows`.
+    """Yield question and part of the text for each window of row `number`, like the pipeline: see `read_windows`.
 
     Raises:
         ValueError: the question leaves no room for the text.
     """
     needed = tokens_beside_context(tokenizer, question)
-    if needed >= args.max_length:
+    if needed >= max_length:
         raise ValueError(
             f"Row {number + 1}: question: {short(question)} needs {needed} tokens, which leaves no room for the "
-            f"context in max_length={args.max_length}: raise that above {needed}, or leave out or cut such questions."
+            f"context in max_length={max_length}: raise that above {needed}, or leave out or shorten such questions."
         )
-    return read_windows(tokenizer, question, context, args.max_length, args.stride)
+    return read_windows(tokenizer, question, context, max_length, stride)
 
 
 def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """First and last token of the characters [start, end); 0, 0 where this piece does not hold all of them."""
+    """Return the first and last token of the characters [start, end); 0, 0 if the window does not hold them all."""
     inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
     if not inside or offsets[inside[0]][0] > start or offsets[inside[-1]][1] < end:
         return 0, 0
     return inside[0], inside[-1]
-
-
-def encode(
-    train: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, args: QuestionAnsweringArguments
-) -> Dataset:
-    """Columns input_ids, start_positions and end_positions in the place of the data's, a row for each piece.
-
-    Also token_type_ids, where model and tokenizer have types.
-
-    Raises:
-        ValueError: a question leaves no room for its text.
-    """
-
-    # Masks are made where rows are padded.
-    inputs = [name for name in question_inputs(config) if name in {*tokenizer.model_input_names} - {"attention_mask"}]
-
-    def encode_rows(rows: dict[str, list], numbers: list[int]) -> dict[str, list]:
-        encoded: dict[str, list] = {name: [] for name in (*inputs, "start_positions", "end_positions")}
-        columns = (rows[name] for name in ("question", "context", "answers"))
-        for number, question, context, answers in zip(numbers, *columns, strict=True):
-            start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
-            start, text = start + len(text) - len(text.lstrip()), text.strip()  # no token is a space by itself
-            for piece in read_pieces(number, question, context, tokenizer, args):
-                offsets = piece["offset_mapping"]
-                first, last = answer_positions(offsets, start, start + len(text)) if text else (0, 0)
-                for name in inputs:
-                    encoded[name].append(piece[name])
-                encoded["start_positions"].append(first)
-                encoded["end_positions"].append(last)
-        return encoded
-
-    return train.map(
-        encode_rows, batched=True, with_indices=True, remove_columns=train.column_names, desc="tokenizing"
-    )
-
-
-def padding_behind(tokenizer: PreTrainedTokenizerBase) -> DataCollatorWithPadding:
-    """What makes batches of encoded rows. Answers are counted from the left, so padding is on the right."""
-    tokenizer.padding_side = "right"
-    return DataCollatorWithPadding(tokenizer)
-
-
-def answer_all(rows: Dataset, reader: QuestionAnsweringPipeline) -> list[str]:
-    """The best answer to each row, over all pieces of its text."""
-    questions = [{"question": row["question"], "context": row["context"]} for row in rows]
-    return [found["answer"] for found in reader(questions, batch_size=64)]
-
-
-def evaluate(trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
-    """Read the texts for an answer to each question; where some have none, "" is one that may be given."""
-    args = cast(QuestionAnsweringArguments, trainer.args)
-    reader = QuestionAnsweringPipeline(
-        model=as_saved(trainer),
-        tokenizer=trainer.processing_class,
-        max_seq_len=args.max_length,
-        doc_stride=args.stride,
-        max_answer_len=args.max_answer_length,
-        handle_impossible_answer=not all(answers["text"] for answers in rows["answers"]),
-    )
-    answers = {str(i): answer for i, answer in enumerate(answer_all(rows, reader))}
-    references = {str(i): row["answers"]["text"] for i, row in enumerate(rows)}
-    return question_answering_scores(answers, references), {}
-
-
-QUESTION_ANSWERING = Task(
-    data="question_answering",
-    model_class=VanillaTransformerForQuestionAnswering,
-    template="encoder",
-    pipeline_tag="question-answering",
-    arguments_class=QuestionAnsweringArguments,
-    encode=lambda rows, tokenizer, config, args: encode(rows, tokenizer, config, args),
-    collator=lambda tokenizer, model, args: padding_behind(tokenizer),
-    evaluate=evaluate,
-    read_when_scored=lambda rows, tokenizer, encoded: None,
-    in_one_process=True,
-)

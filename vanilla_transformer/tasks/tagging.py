@@ -16,7 +16,7 @@ from transformers import (
 from vanilla_transformer import VanillaTransformerForTokenClassification
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.metrics import TAGGING_SCORES, tagging_scores
-from vanilla_transformer.tasks.task import Notes, Task, measure, warned_of_cuts
+from vanilla_transformer.tasks.task import Notes, Task, measure, warn_truncated
 from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
 
 
@@ -24,90 +24,93 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TaggerArguments(RecipeArguments):
-    """Options of training: the recipe's, and the longest sentence."""
+class TaggingArguments(RecipeArguments):
+    """Options of training: the recipe's, and the maximum length of a sentence."""
 
     LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "max_length": 1}
 
     max_length: int = field(default=512, metadata={"help": "Truncate sentences to this many tokens."})
 
 
-def class_names(train: Dataset) -> dict[str, Any]:
-    """The config's fields for the names of all classes, in order. What is no entity is called O where it is scored.
+class TaggingTask(Task):
+    """A class for each word."""
 
-    Raises:
-        ValueError: there is one class alone.
-    """
-    names = dict(enumerate(sorted({str(tag) for tags in train["tags"][:] for tag in tags})))
-    if len(names) == 1:
-        raise ValueError(f"All words of the training data have the tag {names[0]!r}: there is nothing to learn.")
-    if "O" not in names.values():
-        logger.warning("No tag is called O: each run of words with one tag is scored as an entity.")
-    return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
+    name = "tagging"
+    data = "tagging"
+    model_class = VanillaTransformerForTokenClassification
+    pipeline_tag = "token-classification"
+    usage = """\
+tag = pipeline("token-classification", model=folder, trust_remote_code=True, aggregation_strategy="first")
+print(tag("A sentence to tag."))"""
+    arguments_class = TaggingArguments
+    metric_names = TAGGING_SCORES
 
+    arguments: TaggingArguments
 
-def encode(rows: Dataset, tokenizer: PreTrainedTokenizerBase, label2id: dict[str, int], max_length: int) -> Dataset:
-    """Columns input_ids and labels: a word's class at its first token, none at its others."""
+    def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
+        """Return the names of all classes, in order. Metrics take the tag O for "no entity".
 
-    def encode_rows(rows: dict[str, list]) -> dict[str, list]:
-        # A word is encoded with the space before it, as in running text.
-        words = [[f" {word}" if i else word for i, word in enumerate(sentence)] for sentence in rows["tokens"]]
-        encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=max_length)
-        labels = []
-        for row, tags in enumerate(rows["tags"]):
-            word_ids = encoded.word_ids(row)
-            first = [
-                word is not None and word != before
-                for before, word in zip([None, *word_ids[:-1]], word_ids, strict=True)
-            ]
-            labels.append(
-                [label2id[str(tags[w])] if f else IGNORED_LABEL for f, w in zip(first, word_ids, strict=True)]
-            )
-        return {"input_ids": encoded["input_ids"], "labels": labels}
+        Raises:
+            ValueError: all words have the same tag.
+        """
+        names = dict(enumerate(sorted({str(tag) for tags in rows["tags"][:] for tag in tags})))
+        if len(names) == 1:
+            raise ValueError(f"All words of the training data have the tag {names[0]!r}: there is nothing to learn.")
+        if "O" not in names.values():
+            logger.warning("No tag is called O: each run of words with one tag is scored as an entity.")
+        return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
 
-    return rows.map(encode_rows, batched=True, remove_columns=["tokens", "tags"], desc="tokenizing")
+    def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
+        """Return rows of input_ids and labels: a word's class at its first token, and none at its other tokens."""
+        label2id, max_length = cast(dict[str, int], config.label2id), self.arguments.max_length
 
+        def encode_rows(rows: dict[str, list]) -> dict[str, list]:
+            # A word is encoded with the space before it, as in running text.
+            words = [[f" {word}" if i else word for i, word in enumerate(sentence)] for sentence in rows["tokens"]]
+            encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=max_length)
+            labels = []
+            for row, tags in enumerate(rows["tags"]):
+                word_ids = encoded.word_ids(row)
+                first = [
+                    word is not None and word != before
+                    for before, word in zip([None, *word_ids[:-1]], word_ids, strict=True)
+                ]
+                labels.append(
+                    [label2id[str(tags[w])] if f else IGNORED_LABEL for f, w in zip(first, word_ids, strict=True)]
+                )
+            return {"input_ids": encoded["input_ids"], "labels": labels}
 
-def scores_of(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-    """The scores of a model's outputs (sentences, tokens, classes) at the tokens that have a label."""
-    tags = cast(dict[int, str], config.id2label)
-    best = np.asarray(prediction.predictions).argmax(axis=-1)
-    pairs = [
-        [(tags[p], tags[t]) for p, t in zip(predicted, true, strict=True) if t != IGNORED_LABEL]
-        for predicted, true in zip(best, prediction.label_ids, strict=True)
-    ]
-    return tagging_scores([[p for p, _ in row] for row in pairs], [[t for _, t in row] for row in pairs])
+        return rows.map(encode_rows, batched=True, remove_columns=["tokens", "tags"], desc="tokenizing")
 
+    def augment(self, rows: Dataset) -> Dataset:
+        """Return the rows as they are, after a warning about truncated ones."""
+        warn_truncated(rows, self.arguments)
+        return rows
 
-def evaluate(trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
-    """Loss and scores on rows of tokens and tags. Words that are cut off are not scored, which is said."""
-    args = cast(TaggerArguments, trainer.args)
-    label2id = cast(dict[str, int], trainer.model.config.label2id)
-    encoded = encode(rows, trainer.processing_class, label2id, args.max_length)
-    cut = sum(
-        len(tags) - sum(label != IGNORED_LABEL for label in labels)
-        for tags, labels in zip(rows["tags"], encoded["labels"], strict=True)
-        if len(labels) == args.max_length
-    )
-    if cut:
-        message = "%d of %d words are not scored, since --max_length %d cuts their sentences before them."
-        logger.warning(message, cut, sum(map(len, rows["tags"])), args.max_length)
-    return measure(trainer, encoded), {}
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> DataCollatorForTokenClassification:
+        """Return transformers' collator, which pads labels too."""
+        return DataCollatorForTokenClassification(tokenizer)
 
+    def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
+        """Compute precision, recall and F1 of logits (sentences, tokens, classes) at the tokens that have a label."""
+        tags = cast(dict[int, str], config.id2label)
+        best = np.asarray(prediction.predictions).argmax(axis=-1)
+        pairs = [
+            [(tags[p], tags[t]) for p, t in zip(predicted, true, strict=True) if t != IGNORED_LABEL]
+            for predicted, true in zip(best, prediction.label_ids, strict=True)
+        ]
+        return tagging_scores([[p for p, _ in row] for row in pairs], [[t for _, t in row] for row in pairs])
 
-TAGGING = Task(
-    data="tagging",
-    model_class=VanillaTransformerForTokenClassification,
-    template="encoder",
-    pipeline_tag="token-classification",
-    arguments_class=TaggerArguments,
-    encode=lambda rows, tokenizer, config, args: encode(
-        rows, tokenizer, cast(dict[str, int], config.label2id), args.max_length
-    ),
-    augment=warned_of_cuts,
-    collator=lambda tokenizer, model, args: DataCollatorForTokenClassification(tokenizer),
-    evaluate=evaluate,
-    metrics=scores_of,
-    metric_names=lambda args: TAGGING_SCORES,
-    config_fields=lambda options, args, train: class_names(train),
-)
+    def evaluate(self, trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
+        """Compute loss and metrics. Truncated words are not scored; a warning says how many."""
+        max_length = self.arguments.max_length
+        encoded = self.encode(rows, trainer.processing_class, trainer.model.config)
+        missing = sum(
+            len(tags) - sum(label != IGNORED_LABEL for label in labels)
+            for tags, labels in zip(rows["tags"], encoded["labels"], strict=True)
+            if len(labels) == max_length
+        )
+        if missing:
+            message = "%d of %d words are not scored, because --max_length %d truncates their sentences."
+            logger.warning(message, missing, sum(map(len, rows["tags"])), max_length)
+        return measure(trainer, encoded), {}

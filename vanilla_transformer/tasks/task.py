@@ -1,20 +1,13 @@
-"""What differs from task to task; the rest of training is `vanilla_transformer.cli.train`."""
+"""The base class of all tasks: what a task says of itself, and how it makes its trainer and scores a model."""
 
 import logging
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
-import numpy as np
-import torch
 from datasets import Dataset, IterableDataset
-from torch import Tensor
-from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.recipe import (
     EMPTY_STREAM,
@@ -31,100 +24,135 @@ logger = logging.getLogger(__name__)
 HELD_OUT = ("validation", "test")
 
 Rows: TypeAlias = Dataset | IterableDataset
-Scores = dict[str, dict[str, float]]  # by split and name
-Notes = dict[str, str]  # on how scores were computed, such as a signature
+Scores = dict[str, dict[str, float]]  # by split and metric
+Notes = dict[str, str]  # how the scores were computed, such as a sacreBLEU signature
 
 
-@dataclass(frozen=True)
 class Task:
-    """A task that models are trained for and scored on: a head of the library, its data, and how the two meet.
+    """A task that models are trained for and scored on. Each subclass lies in its own module of this package.
 
-    Args:
-        data: what the data are for, a key of `COLUMNS`, which names their columns.
-        model_class: the model with the head that the task needs.
-        template: how a tokenizer that is trained for the task completes a text, a key of `TEMPLATES`.
+    A subclass sets the attributes below and defines `encode` and `collator`; the other methods have defaults.
+
+    Attributes:
+        name: as the command `train` takes it; the name of the subclass's module.
+        data: kind of the data, a key of `COLUMNS`, which names their columns.
+        model_class: model with the head for this task.
+        template: how a tokenizer trained for this task completes a text, a key of `TEMPLATES`.
         pipeline_tag: the task's name on the Hub.
-        arguments_class: `RecipeArguments`, and what the task has beyond them.
-        encode: (rows, tokenizer, config, arguments) -> rows with the model's inputs in the place of data columns.
-        augment: (encoded rows, arguments) -> the rows to train on.
-        collator: (tokenizer, model, arguments) -> the function that makes a batch of such rows.
-        evaluate: (trainer, rows) -> scores by name, and notes; the rows have the data's columns.
-        finish: (trainer, training rows) -> nothing; saves what a trained model has beside its weights. Only the main
-            process runs it. The rows have the data's columns.
-        in_one_process: `evaluate` knows nothing of other processes, so only the main one runs it.
-        metrics: (config, prediction) -> scores by name, beside the loss, wherever the Trainer evaluates; one that is
-            called "loss" takes its place.
-        metric_names: (arguments) -> the names of these scores.
-        read_when_scored: (rows, tokenizer, rows as encoded) -> rows with the `input_ids` that `evaluate` reads; None
-            where it cuts them to what the model can read.
-        config_fields: (options, arguments, rows) -> config fields that the training data or other options decide.
-        prepare: (model, arguments) -> nothing; sets what the model has beside its config before it is trained.
-        saved_options: (config) -> options that a saved model decides where it is scored, unless they are given.
-        trainer_class: what trains it.
+        usage: Python lines of the model card that use a model; `folder` is the path of the model.
+        arguments_class: `RecipeArguments` and the options of this task.
+        trainer_class: trains the model.
+        metric_names: metrics that `metrics` computes beside the loss; "loss" if it replaces the loss.
+        in_one_process: `evaluate` does not share its work with other processes, so only the main process runs it.
     """
 
-    data: str
-    model_class: type[PreTrainedModel]
-    template: str
-    pipeline_tag: str
-    arguments_class: type[RecipeArguments]
-    encode: Callable[[Rows, PreTrainedTokenizerBase, PreTrainedConfig, Any], Rows]
-    collator: Callable[[PreTrainedTokenizerBase, PreTrainedModel, Any], Callable[[list], dict[str, Any]]]
-    evaluate: Callable[[Any, Rows], tuple[dict[str, float], Notes]]
-    augment: Callable[[Rows, Any], Rows] = lambda rows, arguments: rows
-    finish: Callable[[Any, Rows], None] = lambda trainer, rows: None
-    in_one_process: bool = False
-    metrics: Callable[[PreTrainedConfig, EvalPrediction], dict[str, float]] | None = None
-    metric_names: Callable[[Any], tuple[str, ...]] = lambda arguments: ()
-    read_when_scored: Callable[[Any, Any, Rows], Rows | None] = lambda rows, tokenizer, encoded: encoded
-    config_fields: Callable[[Any, Any, Rows], dict[str, Any]] = lambda options, arguments, rows: {}
-    prepare: Callable[[PreTrainedModel, Any], None] = lambda model, arguments: None
-    saved_options: Callable[[PreTrainedConfig], dict[str, Any]] = lambda config: {}
-    trainer_class: type[PaperRecipe] = RecipeTrainer
+    name: ClassVar[str]
+    data: ClassVar[str]
+    model_class: ClassVar[type[PreTrainedModel]]
+    template: ClassVar[str] = "encoder"
+    pipeline_tag: ClassVar[str]
+    usage: ClassVar[str]
+    arguments_class: ClassVar[type[RecipeArguments]] = RecipeArguments
+    trainer_class: ClassVar[type[PaperRecipe]] = RecipeTrainer
+    metric_names: ClassVar[tuple[str, ...]] = ()
+    in_one_process: ClassVar[bool] = False
 
-    def data_for(self, arguments: Any) -> str:
-        """What the data are for: `data`, unless a task has several kinds, of which its arguments name one."""
-        return self.data
+    def __init__(self, arguments: Any):
+        self.arguments = arguments
 
-    def make_trainer(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: RecipeArguments, splits: Any
-    ) -> PaperRecipe:
-        """The trainer of a model, on the training and the validation split, as far as there are any."""
-        with arguments.main_process_first(desc="encoding the data"):  # the others find them encoded
-            # All of them: what cannot be encoded or read is said now, not when all is trained.
+    @classmethod
+    def auto_class(cls) -> str:
+        """Return the name of the Auto class that loads the models of this task."""
+        auto_classes = cast(Any, cls.model_class.config_class).auto_classes
+        return next(auto for auto, name in auto_classes.items() if name == cls.model_class.__name__)
+
+    @classmethod
+    def fits(cls, config: PreTrainedConfig) -> bool:
+        """Whether a model with this config is for this task. Several tasks may share a model class."""
+        return True
+
+    @classmethod
+    def saved_options(cls, config: PreTrainedConfig) -> dict[str, Any]:
+        """Return defaults of options for scoring a saved model with this config."""
+        return {}
+
+    def config_fields(self, rows: Rows, model_options: Any) -> dict[str, Any]:
+        """Return config fields that the training rows (with the data's columns) or other options decide."""
+        return {}
+
+    def prepare(self, model: PreTrainedModel) -> None:
+        """Set what the model has beside its config, such as its generation config, before training."""
+
+    def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
+        """Return the rows with the model's inputs instead of the data's columns.
+
+        Raises:
+            ValueError: a row cannot be encoded.
+        """
+        raise NotImplementedError
+
+    def augment(self, rows: Rows) -> Rows:
+        """Return the rows to train on, given the encoded training rows."""
+        return rows
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Callable[[list], dict[str, Any]]:
+        """Return the function that makes a batch of encoded rows."""
+        raise NotImplementedError
+
+    def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
+        """Compute the `metric_names` wherever the Trainer evaluates."""
+        raise NotImplementedError
+
+    def evaluate(self, trainer: PaperRecipe, rows: Rows) -> tuple[dict[str, float], Notes]:
+        """Score the trainer's model on rows with the data's columns: loss and metrics, unless a subclass has more."""
+        return measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config)), {}
+
+    def evaluation_inputs(self, rows: Rows, encoded: Rows, tokenizer: PreTrainedTokenizerBase) -> Rows | None:
+        """Return rows with the `input_ids` that `evaluate` reads; None if it splits them to fit the model."""
+        return encoded
+
+    def make_trainer(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, splits: Any) -> PaperRecipe:
+        """Return the trainer of a model, on the training and validation splits if there are any.
+
+        All splits are encoded now, so that bad rows are reported before training.
+
+        Raises:
+            ValueError: a row cannot be encoded, or is longer than a learned position table.
+        """
+        with self.arguments.main_process_first(desc="encoding the data"):  # other processes read the cache
             encoded: dict[str, Rows] = {}
             for split, rows in splits.items():
                 try:
-                    encoded[split] = self.encode(rows, tokenizer, model.config, arguments)
+                    encoded[split] = self.encode(rows, tokenizer, model.config)
                 except ValueError as error:
                     raise ValueError(f"{split}: {error}") from error
             if getattr(model.config, "position_embedding", None) == "learned":
                 for split in encoded.keys() & {*HELD_OUT}:
-                    read = self.read_when_scored(splits[split], tokenizer, encoded[split])
-                    check_positions(model, read, sides=("input_ids",))
+                    inputs = self.evaluation_inputs(splits[split], encoded[split], tokenizer)
+                    check_positions(model, inputs, sides=("input_ids",))
             if "train" in encoded:
-                encoded["train"] = self.augment(encoded["train"], arguments)
+                encoded["train"] = self.augment(encoded["train"])
         return self.trainer_class(
             model=model,
-            args=arguments,
-            data_collator=self.collator(tokenizer, model, arguments),
+            args=self.arguments,
+            data_collator=self.collator(tokenizer, model),
             processing_class=tokenizer,
-            compute_metrics=self.metrics and partial(self.metrics, model.config),
+            compute_metrics=partial(self.metrics, model.config) if self.metric_names else None,
             train_dataset=encoded.get("train"),
             eval_dataset=encoded.get("validation"),
         )
 
     def score(self, trainer: PaperRecipe, splits: Any) -> tuple[Scores, Notes]:
-        """The scores of each held-out split; in a process that does not evaluate, and of an empty stream, none."""
+        """Return the scores of each held-out split; none of empty streams, nor in processes that do not evaluate."""
         scores: Scores = {}
         notes: Notes = {}
-        config, args = trainer.model.config, trainer.args
         for split in (name for name in HELD_OUT if name in splits):
             if self.in_one_process and not trainer.is_world_process_zero():
                 continue
             rows = splits[split]
-            # Rows of other kinds are encoded before training, and refused there.
-            encoded = rows if isinstance(rows, Dataset) else self.encode(rows, trainer.processing_class, config, args)
+            # `make_trainer` has already encoded and checked everything but streams.
+            is_stream = isinstance(rows, IterableDataset)
+            encoded = self.encode(rows, trainer.processing_class, trainer.model.config) if is_stream else rows
             if is_empty_stream(encoded):
                 logger.warning("There are no scores of %s: %s", split, EMPTY_STREAM)
             else:
@@ -132,52 +160,23 @@ class Task:
         return scores, notes
 
 
-def warned_of_cuts(rows: Rows, args: Any) -> Rows:
-    """The encoded rows, after a warning of those that are as long as training takes them, and most likely cut."""
-    if args.process_index == 0 and isinstance(rows, Dataset):
-        cut = int((row_lengths(rows).max(axis=1) >= args.max_length).sum())
-        if cut:
-            logger.warning("--max_length %d cuts %d of %d training rows.", args.max_length, cut, len(rows))
-    return rows
+def warn_truncated(rows: Rows, arguments: Any) -> None:
+    """Warn about encoded training rows that reach `max_length` and were probably truncated."""
+    if arguments.process_index == 0 and isinstance(rows, Dataset):
+        truncated = int((row_lengths(rows).max(axis=1) >= arguments.max_length).sum())
+        if truncated:
+            logger.warning(
+                "--max_length %d truncates %d of %d training rows.", arguments.max_length, truncated, len(rows)
+            )
 
 
-def as_saved(trainer: Trainer) -> Any:
-    """The trained model as those have it who load it: without the mixed precision that it was trained in."""
+def unwrap_for_eval(trainer: Trainer) -> Any:
+    """Return the trained model as it is loaded later: without the mixed precision of its training."""
     return trainer.accelerator.unwrap_model(cast(Any, trainer.model), keep_fp32_wrapper=False).eval()
 
 
-class PerTargetTrainer(RecipeTrainer):
-    """Measures the mean over all targets: the library's is over batches, which have more or fewer of them."""
-
-    def prediction_step(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """As the library's, but in the place of logits and labels are, for each row, the sum of the losses of its
-        targets, and how many these are: each (batch,).
-        """
-        only_logits = [*(ignore_keys or []), "hidden_states", "attentions"]
-        loss, logits, labels = cast(Any, super().prediction_step(model, inputs, False, only_logits))
-        if self.model.can_generate():
-            logits, labels = logits[:, :-1], labels[:, 1:]
-        losses = [
-            F.cross_entropy(scores.float(), targets, ignore_index=IGNORED_LABEL, reduction="sum")
-            for scores, targets in zip(logits, labels, strict=True)
-        ]
-        return loss, torch.stack(losses), (labels != IGNORED_LABEL).sum(dim=1)
-
-
-def loss_per_target(config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-    """The loss of a `PerTargetTrainer`, which takes the place of the library's; nan where there is no target."""
-    losses, numbers = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
-    return {"loss": losses.sum(dtype=np.float64) / numbers.sum() if numbers.any() else math.nan}
-
-
 def measure(trainer: Trainer, rows: Rows) -> dict[str, float]:
-    """The loss, and what the trainer's `compute_metrics` gives, on encoded rows."""
+    """Return the loss and the trainer's metrics on encoded rows."""
     metrics = trainer.evaluate(rows)
     kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
     return {name: value for name, value in kept.items() if not name.endswith(("_time", "runtime", "second"))}

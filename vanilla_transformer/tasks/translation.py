@@ -1,25 +1,28 @@
-"""Translation, or any task from text to text."""
+"""Translation, or any other task from text to text."""
 
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from importlib import import_module
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, cast
 
 from datasets import Dataset, IterableDataset
-from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.cli.options import with_default
 from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, decode_like_the_paper, translate
 from vanilla_transformer.files import map_by_length
 from vanilla_transformer.tasks.joining import with_joined_pairs
 from vanilla_transformer.tasks.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
-from vanilla_transformer.tasks.task import Notes, Rows, Task, as_saved, warned_of_cuts
-from vanilla_transformer.training.batching import TokenBudgetSampler, row_lengths
-from vanilla_transformer.training.collating import ArrowRows, PairCollator
-from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
+from vanilla_transformer.tasks.task import Notes, Rows, Task, unwrap_for_eval, warn_truncated
+from vanilla_transformer.training.collating import PairCollator
+from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments, RecipeSeq2SeqTrainer
+
+
+WHOLE_TEXTS = 1_000_000  # max_length that truncates nothing
+
+
+def with_default(name: str, default: Any) -> Any:
+    """Return a field of `RecipeArguments` with another default and the same help."""
+    return field(default=default, metadata={f.name: f.metadata for f in fields(RecipeArguments)}[name])
 
 
 @dataclass
@@ -28,9 +31,9 @@ class TranslationArguments(RecipeArguments):
 
     LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "num_beams": 1, "extra_tokens": 0, "max_length": 1}
 
-    tokens_per_batch: int = with_default(RecipeArguments, "tokens_per_batch", 25_000)
-    average_checkpoints: int = with_default(RecipeArguments, "average_checkpoints", 5)
-    # None, where a saved model is scored, is what it was saved with.
+    tokens_per_batch: int = with_default("tokens_per_batch", 25_000)
+    average_checkpoints: int = with_default("average_checkpoints", 5)
+    # To score a saved model, None means the value saved with it.
     num_beams: int | None = field(
         default=4, metadata={"help": "Beam size of the final evaluation and of the saved model."}
     )
@@ -46,13 +49,6 @@ class TranslationArguments(RecipeArguments):
         metadata={
             "help": "Train on this many joined pairs for each pair as well: two at random, one behind the other. "
             "For data that come again and again; 0.5 has each pair in one of them."
-        },
-    )
-    datastore: bool = field(
-        default=False,
-        metadata={
-            "help": "Keep the decoder's states of the training data beside the model, and translate by those that are "
-            "most similar as well. Where a saved model is scored, use what lies beside it."
         },
     )
     preprocessing_num_workers: int | None = field(
@@ -78,12 +74,10 @@ class TranslationArguments(RecipeArguments):
         super().__post_init__()
         if self.joined_pairs < 0:
             raise ValueError(f"joined_pairs={self.joined_pairs} must not be negative; 0 joins none.")
-        if self.datastore:
-            import_module("vanilla_transformer.datastore")  # which says so now if something is not installed
         if self.moses_language not in (None, *MOSES_LANGUAGES):
             raise ValueError(
-                f"moses_language={self.moses_language} is none of those that Moses' tokenizer knows: "
-                f"{', '.join(MOSES_LANGUAGES)}. It reads other languages as English: give en for them."
+                f"moses_language={self.moses_language} is not a language of Moses' tokenizer: choose from "
+                f"{', '.join(MOSES_LANGUAGES)}. It reads all other languages as English: give en for them."
             )
         for name in ("split_compounds", "normalize_punctuation"):
             if getattr(self, name) and self.moses_language is None:
@@ -91,105 +85,86 @@ class TranslationArguments(RecipeArguments):
 
     @property
     def decoding(self) -> dict[str, int | float]:
-        """The options of generation that are given. A single beam has no use for a length penalty."""
+        """The options of `generate` that are given. A single beam needs no length penalty."""
         names = ["num_beams"] if self.num_beams == 1 else ["num_beams", "length_penalty"]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-UNCUT = 1_000_000  # tokens: sources are translated whole
+class TranslationTask(Task):
+    """Text to text, by an encoder and a decoder."""
+
+    name = "translation"
+    data = "translation"
+    model_class = VanillaTransformerForConditionalGeneration
+    template = "seq2seq"
+    pipeline_tag = "translation"
+    usage = """\
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+batch = tokenizer(["A sentence to translate."], return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_tokens=True))"""
+    arguments_class = TranslationArguments
+    trainer_class = RecipeSeq2SeqTrainer
+    in_one_process = True
+
+    arguments: TranslationArguments
+
+    @classmethod
+    def saved_options(cls, config: PreTrainedConfig) -> dict[str, Any]:
+        """Score a saved model with its own generation config."""
+        return {"num_beams": None, "length_penalty": None}
+
+    def prepare(self, model: PreTrainedModel) -> None:
+        """Save the paper's beam search in the generation config."""
+        decode_like_the_paper(model, cast(int, self.arguments.num_beams), cast(float, self.arguments.length_penalty))
+
+    def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
+        """Return rows of input_ids and labels, truncated to `max_length`."""
+        return encode_pairs(rows, tokenizer, self.arguments.max_length, self.arguments.preprocessing_num_workers)
+
+    def augment(self, rows: Rows) -> Rows:
+        """Return the rows, and pairs of them that are joined if the options ask for that."""
+        args = self.arguments
+        warn_truncated(rows, args)
+        seed = args.seed if args.data_seed is None else args.data_seed
+        return with_joined_pairs(rows, args.joined_pairs, args.max_length, seed)
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> PairCollator:
+        """Return the collator of pairs."""
+        return PairCollator(tokenizer, model=model)
+
+    def evaluate(self, trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
+        """Translate the sources and compare with the targets: BLEU, chrF and exact match."""
+        args, model, tokenizer = self.arguments, unwrap_for_eval(trainer), trainer.processing_class
+
+        def translate_batch(batch: list[str]) -> list[str]:
+            return translate(batch, model, tokenizer, args.extra_tokens, **args.decoding)
+
+        hypotheses = map_by_length(translate_batch, list(rows["source"]), 64, "translating")
+        moses = (args.moses_language, args.split_compounds, args.normalize_punctuation)
+        return translation_scores(hypotheses, list(rows["target"]), BleuOptions(lowercases(tokenizer), *moses))
+
+    def evaluation_inputs(self, rows: Rows, encoded: Rows, tokenizer: PreTrainedTokenizerBase) -> Rows:
+        """Return whole texts: `evaluate` truncates none."""
+        return encode_pairs(rows, tokenizer, WHOLE_TEXTS)
 
 
-def encode(rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, num_workers: int | None = None) -> Rows:
-    """Columns input_ids and labels in the place of source and target, where "</s>" is text.
+def encode_pairs(
+    rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, num_workers: int | None = None
+) -> Rows:
+    """Return rows of input_ids and labels instead of source and target; "</s>" in a text is text.
 
-    Rows that lie on disk are encoded once for all processes and runs with the same tokenizer and length.
+    For rows on disk, all processes and runs with the same tokenizer and length share the result.
     """
 
     def encode_texts(texts: list[str]) -> list[list[int]]:
-        cut = {"truncation": True, "max_length": max_length, "return_attention_mask": False}
-        return tokenizer(texts, split_special_tokens=True, **cut)["input_ids"]
+        truncated = {"truncation": True, "max_length": max_length, "return_attention_mask": False}
+        return tokenizer(texts, split_special_tokens=True, **truncated)["input_ids"]
 
     def encode_rows(rows: dict) -> dict:
         return {"input_ids": encode_texts(rows["source"]), "labels": encode_texts(rows["target"])}
 
-    # What is encoded is found again by the tokenizer's state, of which its first use with this length is a part.
+    # The tokenizer's state is part of the cache key, and its first use with a length changes that state.
     encode_texts([""])
     options = {} if isinstance(rows, IterableDataset) else {"num_proc": num_workers, "desc": "tokenizing"}
     return rows.map(encode_rows, batched=True, remove_columns=["source", "target"], **options)
-
-
-def augment(rows: Rows, args: TranslationArguments) -> Rows:
-    """The rows to train on, with joined pairs where these are asked for."""
-    if args.datastore and isinstance(rows, IterableDataset):
-        raise ValueError("datastore=True keeps all training data, of which a stream may have no end: leave out one.")
-    seed = args.seed if args.data_seed is None else args.data_seed
-    return with_joined_pairs(warned_of_cuts(rows, args), args.joined_pairs, args.max_length, seed)
-
-
-def batches_of(rows: Dataset, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> DataLoader:
-    """Each of the encoded rows once, with others of about its length."""
-    lengths = row_lengths(rows)
-    sampler = TokenBudgetSampler(lengths, max(4096, int(lengths.max())))
-    return DataLoader(
-        cast(Any, ArrowRows(rows)),
-        batch_sampler=sampler,
-        collate_fn=PairCollator(tokenizer, model=model).collate_table,
-    )
-
-
-def keep_states(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> None:
-    """Save a datastore of the training data beside the model, where one is asked for."""
-    args, model = cast(TranslationArguments, trainer.args), cast(Any, trainer.model)
-    if not args.datastore:
-        return
-    from vanilla_transformer.datastore import build_datastore  # which needs FAISS
-
-    tokenizer = trainer.processing_class
-    encoded = encode(rows, tokenizer, args.max_length, args.preprocessing_num_workers)
-    build_datastore(model, batches_of(encoded, model, tokenizer)).save(args.output_dir)
-
-
-def with_its_datastore(trainer: RecipeSeq2SeqTrainer) -> AbstractContextManager:
-    """Within it, the model translates by the datastore that lies beside it, where that is asked for."""
-    if not cast(TranslationArguments, trainer.args).datastore:
-        return nullcontext()
-    from vanilla_transformer.datastore import load_datastore, use_datastore
-
-    model = cast(Any, trainer.model)
-    source = trainer.args.output_dir if trainer.state.global_step else model.name_or_path
-    return use_datastore(model, load_datastore(source))
-
-
-def evaluate(trainer: RecipeSeq2SeqTrainer, rows: Dataset) -> tuple[dict[str, float], Notes]:
-    """Translate the sources and compare with the targets."""
-    model, tokenizer = as_saved(trainer), trainer.processing_class
-    args = cast(TranslationArguments, trainer.args)
-
-    def translate_batch(batch: list[str]) -> list[str]:
-        return translate(batch, model, tokenizer, args.extra_tokens, **args.decoding)
-
-    with with_its_datastore(trainer):
-        hypotheses = map_by_length(translate_batch, list(rows["source"]), 64, "translating")
-    bleu = BleuOptions(lowercases(tokenizer), args.moses_language, args.split_compounds, args.normalize_punctuation)
-    return translation_scores(hypotheses, list(rows["target"]), bleu)
-
-
-TRANSLATION = Task(
-    data="translation",
-    model_class=VanillaTransformerForConditionalGeneration,
-    template="seq2seq",
-    pipeline_tag="translation",
-    arguments_class=TranslationArguments,
-    encode=lambda rows, tokenizer, config, args: encode(
-        rows, tokenizer, args.max_length, args.preprocessing_num_workers
-    ),
-    augment=augment,
-    collator=lambda tokenizer, model, args: PairCollator(tokenizer, model=model),
-    finish=keep_states,
-    evaluate=evaluate,
-    read_when_scored=lambda rows, tokenizer, encoded: encode(rows, tokenizer, UNCUT),
-    in_one_process=True,
-    prepare=lambda model, args: decode_like_the_paper(model, args.num_beams, args.length_penalty),
-    saved_options=lambda config: {"num_beams": None, "length_penalty": None},
-    trainer_class=RecipeSeq2SeqTrainer,
-)

@@ -1,0 +1,37 @@
+"""Multi-label classification: any number of classes for each text."""
+
+from typing import Any, cast
+
+import numpy as np
+from datasets import Dataset
+from transformers import EvalPrediction, PreTrainedConfig
+
+from vanilla_transformer.tasks.classification import ClassificationTask, class_names, label_fields
+from vanilla_transformer.tasks.metrics import classification_scores
+
+
+class MultiLabelTask(ClassificationTask):
+    """Any number of classes for each text: labels are lists of classes."""
+
+    name = "multi_label"
+    data = "multi_label"
+    problem_type = "multi_label_classification"
+
+    def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
+        """Return the names of all classes, in order.
+
+        Raises:
+            ValueError: there is no class.
+        """
+        return {"problem_type": self.problem_type, **label_fields(class_names(rows))}
+
+    @staticmethod
+    def encode_label(label: Any, config: PreTrainedConfig) -> list[float]:
+        """Return 1 for each class of the text and 0 for the others."""
+        present, names = {str(name) for name in label}, cast(dict[int, str], config.id2label)
+        return [float(names[i] in present) for i in range(len(names))]  # a saved config sorts its keys as strings
+
+    def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
+        """Compute accuracy of whole rows, and macro F1, of logits (rows, classes)."""
+        predicted = np.asarray(prediction.predictions) > 0
+        return classification_scores(predicted.astype(int), np.asarray(prediction.label_ids).astype(int))

@@ -1,0 +1,32 @@
+"""Regression: one number, or several, for each text."""
+
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import EvalPrediction, PreTrainedConfig
+
+from vanilla_transformer.tasks.classification import ClassificationTask
+from vanilla_transformer.tasks.metrics import REGRESSION_SCORES, regression_scores
+
+
+class RegressionTask(ClassificationTask):
+    """One number, or several, for each text: a label is a number or a list of numbers."""
+
+    name = "regression"
+    data = "regression"
+    metric_names = REGRESSION_SCORES
+    problem_type = "regression"
+
+    def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
+        """Return how many numbers the model predicts."""
+        return {"problem_type": self.problem_type, "num_labels": len(np.atleast_1d(rows[0]["label"]))}
+
+    @staticmethod
+    def encode_label(label: Any, config: PreTrainedConfig) -> list[float]:
+        """Return the numbers as a list."""
+        return np.atleast_1d(label).astype(np.float32).tolist()
+
+    def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
+        """Compute correlations and the root mean squared error of predictions (rows, numbers)."""
+        return regression_scores(np.asarray(prediction.predictions), np.asarray(prediction.label_ids))
