@@ -1,4 +1,4 @@
-"""What makes training short, in the library's own Trainer: each line with a number is a lever of docs/speedrun.md.
+"""What makes training short, in the library's own Trainer: each line with a number is a lever of docs/levers.md.
 
 python sooner.py pairs.jsonl runs/sooner                 # rows with "source" and "target"
 """

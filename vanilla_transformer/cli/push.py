@@ -18,6 +18,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanilla_transformer.cli.parser import CommandParser
+from vanilla_transformer.cli.repository_card import repository_card
 from vanilla_transformer.loading import CHECKPOINTS, check_source, read_object
 from vanilla_transformer.training.checkpoints import weight_files
 
@@ -46,7 +47,7 @@ REPO_FILES = (
     *("SECURITY.md", "pyproject.toml", "constraints.txt", "Makefile", *LIBRARY_FILES, *CHECKPOINT_FILES),
     *("scripts/**/*.py", "launch/*.yaml", "launch/*.sbatch"),
     *("recipes/**/*.yaml", "recipes/**/*.md", "recipes/data/**/*.jsonl.gz"),
-    *("docs/**/*.md", "docs/**/*.py", "docs/**/*.png", "docs/**/*.svg", "docs/examples/*.json"),
+    *("lab/*.md", "docs/**/*.md", "docs/**/*.py", "docs/**/*.png", "docs/**/*.svg", "docs/examples/*.json"),
     *("docs/notebooks/*.ipynb", *(f"demo/{name}" for name in SPACE_FILES)),
 )
 
@@ -115,23 +116,25 @@ def collect(args: argparse.Namespace) -> dict[str, Path]:
     return files
 
 
-def load_card(folder: Path, space: bool, models: list[str]) -> RepoCard:
-    """Load the card (README.md) of a folder; in that of a Space, set the models that it shows.
+def load_card(args: argparse.Namespace) -> RepoCard:
+    """Load the card (README.md) of a model or a Space, or build that of a clone from the cards of its checkpoints.
 
     Raises:
         ValueError: the card has no metadata, its metadata is not YAML, or it is not the card of a Gradio Space.
     """
-    file = folder / "README.md"
+    if args.repo:
+        return repository_card(args.folder)
+    file = args.folder / "README.md"
     try:
-        card = (SpaceCard if space else ModelCard).load(file)
+        card = (SpaceCard if args.space else ModelCard).load(file)
     except yaml.YAMLError as error:
         raise ValueError(f"The metadata of {file} is not YAML: {error}") from error
     if not card.data.to_dict():
         raise ValueError(f"{file} has no metadata: it must begin with YAML between two lines of ---.")
-    if space and card.data.to_dict().get("sdk") != "gradio":
+    if args.space and card.data.to_dict().get("sdk") != "gradio":
         raise ValueError(f"{file} is not a Gradio Space: its metadata must say sdk: gradio.")
-    if models:
-        card.data.models = card.data.preload_from_hub = models
+    if args.models:
+        card.data.models = card.data.preload_from_hub = args.models
     return card
 
 
@@ -177,7 +180,7 @@ def push(args: argparse.Namespace, files: dict[str, Path], card: RepoCard) -> st
             link = Path(staged, name)
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(path.resolve())
-        if args.space:
+        if args.space or args.repo:
             Path(staged, "README.md").unlink()
             card.save(Path(staged, "README.md"))
         return api.upload_folder(
@@ -224,7 +227,7 @@ def main(arguments: list[str] | None = None) -> None:
     if args.models and not args.space:
         raise ValueError("--models is an option of --space.")
     files = collect(args)
-    card = load_card(args.folder, args.space, args.models)
+    card = load_card(args)
     print(describe(args.folder, files))
     if not (args.space or args.repo):
         print("On the Hub, weights and settings that only an earlier model had are deleted.")

@@ -1,4 +1,4 @@
-"""The top of README.md, which the Hub reads: valid metadata, whose scores are those of the checkpoints' own cards."""
+"""The metadata of the repository on the Hub: valid, with the scores of the checkpoints' own cards."""
 
 from pathlib import Path
 
@@ -6,37 +6,34 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from fresh_process import ROOT
-from update_readme import metadata, page
+from vanilla_transformer.cli.repository_card import repository_card, repository_metadata
 
 
 def scores(data: ModelCardData) -> set[tuple]:
-    """Each with what it is of: the model, by the folder that it lies in, the split and the metric."""
+    """Return the scores, each with its checkpoint, task, split and metric."""
     return {
         (score.dataset_config, score.task_type, score.dataset_split, score.metric_type, score.metric_value)
         for score in data.eval_results or []
     }
 
 
-def test_the_readme_has_the_scores_of_the_checkpoints_cards():
-    """Else run scripts/update_readme.py."""
-    assert (ROOT / "README.md").read_text(encoding="utf-8") == page(ROOT)
-
-
-def test_the_readmes_metadata_is_what_the_hub_takes():
-    data = ModelCard.load(ROOT / "README.md").data
-    told = data.to_dict()
+def test_the_readme_starts_with_its_title_and_gets_its_metadata_for_the_hub():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.startswith("# Vanilla Transformer\n")
+    card = repository_card(ROOT)
+    assert str(card).startswith("---\n") and str(card).endswith(text)
+    told = card.data.to_dict()
     assert (told["library_name"], told["pipeline_tag"], told["license"]) == (
         "transformers",
         "translation",
         "apache-2.0",
     )
-    models = {path.parent.name for path in ROOT.glob("checkpoints/*/README.md")}
-    assert {name for name, *_ in scores(data)} == models
-    if models:
-        name, results = model_index_to_eval_results(told["model-index"])
-        assert name == "vanilla-transformer" and scores(
-            ModelCardData(model_name=name, eval_results=results)
-        ) == scores(data)
+    assert {name for name, *_ in scores(card.data)} == {
+        path.parent.name for path in ROOT.glob("checkpoints/*/README.md")
+    }
+    name, results = model_index_to_eval_results(told["model-index"])
+    assert name == "vanilla-transformer"
+    assert scores(ModelCardData(model_name=name, eval_results=results)) == scores(card.data)
 
 
 def write_card(folder: Path, language: list[str], **values: float) -> None:
@@ -52,7 +49,7 @@ def write_card(folder: Path, language: list[str], **values: float) -> None:
 def test_models_that_are_scored_on_the_same_data_keep_their_own_scores(tmp_path):
     write_card(tmp_path / "hi-en", ["hi", "en"], bleu=30.0)
     write_card(tmp_path / "en-es", ["en", "es"], bleu=40.0, chrf=60.0)
-    data = metadata(tmp_path)
+    data = repository_metadata(tmp_path)
     assert scores(data) == {
         ("en-es", "translation", "test", "bleu", 40.0),
         ("en-es", "translation", "test", "chrf", 60.0),
