@@ -62,7 +62,7 @@ from transformers.utils import is_tracing, logging
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .attention_vanilla_transformer import packed
+from . import attention_vanilla_transformer  # noqa: F401
 from .configuration_vanilla_transformer import (
     STACK_TP_PLAN,
     TransformerConfig,
@@ -547,7 +547,6 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
             return (torch.arange(length, device=inputs_embeds.device) + past_length)[None]
         return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
 
-    @packed
     def run_layers(
         self,
         inputs_embeds: Tensor,
@@ -624,7 +623,7 @@ class VanillaTransformerEncoderModel(TransformerStack):
             attention_mask=attention_mask,
             and_mask_function=None if window is None else sliding_window_bidirectional_overlay(window // 2),
         )
-        hidden_states = self.run_layers(inputs_embeds, position_ids, mask, padding=attention_mask, **kwargs)
+        hidden_states = self.run_layers(inputs_embeds, position_ids, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
@@ -723,9 +722,7 @@ class VanillaTransformerDecoderModel(CausalStack):
         inputs_embeds, position_ids, mask = self.embed_and_mask(
             input_ids, attention_mask, position_ids, inputs_embeds, past_key_values
         )
-        hidden_states = self.run_layers(
-            inputs_embeds, position_ids, mask, padding=attention_mask, past_key_values=past_key_values, **kwargs
-        )
+        hidden_states = self.run_layers(inputs_embeds, position_ids, mask, past_key_values=past_key_values, **kwargs)
         return BaseModelOutputWithPast(last_hidden_state=hidden_states, **{CACHE: past_key_values})
 
 
@@ -801,8 +798,6 @@ class VanillaTransformerCrossDecoder(CausalStack):
             mask,
             encoder_hidden_states,
             encoder_mask,
-            padding=attention_mask,
-            memory_padding=encoder_attention_mask,
             past_key_values=past_key_values,
             **kwargs,
         )

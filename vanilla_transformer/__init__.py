@@ -14,6 +14,7 @@ import transformers
 if not Path(__path__[0], "modeling_vanilla_transformer.py").is_file():
     __path__.append(str(Path(__path__[0]).parent))
 
+import vanilla_transformer.fast  # noqa: F401, to register the attention implementation "packed_sdpa"
 from vanilla_transformer.configuration_vanilla_transformer import (
     PRESETS,
     VanillaTransformerConfig,

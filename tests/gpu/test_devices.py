@@ -22,10 +22,10 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.attention_vanilla_transformer import on_host, send
 from vanilla_transformer.cli.costs import step_cost
 from vanilla_transformer.fast import make_fast
 from vanilla_transformer.fast.chunked_loss import ChunkedCrossEntropy
+from vanilla_transformer.fast.transfer import to_device, to_host
 from vanilla_transformer.training.muon import muon_with_adam
 from vanilla_transformer.training.recipe import sent
 
@@ -275,15 +275,15 @@ def test_a_step_never_makes_the_host_wait(name, form, device):
 @pytest.mark.parametrize("device", ["meta", GPU])
 def test_what_was_sent_is_known_on_the_host_until_it_changes(device):
     values = torch.arange(4)
-    on_device = send(values, torch.device(device))
+    on_device = to_device(values, torch.device(device))
     with host_must_not_wait(device):
-        assert on_host(on_device).equal(values)
+        assert to_host(on_device).equal(values)
     on_device.add_(1)
     if device == "cuda":
-        assert on_host(on_device).equal(values + 1)
+        assert to_host(on_device).equal(values + 1)
     else:
         with pytest.raises(NotImplementedError, match="no data"):  # it asks the device
-            on_host(on_device)
+            to_host(on_device)
 
 
 @on_devices

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from tiny_training import tiny_trainer
 from vanilla_transformer.fast import make_fast
-from vanilla_transformer.fast.transfer import LateNumbers
+from vanilla_transformer.fast.transfer import AsyncScalars
 
 
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -77,8 +77,8 @@ def test_the_host_waits_no_more_often_in_more_steps(attention, tokens_per_batch,
 
 @on_devices
 def test_numbers_of_a_step_come_in_the_next_on_a_gpu_and_else_at_once(device):
-    late = LateNumbers()
-    come = [late.exchange(step, torch.full((2,), float(step), device=device)) for step in (1, 2, 3)]
+    late = AsyncScalars()
+    come = [late.push(step, torch.full((2,), float(step), device=device)) for step in (1, 2, 3)]
     known = [(step, [step, step]) for step in (1, 2, 3)]
     assert come == (known if device == "cpu" else [None, *known[:2]])
 

@@ -1,28 +1,28 @@
-"""`attn_implementation="packed_sdpa"` leaves padding out of everything, and nobody sees a difference but the clock."""
+"""`make_fast` packs the real tokens of a batch into one row, with the loss and the gradients of the padded batch."""
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
 from family import decoder_only, encoder_decoder, encoder_only
 from vanilla_transformer import (
     VanillaTransformerForMaskedLM,
     VanillaTransformerForQuestionAnswering,
     VanillaTransformerForSequenceClassification,
-    attention_vanilla_transformer,
 )
-from vanilla_transformer.attention_vanilla_transformer import (
+from vanilla_transformer.fast import make_fast, packing
+from vanilla_transformer.fast.packing import (
     LONGEST_PLAIN,
     Layout,
     Packing,
-    fill_rows,
     plain_attention,
     plain_is_faster,
     round_up,
+    worst_fit_decreasing,
 )
-from vanilla_transformer.fast import make_fast
 
 
 LENGTHS = (7, 3, 1, 5)
@@ -81,9 +81,9 @@ CASES = {
 
 
 def loss_and_gradients(
-    model, batch: dict[str, Tensor], packing: bool, chunk: int = 0
+    model, batch: dict[str, Tensor], packed: bool, chunk: int = 0
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    make_fast(model, packing=packing, loss_chunk_size=chunk)
+    make_fast(model, packing=packed, loss_chunk_size=chunk)
     model.zero_grad()
     loss = model(**batch).loss
     loss.backward()
@@ -122,6 +122,11 @@ def test_layers_work_on_real_tokens_only(family):
     assert seen == {name: sum(source if "encoder" in name else LENGTHS) for name in seen} and seen
 
 
+def test_it_packs_where_a_checkpoint_of_version_0_1_has_registered_its_own_form():
+    ALL_MASK_ATTENTION_FUNCTIONS.register("packed_sdpa", sdpa_mask)
+    test_layers_work_on_real_tokens_only("encoder-decoder")
+
+
 @pytest.mark.parametrize("family", CASES)
 def test_outputs_of_layers_keep_their_shape_where_they_are_asked_for(family):
     make, make_batch = CASES[family]
@@ -129,8 +134,7 @@ def test_outputs_of_layers_keep_their_shape_where_they_are_asked_for(family):
     batch = make_batch("right")
     model.set_attn_implementation("eager")
     expected = model(**batch, output_hidden_states=True)
-    model.set_attn_implementation("packed_sdpa")
-    found = model(**batch, output_hidden_states=True)
+    found = make_fast(model)(**batch, output_hidden_states=True)
     name = "decoder_hidden_states" if family == "encoder-decoder" else "hidden_states"
     assert [states.shape for states in found[name]] == [states.shape for states in expected[name]]
     torch.testing.assert_close(found.loss, expected.loss)
@@ -146,8 +150,7 @@ def test_positions_that_are_given_stay_with_their_tokens(position_embedding):
         batch = {"input_ids": ids_of(mask), "attention_mask": mask, "position_ids": positions}
         model.set_attn_implementation("eager")
         expected = model(**batch).logits
-        model.set_attn_implementation("packed_sdpa")
-        torch.testing.assert_close(model(**batch).logits[mask.bool()], expected[mask.bool()])
+        torch.testing.assert_close(make_fast(model)(**batch).logits[mask.bool()], expected[mask.bool()])
 
 
 def test_generation_is_the_same():
@@ -155,8 +158,19 @@ def test_generation_is_the_same():
     mask = real(SOURCE_LENGTHS)
     batch = {"input_ids": ids_of(mask), "attention_mask": mask, "max_new_tokens": 6, "num_beams": 3}
     expected = model.generate(**batch)
-    model.set_attn_implementation("packed_sdpa")
-    assert torch.equal(model.generate(**batch), expected)
+    assert torch.equal(make_fast(model).generate(**batch), expected)
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_selected_without_make_fast_it_computes_what_sdpa_does(family):
+    make, make_batch = CASES[family]
+    model = make(vocab_size=50).eval()
+    for side in ("left", "right"):
+        losses = []
+        for implementation in ("sdpa", "packed_sdpa"):
+            model.set_attn_implementation(implementation)
+            losses.append(model(**make_batch(side)).loss)
+        assert torch.equal(*losses)
 
 
 def test_a_label_in_the_middle_may_be_missing():
@@ -171,13 +185,12 @@ def test_a_label_in_the_middle_may_be_missing():
 
 def test_a_sequence_without_a_token_does_no_harm():
     mask = real((4, 0, 2))
-    packing = Packing(mask.bool(), mask.device)
+    rows = Packing(mask.bool(), mask.device)
     states = torch.randn(3, 4, 6)
-    packed = packing.pack(states)
+    packed = rows.pack(states)
     assert packed.shape == (1, 6, 6)
-    assert torch.equal(packing.unpack(packed), states * mask[..., None])
-    model = encoder_only(VanillaTransformerForMaskedLM, vocab_size=50).train()
-    model.set_attn_implementation("packed_sdpa")
+    assert torch.equal(rows.unpack(packed), states * mask[..., None])
+    model = make_fast(encoder_only(VanillaTransformerForMaskedLM, vocab_size=50).train())
     model(input_ids=ids_of(mask), attention_mask=mask, labels=labelled(mask)).loss.backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
@@ -208,7 +221,7 @@ def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
     model = make(vocab_size=50, dropout=0.0).double().train()
     batch = make_batch(side)
     expected, expected_gradients = loss_and_gradients(model, batch, False)
-    monkeypatch.setattr(attention_vanilla_transformer, "plain_is_faster", lambda query, keys: True)
+    monkeypatch.setattr(packing, "plain_is_faster", lambda query, keys: True)
     loss, gradients = loss_and_gradients(model, batch | fields, True)
     assert torch.allclose(loss, expected, rtol=1e-12)
     for name, gradient in gradients.items():
@@ -224,7 +237,7 @@ def test_sequences_that_share_a_row_do_not_see_each_other(longest, monkeypatch):
     model = encoder_decoder(vocab_size=50, dropout=0.0).double().train()
     batch = {"input_ids": ids_of(source), "attention_mask": source, "labels": labelled(target)}
     expected, expected_gradients = loss_and_gradients(model, batch, False)
-    monkeypatch.setattr(attention_vanilla_transformer, "plain_is_faster", lambda query, keys: True)
+    monkeypatch.setattr(packing, "plain_is_faster", lambda query, keys: True)
     loss, gradients = loss_and_gradients(model, batch, True)
     assert torch.allclose(loss, expected, rtol=1e-12)
     for name, gradient in gradients.items():
@@ -232,10 +245,10 @@ def test_sequences_that_share_a_row_do_not_see_each_other(longest, monkeypatch):
 
 
 def test_rows_are_shared_by_as_many_sequences_as_have_room():
-    assert fill_rows([2, 8, 5, 3, 1], 8) == [16, 0, 8, 13, 18]  # 8 | 5 3 | 2 1, from the left of rows of 8
-    assert fill_rows([4], 4) == [0]
+    assert worst_fit_decreasing([2, 8, 5, 3, 1], 8) == [16, 0, 8, 13, 18]  # 8 | 5 3 | 2 1, from the left of rows of 8
+    assert worst_fit_decreasing([4], 4) == [0]
     sizes = torch.randint(1, 33, (200,), generator=torch.Generator().manual_seed(0)).tolist()
-    starts = fill_rows(sizes, 32)
+    starts = worst_fit_decreasing(sizes, 32)
     places = [start + position for start, size in zip(starts, sizes, strict=True) for position in range(size)]
     assert len(set(places)) == sum(sizes)
     assert all(start // 32 == (start + size - 1) // 32 for start, size in zip(starts, sizes, strict=True))
@@ -248,9 +261,9 @@ def test_a_shared_layout_attends_as_one_row_for_each_sequence_does(is_causal, mo
     torch.manual_seed(0)
     lengths = (3, 4, 2, 3), (3, 4, 2, 3) if is_causal else (2, 0, 4, 1)
     queries, keys = (Packing(real(counts).bool(), torch.device("cpu")) for counts in lengths)
-    heads = [torch.randn(1, 2, packing.tokens, 4, dtype=torch.float64) for packing in (queries, keys, keys)]
+    heads = [torch.randn(1, 2, side.tokens, 4, dtype=torch.float64) for side in (queries, keys, keys)]
     separate = Layout(queries, keys, is_causal, heads[0])
-    monkeypatch.setattr(attention_vanilla_transformer, "plain_is_faster", lambda query, keys: True)
+    monkeypatch.setattr(packing, "plain_is_faster", lambda query, keys: True)
     shared = Layout(queries, keys, is_causal, heads[0])
     assert (separate.rows, shared.rows) == (4, 1 if is_causal else 2)
     found, expected = (layout.attend(*heads, is_causal, 0.0, 0.5) for layout in (shared, separate))

@@ -19,14 +19,13 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
-from transformers.utils import is_tracing
 
-from vanilla_transformer.attention_vanilla_transformer import on_host, round_up, send
 from vanilla_transformer.configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.fast import dropout
 from vanilla_transformer.fast.chunked_loss import ChunkedCrossEntropy
 from vanilla_transformer.fast.onednn import PLAIN, linear, onednn_is_faster
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL, check_labels, check_rows, mean
+from vanilla_transformer.fast.packing import mask_from_labels, packs_itself, register, round_up, run_layers
+from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL, check_labels, mean
 from vanilla_transformer.modeling_vanilla_transformer import VocabularyModel
 
 
@@ -59,10 +58,13 @@ def make_fast(
         raise ValueError(f"loss_chunk_size={loss_chunk_size} must not be negative; 0 computes all logits at once.")
     make_plain(model)
     if packing:
+        register()
         model.set_attn_implementation("packed_sdpa")
     for module in cast(Iterator[Any], model.modules()):
+        if packing and hasattr(module, "run_layers") and not packs_itself(module):
+            module.run_layers = MethodType(run_layers, module)
         if packing and hasattr(module, "prepare_decoder_input_ids_from_labels"):
-            module.packing_hook = module.register_forward_pre_hook(leave_out_padding_of_labels, with_kwargs=True)
+            module.packing_hook = module.register_forward_pre_hook(mask_from_labels, with_kwargs=True)
         if loss_chunk_size and hasattr(module, "logits_and_loss"):
             module.logits_and_loss = MethodType(in_chunks(loss_chunk_size), module)
         if onednn and onednn_is_faster() and is_plain_linear(module):
@@ -83,6 +85,7 @@ def make_plain(model: PreTrainedModel) -> PreTrainedModel:
         model.set_attn_implementation("sdpa")
     for module in cast(Iterator[Any], model.modules()):
         vars(module).pop("logits_and_loss", None)
+        vars(module).pop("run_layers", None)
         if getattr(vars(module).get("forward"), "__func__", None) in (forward, dropout.forward):
             del module.forward
         if "packing_hook" in vars(module):
@@ -139,20 +142,3 @@ def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
         return None, mean(total, real.sum() if num_items_in_batch is None else num_items_in_batch)
 
     return logits_and_loss
-
-
-def leave_out_padding_of_labels(
-    model: PreTrainedModel, args: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Give the decoder the mask of its labels, if it has none: the causal mask lets nothing look behind the last."""
-    labels = options.get("labels")
-    others = ("decoder_attention_mask", "past_key_values", "cache")
-    given = args[4:] or any(options.get(name) is not None for name in others)
-    if labels is None or given or model.config._attn_implementation != "packed_sdpa" or is_tracing(labels):
-        return args, options
-    check_rows("labels", labels)
-    inputs = [*args[3:4], options.get("decoder_input_ids"), options.get("decoder_inputs_embeds")]
-    if any(given is not None and given.shape[:2] != labels.shape for given in inputs):
-        return args, options  # the loss says so
-    real = (on_host(labels) != IGNORED_LABEL).flip(-1).cumsum(-1).flip(-1) > 0
-    return args, options | {"decoder_attention_mask": send(real, labels.device)}

@@ -1,31 +1,54 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Numbers of each training step for the host, which does not wait for them."""
+"""Copies between the host and a GPU for which neither has to wait.
+
+A host that reads a value from a GPU waits until the GPU has done everything it was asked to do, and the GPU then idles
+until the host asks for more.
+"""
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
-class LateNumbers:
-    """Gives numbers that a GPU computes in a step to the host in the next one.
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy values from the host to `device` asynchronously, and keep the host copy for `to_host`."""
+    if values.device.type == device.type:
+        return values
+    if device.type == "cuda":
+        values = values.pin_memory()
+    sent: Any = values.to(device, non_blocking=device.type != "mps")  # MPS might copy values that have changed since
+    if not sent.is_inference():  # inference tensors have no `_version`
+        sent.kept_on_host = values, sent._version
+    return sent
 
-    Then they have long come: a host that wanted them at once would wait until the GPU has done all that it was asked,
-    and the GPU then for the host. On any other device they are given at once.
+
+def to_host(values: Tensor) -> Tensor:
+    """Return the host copy that `to_device` kept, or copy `values` back if they have changed since."""
+    kept, version = getattr(values, "kept_on_host", (None, None))
+    return kept if kept is not None and version == values._version else values.cpu()
+
+
+class AsyncScalars:
+    """Delivers each step's GPU values to the host one step late, so that neither waits for the other.
+
+    Values on any other device are delivered at once.
     """
 
     def __init__(self) -> None:
-        self.coming: tuple[int, Tensor, torch.cuda.Event] | None = None
+        self.pending: tuple[int, Tensor, torch.cuda.Event] | None = None
 
-    def exchange(self, step: int, numbers: Tensor) -> tuple[int, list[float]] | None:
-        """Take the numbers (n,) of a step; return a step and its numbers, or None where there are none yet."""
+    def push(self, step: int, numbers: Tensor) -> tuple[int, list[float]] | None:
+        """Take the numbers (n,) of a step; return an earlier step and its numbers, or None if none have arrived."""
         if numbers.device.type != "cuda":
             return step, numbers.tolist()
-        come = self.coming
-        on_host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)
+        previous = self.pending
+        copy = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)
         arrival = torch.cuda.Event()
         arrival.record()
-        self.coming = step, on_host, arrival
-        if come is None:
+        self.pending = step, copy, arrival
+        if previous is None:
             return None
-        step, on_host, arrival = come
+        step, copy, arrival = previous
         arrival.synchronize()
-        return step, on_host.tolist()
+        return step, copy.tolist()

@@ -33,9 +33,8 @@ from transformers import (
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import SchedulerType, seed_worker
 
-from vanilla_transformer.attention_vanilla_transformer import send
 from vanilla_transformer.configuration_vanilla_transformer import require_private_names
-from vanilla_transformer.fast.transfer import LateNumbers
+from vanilla_transformer.fast.transfer import AsyncScalars, to_device
 from vanilla_transformer.training.averaging import load_weights
 from vanilla_transformer.training.batching import (
     TokenBudgetLoader,
@@ -320,8 +319,14 @@ def check_finite(model: PreTrainedModel) -> None:
 
 
 def sent(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """The batch with its tensors on their way to the device."""
-    return {name: send(value, device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+    """Copy the tensors of a batch to the device asynchronously.
+
+    Padding masks go as booleans: transformers' mask functions would convert them, and lose the host copy.
+    """
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+    masks = {name: mask for name, mask in tensors.items() if name.endswith("attention_mask") and mask.dim() == 2}
+    tensors |= {name: mask.bool() for name, mask in masks.items()}
+    return {**batch, **{name: to_device(value, device) for name, value in tensors.items()}}
 
 
 def check_positions(model: PreTrainedModel, rows: Any, sides: tuple[str, ...] = ("input_ids", "labels")) -> None:
@@ -379,7 +384,7 @@ class PaperRecipe(Mixin):
         self.saved_use_cache = getattr(getattr(model, "config", None), "use_cache", True)
         super().__init__(model, *arguments, **options)
         require_private_names(self, *PRIVATE_ATTRIBUTES)
-        self.late_numbers = LateNumbers()
+        self.async_scalars = AsyncScalars()
         if self.args.save_on_sigterm:
             self.add_callback(SaveOnSigterm)
         if self.args.initial_dropout is not None:
@@ -499,7 +504,7 @@ class PaperRecipe(Mixin):
             return norm  # a gradient scaler finds such gradients itself, and leaves the step out
         loss = self._tr_loss  # the sum since it was last logged
         numbers = torch.stack((loss, loss.new_zeros(()) + (norm.full_tensor() if isinstance(norm, DTensor) else norm)))
-        found = self.late_numbers.exchange(self.state.global_step + 1, numbers)
+        found = self.async_scalars.push(self.state.global_step + 1, numbers)
         if found is not None and not math.isfinite(sum(found[1])):
             raise FloatingPointError("Step {}: loss {}, gradient norm {}. {}".format(found[0], *found[1], DIVERGED))
         return norm

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from vanilla_transformer.fast.transfer import LateNumbers
+from vanilla_transformer.fast.transfer import AsyncScalars
 
 
 class SaveOnSigterm(TrainerCallback):
@@ -38,7 +38,7 @@ class SaveOnSigterm(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         """Listen to the signal."""
         self.asked = self.stopping = self.interrupting = False
-        self.late_numbers = LateNumbers()
+        self.async_scalars = AsyncScalars()
         self.installed = threading.current_thread() is threading.main_thread()  # no other thread may handle signals
         if self.installed:
             self.previous = signal.signal(signal.SIGTERM, self.ask)
@@ -49,7 +49,7 @@ class SaveOnSigterm(TrainerCallback):
         if args.world_size > 1:
             # All stop after the same step (on GPUs, the next): one that went on would wait for the others' gradients.
             askers = reduce(torch.full((1,), float(asked), device=args.device), "sum")
-            found = self.late_numbers.exchange(state.global_step, askers)
+            found = self.async_scalars.push(state.global_step, askers)
             asked = found is not None and found[1][0] > 0
         if asked:
             self.interrupting = not control.should_save
