@@ -24,7 +24,7 @@ from transformers import configuration_utils
 from transformers.activations import ACT2FN
 
 
-__version__ = "0.1.0"  # of the project: pyproject.toml reads it here, and every saved config names it
+__version__ = "0.2.0"  # of the project: pyproject.toml reads it here, and every saved config names it
 
 OLDEST = "5.4"  # release of transformers
 KNOWN_TO_WORK = {"transformers": "5.24", "torch": "2.13"}
