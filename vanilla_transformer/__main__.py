@@ -13,6 +13,7 @@ from vanilla_transformer.cli.parser import run_command
 
 # Sub-command -> module in `vanilla_transformer.cli`.
 COMMANDS = {
+    "train": "train",
     "translate": "translate",
     "generate": "generate",
     "evaluate": "evaluate",

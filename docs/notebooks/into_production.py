@@ -68,8 +68,8 @@ assert bytes_each is not None and 1.9 < bytes_each < 6, "4 in float32 or 2 in bf
 # First look at what would be uploaded, without sending anything. Then log in with `hf auth login`, and leave out `--dry_run`.
 #
 # ```bash
-# python scripts/push_to_hub.py runs/my-model USER/NAME --dry_run
-# python scripts/push_to_hub.py runs/my-model USER/NAME --private
+# vanilla-transformer push runs/my-model USER/NAME --dry_run
+# vanilla-transformer push runs/my-model USER/NAME --private
 # ```
 #
 # To load it, others do not have to install this project; they only pass `trust_remote_code=True`. A Space with the demo is
@@ -148,8 +148,8 @@ assert 0 < change < 0.5, change
 # optimizer among them, for models that do not fit on one.
 #
 # ```bash
-# torchrun --nproc_per_node 8 scripts/train_translation.py --preset big --bf16 true
-# accelerate launch --config_file launch/fsdp2.yaml --num_processes 8 scripts/train_translation.py --preset big
+# torchrun --nproc_per_node 8 scripts/train.py translation --preset big --bf16 true
+# accelerate launch --config_file launch/fsdp2.yaml --num_processes 8 scripts/train.py translation --preset big
 # ```
 #
 # [From one GPU to many machines](../scale.md) says more.

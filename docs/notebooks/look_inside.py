@@ -261,4 +261,4 @@ for place, words in walk.likeliest:
 
 # %% [markdown]
 # In a notebook, show it with `from IPython.display import HTML; HTML(page)`. On the command line:
-# `python scripts/walkthrough.py --text "I like to travel." --html walk.html`.
+# `vanilla-transformer walk --text "I like to travel." --html walk.html`.

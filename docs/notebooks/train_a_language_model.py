@@ -132,6 +132,6 @@ sharp, flat = ((logits / temperature).softmax(dim=-1).max().item() for temperatu
 assert 0 < flat < sharp <= 1, "the lower the temperature, the larger the share of the likeliest token"
 
 # %% [markdown]
-# **Go on:** `python scripts/generate_text.py --model runs/notebook-language-model < prompts.txt` writes from the command line,
-# `python scripts/serve.py runs/notebook-language-model` answers over HTTP, and
+# **Go on:** `vanilla-transformer generate --model runs/notebook-language-model < prompts.txt` writes from the command line,
+# `vanilla-transformer serve runs/notebook-language-model` answers over HTTP, and
 # [the results](../results.md) include a recipe for Tiny Shakespeare.

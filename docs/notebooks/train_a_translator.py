@@ -79,7 +79,7 @@ print(file.read_text(encoding="utf-8").splitlines()[0])
 # %% [markdown]
 # ## 2. Train
 #
-# The options are those of `scripts/train_translation.py`, where you would give them on the command line. A small data set calls
+# The options are those of `train translation`, where you would give them on the command line. A small data set calls
 # for a small model: 128 wide, with 3 + 3 layers. The learning rate rises for 400 steps and then falls, as in section 5.3 of the
 # paper.
 
@@ -140,6 +140,6 @@ assert QUICK or exact > 0.8, "after 2,500 steps it should be above 80 %"
 # %% [markdown]
 # ## 4. Share it
 #
-# The folder has everything: weights, tokenizer, code, and a model card with the scores. `python scripts/push_to_hub.py
+# The folder has everything: weights, tokenizer, code, and a model card with the scores. `vanilla-transformer push
 # runs/notebook-translator USER/NAME` uploads it to the Hub, [Deploy](../deploy.md) shows what else you can do with it, and
 # [look inside](look_inside.ipynb) opens it if you set `TRANSLATOR=runs/notebook-translator`.

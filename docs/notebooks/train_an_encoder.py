@@ -257,5 +257,5 @@ for question in ("Where does the flight go?", "How much does the flight cost?"):
     print(question, answer(question=question, context=text)["answer"])
 
 # %% [markdown]
-# You train them in the same way, with `train_tagger.py` and `train_question_answering.py`. [Tasks](../tasks.md) shows what your rows
+# You train them in the same way, with `train tagging` and `train question_answering`. [Tasks](../tasks.md) shows what your rows
 # have to look like.

@@ -1,8 +1,8 @@
 """Try saved models in the browser: the explorer asks them all, and each has endpoints for programs.
 
-    python demo/app.py
-    python demo/app.py --model runs/quickstart-en-es runs/phrasebook-classifier
-    python demo/app.py --run runs/quickstart-en-es  # draws how a training goes
+    vanilla-transformer demo
+    vanilla-transformer demo --model runs/quickstart-en-es runs/phrasebook-classifier
+    vanilla-transformer demo --run runs/quickstart-en-es  # draws how a training goes
 
 The models come from folders or the Hub; without --model, the app shows those in checkpoints, which come with this
 project. Code beside the weights runs only if it is this project's own, word for word, or with --trust_remote_code: it

@@ -123,9 +123,7 @@ def check_settings(source: str, settings: dict) -> str:
     if kind not in KINDS:
         advice = f"The demo shows those of this project: {', '.join(KINDS)}."
         if kind in MAPPINGS:
-            advice = (
-                f"Make one of this project of it: python scripts/import_checkpoint.py --source {source} --output ..."
-            )
+            advice = f"Make one of this project of it: vanilla-transformer import --source {source} --output ..."
         raise ValueError(f"{source} holds a model of another architecture ({kind}). {advice}")
     head = next((head for head in AUTO_CLASSES if architecture.endswith(head)), None)
     if head is None or not hasattr(vanilla_transformer, architecture):

@@ -1,7 +1,7 @@
 """Average the last checkpoints of a run (section 6.1) into a complete model folder.
 
-python scripts/average_checkpoints.py --run RUN_FOLDER --last 5 --output NEW_FOLDER
-python scripts/average_checkpoints.py --checkpoints FOLDER FOLDER --output NEW_FOLDER
+vanilla-transformer average --run RUN_FOLDER --last 5 --output NEW_FOLDER
+vanilla-transformer average --checkpoints FOLDER FOLDER --output NEW_FOLDER
 """
 
 from dataclasses import dataclass, field

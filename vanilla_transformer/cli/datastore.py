@@ -1,7 +1,7 @@
 """Let a saved translator look up pairs of texts while it translates: keep what it makes of them beside it.
 
-python scripts/build_datastore.py --model runs/en-de --train_file pairs.jsonl --columns source=en target=de
-python scripts/translate.py --model runs/en-de --datastore < source.txt > target.txt
+vanilla-transformer datastore --model runs/en-de --train_file pairs.jsonl --columns source=en target=de
+vanilla-transformer translate --model runs/en-de --datastore < source.txt > target.txt
 
 The pairs may be those that it was trained on, or of the kind that it is to translate, without any training.
 """

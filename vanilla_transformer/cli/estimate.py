@@ -1,7 +1,7 @@
 """Estimate what training will cost, before it begins: parameters, memory per GPU, operations per step, hours.
 
-python scripts/estimate_cost.py --preset big --tokens_per_batch 25000 --gpus 8
-python scripts/estimate_cost.py --preset base --gpus 1 --gradient_accumulation_steps 4 --steps 100000
+vanilla-transformer estimate --preset big --tokens_per_batch 25000 --gpus 8
+vanilla-transformer estimate --preset base --gpus 1 --gradient_accumulation_steps 4 --steps 100000
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """Score a saved model on any data, with the metrics of its task.
 
-python scripts/evaluate_model.py --model runs/en-de --test_file test.jsonl --columns source=en target=de
-python scripts/evaluate_model.py --model runs/classifier --dataset user/reviews --splits test=dev --scores scores.json
+vanilla-transformer evaluate --model runs/en-de --test_file test.jsonl --columns source=en target=de
+vanilla-transformer evaluate --model runs/classifier --dataset user/reviews --splits test=dev --scores scores.json
 
 The options of the task's training script work here too, such as --per_device_eval_batch_size.
 """

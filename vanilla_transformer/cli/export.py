@@ -1,7 +1,7 @@
 """Export a saved model for CTranslate2 or ONNX, together with its tokenizer and generation settings.
 
-python scripts/export_model.py --source runs/en-de --output runs/en-de-ct2 --to ctranslate2 --quantization int8
-python scripts/export_model.py --source runs/en-de --output runs/en-de-onnx --to onnx
+vanilla-transformer export --source runs/en-de --output runs/en-de-ct2 --to ctranslate2 --quantization int8
+vanilla-transformer export --source runs/en-de --output runs/en-de-onnx --to onnx
 """
 
 import json

@@ -1,7 +1,7 @@
 """Continue texts, or the lines of a file or of standard input, with a saved language model.
 
-python scripts/generate_text.py --model FOLDER_OR_HUB_NAME "To be"
-echo "To be" | python scripts/generate_text.py --model FOLDER_OR_HUB_NAME --max_new_tokens 100
+vanilla-transformer generate --model FOLDER_OR_HUB_NAME "To be"
+echo "To be" | vanilla-transformer generate --model FOLDER_OR_HUB_NAME --max_new_tokens 100
 """
 
 from dataclasses import dataclass, field

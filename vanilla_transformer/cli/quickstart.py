@@ -1,7 +1,7 @@
 """Train a small translator on the built-in phrasebook, score it, save it, load it again, and use it.
 
-python scripts/quickstart.py                                            # English to Spanish
-python scripts/quickstart.py --source_locale hi --target_locale en      # Hindi to English
+vanilla-transformer quickstart                                            # English to Spanish
+vanilla-transformer quickstart --source_locale hi --target_locale en      # Hindi to English
 """
 
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
         verdict = "right" if output == target else f"should be: {target}"
         print(f"  {source}  ->  {output}  ({verdict})")
     print(f"\nThe model folder is {folder}: weights, tokenizer, code and model card (README.md).")
-    print(f"Translate your own lines: echo 'May 5, 2031' | .venv/bin/python scripts/translate.py --model {folder}")
+    print(f"Translate your own lines: echo 'May 5, 2031' | vanilla-transformer translate --model {folder}")
     print(f"Open the demo on it:      make demo MODEL={folder}")
 
 

@@ -1,6 +1,6 @@
 """Train a tokenizer on the training texts of a task and save it where AutoTokenizer finds it.
 
-python scripts/train_tokenizer.py --train_file train.en train.de --vocab_size 10000 --output_dir runs/tokenizer
+vanilla-transformer tokenizer --train_file train.en train.de --vocab_size 10000 --output_dir runs/tokenizer
 """
 
 from dataclasses import dataclass, field

@@ -1,9 +1,9 @@
 """Walk through one forward pass of a model, equation by equation, in the terminal or as a web page.
 
-python scripts/walkthrough.py --example today                             # a published worked example
-python scripts/walkthrough.py --text "12 miles"                           # your sentence, read by checkpoints/en-es
-python scripts/walkthrough.py --model FOLDER --text "12 miles" --stack decoder --layer 3 --head 2 --html walk.html
-python scripts/walkthrough.py --numbers mine.json                         # your own X, W_Q, W_K, W_V and W_O
+vanilla-transformer walk --example today                             # a published worked example
+vanilla-transformer walk --text "12 miles"                           # your sentence, read by checkpoints/en-es
+vanilla-transformer walk --model FOLDER --text "12 miles" --stack decoder --layer 3 --head 2 --html walk.html
+vanilla-transformer walk --numbers mine.json                         # your own X, W_Q, W_K, W_V and W_O
 """
 
 from dataclasses import dataclass, field
