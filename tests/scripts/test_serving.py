@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -16,11 +17,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
+from transformers.cli.serving.server import build_server
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.import_utils import is_serve_available
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
-from fresh_process import Process, run_python, running
+from fresh_process import Process, running
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransformerEncoderModel
 from vanilla_transformer.cli import serve
@@ -131,12 +133,12 @@ def is_healthy(url: str) -> bool:
 
 
 @contextmanager
-def serving(folder: Path, model, tokenizer) -> Iterator[tuple[str, Process]]:
+def serving(folder: Path, model, tokenizer, *options: str) -> Iterator[tuple[str, Process]]:
     """A server in a process of its own, by its address."""
     write(folder / "model", model, tokenizer)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = ["-m", "vanilla_transformer", "serve", "model", "--port", str(port), "--device", "cpu"]
+    command = ["-m", "vanilla_transformer", "serve", "model", "--port", str(port), "--device", "cpu", *options]
     environment = {"PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home")}
     with (folder / "log").open("w+") as log, running(command, stderr=log, cwd=folder, env=environment) as (server, _):
         while not is_healthy(url):
@@ -155,6 +157,15 @@ def served(tmp_path):
     model, tokenizer = language_model(max_position_embeddings=40)
     with serving(tmp_path, model, tokenizer) as (url, _):
         yield url, model, tokenizer
+
+
+def send(port: int, method: str, path: str, body=None, **headers: str) -> tuple[int, bytes]:
+    """Return status and body of the answer to a request; an iterator as `body` is sent in chunks."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, {"Content-Type": "application/json"} | names)
+    with connection.getresponse() as response:
+        return response.status, response.read()
 
 
 needs_server = pytest.mark.skipif(not is_serve_available(), reason='needs pip install "transformers[serving]"')
@@ -203,6 +214,81 @@ def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
 
 
 @needs_server
+def test_a_server_has_four_routes_and_runs_no_code_that_a_request_names(tmp_path):
+    harmful = tmp_path / "harmful"
+    model, tokenizer = language_model()
+    write(harmful, model, tokenizer)
+    trap = f"open({str(tmp_path / 'trapped')!r}, 'w')\n"
+    for file in harmful.glob("*.py"):
+        file.write_text(trap + file.read_text())
+    for name in ("config.json", "tokenizer_config.json"):
+        settings = json.loads((harmful / name).read_text())
+        settings["auto_map"] = {
+            "AutoConfig": "trap.Trap",
+            "AutoProcessor": "trap.Trap",
+            "AutoTokenizer": ["trap.Trap"] * 2,
+        }
+        (harmful / name).write_text(json.dumps(settings | {"model_type": "trap", "architectures": ["Trap"]}))
+    (harmful / "trap.py").write_text(trap)
+
+    everything = {route.path for route in build_server(*[None] * 7).routes}
+    assert {"/load_model", "/reset", "/openapi.json"} < everything  # or the list is not of the library's routes
+    routes = {"/health", "/v1/models", "/v1/completions", "/v1/chat/completions"}
+    with serving(tmp_path, model, tokenizer, "--trust-remote-code") as (url, _):
+        port = int(url.rpartition(":")[2])
+        body = json.dumps({"model": str(harmful), "prompt": "a", "messages": [{"role": "user", "content": "a"}]})
+        found = {
+            path
+            for path in everything
+            for method in ("GET", "POST")
+            if send(port, method, path, body)[0] not in (404,)
+        }
+        assert found == routes
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            for name in (str(harmful), f"{harmful}@main", "../harmful", f"model:{harmful}/a.gguf", [str(harmful)]):
+                field = (
+                    {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+                )
+                status, _ = send(port, "POST", path, json.dumps({"model": name, **field}))
+                assert status in (400, 404)
+        models = json.loads(send(port, "GET", "/v1/models")[1])
+        assert [model["id"] for model in models["data"]] == ["model"]
+    assert not (tmp_path / "trapped").exists()
+
+
+@needs_server
+def test_a_server_refuses_other_sites_and_large_requests_before_it_reads_them(served):
+    url, *_ = served
+    port = int(url.rpartition(":")[2])
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}"):
+        assert send(port, "GET", "/health", Host=host)[0] == 200
+        assert send(port, "GET", "/health", Host=host, Origin=f"http://{host}")[0] == 200
+    for host in (
+        "evil.example",
+        f"evil.example:{port}",
+        "localhost",
+        f"localhost:{port + 1}",
+        f"127.0.0.1.nip.io:{port}",
+        "",
+    ):
+        assert send(port, "GET", "/v1/models", Host=host)[0] == 403
+    for origin in ("https://evil.example", "null", "http://localhost:1", f"https://localhost:{port}"):
+        assert send(port, "POST", "/v1/completions", "{}", Origin=origin)[0] == 403
+
+    prompt = json.dumps({"model": "model", "prompt": "a" * 10_000_000})
+    for path in ("/v1/completions", "/v1/chat/completions", "/health", "/nothing"):
+        chunks = (prompt[i : i + 65536].encode() for i in range(0, len(prompt), 65536))  # without a Content-Length
+        for body in (prompt, chunks):
+            status, answer = send(port, "POST", path, body)
+            assert status == 413 and b"1,000,000 bytes" in answer
+    padded = {"padding": "max_length", "max_length": 10**9}
+    status, answer = send(
+        port, "POST", "/v1/chat/completions", json.dumps({"messages": [], "chat_template_kwargs": padded})
+    )
+    assert status == 422 and b"chat_template_kwargs" in answer
+
+
+@needs_server
 def test_sigterm_ends_the_server_within_seconds_though_it_is_answering(tmp_path):
     model, tokenizer = language_model(max_position_embeddings=100_000, eos_token_id=None)
     model.generation_config.eos_token_id = None  # an answer takes minutes
@@ -226,16 +312,15 @@ def test_what_is_no_language_model_is_told_plainly(tmp_path):
 
 
 @needs_server
-def test_the_option_under_which_answers_would_not_end_is_refused(tmp_path):
+@pytest.mark.parametrize("option", ["--continuous-batching", "--enable-cors"])
+def test_options_that_lift_a_limit_are_refused(option, tmp_path):
     language_model()[0].save_pretrained(tmp_path / "model")
-    command = ["-m", "vanilla_transformer", "serve", "model", "--port", "1", "--continuous-batching"]
-    done = run_python(command, cwd=tmp_path)
-    message = "--continuous-batching would answer past the model's max_position_embeddings"
-    assert (done.returncode, message in done.stderr, len(done.stderr.splitlines())) == (2, True, 1)
+    with pytest.raises(ValueError, match=f"{option} would .* leave it out"):
+        serve.main([str(tmp_path / "model"), "--port", "1", option])
 
 
 @needs_server
 def test_a_library_that_loads_models_in_another_way_is_told_plainly(monkeypatch):
     monkeypatch.delattr(serve.model_manager, "transformers")
     with pytest.raises(ImportError, match=r"loads models otherwise; this is known to work with 5.24"):
-        serve.put_in_place()
+        serve.patch_library()

@@ -1,31 +1,33 @@
-"""Serve a saved language model over HTTP with an OpenAI-style API: `transformers serve` for our models.
+"""Serve a language model over HTTP with an OpenAI-style API.
 
-pip install "transformers[serving]"
-python scripts/serve.py FOLDER_OR_HUB_NAME --port 8000
+pip install "vanilla-transformer[serve]"
+vanilla-transformer serve FOLDER_OR_HUB_NAME --port 8000
 
-It is for your own machine: it listens only on 127.0.0.1 unless `--host` says otherwise, without passwords and without
-encryption. `/v1/completions` continues a text; `/v1/chat/completions` needs a tokenizer with a chat template. With a
-temperature an answer is sampled, else greedy; `n`, `logprobs` and a presence penalty have no effect, nor has a seed if
-others ask, too. It ends at the model's `max_position_embeddings`, whatever is asked for. What cannot be done, such as
-a negative temperature, is refused with status 400 and why. SIGTERM stops the server within seconds.
+/v1/completions continues a text; /v1/chat/completions needs a tokenizer with a chat template; /v1/models and /health
+describe the server. There are no other routes. The server loads one model and no other, whatever a request asks for.
+With a temperature an answer is sampled, otherwise it is greedy. An answer ends at the model's max_position_embeddings.
+`n`, `logprobs`, `presence_penalty`, and the seed of one of several simultaneous requests have no effect.
 
-Other options, such as --device, are those of `transformers serve`, except --continuous-batching, which has no such
-limit. On its own, `transformers serve` (5.24) does not find classes that are saved beside the weights, trusted or not:
-it looks for them by name among the library's own. So this puts the installed class there.
+The server has no passwords and no encryption, and listens only on this machine unless --host says otherwise. It
+refuses requests of more than 1 MB, of web pages, and with a Host header that is not the server's address.
+
+Other options, such as --device and --trust-remote-code, are those of `transformers serve`.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import transformers
 import uvicorn
-from fastapi import HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from huggingface_hub.constants import HF_HUB_CACHE
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 from transformers import GenerationConfig
 from transformers.cli import serve as library_server
-from transformers.cli.serving import model_manager
+from transformers.cli.serving import chat_completion, model_manager
 from transformers.cli.transformers import app
 
 from vanilla_transformer import VanillaTransformerForCausalLM
@@ -33,8 +35,18 @@ from vanilla_transformer.cli.parser import CommandParser, run_command
 from vanilla_transformer.loading import model_class
 
 
+ROUTES = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health")
+LARGEST_BODY = 1_000_000  # bytes of a request
+
+# Options of `transformers serve` that are refused, with the reason.
+REFUSED = {
+    "--continuous-batching": "would answer past the model's max_position_embeddings",
+    "--enable-cors": "would let every web page that you open use the model",
+}
+
+
 class ServedModel(VanillaTransformerForCausalLM):
-    """The model, whose answers end where its positions do."""
+    """A language model whose answers end at `max_position_embeddings`."""
 
     def generate(self, *, input_ids: Tensor, generation_config: GenerationConfig, **options: Any) -> Any:
         length, most = input_ids.shape[1], self.config.max_position_embeddings
@@ -52,25 +64,126 @@ class ServedModel(VanillaTransformerForCausalLM):
         return super().generate(input_ids=input_ids, generation_config=generation_config, **options)
 
 
-class PoliteServer(uvicorn.Server):
-    """Says what is wrong with a request, and at its end waits for answers under way, but not for ever."""
+class Guard:
+    """ASGI middleware that refuses requests of foreign web sites and requests that are too large.
+
+    A web page can send requests to a server on its reader's machine. Two headers give such a request away: `Origin`
+    names the page's site, and `Host` the domain that was pointed at this machine (DNS rebinding).
+
+    Args:
+        app: the ASGI application to protect.
+        host: the address or name that `--host` gives.
+    """
+
+    def __init__(self, app: ASGIApp, host: str):
+        self.app = app
+        self.names = {"localhost", "127.0.0.1", "::1", host}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        body, more = b"", True
+        refusal = self.refusal(headers, self.hosts(*scope["server"]))
+        while more and not refusal:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            refusal = too_large(len(body))
+        if refusal:
+            await refuse(*refusal, send, receive if more else None)
+        else:
+            await self.app(scope, replay(body, receive), send)
+
+    def hosts(self, address: str, port: int) -> set[str]:
+        """Return the values of `Host` for requests to this address and port of this machine."""
+        names = {f"[{name}]" if ":" in name else name for name in self.names | {address}}
+        return {f"{name}:{port}" for name in names} | (names if port == 80 else set())
+
+    def refusal(self, headers: Headers, hosts: set[str]) -> tuple[int, str] | None:
+        """Return status and reason if the headers alone tell that the request is refused."""
+        if (found := headers.getlist("host")) not in [[host] for host in hosts]:
+            return 403, f"Host {', '.join(found)!r} must be one of: {', '.join(sorted(hosts))}."
+        if (origin := headers.get("origin")) not in {None, *(f"http://{host}" for host in hosts)}:
+            return 403, f"Origin {origin!r} is another web site, which may not use this server."
+        length = headers.get("content-length", "0")
+        return too_large(int(length)) if length.isdecimal() else None
+
+
+def too_large(size: int) -> tuple[int, str] | None:
+    """Return status and reason if a body of so many bytes is refused."""
+    return (413, f"The request has more than {LARGEST_BODY:,} bytes.") if size > LARGEST_BODY else None
+
+
+async def refuse(status: int, reason: str, send: Send, receive: Receive | None) -> None:
+    """Send an error, then discard the rest of the request: most clients read the answer only when they have sent all.
+
+    Args:
+        receive: None if there is no rest.
+    """
+    response = error_response(status, reason)
+    await send({"type": "http.response.start", "status": status, "headers": response.raw_headers})
+    await send({"type": "http.response.body", "body": response.body, "more_body": receive is not None})
+    discarded = 0
+    while receive is not None and discarded < 100 * LARGEST_BODY:
+        message = await receive()
+        discarded += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            await send({"type": "http.response.body"})
+            return
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that yields the body, which has been read, and then what `receive` yields."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
+def error_response(status: int, message: str) -> JSONResponse:
+    """Return an error in the form that OpenAI's clients read."""
+    return JSONResponse({"error": {"message": message}}, status)
+
+
+def protect(app: FastAPI, host: str) -> None:
+    """Leave only the routes of `ROUTES`, put the `Guard` before them, and let errors say what is wrong."""
+
+    def explain(request: Request, error: Exception) -> JSONResponse:
+        return error_response(getattr(error, "status_code", 400), str(getattr(error, "detail", error)))
+
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) in ROUTES]
+    app.add_middleware(Guard, host=host)
+    for kind in (ValueError, HTTPException):
+        app.add_exception_handler(kind, explain)
+
+
+class ProtectedServer(uvicorn.Server):
+    """A server that is protected, and that ends within seconds even if it is answering."""
 
     def __init__(self, config: uvicorn.Config):
-        def told(request: Request, error: Exception) -> JSONResponse:
-            message = {"message": getattr(error, "detail", str(error))}  # where clients of OpenAI look
-            return JSONResponse({"error": message}, getattr(error, "status_code", 400))
-
-        for kind in (ValueError, HTTPException):
-            config.app.add_exception_handler(kind, told)  # type: ignore[union-attr]
+        protect(cast(FastAPI, config.app), config.host)
         config.timeout_graceful_shutdown = 3  # seconds
         super().__init__(config)
 
 
-def put_in_place() -> None:
-    """Put the classes where the library's server looks for them.
+class PinnedModelManager(model_manager.ModelManager):
+    """Loads the model that the command names and no other: a request could name a folder with harmful code."""
+
+    def load_model_and_processor(self, model_id_and_revision: str, *args: Any, **options: Any) -> Any:
+        if model_id_and_revision != self.process_model_name(cast(str, self.force_model)):
+            raise HTTPException(404, f"This server has the model {self.force_model!r} and no other.")
+        return super().load_model_and_processor(model_id_and_revision, *args, **options)
+
+
+def patch_library() -> None:
+    """Make `transformers serve` use our classes: it looks up a model's class by name in `transformers` alone.
 
     Raises:
-        ImportError: it no longer looks there.
+        ImportError: this version of transformers looks it up elsewhere.
     """
     looks_here = getattr(model_manager, "transformers", None) is transformers and hasattr(library_server, "Serve")
     if not looks_here or not hasattr(model_manager.ModelManager, "_load_model"):
@@ -79,20 +192,30 @@ def put_in_place() -> None:
             "to work with 5.24."
         )
     transformers.VanillaTransformerForCausalLM = ServedModel  # type: ignore[attr-defined]
-    uvicorn.Server = PoliteServer  # type: ignore[misc]
-    Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)  # /v1/models lists what is there
+    model_manager.ModelManager = PinnedModelManager  # type: ignore[misc]
+    uvicorn.Server = ProtectedServer  # type: ignore[misc]
+    # Refuse arguments for `apply_chat_template` in a request, such as a template of its own or padding without limit.
+    chat_completion.TransformersCompletionCreateParamsStreaming.__mutable_keys__ -= {"chat_template_kwargs"}  # type: ignore[attr-defined]
+    Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)  # /v1/models lists this folder
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Run the command.
+
+    Raises:
+        ValueError: the model is not a language model; an option is refused.
+        ImportError: `transformers serve` does not work as expected.
+    """
     parser = CommandParser(description=__doc__)
-    parser.add_argument("model", help="The language model's folder, or its name on the Hub; before all options.")
+    parser.add_argument("model", help="The language model's folder or its name on the Hub; before all options.")
     parser.add_argument("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 is open to your network.")
     parser.add_argument("--port", type=int, default=8000, help="Port to listen on.")
     args, others = parser.parse_known_args(arguments)
-    if "--continuous-batching" in others:
-        raise ValueError("--continuous-batching would answer past the model's max_position_embeddings: leave it out.")
+    for option, reason in REFUSED.items():
+        if option in others:
+            raise ValueError(f"{option} {reason}: leave it out.")
     model_class(args.model, ("VanillaTransformerForCausalLM",))
-    put_in_place()
+    patch_library()
     app(["serve", args.model, "--host", args.host, "--port", str(args.port), *others])
 
 
