@@ -3,7 +3,6 @@
 KILLS=200 python -m pytest -m slow tests/training/test_killed_runs.py
 """
 
-import gc
 import json
 import math
 import multiprocessing
@@ -11,15 +10,17 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from vanilla_transformer.cli import train
+from fresh_process import Process
 from vanilla_transformer.cli.train import MODEL_CARD
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.training.checkpoints import checkpoint_folders, complete_checkpoints
@@ -75,26 +76,13 @@ KINDS = {
         *ONE_STACK, "--save_strategy", "no", "--average_checkpoints", "3",
     ]),
 }  # fmt: skip
-# Forked from a process that has imported all that a run needs: then it takes about a second, and 200 of them minutes.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    [
-        "vanilla_transformer.tasks",
-        "vanilla_transformer.cli.train",
-        "matplotlib.backends.backend_agg",
-        "scipy.optimize",
-    ]
-)
-
-
-def run(task: str, arguments: list[str], log: Path) -> None:
-    os.setsid()  # so that a signal can be sent to this process and its workers alone
-    gc.freeze()  # no collection need look through what was imported
-    multiprocessing.set_start_method("fork", force=True)  # of workers, as in a process that was started by itself
-    with log.open("w") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    train.main([task, *arguments])
+# In a session of its own, so that a signal can be sent to this process and its workers alone.
+TRAIN = """
+import os, sys
+os.setsid()
+from vanilla_transformer.cli.train import main
+main(sys.argv[1:])
+"""
 
 
 class Run:
@@ -118,21 +106,19 @@ class Run:
     def weights(self) -> bytes:
         return (self.folder / "model.safetensors").read_bytes()
 
-    def start(self) -> multiprocessing.process.BaseProcess:
-        process = PROCESSES.Process(target=run, args=(self.task, self.arguments, self.log))
-        process.start()
-        return process
+    def start(self) -> Process:
+        with open(os.devnull) as nothing, self.log.open("w") as log:
+            return Process(["-c", TRAIN, self.task, *self.arguments], nothing, log, log)
 
-    def await_checkpoint(self, process: multiprocessing.process.BaseProcess) -> None:
-        while process.is_alive() and not self.checkpoints:
+    def await_checkpoint(self, process: Process) -> None:
+        while process.poll() is None and not self.checkpoints:
             time.sleep(0.002)
 
     def finish(self) -> None:
         self.join(self.start())
 
-    def join(self, process: multiprocessing.process.BaseProcess) -> None:
-        process.join(300)
-        assert process.exitcode == 0, self.log.read_text()[-4000:]
+    def join(self, process: Process) -> None:
+        assert process.wait(300) == 0, self.log.read_text()[-4000:]
 
     def measure(self) -> tuple[float, float]:
         """Run to the end; returns the seconds of the whole, and of the part with checkpoints."""
@@ -154,11 +140,11 @@ class Run:
         if with_checkpoint:
             self.await_checkpoint(process)
         start = time.monotonic()
-        process.join(delay)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(delay)
         seconds = time.monotonic() - start
         getattr(process, how)()
-        process.join(60)
-        return seconds if process.exitcode == 0 else None
+        return seconds if process.wait(60) == 0 else None
 
 
 def write_data(kind: str, folder: Path) -> None:
@@ -191,8 +177,7 @@ def test_sigterm_to_a_run_and_its_workers_saves_a_checkpoint_and_ends_them_all(k
     process = run.start()
     run.await_checkpoint(process)
     os.killpg(process.pid, signal.SIGTERM)
-    process.join(60)
-    assert process.exitcode == 143, run.log.read_text()[-4000:]
+    assert process.wait(60) == 143, run.log.read_text()[-4000:]
     assert run.checkpoints == [folder.name for folder in complete_checkpoints(run.folder)]
     steps = int(run.checkpoints[-1].removeprefix("checkpoint-"))
     with pytest.raises(ProcessLookupError):  # no worker is left

@@ -4,13 +4,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
-from fresh_process import ROOT
+from fresh_process import ROOT, run_python
 
 
 LAUNCH = ROOT / "launch"
@@ -36,9 +35,9 @@ if os.environ.get("RANK", "0") == "0":
 )
 def test_a_recipe_starts_its_processes(recipe, world_size, fsdp, tmp_path):
     (tmp_path / "probe.py").write_text(PROBE)
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(LAUNCH / f"{recipe}.yaml")]
-    command = [*launcher, "--num_processes", str(world_size), "--main_process_port", "0", str(tmp_path / "probe.py")]
-    result = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=120)
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", LAUNCH / f"{recipe}.yaml"]
+    command = [*launcher, "--num_processes", str(world_size), "--main_process_port", "0", tmp_path / "probe.py"]
+    result = run_python(command)
     assert result.returncode == 0, result.stderr
     facts = json.loads(re.findall(r"^\{.*\}$", result.stdout, re.MULTILINE)[-1])
     assert facts == {"world_size": world_size, "precision": "bf16", "fsdp": fsdp}
