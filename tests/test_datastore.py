@@ -14,7 +14,7 @@ from vanilla_transformer.cli.train import main as train
 from vanilla_transformer.cli.translate import main as translate_command
 from vanilla_transformer.datastore import build_datastore, load_datastore, use_datastore
 from vanilla_transformer.decoding import translate
-from vanilla_transformer.training.collating import PairCollator
+from vanilla_transformer.training.batching import PairCollator
 
 
 PAIRS = {

@@ -72,7 +72,7 @@ NOT_LOOKED_FOR = set(
     "_getframe _exit _repr_html_ _info _split_generators _generate_tables _set_pipelines _is_hf_initialized "
     "_actions _get_formatter _format_action_invocation _format_args _get_default_metavar_for_optional "
     "_get_help_string _mutually_exclusive_groups _option_string_actions _StoreFalseAction _load "
-    "_fsdp_plan _load_video_processor _linear_pointwise _tr_loss".split()
+    "_fsdp_plan _load_video_processor _linear_pointwise".split()
 )
 
 

@@ -16,8 +16,9 @@ from transformers import DataCollatorForSeq2Seq
 
 from family import encoder_decoder
 from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.checkpoints import last_checkpoint
-from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
+from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
 
 
 class ShardingTrainer(RecipeSeq2SeqTrainer):

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for: some may need an extra that is not there."""
+"""Names of a package that are imported when they are first used, because they may need an extra."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package.
+    """Build the `__getattr__` of a package.
 
     Args:
-        modules: the names that each module of the package brings.
+        modules: the names that the package exports from each of its modules.
     """
     homes = {name: module for module, names in modules.items() for name in names}
 

@@ -41,8 +41,9 @@ from vanilla_transformer.decoding import translate
 from vanilla_transformer.files import open_output
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.translation import encode_pairs
+from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.batching import row_lengths
-from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
+from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
 
 
 EVALUATIONS = 10  # during each run, and one before
@@ -77,7 +78,7 @@ class Run:
     precision: str
     learning_rate: float
     muon: bool = False
-    mixed_lengths: bool = True
+    bucketing: str = "none"
     seed: int = 0
 
 
@@ -174,7 +175,7 @@ def our_model(size: Size, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
         encoder_layers=size.layers,
         decoder_layers=size.layers,
         norm_position="pre",
-        small_initial_weights=True,
+        init="small",
         label_smoothing=0.0,
     )
     return make_model(VanillaTransformerForConditionalGeneration, options, tokenizer)
@@ -190,11 +191,11 @@ def runs(size: Size, tokenizer: PreTrainedTokenizerBase, tokens_per_batch: int, 
     return {
         OURS: Run(ours, tokens_per_batch, precision, 1.2e-2, muon=True),
         SEED_RUN: Run(ours, tokens_per_batch, precision, 1.2e-2, muon=True, seed=1),
-        PEER_DEFAULTS: Run(marian, 0, "fp32", 3e-3, mixed_lengths=False),
+        PEER_DEFAULTS: Run(marian, 0, "fp32", 3e-3, bucketing="length"),
         # At 3e-3 the peers learn next to nothing from sentences of similar length, and most from random ones.
         PEER: Run(marian, tokens_per_batch, precision, 3e-3),
-        PEER_SIMILAR: Run(marian, tokens_per_batch, precision, 1.5e-3, mixed_lengths=False),
-        TORCH_SIMILAR: Run(lambda: TorchTranslator(size), tokens_per_batch, precision, 1.5e-3, mixed_lengths=False),
+        PEER_SIMILAR: Run(marian, tokens_per_batch, precision, 1.5e-3, bucketing="length"),
+        TORCH_SIMILAR: Run(lambda: TorchTranslator(size), tokens_per_batch, precision, 1.5e-3, bucketing="length"),
     }
 
 
@@ -210,7 +211,7 @@ def train(
             output_dir=folder,
             max_steps=steps,
             tokens_per_batch=run.tokens_per_batch,
-            mixed_lengths=run.mixed_lengths,
+            bucketing=run.bucketing,
             per_device_train_batch_size=rows,
             per_device_eval_batch_size=TRANSLATED_AT_ONCE,
             learning_rate=run.learning_rate,

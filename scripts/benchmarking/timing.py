@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vanilla_transformer.fast.onednn import OneDNNLinear, linear
-from vanilla_transformer.training.precision import multiplies_bfloat16
+from vanilla_transformer.training.arguments import has_bf16_matmul
 
 
 PRECISIONS = ("fp32", "bf16")
@@ -31,7 +31,7 @@ class Machine:
 
     def multiplies_bf16(self) -> bool:
         """Whether in hardware."""
-        return multiplies_bfloat16(self.device)
+        return has_bf16_matmul(self.device)
 
     def autocast(self, precision: str) -> AbstractContextManager:
         return torch.autocast(self.device, torch.bfloat16, enabled=precision == "bf16")

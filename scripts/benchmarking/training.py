@@ -13,7 +13,7 @@ from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
-from vanilla_transformer.training.recipe import sent
+from vanilla_transformer.training.trainer import send_batch
 
 
 Inputs = dict[str, Tensor]
@@ -69,7 +69,7 @@ class Trainee:
 
     def __init__(self, model: nn.Module, batches: list[Batch], machine: Machine, precision: str):
         self.model, self.machine, self.precision = model.to(machine.device).train(), machine, precision
-        self.batches = [(sent(inputs, torch.device(machine.device)), tokens) for inputs, tokens in batches]
+        self.batches = [(send_batch(inputs, torch.device(machine.device)), tokens) for inputs, tokens in batches]
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         self.step = 0
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from plots.style import line_colors
 from vanilla_transformer.modeling_vanilla_transformer import cross_entropy
-from vanilla_transformer.training.schedule import PaperSchedule
+from vanilla_transformer.training.optimizer import PaperSchedule
 
 
 def learning_rate_schedule() -> Figure:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from datasets import Dataset
 
-from vanilla_transformer.tasks.joining import with_joined_pairs
+from vanilla_transformer.tasks.joining import concatenate_pairs
 from vanilla_transformer.tasks.translation import TranslationArguments, TranslationTask
 
 
@@ -14,7 +14,7 @@ ROWS = [{"input_ids": [10 + i] * (1 + i % 3) + [END], "labels": [50 + i] * (1 + 
 
 
 def joined(share: float, max_length: int = 100, seed: int = 0) -> list[dict]:
-    rows = with_joined_pairs(Dataset.from_list(ROWS), share, max_length, seed).to_list()
+    rows = concatenate_pairs(Dataset.from_list(ROWS), share, max_length, seed).to_list()
     assert rows[: len(ROWS)] == ROWS
     return rows[len(ROWS) :]
 
@@ -46,7 +46,7 @@ def test_pairs_follow_their_seed():
 
 def test_a_runs_pairs_follow_the_seed_of_its_data(tmp_path):
     def made(**seeds):
-        args = TranslationArguments(output_dir=str(tmp_path), joined_pairs=0.5, use_cpu=True, **seeds)
+        args = TranslationArguments(output_dir=str(tmp_path), concat_pairs=0.5, use_cpu=True, **seeds)
         return TranslationTask(args).augment(Dataset.from_list(ROWS)).to_list()
 
     assert made(seed=1) != made(seed=2) and made(seed=1, data_seed=3) == made(seed=3)
@@ -61,10 +61,10 @@ def test_what_would_be_cut_is_not_joined():
 
 def test_none_are_joined_unless_asked_for():
     rows = Dataset.from_list(ROWS)
-    assert with_joined_pairs(rows, 0.0, 100, 0) is rows
-    assert with_joined_pairs(rows, 0.01, 100, 0) is rows  # a fifth of a row
+    assert concatenate_pairs(rows, 0.0, 100, 0) is rows
+    assert concatenate_pairs(rows, 0.01, 100, 0) is rows  # a fifth of a row
 
 
 def test_a_stream_is_refused():
-    with pytest.raises(ValueError, match=r"joined_pairs=0\.5 draws rows at random, which a stream does not allow"):
-        with_joined_pairs(Dataset.from_list(ROWS).to_iterable_dataset(), 0.5, 100, 0)
+    with pytest.raises(ValueError, match=r"concat_pairs=0\.5 draws rows at random, which a stream does not allow"):
+        concatenate_pairs(Dataset.from_list(ROWS).to_iterable_dataset(), 0.5, 100, 0)

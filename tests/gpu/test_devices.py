@@ -26,8 +26,8 @@ from vanilla_transformer.cli.costs import step_cost
 from vanilla_transformer.fast import make_fast
 from vanilla_transformer.fast.chunked_loss import ChunkedCrossEntropy
 from vanilla_transformer.fast.transfer import to_device, to_host
-from vanilla_transformer.training.muon import muon_with_adam
-from vanilla_transformer.training.recipe import sent
+from vanilla_transformer.training.optimizer import muon_with_adam
+from vanilla_transformer.training.trainer import send_batch
 
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -258,7 +258,7 @@ def test_a_step_never_makes_the_host_wait(name, form, device):
     names = make_batch().keys() - ({"attention_mask"} if form == "plain" else set())
 
     def step(batch: dict[str, Tensor]) -> None:
-        batch = sent(batch, torch.device(device))
+        batch = send_batch(batch, torch.device(device))
         items = (batch["labels"] != -100).sum() if "labels" in batch else None
         with torch.autocast(device, torch.bfloat16) if device == "cuda" and form == "fast" else nullcontext():
             loss = model(**batch, num_items_in_batch=items).loss

@@ -101,9 +101,9 @@ def test_options_of_a_new_model_or_tokenizer_are_named_where_one_is_there(pretra
     given += ["--max_steps", "1", "--save_strategy", "no", "--per_device_train_batch_size", "8"]
     without_effect = "--lowercase True: without effect beside a checkpoint or tokenizer, which has its own."
     there = ["--model_name_or_path", str(pretrained)]
-    named = ["--preset", "tiny", "--small_initial_weights", "true", "--lowercase", "true"]
+    named = ["--preset", "tiny", "--init", "small", "--lowercase", "true"]
     train_classifier.main([*given, *there, *named, "--output_dir", str(tmp_path / "a")])
-    assert f"--preset tiny, --small_initial_weights True, {without_effect}" in caplog.text
+    assert f"--preset tiny, --init small, {without_effect}" in caplog.text
 
     caplog.clear()
     there = ["--tokenizer_name_or_path", str(pretrained), "--num_layers", "1"]

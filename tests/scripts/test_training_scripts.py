@@ -133,19 +133,19 @@ def test_a_stream_that_fills_no_row_to_train_on_is_refused(tmp_path):
 
 def test_dropout_that_grew_is_on_the_card_and_not_in_the_model(tmp_path):
     run = tmp_path / "run"
-    options = [*SMALL, "--initial_dropout", "0", "--dropout", "0.2", "--max_steps", "3", "--output_dir", str(run)]
+    options = [*SMALL, "--dropout_start", "0", "--dropout", "0.2", "--max_steps", "3", "--output_dir", str(run)]
     train.main(["translation", *write_rows("translation", tmp_path), *options])
     assert AutoConfig.from_pretrained(run).dropout == 0.2
-    assert "initial_dropout" not in (run / "config.json").read_text()
-    assert "| `initial_dropout` | 0.0 |" in (run / "README.md").read_text()
+    assert "dropout_start" not in (run / "config.json").read_text()
+    assert "| `dropout_start` | 0.0 |" in (run / "README.md").read_text()
 
 
-def test_joined_pairs_are_trained_on_and_are_a_run_of_their_own(tmp_path):
+def test_concatenated_pairs_are_trained_on_and_are_a_run_of_their_own(tmp_path):
     run = ["--output_dir", str(tmp_path / "run")]
     options = [
         *write_rows("translation", tmp_path),
         *SMALL,
-        "--joined_pairs",
+        "--concat_pairs",
         "0.5",
         *run,
         "--save_strategy",
@@ -154,23 +154,23 @@ def test_joined_pairs_are_trained_on_and_are_a_run_of_their_own(tmp_path):
         "2",
     ]
     train.main(["translation", *options, "--max_steps", "2"])
-    assert "| `joined_pairs` | 0.5 |" in (tmp_path / "run" / "README.md").read_text()
+    assert "| `concat_pairs` | 0.5 |" in (tmp_path / "run" / "README.md").read_text()
     with pytest.raises(ValueError, match="training rows is 8, and was 12"):
         train.main(
-            ["translation", *options, "--joined_pairs", "0", "--max_steps", "4", "--resume_from_checkpoint", "true"]
+            ["translation", *options, "--concat_pairs", "0", "--max_steps", "4", "--resume_from_checkpoint", "true"]
         )
-    with pytest.raises(ValueError, match=r"joined_pairs=-1\.0 must not be negative"):
-        train.main(["translation", *options, "--joined_pairs", "-1"])
+    with pytest.raises(ValueError, match=r"concat_pairs=-1\.0 must be at least 0"):
+        train.main(["translation", *options, "--concat_pairs", "-1"])
 
 
-def test_batches_of_mixed_lengths_are_trained_on_and_are_a_run_of_their_own(tmp_path):
+def test_training_without_bucketing_is_a_run_of_its_own(tmp_path):
     options = [*write_rows("translation", tmp_path), *SMALL, "--output_dir", str(tmp_path / "run")]
-    with pytest.raises(ValueError, match="mixed_lengths=True says how batches are filled up to --tokens_per_batch"):
-        train.main(["translation", *options, "--mixed_lengths", "true", "--tokens_per_batch", "0"])
+    with pytest.raises(ValueError, match="bucketing=none needs --tokens_per_batch"):
+        train.main(["translation", *options, "--bucketing", "none", "--tokens_per_batch", "0"])
     options += ["--tokens_per_batch", "100", "--save_strategy", "steps", "--save_steps", "2"]
-    train.main(["translation", *options, "--mixed_lengths", "true", "--max_steps", "2"])
-    assert "| `mixed_lengths` | True |" in (tmp_path / "run" / "README.md").read_text()
-    with pytest.raises(ValueError, match="mixed_lengths"):
+    train.main(["translation", *options, "--bucketing", "none", "--max_steps", "2"])
+    assert "| `bucketing` | none |" in (tmp_path / "run" / "README.md").read_text()
+    with pytest.raises(ValueError, match="bucketing"):
         train.main(["translation", *options, "--max_steps", "4", "--resume_from_checkpoint", "true"])
 
 

@@ -7,14 +7,16 @@ from datasets import Dataset
 
 from family import decoder_only, encoder_decoder
 from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.batching import (
+    ArrowRows,
+    PairCollator,
     TokenBudgetSampler,
     TokenBudgetStream,
     pack_documents,
     row_lengths,
 )
-from vanilla_transformer.training.collating import ArrowRows, PairCollator
-from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer
+from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
 
 
 def lengths() -> np.ndarray:
@@ -60,7 +62,7 @@ def test_batches_are_those_that_filling_them_row_by_row_gives(seed):
     budget = int(random.integers(max(lengths.max(), 1), 300))
     sampler = TokenBudgetSampler(lengths, budget)
     in_order = lengths[sampler.order(np.arange(rows))]
-    assert sampler.cuts == ends_row_by_row(in_order, budget)
+    assert sampler.ends == ends_row_by_row(in_order, budget)
 
 
 def shares(processes: int, accumulation_steps: int = 1, **options) -> list[list[list[int]]]:
@@ -91,7 +93,7 @@ def test_a_step_has_the_same_rows_on_however_many_devices_and_passes(processes, 
 
 def test_a_batch_that_cannot_be_shared_out_is_refused_with_one_that_can():
     rows = np.full((30, 1), 9)
-    with pytest.raises(ValueError, match=r"may be 2 rows, .* 2 processes x 4 .* such as to 144"):
+    with pytest.raises(ValueError, match=r"tokens_per_batch=64 .* 2 rows.* 2 processes x 4 .* such as to 144"):
         TokenBudgetSampler(rows, 64, 0, 0, 2, 4)
     assert len(TokenBudgetSampler(rows, 144, 0, 0, 2, 4)) == 2 * 4
     with pytest.raises(ValueError, match="give more rows"):
@@ -106,9 +108,9 @@ def test_with_a_budget_per_device_processes_share_out_equally_many_whole_batches
 
 
 @pytest.mark.parametrize(("processes", "accumulation_steps"), [(1, 1), (2, 1), (2, 2)])
-def test_batches_of_mixed_lengths_hold_every_row_once_and_as_many_tokens_each(processes, accumulation_steps):
+def test_batches_without_bucketing_hold_every_row_once_and_as_many_tokens_each(processes, accumulation_steps):
     samplers = [
-        TokenBudgetSampler(lengths(), 400, 0, rank, processes, accumulation_steps, mixed_lengths=True)
+        TokenBudgetSampler(lengths(), 400, 0, rank, processes, accumulation_steps, bucketing="none")
         for rank in range(processes)
     ]
     shared = [list(sampler) for sampler in samplers]
@@ -123,25 +125,25 @@ def test_batches_of_mixed_lengths_hold_every_row_once_and_as_many_tokens_each(pr
     assert 360 < tokens.mean() <= 400 and np.abs(tokens - tokens.mean()).max() <= 39  # the longest row
     longest = [lengths()[step].max(axis=1).max() for step in steps]
     assert min(longest) > 30  # each step has long ones
-    alone = [sorted(batch) for batch in TokenBudgetSampler(lengths(), 400, mixed_lengths=True)]
+    alone = [sorted(batch) for batch in TokenBudgetSampler(lengths(), 400, bucketing="none")]
     assert sorted(alone) == sorted(map(sorted, steps))
 
 
-def test_batches_of_mixed_lengths_are_drawn_anew_each_epoch_in_the_same_number():
-    sampler = TokenBudgetSampler(lengths(), 200, mixed_lengths=True)
+def test_batches_without_bucketing_are_drawn_anew_each_epoch_in_the_same_number():
+    sampler = TokenBudgetSampler(lengths(), 200, bucketing="none")
     first = list(sampler)
     sampler.set_epoch(1)
     second = list(sampler)
     assert {frozenset(batch) for batch in first}.isdisjoint(map(frozenset, second))
     assert len(first) == len(second) == len(sampler)
-    devices = shares(3, per_device=True, mixed_lengths=True)
+    devices = shares(3, per_device=True, bucketing="none")
     assert {len(share) for share in devices} == {-(-int(lengths().max(axis=1).sum()) // 1200)}
     assert sorted(row for share in devices for batch in share for row in batch) == list(range(500))
 
 
-def test_rows_too_long_for_batches_of_mixed_lengths_are_refused():
-    with pytest.raises(ValueError, match=r"of 30 rows 5 batches of 54 tokens\. With mixed_lengths each needs 8 x 9,"):
-        TokenBudgetSampler(np.full((30, 1), 9), 64, 0, 0, 2, 4, mixed_lengths=True)
+def test_rows_too_long_for_batches_without_bucketing_are_refused():
+    with pytest.raises(ValueError, match=r"=64 .* 30 rows.* bucketing=none .* 8 x 9, .*: raise it"):
+        TokenBudgetSampler(np.full((30, 1), 9), 64, 0, 0, 2, 4, bucketing="none")
 
 
 def test_a_row_longer_than_the_budget_is_named():
@@ -182,9 +184,9 @@ def test_a_stream_comes_in_batches_of_similar_length_within_the_budget_again_and
     assert [next(again) for _ in first] == first
 
 
-def test_a_stream_comes_in_batches_of_mixed_lengths_as_well():
+def test_a_stream_comes_in_batches_without_bucketing_as_well():
     rows = [{"input_ids": [i] * a, "labels": [i] * b} for i, (a, b) in enumerate(lengths())]
-    batches = iter(TokenBudgetStream(Dataset.from_list(rows).to_iterable_dataset(), 200, 1, 100, mixed_lengths=True))
+    batches = iter(TokenBudgetStream(Dataset.from_list(rows).to_iterable_dataset(), 200, 1, 100, bucketing="none"))
     first = []
     while sum(map(len, first)) < 500:
         first.append(next(batches))

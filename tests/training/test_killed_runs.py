@@ -5,7 +5,6 @@ KILLS=200 python -m pytest -m slow tests/training/test_killed_runs.py
 
 import json
 import math
-import multiprocessing
 import os
 import random
 import shutil
@@ -17,14 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
-from torch.utils.data import DataLoader
 
 from fresh_process import Process
 from vanilla_transformer.cli.train import MODEL_CARD
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.training.checkpoints import checkpoint_folders, complete_checkpoints
-from vanilla_transformer.training.sigterm import outliving_sigterm
 
 
 KILLS = int(os.environ.get("KILLS", "22"))
@@ -184,21 +180,6 @@ def test_sigterm_to_a_run_and_its_workers_saves_a_checkpoint_and_ends_them_all(k
         os.killpg(process.pid, 0)
     Run(kind, run.folder, tmp_path, *options, "--max_steps", str(steps + 1)).finish()
     assert run.is_finished
-
-
-@pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="of workers that are forked")
-def test_sigterm_to_a_worker_that_has_just_begun_does_not_end_it(monkeypatch):
-    """PyTorch's own handler would, until `worker_init_fn` has put another in its place."""
-    this, set_num_threads = os.getpid(), torch.set_num_threads
-
-    def terminated(number: int) -> None:  # the first thing that a worker calls
-        if os.getpid() != this:
-            os.kill(os.getpid(), signal.SIGTERM)
-        set_num_threads(number)
-
-    monkeypatch.setattr(torch, "set_num_threads", terminated)
-    loader = DataLoader(range(8), batch_size=2, num_workers=2, persistent_workers=True)
-    assert torch.cat([*outliving_sigterm(loader)]).tolist() == [*range(8)]
 
 
 @pytest.mark.slow

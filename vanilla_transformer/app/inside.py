@@ -27,7 +27,7 @@ from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     sinusoids,
 )
-from vanilla_transformer.training.schedule import PaperSchedule
+from vanilla_transformer.training.optimizer import PaperSchedule
 
 
 MOST_WORDS = 16

@@ -11,7 +11,7 @@ from torch import Tensor
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.app.loading import refusal
 from vanilla_transformer.inside.interventions import Changes, changed
-from vanilla_transformer.training.schedule import PaperSchedule
+from vanilla_transformer.training.optimizer import PaperSchedule
 
 
 DIGITS = 6

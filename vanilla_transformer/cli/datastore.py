@@ -21,8 +21,7 @@ from vanilla_transformer.datastore import Datastore, build_datastore
 from vanilla_transformer.fast import make_fast
 from vanilla_transformer.loading import check_source, load_model, load_tokenizer
 from vanilla_transformer.tasks.translation import encode_pairs
-from vanilla_transformer.training.batching import TokenBudgetSampler, row_lengths
-from vanilla_transformer.training.collating import ArrowRows, PairCollator
+from vanilla_transformer.training.batching import ArrowRows, PairCollator, TokenBudgetSampler, row_lengths
 
 
 @dataclass

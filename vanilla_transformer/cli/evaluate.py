@@ -26,7 +26,7 @@ from vanilla_transformer.files import check_output, open_output
 from vanilla_transformer.loading import load_model, load_tokenizer, model_class
 from vanilla_transformer.tasks import model_classes, task_of
 from vanilla_transformer.tasks.task import HELD_OUT, Scores
-from vanilla_transformer.training.recipe import EMPTY_STREAM
+from vanilla_transformer.training.batching import EMPTY_STREAM
 
 
 @dataclass

@@ -19,7 +19,7 @@ from vanilla_transformer.conversion.mapping import require
 from vanilla_transformer.conversion.to_others import REVERSE
 from vanilla_transformer.files import new_folder
 from vanilla_transformer.loading import check_source, load_model
-from vanilla_transformer.training.checkpoints import share
+from vanilla_transformer.training.checkpoints import make_readable
 
 
 @dataclass
@@ -65,6 +65,6 @@ def main(arguments: list[str] | None = None) -> None:
     with new_folder(args.output) as part:
         model = load(args.source, args.revision, args.to)
         model.save_pretrained(part)
-        share(part)
+        make_readable(part)
         convert_tokenizer(args.source, args.revision, model).save_pretrained(part)
     print(f"{args.output}: {type(model).__name__} with {model.num_parameters():,} parameters")

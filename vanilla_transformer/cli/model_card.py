@@ -18,9 +18,9 @@ from vanilla_transformer.tasks.task import Task
 # The arguments of a run that decide its result.
 HYPER_PARAMETERS = (
     "muon muon_momentum embedding_decay schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps "
-    "max_steps num_train_epochs tokens_per_batch tokens_per_batch_of mixed_lengths per_device_train_batch_size "
+    "max_steps num_train_epochs tokens_per_batch tokens_per_batch_of bucketing per_device_train_batch_size "
     "gradient_accumulation_steps adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm "
-    "average_checkpoints initial_dropout joined_pairs seed bf16 fp16"
+    "average_checkpoints dropout_start concat_pairs seed bf16 fp16"
 ).split()
 
 TEMPLATE = """\
@@ -101,7 +101,7 @@ def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
     values = {name: getattr(arguments, name, None) for name in HYPER_PARAMETERS}
     replaced = {
         *(("learning_rate", "lr_scheduler_type") if values["schedule"] == "paper" else ("learning_rate_scale",)),
-        "per_device_train_batch_size" if values["tokens_per_batch"] else "tokens_per_batch_of",
+        *(("per_device_train_batch_size",) if values["tokens_per_batch"] else ("tokens_per_batch_of", "bucketing")),
         "num_train_epochs" if arguments.max_steps > 0 else "max_steps",
     }
     if not values["muon"]:
@@ -109,7 +109,7 @@ def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
     return {
         name: getattr(value, "value", value)  # of an enumeration
         for name, value in values.items()
-        if name not in replaced and (value or (name in ("seed", "initial_dropout") and value is not None))
+        if name not in replaced and (value or (name in ("seed", "dropout_start") and value is not None))
     }
 
 

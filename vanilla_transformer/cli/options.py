@@ -9,7 +9,7 @@ import typing
 from dataclasses import dataclass, field, make_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import yaml
@@ -20,7 +20,7 @@ from vanilla_transformer.configuration_vanilla_transformer import PRESETS, Trans
 from vanilla_transformer.data.sources import replaced_options
 from vanilla_transformer.fast import LOSS_CHUNK_SIZE, make_fast
 from vanilla_transformer.loading import check_source, wrong_class
-from vanilla_transformer.training.initial_weights import start_small
+from vanilla_transformer.training.optimizer import init_small
 
 
 @dataclass
@@ -39,11 +39,11 @@ class ModelSource:
     preset: str = field(
         default="base", metadata={"help": f"Size of a new model, a row of the paper's Table 3: {', '.join(PRESETS)}."}
     )
-    small_initial_weights: bool = field(
-        default=False,
+    init: Literal["default", "small"] = field(
+        default="default",
         metadata={
-            "help": "Start a new model with small weights, of variance 2 / (5 fan_in): translators then need fewer "
-            "steps, models of one layer more."
+            "help": "Initial weights of a new model: default (Xavier) or small (variance 2 / (5 fan_in)). With small, "
+            "translators need fewer steps; models of one layer need more."
         },
     )
     attn_implementation: str = field(
@@ -177,7 +177,7 @@ def make_model(
         fields = given | token_ids | task_fields
         config = config_class.from_preset(options.preset, vocab_size=len(tokenizer), **fields)
         model = model_class(config)
-        return fast(start_small(model) if options.small_initial_weights else model, options)
+        return fast(init_small(model) if options.init == "small" else model, options)
 
     try:
         model = model_class.from_pretrained(options.model_name_or_path, **given, **task_fields)

@@ -38,9 +38,8 @@ from vanilla_transformer.fast.memory import keep_freed_memory
 from vanilla_transformer.tasks import find_task, task_names
 from vanilla_transformer.tasks.task import Notes, Scores, Task
 from vanilla_transformer.training.averaging import load_average
-from vanilla_transformer.training.checkpoints import checkpoints_to_average, last_checkpoint
-from vanilla_transformer.training.folder_lock import sole_run
-from vanilla_transformer.training.recipe import PaperRecipe
+from vanilla_transformer.training.checkpoints import LOCK_FILE, checkpoints_to_average, last_checkpoint, run_lock
+from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 logger = logging.getLogger(__name__)
@@ -84,7 +83,8 @@ def parse(task_class: type[Task], arguments: list[str]) -> tuple[Any, DataArgume
         [model, DataArguments, TokenizerArguments, task_class.arguments_class], arguments
     )
     folder = Path(training.output_dir)
-    if training.do_train and not training.resume_from_checkpoint and folder.is_dir() and any(folder.iterdir()):
+    files = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if training.do_train and not training.resume_from_checkpoint and files - {LOCK_FILE}:
         raise ValueError(
             f"output_dir={folder} is not empty: continue it with --resume_from_checkpoint true, or choose another"
         )
@@ -113,7 +113,7 @@ def unused_options(model: Any, tokenizing: TokenizerArguments) -> list[str]:
     """The options that were given for a new model or a new tokenizer, where one is there: a recipe may have them."""
     names: dict[str, Any] = {}
     if model.model_name_or_path is not None:
-        names |= dict.fromkeys(("preset", "small_initial_weights"), model)
+        names |= dict.fromkeys(("preset", "init"), model)
     if model.model_name_or_path is not None or tokenizing.tokenizer_name_or_path is not None:
         names |= dict.fromkeys((f.name for f in fields(NewTokenizerArguments)), tokenizing)
     given = {name: getattr(options, name) for name, options in names.items()}
@@ -138,7 +138,7 @@ def made_once(make: Callable[[], Any]) -> Any:
     return broadcast_object_list(made)[0]
 
 
-def train(trainer: PaperRecipe) -> None:
+def train(trainer: RecipeTrainerMixin) -> None:
     """Train, or go on from the last complete checkpoint, and leave the final weights in `trainer.model`.
 
     Raises:
@@ -156,7 +156,7 @@ def train(trainer: PaperRecipe) -> None:
         resume = None  # it was broken off before its first checkpoint, or never begun
     trainer.train(resume_from_checkpoint=resume)
     if trainer.is_fsdp_enabled:
-        trainer.make_whole(model_class)
+        trainer.gather_full_model(model_class)
     trainer.accelerator.wait_for_everyone()  # until the last checkpoint is written and the oldest is gone
     folders = checkpoints_to_average(folder)
     last = folders[-arguments.average_checkpoints :]
@@ -259,7 +259,7 @@ def run(task_class: type[Task], arguments: list[str]) -> Scores:
     if training.device.type == "cpu":
         keep_freed_memory()
     folder = Path(training.output_dir)
-    with sole_run(folder) if training.do_train and training.process_index == 0 else nullcontext():
+    with run_lock(folder) if training.do_train and training.process_index == 0 else nullcontext():
         splits = read_splits(data, task)
         rows = splits["train"]
         tokenizer = made_once(lambda: make_tokenizer(tokenizing, options.model_name_or_path, rows, task))

@@ -1,5 +1,6 @@
 """Classification: one class for each text."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -11,14 +12,14 @@ from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.data.checks import as_list
 from vanilla_transformer.tasks.metrics import CLASSIFICATION_SCORES, classification_scores
 from vanilla_transformer.tasks.task import Task, warn_truncated
-from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.arguments import RecipeArguments
 
 
 @dataclass
 class ClassificationArguments(RecipeArguments):
     """Options of training: the recipe's, and the maximum length of a text."""
 
-    LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "max_length": 1}
+    LIMITS = RecipeArguments.LIMITS | {"max_length": (1, math.inf)}
 
     max_length: int = field(default=512, metadata={"help": "Truncate texts to this many tokens."})
 

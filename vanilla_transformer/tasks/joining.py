@@ -1,4 +1,4 @@
-"""Joined pairs: two translations at random, one behind the other, as one more row to learn from."""
+"""Concatenated pairs: two random translations, one after the other, as one more row of training."""
 
 import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets
@@ -6,24 +6,24 @@ from datasets import Dataset, IterableDataset, concatenate_datasets
 from vanilla_transformer.training.batching import SIDES
 
 
-def with_joined_pairs(
+def concatenate_pairs(
     rows: Dataset | IterableDataset, share: float, max_length: int, seed: int
 ) -> Dataset | IterableDataset:
-    """The rows, and `share` joined ones for each, in which places and neighbours are others than in the data.
+    """Add `share` concatenated rows per row, which have other positions and contexts than the data.
 
-    As Nguyen et al. (2021, arXiv 2105.01691) do where data are few. A share of 0.5 has each row in one joined row.
+    Nguyen et al. (2021, arXiv 2105.01691) do so for small datasets. A share of 0.5 uses each row once more.
 
     Args:
-        rows: encoded: `input_ids` and `labels`, each with its end token, which the first of two loses.
-        max_length: tokens of a side; what would be longer is not joined.
+        rows: encoded `input_ids` and `labels`, each with its end token. The first of two rows loses it.
+        max_length: maximum number of tokens of a side; longer rows are not added.
 
     Raises:
-        ValueError: rows that come as a stream, in which none can be drawn.
+        ValueError: the rows are a stream, from which none can be drawn at random.
     """
     if not share:
         return rows
     if isinstance(rows, IterableDataset):
-        raise ValueError(f"joined_pairs={share} draws rows at random, which a stream does not allow: leave out one.")
+        raise ValueError(f"concat_pairs={share} draws rows at random, which a stream does not allow: leave out one.")
     random, count = np.random.default_rng(seed), round(share * len(rows))
     if not count:
         return rows
@@ -40,6 +40,6 @@ def with_joined_pairs(
 
     both = concatenate_datasets([firsts, seconds], axis=1)
     joined = both.map(
-        join, batched=True, remove_columns=seconds.column_names, features=rows.features, desc="joining pairs"
+        join, batched=True, remove_columns=seconds.column_names, features=rows.features, desc="concatenating pairs"
     )
-    return concatenate_datasets([rows, joined.filter(fits, batched=True, desc="leaving out what is too long")])
+    return concatenate_datasets([rows, joined.filter(fits, batched=True, desc="dropping long pairs")])

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,15 +15,16 @@ from vanilla_transformer import VanillaTransformerForCausalLM
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.metrics import language_model_scores
 from vanilla_transformer.tasks.task import Notes, Rows, Task, measure
+from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.batching import pack_documents
-from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments, RecipeTrainer
+from vanilla_transformer.training.trainer import RecipeTrainer, RecipeTrainerMixin
 
 
 @dataclass
 class LanguageModelingArguments(RecipeArguments):
     """Options of training: the recipe's, and the length of a row."""
 
-    LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "block_size": 2}
+    LIMITS = RecipeArguments.LIMITS | {"block_size": (2, math.inf)}
 
     block_size: int = field(default=256, metadata={"help": "Tokens per training row; rows are filled with documents."})
 
@@ -113,7 +114,7 @@ print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_speci
         """Return the mean loss over all targets."""
         return loss_per_target(prediction)
 
-    def evaluate(self, trainer: PaperRecipe, rows: Rows) -> tuple[dict[str, float], Notes]:
+    def evaluate(self, trainer: RecipeTrainerMixin, rows: Rows) -> tuple[dict[str, float], Notes]:
         """Compute the loss in nats per token, the perplexity, and the bits per byte of text."""
         tokenizer = trainer.processing_class
         loss = measure(trainer, self.encode(rows, tokenizer, trainer.model.config))["loss"]

@@ -12,7 +12,8 @@ from transformers import DataCollatorForLanguageModeling, EvalPrediction, PreTra
 from vanilla_transformer import VanillaTransformerForMaskedLM
 from vanilla_transformer.tasks.language_modeling import PerTargetTrainer, loss_per_target
 from vanilla_transformer.tasks.task import Notes, Rows, Task, measure
-from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
+from vanilla_transformer.training.arguments import RecipeArguments
+from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 @dataclass
@@ -74,7 +75,7 @@ print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))"""
         """Return the mean loss over all targets."""
         return loss_per_target(prediction)
 
-    def evaluate(self, trainer: PaperRecipe, rows: Rows) -> tuple[dict[str, float], Notes]:
+    def evaluate(self, trainer: RecipeTrainerMixin, rows: Rows) -> tuple[dict[str, float], Notes]:
         """Compute the loss in nats per masked token, and its perplexity."""
         loss = measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config))["loss"]
         return {"loss": loss, "perplexity": math.exp(loss)}, {}

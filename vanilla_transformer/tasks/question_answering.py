@@ -1,9 +1,10 @@
 """Extractive question answering: a span of a text that answers a question."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from reprlib import repr as short
-from typing import Any, ClassVar
+from typing import Any
 
 from datasets import Dataset
 from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
@@ -12,14 +13,19 @@ from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerFor
 from vanilla_transformer.pipeline_vanilla_transformer import question_inputs, read_windows, tokens_beside_context
 from vanilla_transformer.tasks.metrics import question_answering_scores
 from vanilla_transformer.tasks.task import Notes, Rows, Task, unwrap_for_eval
-from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
+from vanilla_transformer.training.arguments import RecipeArguments
+from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 @dataclass
 class QuestionAnsweringArguments(RecipeArguments):
     """Options of training: the recipe's, and how long texts are split into windows."""
 
-    LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "max_length": 1, "stride": 0, "max_answer_length": 1}
+    LIMITS = RecipeArguments.LIMITS | {
+        "max_length": (1, math.inf),
+        "stride": (0, math.inf),
+        "max_answer_length": (1, math.inf),
+    }
 
     max_length: int = field(default=384, metadata={"help": "Tokens of question and text in one window."})
     stride: int = field(default=128, metadata={"help": "Overlap between the windows of a longer text, in tokens."})
@@ -75,7 +81,7 @@ print(answer(question="What is asked?", context="A text that holds the answer.")
         tokenizer.padding_side = "right"
         return DataCollatorWithPadding(tokenizer)
 
-    def evaluate(self, trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
+    def evaluate(self, trainer: RecipeTrainerMixin, rows: Dataset) -> tuple[dict[str, float], Notes]:
         """Compute exact match and F1 of the answers. If some question has no answer, the model may give none."""
         reader = QuestionAnsweringPipeline(
             model=unwrap_for_eval(trainer),

@@ -1,8 +1,9 @@
 """Tagging: a class for each word, such as named entities in the BIO scheme."""
 
 import logging
+import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 from datasets import Dataset
@@ -17,7 +18,8 @@ from vanilla_transformer import VanillaTransformerForTokenClassification
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.metrics import TAGGING_SCORES, tagging_scores
 from vanilla_transformer.tasks.task import Notes, Task, measure, warn_truncated
-from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments
+from vanilla_transformer.training.arguments import RecipeArguments
+from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 logger = logging.getLogger(__name__)
@@ -27,7 +29,7 @@ logger = logging.getLogger(__name__)
 class TaggingArguments(RecipeArguments):
     """Options of training: the recipe's, and the maximum length of a sentence."""
 
-    LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "max_length": 1}
+    LIMITS = RecipeArguments.LIMITS | {"max_length": (1, math.inf)}
 
     max_length: int = field(default=512, metadata={"help": "Truncate sentences to this many tokens."})
 
@@ -101,7 +103,7 @@ print(tag("A sentence to tag."))"""
         ]
         return tagging_scores([[p for p, _ in row] for row in pairs], [[t for _, t in row] for row in pairs])
 
-    def evaluate(self, trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
+    def evaluate(self, trainer: RecipeTrainerMixin, rows: Dataset) -> tuple[dict[str, float], Notes]:
         """Compute loss and metrics. Truncated words are not scored; a warning says how many."""
         max_length = self.arguments.max_length
         encoded = self.encode(rows, trainer.processing_class, trainer.model.config)

@@ -8,15 +8,9 @@ from typing import Any, ClassVar, TypeAlias, cast
 from datasets import Dataset, IterableDataset
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
-from vanilla_transformer.training.batching import row_lengths
-from vanilla_transformer.training.recipe import (
-    EMPTY_STREAM,
-    PaperRecipe,
-    RecipeArguments,
-    RecipeTrainer,
-    check_positions,
-    is_empty_stream,
-)
+from vanilla_transformer.training.arguments import RecipeArguments
+from vanilla_transformer.training.batching import EMPTY_STREAM, check_positions, is_empty_stream, row_lengths
+from vanilla_transformer.training.trainer import RecipeTrainer, RecipeTrainerMixin
 
 
 logger = logging.getLogger(__name__)
@@ -53,7 +47,7 @@ class Task:
     pipeline_tag: ClassVar[str]
     usage: ClassVar[str]
     arguments_class: ClassVar[type[RecipeArguments]] = RecipeArguments
-    trainer_class: ClassVar[type[PaperRecipe]] = RecipeTrainer
+    trainer_class: ClassVar[type[RecipeTrainerMixin]] = RecipeTrainer
     metric_names: ClassVar[tuple[str, ...]] = ()
     in_one_process: ClassVar[bool] = False
 
@@ -103,7 +97,7 @@ class Task:
         """Compute the `metric_names` wherever the Trainer evaluates."""
         raise NotImplementedError
 
-    def evaluate(self, trainer: PaperRecipe, rows: Rows) -> tuple[dict[str, float], Notes]:
+    def evaluate(self, trainer: RecipeTrainerMixin, rows: Rows) -> tuple[dict[str, float], Notes]:
         """Score the trainer's model on rows with the data's columns: loss and metrics, unless a subclass has more."""
         return measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config)), {}
 
@@ -111,7 +105,9 @@ class Task:
         """Return rows with the `input_ids` that `evaluate` reads; None if it splits them to fit the model."""
         return encoded
 
-    def make_trainer(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, splits: Any) -> PaperRecipe:
+    def make_trainer(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, splits: Any
+    ) -> RecipeTrainerMixin:
         """Return the trainer of a model, on the training and validation splits if there are any.
 
         All splits are encoded now, so that bad rows are reported before training.
@@ -142,7 +138,7 @@ class Task:
             eval_dataset=encoded.get("validation"),
         )
 
-    def score(self, trainer: PaperRecipe, splits: Any) -> tuple[Scores, Notes]:
+    def score(self, trainer: RecipeTrainerMixin, splits: Any) -> tuple[Scores, Notes]:
         """Return the scores of each held-out split; none of empty streams, nor in processes that do not evaluate."""
         scores: Scores = {}
         notes: Notes = {}

@@ -1,7 +1,8 @@
 """Translation, or any other task from text to text."""
 
+import math
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -10,11 +11,12 @@ from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, decode_like_the_paper, translate
 from vanilla_transformer.files import map_by_length
-from vanilla_transformer.tasks.joining import with_joined_pairs
+from vanilla_transformer.tasks.joining import concatenate_pairs
 from vanilla_transformer.tasks.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
 from vanilla_transformer.tasks.task import Notes, Rows, Task, unwrap_for_eval, warn_truncated
-from vanilla_transformer.training.collating import PairCollator
-from vanilla_transformer.training.recipe import PaperRecipe, RecipeArguments, RecipeSeq2SeqTrainer
+from vanilla_transformer.training.arguments import RecipeArguments
+from vanilla_transformer.training.batching import PairCollator
+from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer, RecipeTrainerMixin
 
 
 WHOLE_TEXTS = 1_000_000  # max_length that truncates nothing
@@ -29,7 +31,12 @@ def with_default(name: str, default: Any) -> Any:
 class TranslationArguments(RecipeArguments):
     """Options of training: the recipe's with the paper's batches and average, how it decodes, and how it is scored."""
 
-    LEAST: ClassVar[dict[str, int]] = {**RecipeArguments.LEAST, "num_beams": 1, "extra_tokens": 0, "max_length": 1}
+    LIMITS = RecipeArguments.LIMITS | {
+        "num_beams": (1, math.inf),
+        "extra_tokens": (0, math.inf),
+        "max_length": (1, math.inf),
+        "concat_pairs": (0, math.inf),
+    }
 
     tokens_per_batch: int = with_default("tokens_per_batch", 25_000)
     average_checkpoints: int = with_default("average_checkpoints", 5)
@@ -44,11 +51,11 @@ class TranslationArguments(RecipeArguments):
         default=EXTRA_TOKENS, metadata={"help": "How many tokens longer than its input an output may be."}
     )
     max_length: int = field(default=256, metadata={"help": "Truncate training sequences to this many tokens."})
-    joined_pairs: float = field(
+    concat_pairs: float = field(
         default=0.0,
         metadata={
-            "help": "Train on this many joined pairs for each pair as well: two at random, one behind the other. "
-            "For data that come again and again; 0.5 has each pair in one of them."
+            "help": "Add this many concatenated pairs per pair: two random pairs, one after the other. Limits "
+            "overfitting over many epochs; 0.5 uses each pair once more."
         },
     )
     preprocessing_num_workers: int | None = field(
@@ -72,8 +79,6 @@ class TranslationArguments(RecipeArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.joined_pairs < 0:
-            raise ValueError(f"joined_pairs={self.joined_pairs} must not be negative; 0 joins none.")
         if self.moses_language not in (None, *MOSES_LANGUAGES):
             raise ValueError(
                 f"moses_language={self.moses_language} is not a language of Moses' tokenizer: choose from "
@@ -123,17 +128,17 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
         return encode_pairs(rows, tokenizer, self.arguments.max_length, self.arguments.preprocessing_num_workers)
 
     def augment(self, rows: Rows) -> Rows:
-        """Return the rows, and pairs of them that are joined if the options ask for that."""
+        """Return the rows, with concatenated pairs if the options ask for them."""
         args = self.arguments
         warn_truncated(rows, args)
         seed = args.seed if args.data_seed is None else args.data_seed
-        return with_joined_pairs(rows, args.joined_pairs, args.max_length, seed)
+        return concatenate_pairs(rows, args.concat_pairs, args.max_length, seed)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> PairCollator:
         """Return the collator of pairs."""
         return PairCollator(tokenizer, model=model)
 
-    def evaluate(self, trainer: PaperRecipe, rows: Dataset) -> tuple[dict[str, float], Notes]:
+    def evaluate(self, trainer: RecipeTrainerMixin, rows: Dataset) -> tuple[dict[str, float], Notes]:
         """Translate the sources and compare with the targets: BLEU, chrF and exact match."""
         args, model, tokenizer = self.arguments, unwrap_for_eval(trainer), trainer.processing_class
 

@@ -1,46 +1,20 @@
-"""The paper's training recipe on top of the library's Trainer, for models of this project and others.
+"""The paper's training recipe on top of Trainer, for the models of this project and others.
 
-Training needs the extra `train`; averaging does not.
+Training needs the extra `train`; averaging checkpoints does not, so names are imported when they are first used.
 """
-
-from typing import TYPE_CHECKING
 
 from vanilla_transformer.lazy import lazy_names
 
 
-if TYPE_CHECKING:
-    from vanilla_transformer.training.averaging import average_checkpoints
-    from vanilla_transformer.training.batching import TokenBudgetSampler
-    from vanilla_transformer.training.checkpoints import complete_checkpoints
-    from vanilla_transformer.training.growing_dropout import GrowingDropout
-    from vanilla_transformer.training.initial_weights import start_small
-    from vanilla_transformer.training.muon import muon_with_adam
-    from vanilla_transformer.training.recipe import RecipeArguments, RecipeSeq2SeqTrainer, RecipeTrainer
-    from vanilla_transformer.training.schedule import PaperSchedule
+MODULES = {
+    "arguments": ("RecipeArguments",),
+    "averaging": ("average_checkpoints",),
+    "batching": ("TokenBudgetSampler",),
+    "callbacks": ("DropoutSchedule",),
+    "checkpoints": ("complete_checkpoints",),
+    "optimizer": ("PaperSchedule", "init_small", "muon_with_adam"),
+    "trainer": ("RecipeSeq2SeqTrainer", "RecipeTrainer"),
+}
 
-__all__ = [
-    "GrowingDropout",
-    "PaperSchedule",
-    "RecipeArguments",
-    "RecipeSeq2SeqTrainer",
-    "RecipeTrainer",
-    "TokenBudgetSampler",
-    "average_checkpoints",
-    "complete_checkpoints",
-    "muon_with_adam",
-    "start_small",
-]
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "averaging": ("average_checkpoints",),
-        "batching": ("TokenBudgetSampler",),
-        "checkpoints": ("complete_checkpoints",),
-        "growing_dropout": ("GrowingDropout",),
-        "initial_weights": ("start_small",),
-        "muon": ("muon_with_adam",),
-        "recipe": ("RecipeArguments", "RecipeSeq2SeqTrainer", "RecipeTrainer"),
-        "schedule": ("PaperSchedule",),
-    },
-)
+__all__ = [name for names in MODULES.values() for name in names]
+__getattr__ = lazy_names(__name__, MODULES)

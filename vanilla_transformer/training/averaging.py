@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from vanilla_transformer.files import new_folder
-from vanilla_transformer.training.checkpoints import RUN_FILE, share, weight_files
-from vanilla_transformer.training.same_model import check_same_model
+from vanilla_transformer.training.checkpoints import RUN_FILE, check_same_model, make_readable, weight_files
 
 
 # What a folder holds that is not of the averaged model: the weights themselves, what a checkpoint has to resume a run,
@@ -103,4 +102,4 @@ def save_average(folders: list[Path], output: Path) -> None:
         weights = average_checkpoints(folders)
         shutil.copytree(folders[-1], folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
         save_file(weights, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
-        share(folder)
+        make_readable(folder)

@@ -1,46 +1,54 @@
-"""Batches filled with tokens: of sequences of similar length, up to a budget (section 5.1), or of packed documents."""
+"""Batches of encoded rows: up to a token budget (section 5.1), of packed documents, or padded from Arrow tables."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from datasets import Dataset, IterableDataset
+from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel
 
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 
 
 SIDES = ("input_ids", "labels")
 BUFFER_SIZE = 50_000  # rows of a stream that are sorted by length together
+FIRST_ROWS = 100  # rows of a stream that identify it
+
+Bucketing = Literal["length", "none"]
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
-    """Batches of row numbers, of similar length, whose padded size stays within a budget.
+    """Batches of row numbers whose padded size stays within a budget of tokens.
 
-    Rows are drawn anew each epoch: shuffled by seed and epoch, sorted by length (so that rows of one length keep their
-    shuffled order), cut into batches, and the batches shuffled. Where to cut is found once, over the sorted lengths,
-    which are the same in each epoch: so is the number of batches.
+    Each epoch shuffles the rows by seed and epoch, sorts them by length (rows of one length stay shuffled), splits
+    them into batches, and shuffles the batches. The sorted lengths are the same in each epoch, and so are the
+    positions of the splits, which are computed once, and the number of batches.
 
-    With `mixed_lengths` rows stay shuffled, and a batch has as many tokens as the next, which are counted without
-    padding. What is alike in sentences of one length, such as where they end, is not all that a step is about.
+    With `bucketing="none"` the rows stay shuffled. All batches have about as many tokens, counted without padding.
+    What sentences of one length have in common, such as the position of their end, then does not dominate a step.
 
-    A batch is that of a whole step: each process gets its share of every one, in `accumulation_steps` parts of about
-    as many tokens. So a step has the same rows on however many devices it runs, unless these are fewer than the parts
-    (see `shared_batches`). With `per_device`, the budget is that of one device: each process takes every n-th batch,
-    whole.
+    A batch is that of an optimizer step: each process gets its share of each batch, in `accumulation_steps` parts of
+    about as many tokens. So a step has the same rows for any number of devices, unless a batch has fewer rows than
+    parts (see `shared_batches`). With `per_device` the budget is that of one device: each process takes every n-th
+    batch as a whole.
 
     Args:
         lengths: (rows, sides) tokens of each row on each side, such as source and target.
-        tokens_per_batch: largest number of tokens on any one side of a batch, padding included. With `mixed_lengths`
-            the number of tokens that batches have at most in the mean, each row as long as its longest side.
-        accumulation_steps: passes of each process whose gradients make one step.
+        tokens_per_batch: maximum number of tokens on any one side of a batch, padding included. With
+            `bucketing="none"`, the maximum of the mean over batches, where a row counts as long as its longest side.
+        accumulation_steps: forward and backward passes of each process per optimizer step.
 
     Raises:
-        ValueError: a row alone is longer than the budget, or the rows are too few to share out.
+        ValueError: a single row exceeds the budget, or there are too few rows for the processes.
     """
 
     def __init__(
@@ -52,7 +60,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         num_processes: int = 1,
         accumulation_steps: int = 1,
         per_device: bool = False,
-        mixed_lengths: bool = False,
+        bucketing: Bucketing = "length",
     ):
         self.lengths = np.asarray(lengths).reshape(len(lengths), -1)
         longest = self.lengths.max(axis=1)
@@ -60,60 +68,62 @@ class TokenBudgetSampler(Sampler[list[int]]):
             row = int(longest.argmax())
             raise ValueError(
                 f"Row {row} has {longest[row]} tokens, more than tokens_per_batch={tokens_per_batch}: raise that, "
-                "or leave out or cut such rows."
+                "or leave out or truncate such rows."
             )
         self.seed = seed
         self.epoch = 0
         self.process_index, self.num_processes = process_index, num_processes
-        self.accumulation_steps, self.per_device, self.mixed_lengths = accumulation_steps, per_device, mixed_lengths
-        if mixed_lengths:
-            self.batches = self.even_batches(longest, tokens_per_batch)
+        self.accumulation_steps, self.per_device, self.bucketing = accumulation_steps, per_device, bucketing
+        if bucketing == "none":
+            self.batches = self.count_even_batches(longest, tokens_per_batch)
             return
         longest = np.sort(longest)
-        share_out = self.whole_batches if per_device else self.shared_batches
-        self.cuts = share_out(self.cut(longest, tokens_per_batch), longest, tokens_per_batch)
-        self.batches = len(self.cuts)
+        distribute = self.whole_batches if per_device else self.shared_batches
+        self.ends = distribute(self.split(longest, tokens_per_batch), longest, tokens_per_batch)
+        self.batches = len(self.ends)
 
     def order(self, rows: np.ndarray) -> np.ndarray:
-        """Sort rows by their lengths, stably: by the longest side first, then by each side."""
+        """Sort rows by length, stably: by the longest side first, then by each side."""
         lengths = self.lengths[rows]
         return rows[np.lexsort((*lengths.T, lengths.max(axis=1)))]
 
     @staticmethod
-    def cut(longest: np.ndarray, budget: int) -> list[int]:
-        """Where batches end, over the longest side of each row, in order, so that the last row of a batch is as wide
-        as the batch.
+    def split(longest: np.ndarray, budget: int) -> list[int]:
+        """Return where batches end, given the ascending longest side of each row.
+
+        The last row of a batch is as wide as the batch.
         """
         ends = [0]
         while (start := ends[-1]) < len(longest):
-            # As many rows as there may be if all were as short as the first, and the tokens up to each of them.
+            # The batch can have no more rows than if all were as short as the first.
             widths = longest[start : start + (budget // longest[start] if longest[start] else len(longest))]
             tokens = widths * np.arange(1, len(widths) + 1)
             ends.append(start + int(np.searchsorted(tokens, budget, side="right")))
         return ends[1:]
 
     @staticmethod
-    def cut_evenly(longest: np.ndarray, batches: int) -> list[int]:
-        """Where so many batches end that have about as many tokens each: a row is where the middle of it falls."""
+    def split_evenly(longest: np.ndarray, batches: int) -> list[int]:
+        """Return where `batches` batches of about as many tokens end. A row belongs to the batch of its middle."""
         tokens = longest.cumsum()
         return [*np.searchsorted(2 * tokens - longest, 2 * tokens[-1] * np.arange(1, batches) / batches), len(longest)]
 
-    def even_batches(self, longest: np.ndarray, budget: int) -> int:
-        """How many batches of mixed lengths there are, such that each has a row for each part, whatever the order."""
+    def count_even_batches(self, longest: np.ndarray, budget: int) -> int:
+        """Return the number of batches without bucketing. In any order, each of their parts must get a row."""
         devices = self.num_processes if self.per_device else 1
         parts = 1 if self.per_device else self.num_processes * self.accumulation_steps
         batches = -(-int(longest.sum()) // (budget * devices)) * devices
         if parts * batches * longest.max() > longest.sum():
             raise ValueError(
-                f"tokens_per_batch={budget} would make of {len(longest)} rows {batches} batches of "
-                f"{longest.sum() // batches} tokens. With mixed_lengths each needs {parts} x {longest.max()}, the "
-                "longest row for each of its parts: raise it, or give more rows."
+                f"tokens_per_batch={budget} would make {batches} batches of {longest.sum() // batches} tokens from "
+                f"{len(longest)} rows. With bucketing=none each needs {parts} x {longest.max()}, the longest row for "
+                "each of its parts: raise it, or give more rows."
             )
         return batches
 
     def shared_batches(self, ends: list[int], longest: np.ndarray, budget: int) -> list[int]:
-        """The same ends, but that each batch has a row for each part: where one has too few, as the last with the rows
-        that are left, it takes some of the one before.
+        """Return the ends of batches that have at least one row for each part.
+
+        A batch with too few rows, such as the last, takes some of the batch before.
         """
         ends = [0, *ends]
         parts = self.num_processes * self.accumulation_steps
@@ -124,28 +134,28 @@ class TokenBudgetSampler(Sampler[list[int]]):
             enough = len(longest) >= parts
             remedy = f"raise it, such as to {2 * parts * int(longest[-1])}" if enough else "give more rows"
             raise ValueError(
-                f"tokens_per_batch={budget} is that of a whole step. Here that may be {fewest} rows, which cannot be "
-                f"shared out among {self.num_processes} processes x {self.accumulation_steps} accumulation steps: "
+                f"tokens_per_batch={budget} is for a whole step, which can be as few as {fewest} rows. They cannot be "
+                f"distributed to {self.num_processes} processes x {self.accumulation_steps} accumulation steps: "
                 f"{remedy}, or accumulate fewer steps."
             )
         return ends[1:]
 
     def whole_batches(self, ends: list[int], longest: np.ndarray, budget: int) -> list[int]:
-        """So many batches that every process gets as many: the largest are halved. No row is left out or twice."""
+        """Return the ends of as many batches for each process, by splitting the largest in two. No row is repeated."""
         ends = list(ends)
         while len(ends) % self.num_processes:
             starts = [0, *ends[:-1]]
             largest = max(range(len(ends)), key=lambda i: ends[i] - starts[i])
             if ends[largest] - starts[largest] < 2:
                 raise ValueError(
-                    f"{len(longest)} rows, each a batch of its own, cannot be shared out evenly among "
+                    f"{len(longest)} rows, each a batch of its own, cannot be distributed evenly to "
                     f"{self.num_processes} processes: raise tokens_per_batch={budget}, or give more rows."
                 )
             ends.insert(largest, (starts[largest] + ends[largest]) // 2)
         return ends
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, counted from 0, whose order the next pass gives."""
+        """Choose the epoch, counted from 0, of the next iteration."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -156,11 +166,11 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng((self.seed, self.epoch))
         rows = random.permutation(len(self.lengths))
-        if self.mixed_lengths:
-            cuts = self.cut_evenly(self.lengths[rows].max(axis=1), self.batches)
+        if self.bucketing == "none":
+            ends = self.split_evenly(self.lengths[rows].max(axis=1), self.batches)
         else:
-            rows, cuts = self.order(rows), self.cuts
-        batches = np.split(rows, cuts[:-1])
+            rows, ends = self.order(rows), self.ends
+        batches = np.split(rows, ends[:-1])
         numbers = random.permutation(len(batches))
         if self.per_device:
             for number in numbers[self.process_index :: self.num_processes]:
@@ -173,27 +183,27 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
 
 class TokenBudgetLoader(DataLoader):
-    """A DataLoader over a `TokenBudgetSampler` that hands the Trainer's epoch on to it."""
+    """A DataLoader over a `TokenBudgetSampler` that passes the Trainer's epoch on to it."""
 
     batch_sampler: TokenBudgetSampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose batches the next pass gives."""
+        """Choose the epoch of the next iteration."""
         self.batch_sampler.set_epoch(epoch)
 
 
 class TokenBudgetStream(TorchIterableDataset):
-    """Batches of rows that come as a stream, without an end: what `TokenBudgetSampler` does, in a buffer of rows.
+    """Like `TokenBudgetSampler`, for a stream: an endless stream of batches.
 
-    Rows of the buffer are shuffled, sorted by length, cut into batches within the budget, and the batches shuffled.
-    What fills no batch stays for the next buffer. After its last row, the stream begins again.
+    Rows are read into a buffer, shuffled, sorted by length and split into batches within the budget; the batches are
+    shuffled. Rows that fill no batch stay in the buffer. After its last row, the stream starts again.
 
     Args:
-        rows: with sequences `input_ids`, and `labels` or not; labels that are real numbers are no tokens.
-        tokens_per_batch, mixed_lengths: see `TokenBudgetSampler`.
+        rows: with sequences `input_ids`, and `labels` or not. Labels that are real numbers are not tokens.
+        tokens_per_batch, bucketing: see `TokenBudgetSampler`.
 
     Raises:
-        ValueError: a row alone is longer than the budget.
+        ValueError: a single row exceeds the budget.
     """
 
     def __init__(
@@ -202,9 +212,9 @@ class TokenBudgetStream(TorchIterableDataset):
         tokens_per_batch: int,
         seed: int = 0,
         buffer_size: int = BUFFER_SIZE,
-        mixed_lengths: bool = False,
+        bucketing: Bucketing = "length",
     ):
-        self.rows, self.tokens_per_batch, self.mixed_lengths = rows, tokens_per_batch, mixed_lengths
+        self.rows, self.tokens_per_batch, self.bucketing = rows, tokens_per_batch, bucketing
         self.seed, self.buffer_size = seed, buffer_size
 
     def __iter__(self) -> Iterator[list[dict]]:
@@ -217,35 +227,35 @@ class TokenBudgetStream(TorchIterableDataset):
                 random.shuffle(batches)
                 yield from batches
             if not left:
-                return  # no row at all, as in a worker without a share of the stream
+                return  # no rows at all, as in a worker without a share of the stream
             yield left
             left = []
 
     def batches(self, rows: list[dict], random: np.random.Generator) -> list[list[dict]]:
-        """All rows in batches, from the shortest rows to the longest, or of mixed lengths."""
+        """Return all rows in batches, from the shortest rows to the longest unless `bucketing` is none."""
         lengths = np.array([[len(row[name]) for name in SIDES if holds_tokens(row.get(name))] for row in rows])
         longest = lengths.max(axis=1)
         if longest.max() > self.tokens_per_batch:
             raise ValueError(
                 f"A row has {longest.max()} tokens, more than the {self.tokens_per_batch} of a batch: raise "
-                "--tokens_per_batch, or cut such rows."
+                "--tokens_per_batch, or truncate such rows."
             )
         order = random.permutation(len(rows))
-        if self.mixed_lengths:
-            ends = TokenBudgetSampler.cut_evenly(longest[order], -(-int(longest.sum()) // self.tokens_per_batch))
+        if self.bucketing == "none":
+            ends = TokenBudgetSampler.split_evenly(longest[order], -(-int(longest.sum()) // self.tokens_per_batch))
         else:
             order = order[np.lexsort((*lengths[order].T, longest[order]))]
-            ends = TokenBudgetSampler.cut(longest[order], self.tokens_per_batch)
+            ends = TokenBudgetSampler.split(longest[order], self.tokens_per_batch)
         return [[rows[i] for i in batch] for batch in np.split(order, ends[:-1]) if len(batch)]
 
 
 def holds_tokens(values: Any) -> bool:
-    """Whether they are a sequence of tokens, not the real numbers that stand for several classes or outputs."""
+    """Whether `values` is a sequence of tokens, not the real numbers of a multi-label or regression row."""
     return isinstance(values, list) and (not values or type(values[0]) is int)
 
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
-    """Tokens of each row: (rows, 1) of input_ids, or (rows, 2) where labels are sequences of tokens as well."""
+    """Count the tokens of each row: (rows, 1) of input_ids, or (rows, 2) if labels are token sequences as well."""
     types = {field.name: getattr(field.type, "value_type", pa.null()) for field in dataset.features.arrow_schema}
     names = [name for name in SIDES if name in types and pa.types.is_integer(types[name])]  # lists of integers
     tables = dataset.select_columns(names).with_format("arrow").iter(batch_size=10_000)
@@ -254,14 +264,63 @@ def row_lengths(dataset: Dataset) -> np.ndarray:
     )
 
 
+def check_positions(model: PreTrainedModel, rows: Any, sides: tuple[str, ...] = SIDES) -> None:
+    """Raise a ValueError, before training, for rows longer than the table of learned positions."""
+    config = getattr(model, "config", None)
+    if config is None or getattr(config, "position_embedding", None) != "learned" or not isinstance(rows, Dataset):
+        return
+    sides = sides if config.is_encoder_decoder else ("input_ids",)
+    if "position_ids" in rows.features:  # packed documents
+        tables = rows.select_columns(["position_ids"]).with_format("arrow").iter(batch_size=10_000)
+        longest = 1 + max(pc.max(pc.list_flatten(table["position_ids"])).as_py() for table in tables)
+    else:
+        tables = rows.select_columns(list(sides)).with_format("arrow").iter(batch_size=10_000)
+        longest = max(pc.max(pc.list_value_length(table[side])).as_py() for table in tables for side in sides)
+    if longest > config.max_position_embeddings:
+        raise ValueError(
+            f"A row has {longest} tokens, and the table of position_embedding='learned' has "
+            f"max_position_embeddings={config.max_position_embeddings} rows: raise that, or truncate the rows."
+        )
+
+
+EMPTY_STREAM = (
+    "the held-out stream is empty, or too short to fill a row of a language model: give a longer one, hold out more "
+    "(--validation_fraction), or lower --block_size."
+)
+
+
+def is_empty_stream(rows: Any) -> bool:
+    """Whether `rows` is a stream without a row. Reads no more than a first batch needs."""
+    return isinstance(rows, IterableDataset) and next(iter(rows), None) is None
+
+
+def dataset_fingerprint(rows: Any) -> str | None:
+    """Hash encoded rows in their order, or the first rows of a stream; None if a stream differs each time."""
+    if isinstance(rows, IterableDataset):
+        hashes = {dataset_fingerprint(Dataset.from_list([*rows.take(FIRST_ROWS)])) for _ in range(2)}
+        return hashes.pop() if len(hashes) == 1 else None
+    if not isinstance(rows, Dataset):
+        return None
+    total = hashlib.blake2b(digest_size=8)
+    for table in rows.with_format("arrow").iter(batch_size=10_000):
+        for name in sorted(table.column_names):
+            values = table[name].combine_chunks()
+            while pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+                total.update(pc.list_value_length(values).to_numpy(zero_copy_only=False).tobytes())
+                values = pc.list_flatten(values)
+            plain = values.to_numpy(zero_copy_only=False)
+            total.update(repr(plain.tolist()).encode() if plain.dtype == object else plain.tobytes())
+    return total.hexdigest()
+
+
 def pack_documents(
     documents: Sequence[Sequence[int]], block_size: int, eos_token_id: int | None
 ) -> dict[str, list[list[int]]]:
-    """Put documents one after another into full blocks; a document that does not fit goes on in the next block.
+    """Concatenate documents and split them into full blocks; a document may continue in the next block.
 
-    Positions restart with each document, by which the model keeps attention inside it, and its first token in a block
-    is not a target (-100), since nothing before it in the block belongs to it. What does not fill the last block is
-    left out: give many documents at once.
+    Positions restart with each document, which keeps attention inside it. The first token of a document in a block is
+    not a target (-100): the block has no context for it. Tokens that do not fill the last block are dropped, so pass
+    many documents at once.
 
     Returns:
         `input_ids`, `position_ids` and `labels`, each (blocks, block_size).
@@ -280,3 +339,48 @@ def pack_documents(
     labels = np.where(position_ids == 0, IGNORED_LABEL, input_ids)
     columns = {"input_ids": input_ids, "position_ids": position_ids, "labels": labels}
     return {name: values.reshape(-1, block_size).tolist() for name, values in columns.items()}
+
+
+class ArrowRows(TorchDataset):
+    """The rows of a dataset, for a DataLoader that gets each batch as one Arrow table."""
+
+    def __init__(self, rows: Dataset):
+        self.rows = rows.with_format("arrow")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> pa.Table:
+        return self.rows[number]
+
+    def __getitems__(self, numbers: Sequence[int]) -> pa.Table:
+        return self.rows[numbers]
+
+
+def pad(column: pa.ChunkedArray, padding: int, left: bool = False) -> tuple[Tensor, Tensor]:
+    """Pad sequences to a matrix, without a Python object per token. Returns it and its mask, each (rows, length)."""
+    lists = column.combine_chunks()
+    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)[:, None]
+    positions = np.arange(lengths.max(initial=0))
+    real = positions >= lengths.max(initial=0) - lengths if left else positions < lengths
+    ids = np.full(real.shape, padding, dtype=np.int64)
+    ids[real] = pc.list_flatten(lists).to_numpy(zero_copy_only=False)
+    return torch.from_numpy(ids), torch.from_numpy(real)
+
+
+class PairCollator(DataCollatorForSeq2Seq):
+    """Like `DataCollatorForSeq2Seq`, but also takes Arrow tables."""
+
+    def can_collate_table(self, columns: Sequence[str]) -> bool:
+        """Whether `collate_table` supports these columns and this collator's options."""
+        return set(columns) == set(SIDES) and self == PairCollator(self.tokenizer, self.model)
+
+    def collate_table(self, table: pa.Table) -> dict[str, Any]:
+        """Return the same batch as for the table's rows one by one."""
+        left = self.tokenizer.padding_side == "left"
+        input_ids, real = pad(table["input_ids"], self.tokenizer.pad_token_id, left)
+        labels, _ = pad(table["labels"], IGNORED_LABEL, left)
+        batch = {"input_ids": input_ids, "attention_mask": real.long(), "labels": labels}
+        if self.model is not None:
+            batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
+        return batch

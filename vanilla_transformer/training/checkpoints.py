@@ -1,47 +1,91 @@
-"""The checkpoints of a run: which are whole, and which a run can go on from."""
+"""The checkpoints of a run: which are complete, which can be resumed, and which belong to the same run or model."""
 
 import json
 import os
 import shutil
 import time
 import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
+from transformers import PreTrainedConfig
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from vanilla_transformer.loading import read_object
+from vanilla_transformer.loading import check_source, read_object, read_settings
 
 
 TRAINER_STATE = "trainer_state.json"
-RUN_FILE = "run.json"  # of each checkpoint: what the run was started with, and why the checkpoint was written
-# Where the parts of a run's state lie; DeepSpeed has all of them in a folder of its own.
+TOKENIZER = "tokenizer.json"
+RUN_FILE = "run.json"  # in each checkpoint: what the run was started with, and whether SIGTERM interrupted it
+LOCK_FILE = ".lock"  # in the folder of a run, while it trains
+# The files of a run's state. DeepSpeed saves all of it in a folder of its own.
 TRAINING_STATE = {
     "optimizer": ("optimizer*", "global_step*"),
     "schedule": ("scheduler*", "global_step*"),
     "random numbers": ("rng_state*.pth",),
 }
+# Config fields that saving or the Trainer set, or that do not change what a model computes.
+NOT_COMPARED = {
+    "_attn_implementation", "_name_or_path", "architectures", "auto_map", "custom_pipelines", "dtype", "problem_type",
+    "transformers_version", "use_cache", "vanilla_transformer_version",
+}  # fmt: skip
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Lock the folder of a run against other processes. A killed process loses the lock.
+
+    Raises:
+        ValueError: another process trains into the folder.
+    """
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(
+            f"output_dir={folder}: another run trains into this folder. Wait for its end, or choose another."
+        ) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows deletes it on release, and not before
+            (folder / LOCK_FILE).unlink()
+        lock.release()
+        with suppress(OSError):  # folders with files stay
+            for path in created:
+                path.rmdir()
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:
-    """What `RUN_FILE` of a checkpoint says; nothing where another program has written it."""
+    """Read `RUN_FILE` of a checkpoint; empty if the checkpoint has none, because another program wrote it.
+
+    Raises:
+        ValueError: the file is not a JSON object.
+    """
     file = Path(folder) / RUN_FILE
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return read_settings(file) if file.is_file() else {}
 
 
 def was_interrupted(folder: Path) -> bool:
-    """Whether a checkpoint was saved since the run was to end, at a step where it saves none otherwise."""
+    """Whether SIGTERM caused a checkpoint, at a step where the run would not save one."""
     return read_run_file(folder).get("interrupted", False)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint, one or sharded; where an earlier save has left both, `from_pretrained`
-    reads the one.
+    """Return the safetensors files of a checkpoint, one or several shards.
+
+    If a folder has both, from two saves, the single file counts, as for `from_pretrained`.
 
     Raises:
-        ValueError: the index of the shards is no JSON, or does not name them.
+        ValueError: the index of the shards is not valid JSON, or does not name files.
     """
     index = folder / SAFE_WEIGHTS_INDEX_NAME
     if index.is_file() and not (folder / SAFE_WEIGHTS_NAME).is_file():
@@ -53,30 +97,28 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a checkpoint was written to its end, and each file of it can be read: weights, config, training state.
+    """Whether all files of a checkpoint can be read: weights, config, and the training state that it has.
 
-    One without any training state, as `save_only_model` writes it, may be complete: see `missing_state`.
+    A checkpoint without training state, as from `save_only_model`, can be complete: see `missing_state`.
     """
     if list(folder.glob("*incomplete*")):
         return False
     try:
         for name in (TRAINER_STATE, CONFIG_NAME):
-            json.loads((folder / name).read_text(encoding="utf-8"))
+            read_settings(folder / name)
         read_run_file(folder)
         for file in weight_files(folder):
             with safe_open(file, framework="pt") as weights:
                 weights.keys()
     except (OSError, ValueError, SafetensorError):
         return False
-    states = [
-        file for pattern in ("optimizer*", "scheduler*", "scaler*", "rng_state*") for file in folder.glob(pattern)
-    ]
-    # torch.save writes zip files, whose directory stands at the end: what is cut off has none.
-    return all(zipfile.is_zipfile(file) for file in states if file.is_file())
+    patterns = ("optimizer*", "scheduler*", "scaler*", "rng_state*")
+    states = [file for pattern in patterns for file in folder.glob(pattern) if file.is_file()]
+    return all(map(zipfile.is_zipfile, states))  # torch.save writes zip files, whose directory is at the end
 
 
 def missing_state(folder: Path) -> list[str]:
-    """What a complete checkpoint lacks for training to go on from it exactly."""
+    """Return the parts of the training state that a complete checkpoint lacks for an exact resume."""
     missing = [name for name, patterns in TRAINING_STATE.items() if not any(any(folder.glob(p)) for p in patterns)]
     processes = read_run_file(folder).get("processes", 1)
     if not missing and len(list(folder.glob("rng_state*.pth"))) < processes:
@@ -85,26 +127,26 @@ def missing_state(folder: Path) -> list[str]:
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
-    """The checkpoints of a run, whole or not, oldest first."""
+    """Return the checkpoints of a run, complete or not, oldest first."""
     folders = [folder for folder in Path(run).glob("checkpoint-*") if folder.name.split("-", 1)[1].isdecimal()]
     return sorted((folder for folder in folders if folder.is_dir()), key=lambda folder: int(folder.name.split("-")[1]))
 
 
 def complete_checkpoints(run: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first; what a crash left half-written is passed over."""
+    """Return the complete checkpoints of a run, oldest first."""
     return [folder for folder in checkpoint_folders(run) if is_complete(folder)]
 
 
 def checkpoints_to_average(run: Path) -> list[Path]:
-    """The complete checkpoints of a run that count for a mean, oldest first: all at steps where it saves anyway."""
+    """Return the complete checkpoints of a run except those saved on SIGTERM, oldest first."""
     return [folder for folder in complete_checkpoints(run) if not was_interrupted(folder)]
 
 
 def last_checkpoint(run: Path) -> Path | None:
-    """The checkpoint to resume a run from: the last complete one; None where there is none yet.
+    """Return the last checkpoint that a run can resume from, or None if it has no complete one yet.
 
     Raises:
-        ValueError: complete checkpoints, but none of them has what a run goes on from.
+        ValueError: the run has complete checkpoints, but all lack their training state.
     """
     complete = complete_checkpoints(run)
     resumable = [folder for folder in complete if not missing_state(folder)]
@@ -117,9 +159,11 @@ def last_checkpoint(run: Path) -> Path | None:
     return resumable[-1] if resumable else None
 
 
-def clear(run: Path, save_total_limit: int | None, best: str | None) -> None:
-    """Leave the checkpoints that the run would hold, had nothing interrupted it; what is complete and within the limit
-    stays. The Trainer deletes the oldest by the time of their folders, so they get one in the order of their steps.
+def prune_checkpoints(run: Path, save_total_limit: int | None, best: str | None) -> None:
+    """Keep the checkpoints that the run would have if nothing had interrupted it.
+
+    Incomplete checkpoints, and complete ones beyond the limit, are deleted. Trainer deletes folders by modification
+    time, the oldest first, so those left get times in the order of their steps.
     """
     for folder in checkpoint_folders(run):
         if not is_complete(folder) and not folder.is_symlink():
@@ -130,7 +174,85 @@ def clear(run: Path, save_total_limit: int | None, best: str | None) -> None:
         os.utime(folder, (now - age, now - age))
 
 
-def share(folder: Path) -> None:
-    """Let whoever may read a folder's other files read its weights, which safetensors keeps for their owner."""
+def make_readable(folder: Path) -> None:
+    """Give the weights in a folder the permissions of its config: safetensors makes them private to their owner."""
     for file in folder.glob("*.safetensors"):
         shutil.copymode(folder / CONFIG_NAME, file)
+
+
+def config_differences(folder: Path, config: PreTrainedConfig) -> list[str]:
+    """Compare a config with a checkpoint's, and return the differences that change what the model computes."""
+    saved = read_settings(folder / CONFIG_NAME)
+    if saved.get("model_type") != config.model_type:
+        return [f"model_type is {config.model_type}, and was {saved.get('model_type')}"]
+    # JSON turns tuples into lists, and numbers as keys into strings.
+    then, now = (json.loads(c.to_json_string(use_diff=False)) for c in (type(config).from_dict(saved), config))
+    names = [name for name in now if name not in NOT_COMPARED and not name.endswith("_token_id")]
+    return [f"{name} is {now[name]}, and was {then.get(name)}" for name in names if now[name] != then.get(name)]
+
+
+def tokenizer_differences(folder: Path, tokenizer: Tokenizer | None) -> list[str]:
+    """Compare a tokenizer with a checkpoint's, if it has one, and return how many tokens have other ids."""
+    file = folder / TOKENIZER
+    if tokenizer is None or not file.is_file():
+        return []
+    then, now = map(json.loads, (file.read_text(encoding="utf-8"), tokenizer.to_str()))
+    for state in (then, now):
+        state["truncation"] = state["padding"] = None  # set by each call
+    if then == now:
+        return []
+    ids, before = tokenizer.get_vocab(), Tokenizer.from_str(json.dumps(then)).get_vocab()
+    changed = sum(ids.get(token) != number for token, number in before.items())
+    return [f"the tokenizer is another one, in which {changed} of {len(before)} tokens have another id or none"]
+
+
+def check_same_run(folder: Path, facts: dict[str, Any], config: PreTrainedConfig, tokenizer: Any) -> None:
+    """Refuse to resume from a checkpoint with another architecture, tokenizer, dataset or order of the data.
+
+    Args:
+        facts: what the present run was started with, to compare with the checkpoint's `RUN_FILE`.
+
+    Raises:
+        ValueError: names all differences.
+    """
+    then = read_run_file(folder)
+    differences = config_differences(folder, config)
+    differences += tokenizer_differences(folder, getattr(tokenizer, "backend_tokenizer", None))
+    differences += [
+        f"{name} is {value}, and was {then[name]}" for name, value in facts.items() if then.get(name, value) != value
+    ]
+    if differences:
+        raise ValueError(
+            f"{folder} is a checkpoint of another run: {'; '.join(differences)}. Resume with what that run was "
+            "started with, or start a new one in another --output_dir."
+        )
+
+
+def check_same_model(folders: Sequence[Path]) -> None:
+    """Refuse to average models that differ in their architecture or tokenizer.
+
+    Options of training, such as dropout, may differ.
+
+    Raises:
+        FileNotFoundError: a folder does not exist or holds no model.
+        ValueError: names all differences between a model and the last one.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: there is no such folder.")
+        check_source(folder)
+    *others, last = folders
+    # The files are compared, not config objects, because a model may need code of its own. The class is compared too:
+    # the heads of two tasks can have weights of the same names and shapes.
+    now = read_settings(last / CONFIG_NAME)
+    names = [name for name in now if name not in NOT_COMPARED - {"architectures"} and not name.endswith("_token_id")]
+    # The vocabulary sizes are shapes of weights, and `target_vocab_size` may be left out where both are equal.
+    names = [name for name in names if "drop" not in name and name not in ("label_smoothing", "target_vocab_size")]
+    tokenizer = Tokenizer.from_file(str(last / TOKENIZER)) if (last / TOKENIZER).is_file() else None
+    for folder in others:
+        then = read_settings(folder / CONFIG_NAME)
+        both = [name for name in names if name in then]
+        differences = [f"{name} is {now[name]}, and was {then[name]}" for name in both if now[name] != then[name]]
+        differences += tokenizer_differences(folder, tokenizer)
+        if differences:
+            raise ValueError(f"{last} is another model than {folder}: {'; '.join(differences)}.")

@@ -1,10 +1,10 @@
-"""Dropout that grows: the rate of each step, of a run that goes on, and of the model in the end."""
+"""The dropout schedule: the rate of each step, of a run that goes on, and of the model in the end."""
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
 
 from tiny_training import tiny_trainer
-from vanilla_transformer.training.recipe import RecipeArguments
+from vanilla_transformer.training.arguments import RecipeArguments
 
 
 class Rates(TrainerCallback):
@@ -21,7 +21,7 @@ class Rates(TrainerCallback):
 
 def trained(folder, resume=False, **options):
     rates = Rates()
-    trainer = tiny_trainer(folder, dropout=0.3, initial_dropout=0.1, save_steps=2, **options)
+    trainer = tiny_trainer(folder, dropout=0.3, dropout_start=0.1, save_steps=2, **options)
     trainer.add_callback(rates)
     trainer.train(resume_from_checkpoint=resume)
     return trainer, rates.seen
@@ -37,7 +37,7 @@ def test_the_rate_goes_from_the_first_step_to_the_last_in_equal_parts(tmp_path):
 
 def test_a_run_that_goes_on_has_the_rates_and_weights_of_one_that_was_not_broken_off(tmp_path):
     whole, rates = trained(tmp_path / "whole", max_steps=6)
-    broken_off = tiny_trainer(tmp_path / "parts", dropout=0.3, initial_dropout=0.1, save_steps=2, max_steps=6)
+    broken_off = tiny_trainer(tmp_path / "parts", dropout=0.3, dropout_start=0.1, save_steps=2, max_steps=6)
 
     class BreakOff(TrainerCallback):
         def on_save(self, args, state, control, **kwargs):
@@ -53,7 +53,7 @@ def test_a_run_that_goes_on_has_the_rates_and_weights_of_one_that_was_not_broken
 
 
 def test_a_run_that_was_broken_off_leaves_no_other_rate(tmp_path):
-    trainer = tiny_trainer(tmp_path, dropout=0.3, initial_dropout=0.1, max_steps=5, save_strategy="no")
+    trainer = tiny_trainer(tmp_path, dropout=0.3, dropout_start=0.1, max_steps=5, save_strategy="no")
     rates = Rates()
     trainer.add_callback(rates)
     whole_step = trainer.training_step
@@ -75,16 +75,16 @@ def test_a_run_that_was_broken_off_leaves_no_other_rate(tmp_path):
 
 def test_another_initial_dropout_is_another_run(tmp_path):
     trained(tmp_path, max_steps=2)
-    with pytest.raises(ValueError, match=r"initial_dropout is 0\.2, and was 0\.1"):
-        tiny_trainer(tmp_path, dropout=0.3, initial_dropout=0.2, max_steps=4).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match=r"dropout_start is 0\.2, and was 0\.1"):
+        tiny_trainer(tmp_path, dropout=0.3, dropout_start=0.2, max_steps=4).train(resume_from_checkpoint=True)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"initial_dropout": 1.0}, r"initial_dropout=1\.0 must be at least 0 and less than 1"),
-        ({"initial_dropout": -0.1}, r"initial_dropout=-0\.1 must be"),
-        ({"initial_dropout": 0.1, "torch_compile": True}, "another rate at each step, for which --torch_compile"),
+        ({"dropout_start": 1.0}, r"dropout_start=1\.0 must be at least 0 and less than 1"),
+        ({"dropout_start": -0.1}, r"dropout_start=-0\.1 must be"),
+        ({"dropout_start": 0.1, "torch_compile": True}, "changes the rate at each step, and --torch_compile"),
     ],
 )
 def test_what_cannot_work_is_refused(options, message, tmp_path):
@@ -93,7 +93,7 @@ def test_what_cannot_work_is_refused(options, message, tmp_path):
 
 
 def test_a_model_without_dropout_is_refused_before_the_first_step(tmp_path):
-    trainer = tiny_trainer(tmp_path, dropout=0.0, initial_dropout=0.1)
-    with pytest.raises(ValueError, match=r"has no nn.Dropout of the rate config.dropout=0.0; give one"):
+    trainer = tiny_trainer(tmp_path, dropout=0.0, dropout_start=0.1)
+    with pytest.raises(ValueError, match=r"has no nn.Dropout with the rate config.dropout=0.0"):
         trainer.train()
     assert trainer.state.global_step == 0

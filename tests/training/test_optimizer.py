@@ -1,4 +1,4 @@
-"""Muon with Adam: each takes the steps of PyTorch's own on its parameters (test_recipe.py: a run resumes)."""
+"""Initial weights, the optimizer and its schedule are what their papers and PyTorch say."""
 
 import shutil
 
@@ -8,8 +8,15 @@ from torch.optim import AdamW, Muon
 
 from family import decoder_only, encoder_decoder, encoder_only, right_padded
 from tiny_training import tiny_trainer
-from vanilla_transformer.training import muon
-from vanilla_transformer.training.muon import matrices_of_layers, muon_with_adam
+from vanilla_transformer.training import optimizer as optimizer_module
+from vanilla_transformer.training.optimizer import PaperSchedule, init_small, layer_matrices, muon_with_adam
+
+
+def test_the_schedule_is_equation_3():
+    schedule = PaperSchedule(d_model=512, warmup_steps=4000)
+    for step in (1, 2, 3999, 4000, 4001, 100_000):
+        assert schedule(step - 1) == pytest.approx(512**-0.5 * min(step**-0.5, step * 4000**-1.5))
+    assert max(map(schedule, range(10_000))) == schedule(3999) == pytest.approx(6.99e-4, rel=1e-3)
 
 
 def loss(model) -> torch.Tensor:
@@ -22,16 +29,16 @@ def loss(model) -> torch.Tensor:
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
 def test_the_matrices_are_those_of_the_layers(make, tied):
     model = make(tie_word_embeddings=tied)
-    names = {name for name, p in model.named_parameters() if any(p is matrix for matrix in matrices_of_layers(model))}
+    names = {name for name, p in model.named_parameters() if any(p is matrix for matrix in layer_matrices(model))}
     assert names == {name for name, p in model.named_parameters() if ".layers." in name and p.dim() == 2}
 
 
 def test_each_takes_the_steps_of_pytorchs_own(monkeypatch):
-    monkeypatch.setattr(muon, "multiplies_bfloat16", lambda device: True)  # as PyTorch assumes of every device
+    monkeypatch.setattr(optimizer_module, "has_bf16_matmul", lambda device: True)  # as PyTorch assumes of every device
     ours, theirs = (encoder_decoder(dropout=0.0).train() for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     optimizer = muon_with_adam(ours, 0.01, weight_decay=0.1, momentum=0.8)
-    matrices = matrices_of_layers(theirs)
+    matrices = layer_matrices(theirs)
     others = [p for p in theirs.parameters() if not any(p is matrix for matrix in matrices)]
     parts = [
         Muon(matrices, lr=0.01, weight_decay=0.1, momentum=0.8, adjust_lr_fn="match_rms_adamw"),
@@ -49,14 +56,14 @@ def test_each_takes_the_steps_of_pytorchs_own(monkeypatch):
 @pytest.mark.parametrize(("bfloat16", "tolerance"), [(True, 0.1), (False, 1e-5)])
 @pytest.mark.parametrize("shape", [(12, 12), (8, 20), (20, 8)])
 def test_directions_of_a_step_keep_their_singular_vectors(monkeypatch, shape, bfloat16, tolerance):
-    monkeypatch.setattr(muon, "multiplies_bfloat16", lambda device: bfloat16)
+    monkeypatch.setattr(optimizer_module, "has_bf16_matmul", lambda device: bfloat16)
     torch.manual_seed(0)
     matrices, (a, b, c) = torch.randn(2, *shape), (3.4445, -4.775, 2.0315)
     u, s, v = torch.linalg.svd(matrices.double(), full_matrices=False)
     s = s / s.norm(dim=-1, keepdim=True)
     for _ in range(5):
         s = a * s + b * s**3 + c * s**5
-    steps = muon.orthogonal(matrices, (a, b, c), 5, 1e-7)
+    steps = optimizer_module.orthogonalize(matrices, (a, b, c), 5, 1e-7)
     torch.testing.assert_close(steps.double(), u @ torch.diag_embed(s) @ v, atol=tolerance, rtol=0)
 
 
@@ -128,13 +135,32 @@ def test_a_run_with_decay_resumes_as_it_would_have_gone_on(tmp_path):
 @pytest.mark.parametrize("options", [{"muon": True, "embedding_decay": -0.1}, {"embedding_decay": 0.1}])
 def test_a_decay_that_nothing_would_follow_is_refused(tmp_path, options):
     with pytest.raises(
-        ValueError, match=rf"embedding_decay={options['embedding_decay']} must be at least 0, and needs"
+        ValueError, match=f"embedding_decay={options['embedding_decay']} (must be at least 0|needs --muon)"
     ):
         tiny_trainer(tmp_path, **options)
 
 
 def test_shards_and_another_optimizer_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="optim=adafactor has no effect beside muon=True"):
+    with pytest.raises(ValueError, match=r"optim=adafactor .* muon=True: leave out one"):
         tiny_trainer(tmp_path, muon=True, optim="adafactor")
     with pytest.raises(ValueError, match="muon=True needs whole matrices"):
         tiny_trainer(tmp_path, muon=True, fsdp=True)
+
+
+def test_the_matrices_of_the_layers_are_normal_and_small():
+    """Of a variance of 2 / (5 fan_in): Nguyen and Salazar 2019."""
+    model = init_small(encoder_decoder(d_model=256, d_ff=1024))
+    matrices = layer_matrices(model)
+    assert {matrix.shape[1] for matrix in matrices} == {256, 1024}
+    for matrix in matrices:
+        weights = matrix.flatten() * (2.5 * matrix.shape[1]) ** 0.5
+        assert weights.std().item() == pytest.approx(1, rel=0.02)
+        assert (weights.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.005)  # a normal's two tails
+
+
+def test_nothing_else_is_drawn_anew():
+    model = encoder_decoder()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    chosen = {id(matrix) for matrix in layer_matrices(init_small(model))}
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, before[name]) == (id(weight) not in chosen), name

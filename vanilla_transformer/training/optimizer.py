@@ -1,5 +1,5 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Muon for the matrices inside the layers, Adam for everything else, as one optimizer."""
+"""How weights start and change: small initial weights, Muon with Adam, and the paper's learning rate."""
 
 import math
 from collections import defaultdict
@@ -11,25 +11,48 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 from transformers import PreTrainedModel
 
-from vanilla_transformer.training.precision import multiplies_bfloat16
+from vanilla_transformer.training.arguments import has_bf16_matmul
 
 
-def matrices_of_layers(model: PreTrainedModel) -> list[Tensor]:
-    """The weights that multiply hidden states: those of all `nn.Linear` but the one that gives logits over tokens."""
+class PaperSchedule:
+    """The learning rate of section 5.3, Equation 3. Its steps count from 1; those of PyTorch's schedulers from 0."""
+
+    def __init__(self, d_model: int, warmup_steps: int):
+        self.d_model, self.warmup_steps = d_model, warmup_steps
+
+    def __call__(self, steps_done: int) -> float:
+        """Return the learning rate of the next step."""
+        step = steps_done + 1
+        return self.d_model**-0.5 * min(step**-0.5, step * self.warmup_steps**-1.5)
+
+
+def layer_matrices(model: PreTrainedModel) -> list[Tensor]:
+    """Return the trainable weights of all `nn.Linear`, except the output projection and tied embeddings."""
     head = model.get_output_embeddings()
     tied = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     linear = [module for module in model.modules() if isinstance(module, nn.Linear) and module is not head]
     return [module.weight for module in linear if id(module.weight) not in tied and module.weight.requires_grad]
 
 
-def orthogonal(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """For each matrix U S V^T about U V^T, by Newton-Schulz: (matrices, rows, columns) -> the same.
+def init_small(model: PreTrainedModel) -> PreTrainedModel:
+    """Initialise the matrices of a new model's layers with small weights, and return the model.
 
-    PyTorch's Muon does this for one matrix at a time, and small ones take longer to ask for than to multiply. Like it
-    this computes in bfloat16, but in float32 on a device that has no instructions for bfloat16.
+    The weights are normal with variance 2 / (5 fan_in) (Nguyen and Salazar 2019, arXiv 1910.05895); Xavier's have
+    2 / (fan_in + fan_out).
+    """
+    for matrix in layer_matrices(model):
+        nn.init.normal_(matrix, std=(2 / (5 * matrix.shape[1])) ** 0.5)
+    return model
+
+
+def orthogonalize(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """Replace each matrix U S V^T by about U V^T with Newton-Schulz steps: (matrices, rows, columns) -> the same.
+
+    PyTorch's Muon does this one matrix at a time; for small matrices, starting a kernel takes longer than the product.
+    Like PyTorch's, this computes in bfloat16, but in float32 on devices without bfloat16 instructions.
     """
     a, b, c = coefficients
-    x = matrices.to(torch.bfloat16 if multiplies_bfloat16(matrices.device.type) else torch.float32)
+    x = matrices.to(torch.bfloat16 if has_bf16_matmul(matrices.device.type) else torch.float32)
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT
@@ -41,18 +64,18 @@ def orthogonal(matrices: Tensor, coefficients: tuple[float, float, float], steps
 
 
 class BatchedMuon(Muon):
-    """PyTorch's Muon for all matrices of one shape together: the same steps in less time (see `orthogonal`)."""
+    """Like PyTorch's `Muon`, but updates all matrices of one shape together (see `orthogonalize`)."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
-        """One step, scaled as `adjust_lr_fn="match_rms_adamw"` does; a closure is not called."""
+        """Take one step, scaled as by `adjust_lr_fn="match_rms_adamw"`. Does not call the closure."""
         for group in self.param_groups:
             by_shape = defaultdict(list)
             for matrix in group["params"]:
                 if matrix.grad is not None:
                     by_shape[matrix.shape].append(matrix)
             for shape, matrices in by_shape.items():
-                updates = orthogonal(
+                updates = orthogonalize(
                     torch.stack([self.direction(matrix, group["momentum"]) for matrix in matrices]),
                     group["ns_coefficients"],
                     group["ns_steps"],
@@ -64,7 +87,7 @@ class BatchedMuon(Muon):
                     matrix.add_(update, alpha=-group["lr"] * size)
 
     def direction(self, matrix: Tensor, momentum: float) -> Tensor:
-        """Its mean gradient, which this moves on, as it will be one step ahead (Nesterov)."""
+        """Update the running mean of the matrix's gradient, and return it one step ahead (Nesterov)."""
         state, gradient = self.state[matrix], cast(Tensor, matrix.grad)
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
@@ -72,22 +95,25 @@ class BatchedMuon(Muon):
         return gradient.lerp(mean, momentum)
 
 
-def grouped(parameters: Iterable[Tensor] | Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Parameters as one group, which may be empty, or the groups that they are in."""
+def parameter_groups(parameters: Iterable[Tensor] | Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the given groups, or one group of the given parameters, which may be empty."""
     found: list[Any] = list(parameters)
     return found if found and isinstance(found[0], dict) else [{"params": found}]
 
 
 class MuonWithAdam(Optimizer):
-    """Muon (Jordan et al. 2024), whose steps are orthogonal matrices, beside Adam, with one learning rate for both.
+    """Muon (Jordan et al. 2024) for matrices and Adam for everything else, with one learning rate.
 
-    Muon's steps are scaled to the size that Adam's have (Liu et al. 2025, arXiv 2502.16982), so that a learning rate
-    serves both.
+    Muon's updates are orthogonal matrices. They are scaled to the size of Adam's updates (Liu et al. 2025, arXiv
+    2502.16982), so that both can share a learning rate.
 
     Args:
-        matrices: parameters of two dimensions, for Muon; others: for Adam, or groups of them that may have a
-            `weight_decay` of their own. Either may be empty.
-        lr: of both. momentum: of Muon; betas, eps: of Adam. weight_decay: decoupled, of the matrices alone.
+        matrices: parameters of two dimensions, for Muon. May be empty.
+        others: parameters for Adam, or groups of them that may have a `weight_decay` of their own. May be empty.
+        lr: learning rate of both.
+        momentum: of Muon.
+        betas, eps: of Adam.
+        weight_decay: decoupled weight decay of the matrices only.
     """
 
     def __init__(
@@ -101,20 +127,24 @@ class MuonWithAdam(Optimizer):
         weight_decay: float = 0.0,
     ):
         self.muon = BatchedMuon(
-            grouped(matrices), lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+            parameter_groups(matrices),
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            adjust_lr_fn="match_rms_adamw",
         )
-        self.adam = AdamW(grouped(others), lr=lr, betas=betas, eps=eps, weight_decay=0.0)
+        self.adam = AdamW(parameter_groups(others), lr=lr, betas=betas, eps=eps, weight_decay=0.0)
         super().__init__([*self.muon.param_groups, *self.adam.param_groups], {})
-        self.share()
+        self.share_state()
 
-    def share(self) -> None:
-        """Let both work on the groups and the state of the whole."""
+    def share_state(self) -> None:
+        """Let both optimizers use the groups and the state of this one."""
         self.muon.param_groups, self.adam.param_groups = self.param_groups[:1], self.param_groups[1:]
         self.muon.state = self.adam.state = self.state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
-        """One step of both."""
+        """Take one step of both optimizers."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -124,9 +154,9 @@ class MuonWithAdam(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the state of another one, over the same parameters."""
+        """Like `Optimizer.load_state_dict`, for both optimizers."""
         super().load_state_dict(state_dict)
-        self.share()
+        self.share_state()
 
 
 def muon_with_adam(
@@ -138,13 +168,14 @@ def muon_with_adam(
     weight_decay: float = 0.0,
     embedding_decay: float = 0.0,
 ) -> MuonWithAdam:
-    """The optimizer of a model, for any Trainer: Muon for the matrices of its layers, Adam for everything else.
+    """Build the optimizer of a model: Muon for the matrices of its layers, Adam for everything else.
 
     Args:
-        weight_decay: of those matrices; embedding_decay: of the embeddings, tied to logits or not. The other options
-            are those of `MuonWithAdam`.
+        weight_decay: weight decay of those matrices.
+        embedding_decay: weight decay of the embeddings, tied to the output projection or not.
+        lr, momentum, betas, eps: see `MuonWithAdam`.
     """
-    matrices = matrices_of_layers(model)
+    matrices = layer_matrices(model)
     chosen = {id(matrix) for matrix in matrices}
     others: list[Any] = [p for p in model.parameters() if p.requires_grad and id(p) not in chosen]
     if embedding_decay:

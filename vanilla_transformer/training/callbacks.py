@@ -1,0 +1,134 @@
+"""Callbacks for any Trainer: a checkpoint on SIGTERM, and a dropout rate that changes over the steps."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.util import Finalize
+from typing import Any
+
+import torch
+from accelerate.utils import reduce
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from vanilla_transformer.fast.transfer import AsyncScalars
+
+
+class SaveOnSigterm(TrainerCallback):
+    """On SIGTERM, end the step, save a checkpoint, and exit with status 143, as a terminated process does.
+
+    The Trainer's own `enable_jit_checkpoint` does not resume exactly: it saves before the optimizer's step, after
+    dropout has drawn its random numbers. With several processes, each would save when its own timer fires.
+    """
+
+    asked = False  # this process has received the signal
+    stopping = False  # all processes stop after the present step
+    interrupting = False  # the checkpoint that is saved now would not be saved without the signal
+
+    def ask(self, *_: Any) -> None:
+        """Handle the signal: remember it until the step ends."""
+        self.asked = True
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        """Install the signal handler."""
+        self.asked = self.stopping = self.interrupting = False
+        self.scalars = AsyncScalars()
+        self.installed = threading.current_thread() is threading.main_thread()  # only it may handle signals
+        if self.installed:
+            self.previous = signal.signal(signal.SIGTERM, self.ask)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        """Save and stop if any process has received the signal."""
+        asked = self.asked
+        if args.world_size > 1:
+            # All processes must stop after the same step (on GPUs, the next), or one waits for gradients for ever.
+            askers = reduce(torch.full((1,), float(asked), device=args.device), "sum")
+            found = self.scalars.push(state.global_step, askers)
+            asked = found is not None and found[1][0] > 0
+        if asked:
+            self.interrupting = not control.should_save
+            self.asked = self.stopping = control.should_save = control.should_training_stop = True
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        """Skip the actions due at the end of an epoch if this epoch was interrupted."""
+        if self.stopping and state.epoch % 1 and state.global_step < state.max_steps:
+            # The resumed run performs them when it ends the epoch.
+            control.should_log = control.should_evaluate = control.should_save = False
+        elif control.should_save:
+            self.interrupting = False
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        """Restore the previous signal handler, and exit if the signal was received."""
+        if self.installed:
+            signal.signal(signal.SIGTERM, self.previous)
+        if self.stopping:
+            args.distributed_state.wait_for_everyone()  # each process writes its part of the checkpoint
+        if self.asked:
+            raise SystemExit(128 + signal.SIGTERM)
+
+
+def init_worker(exiting: Tensor, init: Callable[[int], None] | None, worker: int) -> None:
+    """Ignore SIGTERM in a worker of a DataLoader until the main process exits, and call its own `worker_init_fn`."""
+    signal.signal(signal.SIGTERM, lambda *_: exiting and os._exit(0))
+    if init is not None:
+        init(worker)
+
+
+def survive_sigterm(loader: DataLoader) -> DataLoader:
+    """Keep the workers of a loader alive on SIGTERM, which a process group gets as a whole: saving needs them."""
+    inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps it
+    if inner.num_workers:
+        # At exit, multiprocessing sends SIGTERM to the workers that are left, and waits for them.
+        exiting = torch.zeros((), dtype=torch.bool).share_memory_()
+        Finalize(inner, exiting.fill_, (True,), exitpriority=0)
+        inner.worker_init_fn = partial(init_worker, exiting, inner.worker_init_fn)
+    return loader
+
+
+class DropoutSchedule(TrainerCallback):
+    """Change the dropout rate (section 5.4) linearly from `start` at the first step to the model's own at the last.
+
+    The rate depends on the step alone, so a resumed run continues with the same rates.
+
+    Raises:
+        ValueError: when training begins, if no `nn.Dropout` of the model has the config's rate.
+    """
+
+    def __init__(self, start: float):
+        self.start = self.end = start
+        self.dropouts: list[nn.Dropout] = []
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        """Find the dropout modules that have the config's rate."""
+        self.restore()  # an earlier run may have been interrupted
+        model: PreTrainedModel = kwargs["model"]
+        self.end = getattr(model.config, "dropout", 0.0)  # configs of other models may lack the field
+        dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+        self.dropouts = [dropout for dropout in dropouts if dropout.p == self.end > 0]
+        if not self.dropouts:
+            raise ValueError(
+                f"dropout_start={self.start} has no effect: {type(model).__name__} has no nn.Dropout with the rate "
+                f"config.dropout={self.end}. Give a rate to end with, such as --dropout 0.3."
+            )
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        """Set the rate of this step."""
+        done = state.global_step / max(1, state.max_steps - 1)
+        self.set_rate(self.start + (self.end - self.start) * done)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        """Restore the model's own rate, also if training stopped early."""
+        self.restore()
+
+    def restore(self) -> None:
+        """Give the dropout modules their own rate again, and forget them."""
+        self.set_rate(self.end)
+        self.dropouts = []
+
+    def set_rate(self, rate: float) -> None:
+        """Set the rate of all dropout modules found."""
+        for dropout in self.dropouts:
+            dropout.p = rate

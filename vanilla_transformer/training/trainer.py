@@ -1,0 +1,462 @@
+"""The Trainer with the paper's recipe (section 5): optimizer, schedule, batches by tokens, and exact resume."""
+
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from accelerate.data_loader import DataLoaderShard
+from datasets import Dataset, IterableDataset
+from datasets.distributed import split_dataset_by_node
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.utils.data import DataLoader
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Seq2SeqTrainer,
+    Trainer,
+)
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import SchedulerType, seed_worker
+
+from vanilla_transformer.configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.fast.transfer import AsyncScalars, to_device
+from vanilla_transformer.training.arguments import RecipeArguments
+from vanilla_transformer.training.averaging import load_weights
+from vanilla_transformer.training.batching import (
+    EMPTY_STREAM,
+    ArrowRows,
+    PairCollator,
+    TokenBudgetLoader,
+    TokenBudgetSampler,
+    TokenBudgetStream,
+    check_positions,
+    dataset_fingerprint,
+    is_empty_stream,
+    row_lengths,
+)
+from vanilla_transformer.training.callbacks import DropoutSchedule, SaveOnSigterm, survive_sigterm
+from vanilla_transformer.training.checkpoints import (
+    RUN_FILE,
+    TRAINER_STATE,
+    check_same_run,
+    checkpoint_folders,
+    is_complete,
+    last_checkpoint,
+    make_readable,
+    missing_state,
+    prune_checkpoints,
+    was_interrupted,
+)
+from vanilla_transformer.training.optimizer import PaperSchedule, muon_with_adam
+
+
+logger = logging.getLogger(__name__)
+
+# Private methods of Trainer that are overridden below. If a release renames one, Trainer would ignore the override.
+require_private_names(
+    Trainer,
+    "_get_dataloader",
+    "_get_grad_norm",
+    "_init_training_state",
+    "_issue_warnings_after_load",
+    "_load_best_model",
+    "_load_from_checkpoint",
+    "_save",
+    "_save_checkpoint",
+)
+
+WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
+DIVERGED = (
+    "Training has diverged: lower the learning rate, clip gradients (--max_grad_norm), or look for extreme data."
+)
+
+
+@torch.no_grad()
+def load_into_shards(model: PreTrainedModel, folder: Path) -> None:
+    """Load the weights of a checkpoint into a model that FSDP has sharded.
+
+    PyTorch cannot do this for a module that two stacks share, such as the embedding of an encoder-decoder.
+    """
+    weights = load_weights(folder)
+    for name, parameter in model.named_parameters():
+        weight = weights[name].to(parameter.device, parameter.dtype)
+        shard = cast(DTensor, parameter)
+        shard.copy_(distribute_tensor(weight, shard.device_mesh, shard.placements))
+
+
+def restore_class_name(model: PreTrainedModel) -> None:
+    """Give a model that FSDP2 has sharded its original class name, which is saved. FSDP2 replaces it by a subclass."""
+    sharded = type(model)
+    if sharded.__name__.startswith("FSDP"):
+        original = sharded.__bases__[-1]
+        sharded.__name__, sharded.__module__ = original.__name__, original.__module__
+
+
+@torch.no_grad()
+def check_finite(model: PreTrainedModel) -> None:
+    """Raise a FloatingPointError for a weight that is not finite."""
+    for name, weight in model.named_parameters():
+        local = weight.to_local() if isinstance(weight, DTensor) else weight
+        if not local.isfinite().all():
+            raise FloatingPointError(f"{name} has weights that are not finite, so the model is not saved. {DIVERGED}")
+
+
+def send_batch(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """Start copying the tensors of a batch to the device.
+
+    Padding masks are sent as booleans: transformers' mask functions would convert them, and lose the host copy.
+    """
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+    masks = {name: mask for name, mask in tensors.items() if name.endswith("attention_mask") and mask.dim() == 2}
+    tensors |= {name: mask.bool() for name, mask in masks.items()}
+    return {**batch, **{name: to_device(value, device) for name, value in tensors.items()}}
+
+
+if TYPE_CHECKING:
+    Base = Trainer
+else:
+    Base = object
+
+
+class RecipeTrainerMixin(Base):
+    """Mixin for a Trainer whose arguments are `RecipeArguments`."""
+
+    args: RecipeArguments
+    model: PreTrainedModel
+    processing_class: Any  # a tokenizer or None
+
+    def __init__(self, model: PreTrainedModel | None = None, *arguments: Any, **options: Any):
+        # Trainer sets config.use_cache to False while it trains; `_save` saves this value instead.
+        self.saved_use_cache = getattr(getattr(model, "config", None), "use_cache", True)
+        super().__init__(model, *arguments, **options)
+        self.scalars = AsyncScalars()
+        if self.args.save_on_sigterm:
+            self.add_callback(SaveOnSigterm)
+        if self.args.dropout_start is not None:
+            self.add_callback(DropoutSchedule(self.args.dropout_start))
+        if self.args.early_stopping_patience is not None:
+            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
+
+    @cached_property
+    def run_facts(self) -> dict[str, Any]:
+        """What a resumed run must have in common with its checkpoint, besides model and tokenizer."""
+        args = self.args
+        names = ["seed", "data_seed", "muon", "embedding_decay", "dropout_start", "tokens_per_batch", "bucketing"]
+        names += ["muon_momentum"] if args.muon else []
+        names += ["tokens_per_batch_of" if args.tokens_per_batch else "per_device_train_batch_size"]
+        facts = {name: getattr(args, name) for name in names}
+        if not args.tokens_per_batch or args.tokens_per_batch_of == "device":
+            facts["gradient_accumulation_steps x processes"] = args.gradient_accumulation_steps * args.world_size
+        rows = self.train_dataset
+        return facts | {
+            "training rows": len(rows) if isinstance(rows, Dataset) else None,
+            "dataset fingerprint": dataset_fingerprint(rows),
+        }
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any):
+        """Like `Trainer.train`, but True resumes from the last complete checkpoint, and only a run's own are accepted.
+
+        Raises:
+            FileNotFoundError: there is no such checkpoint.
+            ValueError: the checkpoint is incomplete, of another run, or older than others in the folder; a row exceeds
+                the learned positions; an option does not fit the task or a stream.
+            FloatingPointError: a gradient or a weight is no longer finite.
+        """
+        self.check_options()
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = str(self.prepare_resume(Path(self.args.output_dir)))
+        elif resume_from_checkpoint:
+            self.check_checkpoint(Path(resume_from_checkpoint))
+            self.check_no_later_checkpoint(Path(resume_from_checkpoint))
+        return super().train(resume_from_checkpoint, *arguments, **options)
+
+    def check_options(self) -> None:
+        """Raise a ValueError, before the first step, for options and rows that training would fail on later."""
+        metric = str(self.args.metric_for_best_model)
+        if self.args.load_best_model_at_end and self.compute_metrics is None and not metric.endswith("loss"):
+            raise ValueError(
+                f"metric_for_best_model={metric}: during training, this task measures only the loss. Give loss."
+            )
+        if isinstance(self.train_dataset, IterableDataset):
+            for name in ("eval_strategy", "save_strategy"):
+                if getattr(self.args, name) == "epoch":
+                    raise ValueError(f"{name}=epoch: a stream is read until --max_steps, as one epoch; give steps.")
+            _ = self.run_facts  # reads the first rows now, not during training
+        if is_empty_stream(self.train_dataset):
+            raise ValueError(
+                "The training stream is empty, or too short to fill a row of a language model: give a longer one, or "
+                "lower --block_size."
+            )
+        if self.args.eval_strategy != "no" and is_empty_stream(self.eval_dataset):
+            raise ValueError(f"--eval_strategy: {EMPTY_STREAM}")
+        for rows in (self.train_dataset, self.eval_dataset):
+            check_positions(self.model, rows)
+
+    def prepare_resume(self, run: Path) -> Path:
+        """Return the last checkpoint of a run, after deleting what an interruption left.
+
+        Raises:
+            ValueError: there is no complete checkpoint, or it is of another run.
+        """
+        checkpoint = last_checkpoint(run)
+        if checkpoint is None:
+            raise ValueError(f"output_dir={run} holds no complete checkpoint to resume from.")
+        self.check_checkpoint(checkpoint)
+        if self.is_world_process_zero():
+            best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8")).get("best_global_step")
+            prune_checkpoints(run, self.args.save_total_limit, str(run / f"checkpoint-{best}"))
+        self.accelerator.wait_for_everyone()
+        return checkpoint
+
+    def check_checkpoint(self, folder: Path) -> None:
+        """Refuse a checkpoint that this run cannot resume from."""
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: there is no such folder.")
+        if not is_complete(folder):
+            raise ValueError(f"{folder} is not a complete checkpoint: it was cut off, or a file of it is damaged.")
+        if missing_state(folder):
+            raise ValueError(f"{folder} cannot be resumed: it lacks its {', '.join(missing_state(folder))}.")
+        check_same_run(folder, self.run_facts, self.model.config, self.processing_class)
+
+    def check_no_later_checkpoint(self, folder: Path) -> None:
+        """Refuse to resume from a checkpoint if the run has later ones, which would be averaged or resumed next."""
+        run = Path(self.args.output_dir)
+        step = json.loads((folder / TRAINER_STATE).read_text(encoding="utf-8"))["global_step"]
+        later = [other.name for other in checkpoint_folders(run) if int(other.name.split("-")[1]) > step]
+        if later:
+            raise ValueError(
+                f"output_dir={run} holds {later[-1]}, which is later than {folder.name}: move later checkpoints away, "
+                "or choose another folder."
+            )
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, resume_from_checkpoint, trial
+    ) -> tuple[int, int]:
+        """Like `Trainer._init_training_state`, but a finished run trains no further, and its folder may have moved."""
+        position = super()._init_training_state(
+            max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
+        )
+        if resume_from_checkpoint is None:
+            return position
+        best = Path(resume_from_checkpoint).with_name(f"checkpoint-{self.state.best_global_step}")
+        if best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+        stopped = self.restore_patience()
+        return (num_train_epochs, 0) if stopped or self.state.global_step >= max_steps else position
+
+    def restore_patience(self) -> bool:
+        """Restore the counter of early stopping from a checkpoint; return whether the run had stopped."""
+        stopped = False
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, EarlyStoppingCallback):
+                saved = cast(dict[str, Any], self.state.stateful_callbacks).get(type(callback).__name__, {})
+                counter = saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
+                callback.early_stopping_patience_counter = counter
+                stopped |= counter >= callback.early_stopping_patience
+        return stopped
+
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
+        """Like `Trainer._get_grad_norm`, which is called before each step, but stops a run that has diverged."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        if self.accelerator.mixed_precision == "fp16":
+            return norm  # the gradient scaler skips steps whose gradients are not finite
+        whole = norm.full_tensor() if isinstance(norm, DTensor) else torch.as_tensor(norm)
+        found = self.scalars.push(self.state.global_step + 1, whole.reshape(1))
+        if found is not None and not math.isfinite(found[1][0]):
+            raise FloatingPointError(f"Step {found[0]}: the gradient norm is {found[1][0]}. {DIVERGED}")
+        return norm
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Any]], torch.Tensor | int | None]:
+        """Like `Trainer.get_batch_samples`, but copies the batches to the device asynchronously."""
+        return super().get_batch_samples(map(partial(send_batch, device=device), epoch_iterator), num_batches, device)
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """Like `Trainer._save_checkpoint`, but adds `RUN_FILE`, and deletes checkpoints saved on SIGTERM."""
+        if not self.args.should_save:
+            super()._save_checkpoint(model, trial)
+            return
+        run = Path(self.args.output_dir)
+        folder = run / f"checkpoint-{self.state.global_step}"
+        callbacks = self.callback_handler.callbacks
+        interrupted = any(isinstance(callback, SaveOnSigterm) and callback.interrupting for callback in callbacks)
+        facts = self.run_facts | {"interrupted": interrupted, "processes": self.args.world_size}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RUN_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        # This checkpoint supersedes those saved on SIGTERM, which an uninterrupted run would not have.
+        kept = (folder, Path(self.state.best_model_checkpoint or folder))
+        superseded = [other for other in checkpoint_folders(run) if other not in kept and was_interrupted(other)]
+        for other in superseded:
+            os.utime(other, (0, 0))  # Trainer deletes the oldest first
+        super()._save_checkpoint(model, trial)
+        for other in superseded:
+            shutil.rmtree(other, ignore_errors=True)
+
+    def save_model(self, *arguments: Any, **options: Any) -> None:
+        """Like `Trainer.save_model`, but saves the original class name when FSDP has replaced it.
+
+        Raises:
+            FloatingPointError: a weight is not finite.
+        """
+        check_finite(self.model)
+        restore_class_name(self.model)
+        super().save_model(*arguments, **options)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Like `Trainer._save`, but saves the model's own `use_cache`, and pickles arguments only into checkpoints."""
+        if isinstance(self.processing_class, PreTrainedTokenizerFast):
+            self.processing_class.backend_tokenizer.no_truncation()  # otherwise it would be saved with the tokenizer
+        config = self.model.config
+        in_training, config.use_cache = config.use_cache, self.saved_use_cache
+        super()._save(output_dir, state_dict)
+        config.use_cache = in_training
+        if self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            make_readable(folder)
+            if folder == Path(self.args.output_dir):
+                (folder / TRAINING_ARGS_NAME).unlink()
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Like `Trainer._issue_warnings_after_load`, but does not report tied weights as missing."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
+        """Like `Trainer._load_from_checkpoint`; see `load_into_shards`."""
+        if self.is_fsdp_enabled:
+            load_into_shards(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        """Like `Trainer._load_best_model`; see `load_into_shards`."""
+        if self.is_fsdp_enabled:
+            load_into_shards(self.model, Path(cast(str, self.state.best_model_checkpoint)))
+        else:
+            super()._load_best_model()
+
+    def gather_full_model(self, model_class: type[PreTrainedModel]) -> None:
+        """Replace the shards of FSDP by the full model in every process, after training."""
+        self.save_model()
+        self.accelerator.wait_for_everyone()
+        self.model = model_class.from_pretrained(self.args.output_dir).to(self.args.device)  # type: ignore[arg-type]
+        self.is_fsdp_enabled = False
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> Optimizer:
+        """Like `Trainer.create_optimizer`, or Muon with Adam if the arguments ask for it."""
+        if self.optimizer is None and self.args.muon:
+            self.optimizer = muon_with_adam(
+                cast(PreTrainedModel, self.model if model is None else model),
+                lr=cast(float, self.args.learning_rate),
+                momentum=self.args.muon_momentum,
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                eps=self.args.adam_epsilon,
+                weight_decay=self.args.weight_decay,
+                embedding_decay=self.args.embedding_decay,
+            )
+        return super().create_optimizer(model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        """Like `Trainer.create_scheduler`, or the schedule of section 5.3 if the arguments ask for it."""
+        given = self.lr_scheduler is not None
+        warmup_steps = max(1, self.args.get_warmup_steps(num_training_steps))
+        warms_up = self.args.schedule == "paper" or self.args.lr_scheduler_type not in WITHOUT_WARMUP
+        if warms_up and not given and num_training_steps < warmup_steps and self.is_world_process_zero():
+            logger.warning(
+                "The learning rate rises for %d steps, and the run has %d: it ends at %.2g of its peak. Give fewer "
+                "--warmup_steps, or make the run longer with --max_steps or --num_train_epochs.",
+                warmup_steps, num_training_steps, num_training_steps / warmup_steps,
+            )  # fmt: skip
+        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        if self.args.schedule == "library" or given:
+            return scheduler
+        schedule = PaperSchedule(self.model.config.d_model, warmup_steps)
+        self.lr_scheduler = LambdaLR(cast(Optimizer, optimizer or self.optimizer), schedule)
+        return self.lr_scheduler
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Like `Trainer.get_train_dataloader`, but fills batches up to `tokens_per_batch` (section 5.1)."""
+        loader, args = super().get_train_dataloader(), self.args
+        stream = isinstance(self.train_dataset, IterableDataset)
+        if not args.tokens_per_batch and not stream:
+            if isinstance(loader, DataLoaderShard):
+                loader.device = None  # `get_batch_samples` copies the batches
+            return loader
+        # Each process draws its own batches. accelerate would distribute them a second time; for a stream, one process
+        # would make the batches of all, which fails if their lengths differ.
+        options: dict[str, Any] = {
+            "collate_fn": loader.collate_fn,
+            "pin_memory": args.dataloader_pin_memory,
+            "num_workers": args.dataloader_num_workers,
+            "worker_init_fn": partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
+            "persistent_workers": args.dataloader_persistent_workers,
+            "prefetch_factor": args.dataloader_prefetch_factor,
+            "multiprocessing_context": args.dataloader_multiprocessing_context,
+            "in_order": args.dataloader_in_order,
+        }
+        load = self.load_stream if stream else self.load_rows
+        loader = load(loader.dataset, args.seed if args.data_seed is None else args.data_seed, options)
+        return survive_sigterm(loader) if args.save_on_sigterm else loader
+
+    def load_rows(self, rows: Dataset, seed: int, options: dict[str, Any]) -> DataLoader:
+        """Build the loader of a dataset without unused columns."""
+        args = self.args
+        sampler = TokenBudgetSampler(
+            row_lengths(rows),
+            args.tokens_per_batch,
+            seed=seed,
+            process_index=args.process_index,
+            num_processes=args.world_size,
+            accumulation_steps=args.gradient_accumulation_steps,
+            per_device=args.tokens_per_batch_of == "device",
+            bucketing=args.bucketing,
+        )
+        collator = options["collate_fn"]
+        if isinstance(collator, PairCollator) and collator.can_collate_table(rows.column_names):
+            return TokenBudgetLoader(
+                ArrowRows(rows), batch_sampler=sampler, **options | {"collate_fn": collator.collate_table}
+            )
+        return TokenBudgetLoader(cast(Any, rows), batch_sampler=sampler, **options)
+
+    def load_stream(self, rows: IterableDataset, seed: int, options: dict[str, Any]) -> DataLoader:
+        """Build the loader of this process's share of a stream."""
+        args, parts = self.args, 1
+        share = split_dataset_by_node(self.train_dataset, args.process_index, args.world_size)
+        if not args.tokens_per_batch:
+            # Without an end: a resumed run would start at another batch of the next pass.
+            return DataLoader(share.repeat(None), args.train_batch_size, **options)
+        if args.tokens_per_batch_of == "step":
+            parts = args.world_size * args.gradient_accumulation_steps
+        batches = TokenBudgetStream(share, args.tokens_per_batch // parts, seed, bucketing=args.bucketing)
+        return DataLoader(batches, batch_size=None, **options)
+
+    def _get_dataloader(self, dataset: Any, *arguments: Any, **options: Any) -> DataLoader:
+        """Like `Trainer._get_dataloader`, but evaluates all rows: ignores `dataloader_drop_last`."""
+        drop_last, is_training = self.args.dataloader_drop_last, options.get("is_training", False)
+        if isinstance(dataset, IterableDataset) and self.args.world_size > 1 and not is_training:
+            dataset = Dataset.from_list(list(dataset))  # batches of different lengths could not be distributed
+        self.args.dataloader_drop_last = drop_last and is_training
+        loader = super()._get_dataloader(dataset, *arguments, **options)
+        self.args.dataloader_drop_last = drop_last
+        return survive_sigterm(loader) if self.args.save_on_sigterm else loader
+
+
+class RecipeTrainer(RecipeTrainerMixin, Trainer):
+    """The Trainer with the paper's recipe."""
+
+
+class RecipeSeq2SeqTrainer(RecipeTrainerMixin, Seq2SeqTrainer):
+    """The Seq2SeqTrainer with the paper's recipe, for models that are evaluated by what they generate."""
