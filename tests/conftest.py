@@ -1,5 +1,6 @@
 """Settings that have to stand before the libraries are imported, and one seed for each test."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -37,3 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="PyTorch finds no CUDA on this machine"))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what the tests have imported out of garbage collections, which each Trainer makes after its training."""
+    gc.collect()
+    gc.freeze()
