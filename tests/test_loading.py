@@ -71,8 +71,11 @@ DAMAGES = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "holds no model: it has no config.json"),
     "config cut short": (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON file"),
     "impossible config": (lambda folder: change_config(folder, num_heads=-3), "num_heads=-3 must be greater than 0"),
-    "other class": (lambda folder: change_config(folder, architectures=["Other"]), "class Other, which is not one of"),
-    "no class": (lambda folder: change_config(folder, architectures=None), "class none, which is not one of"),
+    "other class": (
+        lambda folder: change_config(folder, architectures=["Other"]),
+        "class Other; give one .* `vanilla-transformer import`",
+    ),
+    "no class": (lambda folder: change_config(folder, architectures=None), "class none; give one of this project"),
 }
 
 
@@ -110,18 +113,19 @@ def test_what_may_be_a_name_on_the_hub_is_let_through():
     check_source("gpt2", short_names=True)
 
 
-def test_a_model_of_another_task_is_told_in_words(translator, tmp_path):
-    with pytest.raises(ValueError, match=r"is a translator \(Van\w+\); needed is a language model\.$"):
+def test_a_model_of_another_task_is_refused_with_both_classes(translator, tmp_path):
+    wrong = "is a model of class VanillaTransformerForConditionalGeneration; give a VanillaTransformerForCausalLM."
+    with pytest.raises(ValueError, match=f"{wrong}$"):
         generate.main(["--model", str(translator)])
     decoder_only().save_pretrained(tmp_path / "lm")
-    with pytest.raises(ValueError, match=r"is a language model .*; needed is a translator"):
+    with pytest.raises(ValueError, match=r"ForCausalLM; give a \w+ForConditionalGeneration\.$"):
         translate.main(["--model", str(tmp_path / "lm")])
 
 
 def test_who_brings_a_library_model_is_told_how_to_convert_it(tmp_path):
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertForMaskedLM(BertConfig(**sizes, intermediate_size=8)).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"BertForMaskedLM.*import_checkpoint.py makes one of it"):
+    with pytest.raises(ValueError, match=r"BertForMaskedLM.*`vanilla-transformer import`"):
         load_model(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Load this project's saved models: with their own heads, by the installed classes, and only with sound weights."""
+"""Load this project's saved models with the installed classes, and report whatever is wrong with their files."""
 
 import hashlib
 import json
@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import cached_file, logging
 
 import vanilla_transformer
-from vanilla_transformer.conversion.mapping import MAPPINGS
 
 
 FAMILIES = (
@@ -24,32 +22,20 @@ FAMILIES = (
     vanilla_transformer.VanillaTransformerEncoderConfig,
     vanilla_transformer.VanillaTransformerDecoderConfig,
 )
-# What each class is called in errors.
-KINDS = {
-    "VanillaTransformerForConditionalGeneration": "a translator",
-    "VanillaTransformerForCausalLM": "a language model",
-    "VanillaTransformerForMaskedLM": "a masked language model",
-    "VanillaTransformerForSequenceClassification": "a classifier",
-    "VanillaTransformerForTokenClassification": "a tagger",
-    "VanillaTransformerForQuestionAnswering": "a model for question answering",
-    "VanillaTransformerModel": "an encoder-decoder without output layer",
-    "VanillaTransformerEncoderModel": "an encoder without head",
-    "VanillaTransformerDecoderModel": "a decoder without output layer",
-}
-MODELS = tuple(KINDS)
+MODELS = tuple(name for family in FAMILIES for name in family.auto_classes.values())
 
-# The trained models that ship with this project: in a clone, and in a Space. For an installed copy the Hub has them.
+# The trained models that ship with this project. A clone and a Space contain them; an installed copy fetches them.
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 HUB_NAME = "vanilla-transformer/vanilla-transformer"
 
 
 def shipped_models() -> list[str]:
-    """The folders of the models that ship with this project, as far as they are here."""
+    """Return the folders of the models that ship with this project and are on this machine."""
     return sorted(str(config.parent) for config in CHECKPOINTS.glob("*/config.json"))
 
 
 def shipped_model(name: str) -> str:
-    """The folder of a model that ships with this project, such as "en-es": that of the clone, else from the Hub.
+    """Return the folder of a model that ships with this project, such as "en-es": in the clone, or else from the Hub.
 
     Raises:
         FileNotFoundError: it is neither here nor on the Hub, or the Hub does not answer.
@@ -68,7 +54,7 @@ def shipped_model(name: str) -> str:
 
 @contextmanager
 def errors_only() -> Iterator[None]:
-    """Without the library's reports below errors, where ours say the same."""
+    """Silence transformers' warnings; our own checks report the same problems."""
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
@@ -78,10 +64,10 @@ def errors_only() -> Iterator[None]:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """What the config of a model or a tokenizer says.
+    """Return the settings in the config file of a model or a tokenizer.
 
     Raises:
-        ValueError: it is no JSON, or no object.
+        ValueError: it is not JSON, or not an object.
     """
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
@@ -93,34 +79,36 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def read_object(file: Path, setting: str) -> dict[str, Any]:
-    """A setting that is an object itself, such as `auto_map`; empty where there is none.
+    """Return a setting that is an object itself, such as `auto_map`; empty if it is missing.
 
     Raises:
-        ValueError: it is something else, or the file is no JSON, or no object.
+        ValueError: it is something else, or see `read_settings`.
     """
-    value = read_settings(file).get(setting) or {}
+    value = read_settings(file).get(setting, {})
     if not isinstance(value, dict):
-        raise ValueError(f"{file}: {setting} is {value!r}; it must be an object.")
+        raise ValueError(f"{file}: {setting} is {json.dumps(value)}; it must be an object.")
     return value
 
 
 def check_source(source: str | Path, short_names: bool = False) -> None:
-    """Tell a folder that is not there from a name on the Hub, which is one of an owner and one of a model.
+    """Check that `source` is a folder with a model, or may be a name on the Hub: an owner and a model.
 
     Args:
-        source: of a model.
-        short_names: whether a name without an owner will do, as some of the library's oldest models have (gpt2).
+        short_names: accept names without an owner, as some of the oldest models on the Hub have (gpt2).
 
     Raises:
         FileNotFoundError: there is no such folder, or it holds no model.
-        ValueError: its config.json is no JSON, or no object.
+        ValueError: its config.json is damaged.
     """
     path = Path(source)
     if path.is_dir():
         file = path / "config.json"
         if not file.is_file():
             raise FileNotFoundError(f"{source} holds no model: it has no config.json.")
-        read_settings(file)
+        read_object(file, "auto_map")
+        classes = read_settings(file).get("architectures") or []
+        if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+            raise ValueError(f"{file}: architectures is {json.dumps(classes)}; it must be a list of class names.")
         return
     may_be_a_name = (len(path.parts) == 2 and not path.parent.is_dir()) or (short_names and len(path.parts) == 1)
     if not may_be_a_name or path.is_file():
@@ -130,22 +118,39 @@ def check_source(source: str | Path, short_names: bool = False) -> None:
         )
 
 
-def wrong_class(source: str | Path, config: PreTrainedConfig, architecture: str, heads: Iterable[str]) -> ValueError:
-    """The error for a model of none of the classes `heads`, in words."""
-    if architecture in KINDS:
-        what = f"{source} is {KINDS[architecture]} ({architecture})"
-    else:
-        what = f"{source} holds a model of class {architecture}, which is not one of this project's"
-        if config.model_type in MAPPINGS:
-            what += f"; scripts/import_checkpoint.py makes one of it (model_type={config.model_type!r})"
-    return ValueError(f"{what}; needed is {' or '.join(KINDS[head] for head in heads)}.")
+def wrong_class(source: str | Path, architecture: str, heads: Iterable[str]) -> ValueError:
+    """Return the error for a model whose class is none of `heads`."""
+    wanted = "one of this project" if {*heads} >= {*MODELS} else f"a {' or '.join(heads)}"
+    convert = "" if architecture in MODELS else ", or try to convert it with `vanilla-transformer import`"
+    return ValueError(f"{source} is a model of class {architecture}; give {wanted}{convert}.")
+
+
+@contextmanager
+def errors_name(what: str) -> Iterator[None]:
+    """Raise a ValueError that names `what` is read, for any error of the libraries that read it.
+
+    Damaged files make them raise errors of many types. Missing files and packages keep their own errors.
+    """
+    try:
+        yield
+    except (OSError, ImportError):
+        raise
+    except SafetensorError as error:
+        raise ValueError(f"{what}: the file of its weights is damaged or cut short ({error}).") from error
+    except Exception as error:
+        raise ValueError(f"{what} cannot be loaded ({type(error).__name__}): {one_line(error)}") from error
+
+
+def one_line(error: Exception) -> str:
+    """Return the error's message in one line."""
+    return " ".join(str(error).split())
 
 
 def has_code(source: str | Path, reference: str, revision: str | None) -> bool:
-    """Whether the file of a class lies beside the weights, as it does not where several models share it (checkpoints).
+    """Whether the model folder contains the file of a class. Models in `checkpoints/` share the repository's.
 
     Args:
-        reference: what a config names as its class, as "file.Class", or "other/repository--file.Class".
+        reference: class in a config's `auto_map`: "file.Class", or "other/repository--file.Class".
     """
     file = f"{reference.split('.')[0]}.py"
     return "--" in reference or bool(
@@ -156,7 +161,7 @@ def has_code(source: str | Path, reference: str, revision: str | None) -> bool:
 def class_beside_the_weights(
     source: str | Path, config: PreTrainedConfig, heads: Iterable[str], revision: str | None
 ) -> type[PreTrainedModel] | None:
-    """The class that the source's own code has in the place of one of `heads`; None where it has no such code."""
+    """Return the class that the code in the model folder has for one of `heads`; None without such code."""
     code, architectures = getattr(config, "auto_map", None) or {}, config.architectures or []
     wanted = {auto for family in FAMILIES for auto, name in family.auto_classes.items() if name in heads}
     for reference in (code[auto] for auto in wanted & code.keys()):
@@ -171,28 +176,29 @@ def model_class(
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> type[PreTrainedModel]:
-    """Find the class of a saved model.
+    """Return the class of a saved model: the installed one, or the one in its folder if that code is trusted.
 
     Args:
-        source: its folder, or its name on the Hub.
+        source: folder of the model, or its name on the Hub.
         heads: names of the acceptable classes.
-        trust_remote_code: run the code beside the weights, if there is any, and return its class.
-        revision: of a model on the Hub.
+        trust_remote_code: run the code in the model folder, if there is any.
+        revision: commit or branch of a model on the Hub.
 
     Raises:
         FileNotFoundError: there is no such folder, or it holds no model.
-        ValueError: it is of another class.
+        ValueError: it is of another class, or its config is damaged.
     """
     check_source(source)
-    try:
+    with errors_name(f"{source}/config.json"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, revision=revision)
-    except StrictDataclassError as error:
-        raise ValueError(f"{source} has an invalid config.json: {error}") from error
-    if trust_remote_code and (remote := class_beside_the_weights(source, config, heads, revision)):
-        return remote
+    if trust_remote_code:
+        with errors_name(f"{source}: its code"):
+            remote = class_beside_the_weights(source, config, heads, revision)
+        if remote is not None:
+            return remote
     architecture = (config.architectures or ["none"])[0]
     if architecture not in heads:
-        raise wrong_class(source, config, architecture, heads)
+        raise wrong_class(source, architecture, heads)
     return getattr(vanilla_transformer, architecture)
 
 
@@ -203,58 +209,47 @@ def load_model(
     revision: str | None = None,
     **options,
 ) -> PreTrainedModel:
-    """Load a saved model, in evaluation mode, with the installed code unless told otherwise.
+    """Load a saved model in evaluation mode, complete and with finite weights. See `model_class` for its class.
 
     Args:
         options: further arguments of `from_pretrained`, such as `attn_implementation`.
-    For the other arguments see `model_class`, and for further errors `load_whole`.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or it holds no model.
+        ValueError: it is of another class; weights are missing, left over, of another shape, or not finite; or a file
+            is damaged.
     """
     loaded_class = model_class(source, heads, trust_remote_code, revision)
-    return load_whole(loaded_class, source, trust_remote_code=trust_remote_code, revision=revision, **options)
-
-
-def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The tokenizer of a saved model, by its folder or its name on the Hub.
-
-    Raises:
-        ValueError: the folder has none; the library would have one built by packages that are not there.
-    """
-    try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-    except ValueError as error:
-        if Path(source).is_dir() and not any(Path(source).glob("tokenizer*")):
-            raise ValueError(f"{source} has no tokenizer beside the model: put its files there.") from error
-        raise
-
-
-def load_whole(loaded_class: type[PreTrainedModel], source: str | Path, **options) -> PreTrainedModel:
-    """A saved model of a class, in evaluation mode, where its weights are all there and make sense.
-
-    Args:
-        options: of `from_pretrained`.
-
-    Raises:
-        ValueError: weights are missing, left over, of another shape, or not finite; or a file is damaged.
-    """
-    try:
-        with errors_only():
-            loaded: Any = loaded_class.from_pretrained(
-                source,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # so that they are in the report
-                **options,
-            )
-    except SafetensorError as error:
-        raise ValueError(f"{source}: the file of its weights is damaged or cut short ({error}).") from error
-    except (RuntimeError, StrictDataclassError) as error:
-        raise ValueError(f"{source} cannot be loaded: {' '.join(str(error).split())}") from error
-    model, report = loaded  # as it gives with output_loading_info
+    with errors_name(str(source)), errors_only():
+        loaded: Any = loaded_class.from_pretrained(
+            source,
+            trust_remote_code=trust_remote_code,
+            revision=revision or "main",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # so that the report has them
+            **options,
+        )
+    model, report = loaded
     check_weights(source, model, report)
     return model.eval()
 
 
+def load_tokenizer(
+    source: str | Path, trust_remote_code: bool = False, revision: str | None = None
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a saved model, by its folder or its name on the Hub.
+
+    Raises:
+        ValueError: the folder has none, or its files are damaged.
+    """
+    if Path(source).is_dir() and not any(Path(source).glob("tokenizer*")):
+        raise ValueError(f"{source} has no tokenizer beside the model: put its files there.")
+    with errors_name(f"{source}: its tokenizer"):
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, revision=revision)
+
+
 def check_weights(source: str | Path, model: PreTrainedModel, report: dict) -> None:
-    """Look through what `from_pretrained` reports with `output_loading_info`, and through the numbers themselves.
+    """Check the report of `from_pretrained` (`output_loading_info`), and that all weights are finite.
 
     Raises:
         ValueError: weights are missing, left over, of another shape than the config says, or not finite.
@@ -273,13 +268,13 @@ def check_weights(source: str | Path, model: PreTrainedModel, report: dict) -> N
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     first, rest = sorted(names)[:most], sorted(names)[most:]
     return ", ".join(first) + (f" and {len(rest)} more" if rest else "")
 
 
 def weights_hash(model: PreTrainedModel) -> str:
-    """A hash of a model's weights, with their names, types and shapes: what was made from them knows them by it."""
+    """Return a hash of a model's weights, names, types and shapes, to recognise what was made from them."""
     total = hashlib.blake2b(digest_size=8)
     for name, weight in model.state_dict().items():
         total.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())

@@ -18,7 +18,8 @@ from family import decoder_only, encoder_decoder
 from fresh_process import ROOT
 from saved_models import TEXT, save, save_repeating
 from vanilla_transformer.app import app
-from vanilla_transformer.app.loading import load, warn_of_unknown_letters
+from vanilla_transformer.app.loading import load
+from vanilla_transformer.app.reading import warn_of_unknown_letters
 from vanilla_transformer.app.translation import AXES, LONGEST_TRANSLATION, MOST_LIKELY, MOST_TOKENS, Translator, draw
 from vanilla_transformer.decoding import EXTRA_TOKENS
 

@@ -29,16 +29,18 @@ from vanilla_transformer.cli.export import QUANTIZATIONS
 from vanilla_transformer.loading import shipped_models
 
 
-# What there is of a model besides the explorer: its endpoints; of a language model a tab too, in which it writes on.
-OFFERS: dict[str, Callable[[Loaded], None]] = {
-    "ForConditionalGeneration": offer_translations,
-    "ForSequenceClassification": offer_classes,
-    "ForTokenClassification": offer_tags,
-    "ForQuestionAnswering": offer_answers,
-    "ForMaskedLM": offer_words,
+# Endpoints of a model, by what it does. A language model has a tab of its own, with its endpoint.
+ENDPOINTS: dict[str, Callable[[Loaded], None]] = {
+    "translate": offer_translations,
+    "generate": lambda loaded: None,
+    "fill": offer_words,
+    "classify": offer_classes,
+    "tag": offer_tags,
+    "answer": offer_answers,
 }
 SESSIONS = 100  # that are remembered
-WAITING = 32  # visitors at each endpoint; who comes then is told when to come again
+WAITING = 32  # visitors at each endpoint; further ones are told when to come again
+PRIVATE_NAMES = ("push", "event_queue_per_concurrency_id", "process_time_per_fn")  # of Gradio's queue
 
 # Heat maps keep their size on a narrow screen, where one moves them sideways, which a bar that is always there and a
 # hint say. Their numbers are for screen readers; a pointer finds them too. Tokens to click show where each ends.
@@ -75,7 +77,7 @@ HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:descripti
 def load_all(
     models: tuple[str, ...], trust_remote_code: bool, engine: str, quantization: str | None = None
 ) -> list[Loaded]:
-    """The models that can be shown. What is wrong with the others is told in the terminal, a line for each.
+    """Load the models. Leave out one that fails, whatever the reason, and say why in a line on stderr.
 
     Raises:
         ValueError: models are given, but none can be shown.
@@ -84,8 +86,8 @@ def load_all(
     for model in models:
         try:
             loaded.append(load(model, trust_remote_code, engine, quantization))
-        except (ImportError, OSError, ValueError, RuntimeError, SyntaxError) as error:
-            errors.append(" ".join(str(error).split()))
+        except Exception as error:
+            errors.append(" ".join(str(error).split()) or f"{model}: {type(error).__name__}")
     if errors and not loaded:
         raise ValueError("\n".join(errors))
     for error in errors:
@@ -120,7 +122,7 @@ def build(
     loaded = load_all(models, trust_remote_code, engine, quantization)
     for model, name in zip(loaded, distinct([model.name for model in loaded]), strict=True):
         model.name = name
-    writers = [model for model in loaded if model.head == "ForCausalLM"]
+    writers = [model for model in loaded if model.task == "generate"]
     with gr.Blocks(title="Vanilla Transformer", analytics_enabled=False) as app:
         gr.Markdown(
             "# Vanilla Transformer\nThe model of *Attention Is All You Need*, trained small. Look what it does."
@@ -135,8 +137,7 @@ def build(
         with gr.Tab("Look inside"):
             inside_tab(loaded)
         for model in loaded:
-            if model.head in OFFERS:
-                OFFERS[model.head](model)
+            ENDPOINTS[model.task](model)
         gr.api(tell_busy, api_name="busy", api_visibility="private", concurrency_limit=None)
     return app
 
@@ -146,13 +147,16 @@ def tell_busy(message: str) -> None:
 
 
 def limit_waiting(app: gr.Blocks) -> None:
-    """Let `WAITING` visitors wait at each endpoint, whatever goes on at the others; send further ones to `tell_busy`.
+    """Let `WAITING` visitors wait at each endpoint, however many wait at the others; send further ones to `tell_busy`.
 
-    Gradio's own limit is one for all endpoints, and does not say how long to stay away. It has no public place for
-    another: `Queue.push`, `event_queue_per_concurrency_id` and `process_time_per_fn` are those of Gradio 6.31.
+    Gradio's own limit, `queue(max_size=...)`, counts all endpoints together and does not say how long to stay away.
+    This uses three private names of Gradio 6.31; without them there is no limit.
     """
-    queue = app._queue
-    push, queues, times = queue.push, queue.event_queue_per_concurrency_id, queue.process_time_per_fn
+    queue = getattr(app, "_queue", None)
+    if missing := [name for name in PRIVATE_NAMES if not hasattr(queue, name)]:
+        print(f"No limit of waiting visitors: Gradio {gr.__version__} has no {', '.join(missing)}.", file=sys.stderr)
+        return
+    push, queues, times = (getattr(queue, name) for name in PRIVATE_NAMES)
     (busy,) = (number for number, function in app.fns.items() if function.fn is tell_busy)
 
     async def push_where_there_is_room(body, request, username):

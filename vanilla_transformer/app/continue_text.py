@@ -17,23 +17,25 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from vanilla_transformer.app.loading import (
-    Loaded,
+from vanilla_transformer.app.loading import Loaded
+from vanilla_transformer.app.reading import (
+    MOST_TOKENS,
+    check_length,
     check_number,
     check_text,
+    encode,
     is_integer,
     refusal,
+    refusing,
     token_name,
     warn_of_unknown_letters,
 )
-from vanilla_transformer.app.reading import MOST_TOKENS, check_length, encode, refusing
 from vanilla_transformer.inside.readings import encoded, encoding, pieces_of, room
 
 
 HOTTEST, MOST_CHOICES, LEAST_TOP_P = 2.0, 100, 0.05
 LARGEST_SEED = 2**32 - 1
 SHOWN = 10  # of the most probable tokens
-EXAMPLES = ["I would like to", "Tom has never been", "The parcel from"]
 
 
 class GumbelNoise(LogitsProcessor):
@@ -179,7 +181,7 @@ def generate_tab(loaded: Loaded) -> None:
     """The components and events of the tab."""
     writer = Writer(loaded)
     gr.Markdown(f"A language model goes on from your text: `{loaded.name}`. It writes what its training was like.")
-    offered = list(loaded.examples or EXAMPLES)
+    offered = [example["text"] for example in loaded.examples]
     text = gr.Textbox(offered[0], label="Text")
     examples = gr.Examples(offered, text)
     with gr.Row():

@@ -9,13 +9,18 @@ from typing import Any
 import gradio as gr
 import torch
 
-from vanilla_transformer.app.continue_text import EXAMPLES as TO_GO_ON
 from vanilla_transformer.app.live_training import train_live
-from vanilla_transformer.app.loading import Loaded, check_text, is_integer, refusal
-from vanilla_transformer.app.reading import MOST_TOKENS, check_length, encode, refusing
+from vanilla_transformer.app.loading import Loaded
+from vanilla_transformer.app.reading import (
+    MOST_TOKENS,
+    check_length,
+    check_text,
+    encode,
+    is_integer,
+    refusal,
+    refusing,
+)
 from vanilla_transformer.app.training_runs import Runs
-from vanilla_transformer.app.translation import EXAMPLES as TO_TRANSLATE
-from vanilla_transformer.app.understand import TO_ANSWER, TO_CLASSIFY, TO_FILL, TO_REGRESS, TO_TAG
 from vanilla_transformer.decoding import EXTRA_TOKENS
 from vanilla_transformer.inside.explore import (
     compare_data,
@@ -28,43 +33,18 @@ from vanilla_transformer.inside.explore import (
     settled,
 )
 from vanilla_transformer.inside.interventions import changes_from
-from vanilla_transformer.inside.readings import BLANK, Reading, encoding, is_regression, task_of
+from vanilla_transformer.inside.readings import BLANK, Reading, encoding
 
 
 HOST = Path(__file__).with_name("assets") / "host.js"
 TRAININGS = 2  # at once, by all visitors
 REMEMBERED = 32  # answers
 MOST_WRITTEN = MOST_TOKENS + EXTRA_TOKENS  # tokens, by a model or for it
-EXAMPLES = {
-    "translate": TO_TRANSLATE,
-    "generate": TO_GO_ON,
-    "fill": TO_FILL,
-    "classify": TO_CLASSIFY,
-    "tag": TO_TAG,
-}
-
-
-def estimates(loaded: Loaded) -> bool:
-    """Whether the model answers with a number."""
-    return task_of(loaded.model) == "classify" and is_regression(loaded.model.config)
-
-
-def examples_of(loaded: Loaded) -> list[dict[str, str]]:
-    task = task_of(loaded.model)
-    if task == "answer":
-        return [{"text": question, "context": context} for question, context in TO_ANSWER]
-    # Only the card knows which language a model reads, or in which it writes.
-    texts = loaded.examples
-    if task == "fill":
-        filled = (text.replace(loaded.tokenizer.mask_token, BLANK) for text in texts)
-        texts = [text for text in filled if BLANK in text]
-    usual = TO_REGRESS if estimates(loaded) else EXAMPLES[task]
-    return [{"text": text} for text in texts or usual]
 
 
 def keeps_space(loaded: Loaded) -> bool:
     """Whether the space around a text is a part of it."""
-    return task_of(loaded.model) == "generate"
+    return loaded.task == "generate"
 
 
 class Explored:
@@ -86,7 +66,7 @@ class Explored:
         """What identifies a wish; in plain words what is wrong with it."""
         loaded = self.loaded(model)
         text = check_text(text, "to explore", keeps_space(loaded))
-        if task_of(loaded.model) == "answer":
+        if loaded.task == "answer":
             context = check_text(context, "to look for the answer in")
             both = loaded.tokenizer(text, context, **encoding(loaded.model))
             check_length(loaded, len(both["input_ids"]), "the question with its text")
@@ -190,9 +170,9 @@ def explore_tab(models: Sequence[Loaded], runs: Runs) -> None:
     offered = [
         {
             "name": loaded.name,
-            "task": task_of(loaded.model),
-            "regression": estimates(loaded),
-            "examples": examples_of(loaded),
+            "task": loaded.task,
+            "regression": loaded.estimates,
+            "examples": loaded.examples,
         }
         for loaded in models
     ]

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vanilla_transformer.app.drawing import DIVERGING, GREY, add_scale, blank, heat_map, pictured
-from vanilla_transformer.app.loading import Loaded, check_text, refusal
+from vanilla_transformer.app.loading import Loaded
+from vanilla_transformer.app.reading import check_text, refusal
 from vanilla_transformer.app.walk import example_walk, offer_walks
 from vanilla_transformer.configuration_vanilla_transformer import (
     PRESETS,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.app.loading import refusal
+from vanilla_transformer.app.reading import refusal
 from vanilla_transformer.inside.interventions import Changes, changed
 from vanilla_transformer.training.optimizer import PaperSchedule
 

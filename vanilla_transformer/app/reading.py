@@ -1,4 +1,4 @@
-"""What a model has room for, and endpoints."""
+"""Checks of a visitor's input, and endpoints."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,11 +9,65 @@ import gradio as gr
 from gradio.components import Component
 from torch import Tensor
 
-from vanilla_transformer.app.loading import Loaded, refusal
-from vanilla_transformer.inside.readings import check_room, encoded
+from vanilla_transformer.app.loading import LONGEST_INPUT, Loaded
+from vanilla_transformer.decoding import token_text
+from vanilla_transformer.inside.readings import check_room, encoded, encoding
 
 
 MOST_TOKENS = 200  # of a text: letters of some scripts take several each
+
+
+def refusal(message: str) -> gr.Error:
+    """What is wrong with a visitor's input, for the visitor; there is nothing in it for the terminal."""
+    return gr.Error(message, print_exception=False)
+
+
+def check_text(text: str | None, purpose: str, keep_space: bool = False) -> str:
+    """The text, without the space around it or with; in plain words what is wrong, if it is none, empty or too long.
+
+    A language model goes on otherwise behind a space than behind a word. To others it is a slip of who types.
+    """
+    if not isinstance(text, str | None):  # the page gives texts alone, a program may give anything
+        raise refusal(f"A text is needed {purpose}, not {text!r:.50}.")
+    text = text or ""
+    if not text.strip():
+        raise refusal(f"Please type something {purpose}.")
+    if not keep_space:
+        text = text.strip()
+    if len(text) > LONGEST_INPUT:
+        raise refusal(f"Please keep to {LONGEST_INPUT} characters; this text has {len(text):,}.")
+    return text
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value that came as JSON is an integer; True is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_number(name: str, number: float | None, least: float, most: float) -> None:
+    """Say in plain words that a number is none, or outside its limits."""
+    if not isinstance(number, int | float) or not least <= number <= most:  # nor is NaN between them
+        raise refusal(f"{name} has to be a number from {least} to {most}, not {number}.")
+
+
+def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:
+    """Tell the reader when most letters are of a script that training never had: no token holds one of them whole.
+
+    Returns:
+        Whether it was so.
+    """
+    ids = loaded.tokenizer(text, add_special_tokens=False, **encoding(loaded.model))["input_ids"]
+    known = "".join(loaded.tokenizer.decode([i], skip_special_tokens=True) for i in ids)
+    unknown = 2 * sum(map(str.isalpha, known)) < sum(map(str.isalpha, text))
+    if unknown:
+        gr.Warning("The model has never seen most of these letters, so what it says about them means nothing.")
+    return unknown
+
+
+def token_name(loaded: Loaded, i: int) -> str:
+    """A token as a reader sees it, in quotes; one that is a part of a character, which has no text, by its name."""
+    text = token_text(loaded.tokenizer, i)
+    return loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else repr(text)
 
 
 @contextmanager

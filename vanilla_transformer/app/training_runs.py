@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer.app.loading import refusal
+from vanilla_transformer.app.reading import refusal
 from vanilla_transformer.training.checkpoints import TRAINER_STATE, checkpoint_folders
 
 

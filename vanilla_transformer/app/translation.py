@@ -8,8 +8,16 @@ import torch
 from torch import Tensor
 
 from vanilla_transformer.app.drawing import heat_map
-from vanilla_transformer.app.loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
-from vanilla_transformer.app.reading import MOST_TOKENS, encode, offer
+from vanilla_transformer.app.loading import Loaded
+from vanilla_transformer.app.reading import (
+    MOST_TOKENS,
+    check_text,
+    encode,
+    offer,
+    refusal,
+    token_name,
+    warn_of_unknown_letters,
+)
 from vanilla_transformer.decoding import longest_output
 from vanilla_transformer.inside.readings import encoding, room, up_to_end
 
@@ -27,7 +35,6 @@ AXES = {
     "encoder self": ("looking", "looked at"),
     "decoder self": ("being written", "already written"),
 }
-EXAMPLES = ["I like to travel.", "Where is the station?", "Wednesday, July 4, 2029", "12 kilometers or 3 miles"]
 
 
 class Hypothesis(NamedTuple):
@@ -175,7 +182,7 @@ def offer_translations(loaded: Loaded) -> None:
     """The endpoints of a translator."""
     translator = Translator(loaded)
     config = loaded.model.config
-    last, (example, *_) = str(config.decoder_layers), loaded.examples or EXAMPLES
+    last, example = str(config.decoder_layers), loaded.examples[0]["text"]
 
     def translate(
         text: str = example, layer: str = last, head: str = "mean", kind: str = "cross"

@@ -10,27 +10,19 @@ import torch
 from torch import Tensor
 from transformers import TokenClassificationPipeline
 
-from vanilla_transformer.app.loading import Loaded, check_text, refusal, token_name, warn_of_unknown_letters
-from vanilla_transformer.app.reading import check_length, encode, offer
+from vanilla_transformer.app.loading import Loaded
+from vanilla_transformer.app.reading import (
+    check_length,
+    check_text,
+    encode,
+    offer,
+    refusal,
+    token_name,
+    warn_of_unknown_letters,
+)
 from vanilla_transformer.inside.explore import gradient_times_input, scored
-from vanilla_transformer.inside.readings import BLANK, encoding, is_regression, pieces_of
+from vanilla_transformer.inside.readings import BLANK, encoding, pieces_of
 from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
-
-
-TO_CLASSIFY = ["Wednesday, July 4, 2029", "12 kilómetros o 3 millas", "il y a trois heures", "5 घंटे पहले"]
-TO_REGRESS = ["81 sec", "89 hours and 44 minutes", "7 years"]
-TO_TAG = [
-    "The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago.",
-    "The flight to Peru leaves on Wednesday, January 19, 2028 at 1:56 AM and costs 7.87 Mexican pesos.",
-    "Sales rose by 16% and will be counted again in 50 weeks.",
-]
-TO_FILL = [
-    f"The parcel from Kenya {BLANK} 7.7 ounces.",
-    f"Sales rose by 16% and will be counted again in 50 {BLANK}.",
-    f"The flight to Peru {BLANK} on Wednesday.",
-]
-TEXT = "The tank holds 3 liters at 54°C. The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
-TO_ANSWER = [[question, TEXT] for question in ("How warm is the tank?", "Where does the parcel come from?")]
 
 
 def saliency(loaded: Loaded, text: str) -> tuple[Tensor, list[tuple[str, float]], list[tuple[str, float]]]:
@@ -47,7 +39,7 @@ def saliency(loaded: Loaded, text: str) -> tuple[Tensor, list[tuple[str, float]]
 def offer_classes(loaded: Loaded) -> None:
     """A class with its probability, or a number."""
     config = loaded.model.config
-    regression = is_regression(config)
+    regression = loaded.estimates
     several = config.problem_type == "multi_label_classification"
 
     def respond(text: str) -> tuple[Any, list[dict], list[dict]]:

@@ -5,8 +5,8 @@ from functools import lru_cache
 
 import gradio as gr
 
-from vanilla_transformer.app.loading import Loaded, check_text, refusal
-from vanilla_transformer.app.reading import check_length, encode
+from vanilla_transformer.app.loading import Loaded
+from vanilla_transformer.app.reading import check_length, check_text, encode, refusal
 from vanilla_transformer.inside.recorder import find_stacks
 from vanilla_transformer.inside.rendering import walk_html
 from vanilla_transformer.inside.walks import walk_example, walk_sentence

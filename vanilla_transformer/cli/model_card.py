@@ -43,6 +43,7 @@ folder = {{ path }}  # the path of this folder
 ```
 
 The code in this folder needs transformers {{ oldest }} or newer.
+
 ## Limits
 
 It knows only what was in its training data; on other texts its output means little. Nobody has checked its answers:

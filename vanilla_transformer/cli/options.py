@@ -131,7 +131,7 @@ def check_model(model_class: type[PreTrainedModel], options: Any) -> None:
     found = AutoConfig.from_pretrained(options.model_name_or_path)
     if found.model_type != config_class.model_type:
         architecture = (found.architectures or ["none"])[0]
-        raise wrong_class(options.model_name_or_path, found, architecture, [model_class.__name__])
+        raise wrong_class(options.model_name_or_path, architecture, [model_class.__name__])
     for name, value in given_fields(options).items():
         saved = getattr(found, name)
         if value != saved:
