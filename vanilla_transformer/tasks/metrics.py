@@ -1,4 +1,4 @@
-"""Scores of each task, by the field's own tools. All take plain predictions and references and give named numbers."""
+"""Metrics of each task, by standard libraries: from plain predictions and references to named numbers."""
 
 import math
 import re
@@ -16,10 +16,10 @@ from sklearn.metrics import accuracy_score, f1_score
 from torchmetrics.text import SQuAD
 
 
-# Codes of the languages whose abbreviations Moses knows. It would read any other text as English, and not say so.
+# Languages whose abbreviations Moses knows. It silently reads text in any other language as English.
 MOSES_LANGUAGES = sorted(set(NonbreakingPrefixes().available_langs.values()))
 
-# The names of what is measured in training too, by which a best model can be chosen.
+# Metrics that are also computed during training, so that the best model can be chosen by them.
 CLASSIFICATION_SCORES = ("accuracy", "macro_f1")
 REGRESSION_SCORES = ("pearson", "spearman", "rmse")
 TAGGING_SCORES = ("precision", "recall", "f1")
@@ -30,12 +30,12 @@ class BleuOptions:
     """How BLEU is computed.
 
     Args:
-        lowercase: compare without regard to case.
-        moses_language: language of the texts; if given, BLEU is also computed on text that Moses' tokenizer has cut,
-            which is what papers of the time report ("tokenized BLEU").
-        split_compounds: split words at hyphens for that score, as the script of the paper's authors does.
-        normalize_punctuation: for that score, let Moses' normaliser write quotes, dashes and the like in one way, as
-            it has done in the tokenised texts that Multi30k is published with (`lc.norm.tok`).
+        lowercase: ignore case.
+        moses_language: language of the texts. If given, BLEU is also computed on text tokenised by Moses, as papers
+            of 2017 report it ("tokenized BLEU").
+        split_compounds: split words at hyphens for that score, like the script of the paper's authors.
+        normalize_punctuation: for that score, apply Moses' normaliser of quotes, dashes and the like, as in the
+            tokenised texts that Multi30k is published with (`lc.norm.tok`).
     """
 
     lowercase: bool = False
@@ -47,7 +47,7 @@ class BleuOptions:
 def translation_scores(
     hypotheses: list[str], references: list[str], options: BleuOptions | None = None
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """sacreBLEU and chrF (0 to 100), exact match (percent); and the signatures that say how they were computed."""
+    """Return sacreBLEU and chrF (0 to 100) and exact match (percent), and the signatures of BLEU and chrF."""
     options = BleuOptions() if options is None else options
     metrics = {"bleu": BLEU(lowercase=options.lowercase), "chrf": CHRF(lowercase=options.lowercase)}
     scores = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
@@ -68,20 +68,20 @@ def translation_scores(
 
 
 def moses_tokenized(texts: list[str], options: BleuOptions) -> list[str]:
-    """The texts as Moses' tokenizer cuts them, with spaces between."""
+    """Return the texts tokenised by Moses, with spaces between tokens."""
     if options.normalize_punctuation:
         normalizer = MosesPunctNormalizer(options.moses_language)
         texts = [normalizer.normalize(text) for text in texts]
     tokenizer = MosesTokenizer(options.moses_language)
-    cut = [tokenizer.tokenize(text, return_str=True, escape=False) for text in texts]
+    tokenized = [tokenizer.tokenize(text, return_str=True, escape=False) for text in texts]
     if not options.split_compounds:
-        return cut
-    # As the authors' script, which looks at no letter twice: of 3-2-1 the first hyphen alone.
-    return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text) for text in cut]
+        return tokenized
+    # Like the authors' script, whose matches do not overlap: only the first hyphen of 3-2-1 is split.
+    return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text) for text in tokenized]
 
 
 def language_model_scores(nats_per_token: float, tokens: int, text_bytes: int) -> dict[str, float]:
-    """Perplexity per token, and bits per byte of the text, which compares models with different tokenizers."""
+    """Return perplexity per token, and bits per byte of text, which compares models with different tokenizers."""
     return {
         "perplexity": math.exp(nats_per_token),
         "bits_per_byte": nats_per_token * tokens / (math.log(2) * text_bytes),
@@ -89,22 +89,22 @@ def language_model_scores(nats_per_token: float, tokens: int, text_bytes: int) -
 
 
 def classification_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Accuracy and macro F1 in percent. Multi-label (rows of 0 and 1): accuracy is that of whole rows.
+    """Return accuracy and macro F1 in percent. For multi-label data (rows of 0 and 1), accuracy counts whole rows.
 
-    Macro F1 is the mean over the classes that occur in `labels`. A class that is only ever predicted would add an F1
-    of 0 for a single error; as it is, that error only lowers the F1 of the right class.
+    Macro F1 is the mean over the classes that occur in `labels`. Otherwise a class that occurs only as a wrong
+    prediction would add an F1 of 0.
     """
     occurring = np.unique(labels) if labels.ndim == 1 else np.flatnonzero(labels.any(axis=0))
-    classes = occurring if len(occurring) else None  # none: rows of zeros alone
+    classes = occurring if len(occurring) else None  # all rows may be zeros
     macro_f1 = f1_score(labels, predicted, labels=classes, average="macro", zero_division=0)
     scores = (100 * float(accuracy_score(labels, predicted)), 100 * float(macro_f1))
     return dict(zip(CLASSIFICATION_SCORES, scores, strict=True))
 
 
 def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Pearson's and Spearman's correlation and the root mean squared error; over several outputs their mean.
+    """Return Pearson's and Spearman's correlation, and the root mean squared error; means over several outputs.
 
-    Of a single row there is no correlation: it is nan.
+    The correlation of a single row is nan.
     """
     predicted, labels = (np.asarray(values, dtype=float).reshape(len(values), -1) for values in (predicted, labels))
     columns = list(zip(predicted.T, labels.T, strict=True)) if len(labels) > 1 else []
@@ -117,11 +117,11 @@ def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, fl
 
 
 def tagging_scores(predicted: list[list[str]], tags: list[list[str]]) -> dict[str, float]:
-    """Precision, recall and F1 of whole entities (seqeval), in percent.
+    """Return precision, recall and F1 of whole entities (seqeval), in percent.
 
-    Of tags without a prefix such as B- or I-, a run of one and the same is an entity, unless it is O.
+    Without a prefix such as B- or I-, a run of equal tags is an entity, unless the tag is O.
     """
-    # Seqeval goes by the first letter: it would take ORG for O.
+    # Seqeval looks at the first letter and would read ORG as O.
     predicted, tags = (
         [[tag if tag == "O" or tag[1:2] == "-" else f"I-{tag}" for tag in row] for row in rows]
         for rows in (predicted, tags)
@@ -132,11 +132,14 @@ def tagging_scores(predicted: list[list[str]], tags: list[list[str]]) -> dict[st
 
 
 def question_answering_scores(predicted: dict[str, str], references: dict[str, list[str]]) -> dict[str, float]:
-    """SQuAD's exact match and F1 in percent, of the best of each question's answers; both by question id.
+    """Return SQuAD's exact match and F1 in percent, comparing with the best of each question's answers.
 
-    A question without an answer has an empty list, and "" is right there and nowhere else (SQuAD 2.0).
+    A question without an answer has an empty list, for which only "" is right (SQuAD 2.0).
+
+    Args:
+        predicted, references: by question id.
     """
-    score = SQuAD(sync_on_compute=False)  # by one process, for which the others do not wait here
+    score = SQuAD(sync_on_compute=False)  # only the main process computes it
     answers = {key: references[key] or [""] for key in predicted}
     score.update(
         [{"id": key, "prediction_text": text} for key, text in predicted.items()],
