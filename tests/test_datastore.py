@@ -107,12 +107,12 @@ def test_one_of_other_weights_and_a_damaged_one_are_refused(untrained, tmp_path)
         load_datastore(folder)
     build_datastore(model, [batch]).save(folder)
     handle = use_datastore(model, load_datastore(folder))
-    with pytest.raises(ValueError, match="uses a datastore already"):
+    with pytest.raises(ValueError, match="already uses a datastore"):
         use_datastore(model, load_datastore(folder))
     handle.remove()
     with torch.no_grad():
         model.model.encoder.layers[0].feed_forward.fc1.weight[0, 0] += 1
-    with pytest.raises(ValueError, match="The datastore is of other weights"):
+    with pytest.raises(ValueError, match="The datastore was built with other weights"):
         use_datastore(model, load_datastore(folder))
     index = folder / "datastore" / "index.faiss"
     index.write_bytes(index.read_bytes()[:-100])

@@ -1,12 +1,12 @@
-"""Look up what a translator was trained on: its next token also by its nearest neighbours in the training data.
+"""Nearest-neighbour translation: let similar positions of the training data vote for the next token.
 
-    store = build_datastore(model, batches)      # once, in one pass over the training data
+    store = build_datastore(model, batches)      # one pass over the training data
     with use_datastore(model, store):
         model.generate(...)
 
-As Khandelwal et al. (2021, arXiv 2010.00710) do, without further training. The store has the decoder's state, which is
-what the output projection reads, at each position of the training data, and the token that stands there. Those states
-that are most similar to the one at hand vote for their tokens:
+This is the method of Khandelwal et al. (2021, arXiv 2010.00710), which needs no further training. The datastore holds
+the decoder state (the input of the output projection) at each position of the training data, and the token at that
+position. The stored states most similar to the current one vote for their tokens:
 
     p(y) = (1 - share) p_model(y) + share * sum of w_i over the neighbours i whose token is y
     w = softmax(cos(state, state_i) / temperature) over the neighbours
@@ -35,21 +35,21 @@ from vanilla_transformer.loading import weights_hash
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 
 
-FOLDER = "datastore"  # within that of the model
+FOLDER = "datastore"  # inside the model folder
 INDEX, SETTINGS = "index.faiss", "settings.json"
-CELLS_SEARCHED = 8  # of as many cells as the root of the number of states: few states are all looked at
+CELLS_SEARCHED = 8  # of sqrt(number of states) cells
 
 
 @dataclass
 class Datastore:
-    """States of the decoder, of length 1, and the token that each one is followed by.
+    """Decoder states, normalised to length 1, and the token that follows each.
 
     Args:
-        index: of FAISS, by inner product; the ids of its vectors are the tokens.
-        weights: hash of the weights that the states are of.
-        neighbours: how many of the most similar states have a say.
-        share: of their say in each prediction, from 0 to 1.
-        temperature: of the softmax of their cosines, above 0; the lower, the more the most similar count.
+        index: FAISS index by inner product; the ids of its vectors are the tokens.
+        weights: hash of the model weights that computed the states.
+        neighbours: number of the most similar states that vote.
+        share: weight of their vote in each prediction, from 0 to 1.
+        temperature: temperature of the softmax over their cosines, above 0; a lower one favours the most similar.
 
     Raises:
         ValueError: one of the last three is out of its range.
@@ -70,23 +70,23 @@ class Datastore:
             raise ValueError(f"temperature={self.temperature} must be above 0.")
 
     def search(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """The cosines (..., neighbours) of the states (..., d_model) that are most similar, and their tokens."""
+        """Return cosines and tokens, each (..., neighbours), of the states nearest to `states` (..., d_model)."""
         rows = F.normalize(states.detach().flatten(0, -2).float(), dim=-1).cpu()
         found = self.index.search(rows.numpy(), min(self.neighbours, self.index.ntotal))
         cosines, tokens = (torch.from_numpy(part).to(states.device).unflatten(0, states.shape[:-1]) for part in found)
         return cosines, tokens
 
     def mix(self, states: Tensor, logits: Tensor) -> Tensor:
-        """Log-probabilities (..., vocab) of model and neighbours together, from states (..., d_model) and logits."""
+        """Return log-probabilities (..., vocab) of model and neighbours, from states (..., d_model) and logits."""
         cosines, tokens = self.search(states)
-        missing = tokens < 0  # where the cells that were searched hold fewer
+        missing = tokens < 0  # the searched cells hold fewer states
         weights = (cosines / self.temperature).masked_fill(missing, -torch.inf).softmax(-1)
         mixed = (1 - self.share) * logits.float().softmax(-1)
         mixed.scatter_add_(-1, tokens.masked_fill(missing, 0), self.share * weights)
         return mixed.clamp_(min=torch.finfo(mixed.dtype).tiny).log_()
 
     def save(self, model_folder: str | Path) -> None:
-        """Write it beside the model, in the place of an earlier one."""
+        """Write the datastore into the model folder, and replace an earlier one."""
         folder = Path(model_folder, FOLDER)
         settings = {name: getattr(self, name) for name in ("weights", "neighbours", "share", "temperature")}
         with hidden_folder(folder) as hidden:
@@ -100,16 +100,16 @@ class Datastore:
 
 @torch.inference_mode()
 def build_datastore(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]], **settings: Any) -> Datastore:
-    """The datastore of a translator: of each position of the labels, its state and its token.
+    """Build the datastore of a translator: the state and the token at each position of the labels.
 
-    Takes 136 bytes for each position at a width of 128, and 520 at 512.
+    Takes 136 bytes for each position with d_model=128, and 520 with 512.
 
     Args:
         batches: `input_ids`, `attention_mask` and `labels` (batch, length), as for training.
         settings: `neighbours`, `share` and `temperature` of the `Datastore`.
 
     Raises:
-        ValueError: there is no target to keep, or a setting is out of its range.
+        ValueError: there is no label, or a setting is out of its range.
     """
     was_training = model.training
     model.eval()
@@ -136,14 +136,14 @@ def build_datastore(model: PreTrainedModel, batches: Iterable[Mapping[str, Tenso
 
 
 def load_datastore(source: str | Path) -> Datastore:
-    """The datastore that lies beside a model.
+    """Load the datastore in a model folder.
 
     Args:
-        source: the model's folder, or its name on the Hub.
+        source: folder of the model, or its name on the Hub.
 
     Raises:
-        FileNotFoundError: it has none.
-        ValueError: it is damaged.
+        FileNotFoundError: the model has no datastore.
+        ValueError: the datastore is damaged.
     """
     try:
         files = [cast(str, cached_file(source, f"{FOLDER}/{name}")) for name in (INDEX, SETTINGS)]
@@ -155,35 +155,34 @@ def load_datastore(source: str | Path) -> Datastore:
         index = faiss.deserialize_index(np.fromfile(files[0], dtype=np.uint8))
         return Datastore(index, **json.loads(Path(files[1]).read_text(encoding="utf-8")))
     except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"The datastore of {source} is damaged ({error}): build it anew.") from error
+        raise ValueError(f"The datastore of {source} is damaged ({error}): build it again.") from error
 
 
 def use_datastore(model: PreTrainedModel, store: Datastore) -> RemovableHandle:
-    """Let a translator look up its neighbours wherever it predicts, until the handle that is returned is removed.
+    """Let a translator use a datastore in evaluation mode, until the returned handle is removed.
 
-    Its logits are log-probabilities then. Training has nothing to do with it. It is a choice of this process, of which
-    nothing is saved with the model.
+    Its logits are then log-probabilities. Nothing about the datastore is saved with the model.
 
     Raises:
-        ValueError: the datastore is of other weights, or the model has one in use.
+        ValueError: other weights computed the datastore, or the model already uses one.
     """
     projection = cast(nn.Module, model.get_output_embeddings())
     if any(isinstance(hook, Lookup) for hook in projection._forward_hooks.values()):
-        raise ValueError("This model uses a datastore already: remove its handle first.")
+        raise ValueError("This model already uses a datastore: remove its handle first.")
     if (now := weights_hash(model)) != store.weights:
         raise ValueError(
-            f"The datastore is of other weights (hash {store.weights}, the model's is {now}), or of these in another "
-            "precision: build it anew."
+            f"The datastore was built with other weights (hash {store.weights}, the model's is {now}), or with these "
+            "in another precision: build it again."
         )
     return projection.register_forward_hook(Lookup(store))
 
 
 @dataclass
 class Lookup:
-    """A hook of the output projection, which puts the mixed predictions in the place of its own."""
+    """Forward hook of the output projection that returns the mixed predictions."""
 
     store: Datastore
 
     def __call__(self, projection: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor | None:
-        """The logits (..., vocab) to go on with; None, for its own, while it is trained."""
+        """Return mixed log-probabilities (..., vocab); None, which keeps the logits, in training mode."""
         return None if projection.training else self.store.mix(inputs[0], logits)

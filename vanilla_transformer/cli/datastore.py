@@ -1,9 +1,9 @@
-"""Let a saved translator look up pairs of texts while it translates: keep what it makes of them beside it.
+"""Build a datastore of text pairs, which a saved translator looks up while it translates.
 
 vanilla-transformer datastore --model runs/en-de --train_file pairs.jsonl --columns source=en target=de
 vanilla-transformer translate --model runs/en-de --datastore < source.txt > target.txt
 
-The pairs may be those that it was trained on, or of the kind that it is to translate, without any training.
+The pairs may be its training data, or other text of the kind that it will translate. It is not trained again.
 """
 
 from dataclasses import dataclass, field
@@ -26,18 +26,20 @@ from vanilla_transformer.training.batching import ArrowRows, PairCollator, Token
 
 @dataclass
 class DatastoreArguments:
-    """Options of the command beside those of its data: the model, and how much its neighbours have to say."""
+    """Options of the command: the model, and how much its neighbours count."""
 
-    model: str = field(metadata={"help": "Folder of the model, in which the datastore will lie."})
+    model: str = field(metadata={"help": "Folder of the model; the datastore is saved in it."})
     neighbours: int = field(
-        default=Datastore.neighbours, metadata={"help": "How many of the most similar states have a say."}
+        default=Datastore.neighbours, metadata={"help": "How many of the most similar states vote."}
     )
-    share: float = field(default=Datastore.share, metadata={"help": "Of their say in each prediction, from 0 to 1."})
+    share: float = field(
+        default=Datastore.share, metadata={"help": "Weight of their vote in a prediction, from 0 to 1."}
+    )
     temperature: float = field(
         default=Datastore.temperature,
-        metadata={"help": "Of the softmax of their cosines; the lower, the more the most similar ones count."},
+        metadata={"help": "Temperature of the softmax over their cosines; a lower one favours the most similar."},
     )
-    max_length: int = field(default=256, metadata={"help": "Cut texts to this many tokens."})
+    max_length: int = field(default=256, metadata={"help": "Truncate texts to this many tokens."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
 
@@ -61,13 +63,13 @@ def main(arguments: list[str] | None = None) -> None:
             is out of its range.
     """
     parser = CommandParser([DatastoreArguments, DataArguments], __doc__)
-    parser.set_defaults(validation_fraction=0.0)  # all of them are to be looked up
+    parser.set_defaults(validation_fraction=0.0)  # keep all pairs
     args, data = parser.parse_args_into_dataclasses(arguments)
     settings = {name: getattr(args, name) for name in ("neighbours", "share", "temperature")}
-    Datastore(None, "", **settings)  # what is out of its range is said before long work begins
+    Datastore(None, "", **settings)  # raises now, before long work begins, if one is out of its range
     check_source(args.model)
     if not Path(args.model).is_dir():
-        raise ValueError(f"--model {args.model} must be a folder, in which the datastore will lie: download it first.")
+        raise ValueError(f"--model {args.model} must be a folder, where the datastore is saved: download it first.")
     if data.streaming:
         raise ValueError("--streaming true: a datastore keeps all pairs, and a stream may have no end: leave it out.")
     splits = load_splits(data, "translation")

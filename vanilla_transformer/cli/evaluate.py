@@ -3,7 +3,7 @@
 vanilla-transformer evaluate --model runs/en-de --test_file test.jsonl --columns source=en target=de
 vanilla-transformer evaluate --model runs/classifier --dataset user/reviews --splits test=dev --scores scores.json
 
-The options of the task's training script work here too, such as --per_device_eval_batch_size.
+The task's options of `train` work here too, such as --per_device_eval_batch_size.
 """
 
 import json
@@ -31,7 +31,7 @@ from vanilla_transformer.training.batching import EMPTY_STREAM
 
 @dataclass
 class EvaluationArguments:
-    """Options of the command beside those of its data and of the model's task."""
+    """Options of the command: the model, and where the scores go."""
 
     model: str = field(metadata={"help": "Model folder, or name on the Hub."})
     scores: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
@@ -40,7 +40,7 @@ class EvaluationArguments:
 
 
 def main(arguments: list[str] | None = None) -> Scores:
-    """Run the command; returns the scores by split.
+    """Run the command, and return the scores by split.
 
     Raises:
         ValueError: the model has no head for a task; there are no data to score it on.
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> Scores:
     first.add_argument("--trust_remote_code", nargs="?", type=string_to_bool, const=True, default=False)
     known = first.parse_known_args(given)[0]
     name, trusted = known.model, known.trust_remote_code
-    if name is None:  # so that help can be had, and else the missing option is named
+    if name is None:  # show --help, or report that --model is missing
         CommandParser([EvaluationArguments, DataArguments], __doc__).parse_args(given)
     found = model_class(name, model_classes(), trusted)
     config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)

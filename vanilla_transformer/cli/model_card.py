@@ -15,7 +15,7 @@ from vanilla_transformer.markdown import markdown_table
 from vanilla_transformer.tasks.task import Task
 
 
-# The arguments of a run that decide its result.
+# Arguments that decide the result of a run.
 HYPER_PARAMETERS = (
     "muon muon_momentum embedding_decay schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps "
     "max_steps num_train_epochs tokens_per_batch tokens_per_batch_of bucketing per_device_train_batch_size "
@@ -70,7 +70,7 @@ your loss is smoothed too, unless you set `model.config.label_smoothing = 0`.
 
 @dataclass
 class CardFacts:
-    """What a card tells of a run beside what model and arguments know."""
+    """Facts about a run that neither its model nor its task knows."""
 
     dataset: str
     metrics: dict[str, dict[str, float]]  # split -> metric -> value
@@ -79,11 +79,11 @@ class CardFacts:
 
 
 def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
-    """Loss by step: of the training batches, and of the validation set where it was measured.
+    """Plot the loss by step: of the training batches, and of the validation set if it was measured.
 
-    A run that is shorter than `logging_steps` has only the mean of all its batches.
+    A run shorter than `logging_steps` has only the mean over all its batches.
     """
-    figure = Figure(figsize=(7, 4), layout="constrained")  # of its own: matplotlib's state is its user's
+    figure = Figure(figsize=(7, 4), layout="constrained")  # not pyplot, whose state belongs to the user
     axes = figure.subplots()
     training = "loss" if any("loss" in entry for entry in log_history) else "train_loss"
     for key, label in ((training, "training (smoothed labels, if any)"), ("eval_loss", "validation")):
@@ -98,7 +98,7 @@ def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
 
 
 def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
-    """What decided the result of a run, by name: without what is off, and what another option replaced."""
+    """Return the options that decided the result, without those that are off or replaced by another option."""
     values = {name: getattr(arguments, name, None) for name in HYPER_PARAMETERS}
     replaced = {
         *(("learning_rate", "lr_scheduler_type") if values["schedule"] == "paper" else ("learning_rate_scale",)),
@@ -108,7 +108,7 @@ def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
     if not values["muon"]:
         replaced.add("muon_momentum")
     return {
-        name: getattr(value, "value", value)  # of an enumeration
+        name: getattr(value, "value", value)  # enumerations have a value
         for name, value in values.items()
         if name not in replaced and (value or (name in ("seed", "dropout_start") and value is not None))
     }
@@ -142,7 +142,7 @@ def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: Tr
         data,
         template_str=TEMPLATE,
         name=folder.resolve().name,
-        path=json.dumps(folder.resolve().name, ensure_ascii=False),  # also a string of Python's, whatever is in it
+        path=json.dumps(folder.resolve().name, ensure_ascii=False),  # a Python string too
         architecture=type(model).__name__,
         parameters=f"{model.num_parameters():,}",
         imports="pipeline" if "pipeline(" in task.usage else f"{task.auto_class()}, AutoTokenizer",

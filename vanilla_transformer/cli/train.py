@@ -44,12 +44,12 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 logger = logging.getLogger(__name__)
 
-MODEL_CARD = "README.md"  # written last: the sign of a finished training
+MODEL_CARD = "README.md"  # written last: marks a finished run
 
 
 @dataclass
 class NewTokenizerArguments:
-    """Options of a tokenizer that is trained."""
+    """Options of a new tokenizer."""
 
     vocab_size: int = field(default=8000, metadata={"help": "Maximum vocabulary size of a newly trained tokenizer."})
     tokenizer_kind: str = field(
@@ -58,13 +58,13 @@ class NewTokenizerArguments:
     lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
 
     def train(self, texts: Iterable[str], template: str) -> PreTrainedTokenizerBase:
-        """A tokenizer trained on the texts; see `train_tokenizer`, of its errors too."""
+        """Train a tokenizer on the texts; see `train_tokenizer`."""
         return train_tokenizer(texts, template, self.tokenizer_kind, self.vocab_size, self.lowercase)
 
 
 @dataclass
 class TokenizerArguments(NewTokenizerArguments):
-    """Options of the tokenizer: one that is there, or a new one."""
+    """Options of the tokenizer: a saved one, or a new one."""
 
     tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "Use this tokenizer (a folder or a Hub name) instead of training one."}
@@ -110,7 +110,7 @@ def check_metric(task: Task) -> None:
 
 
 def unused_options(model: Any, tokenizing: TokenizerArguments) -> list[str]:
-    """The options that were given for a new model or a new tokenizer, where one is there: a recipe may have them."""
+    """Return the options for a new model or tokenizer that are given, as by a recipe, although a saved one is used."""
     names: dict[str, Any] = {}
     if model.model_name_or_path is not None:
         names |= dict.fromkeys(("preset", "init"), model)
@@ -133,16 +133,16 @@ def make_tokenizer(
 
 
 def made_once(make: Callable[[], Any]) -> Any:
-    """What the main process makes, in every process."""
+    """Call `make` on the main process and broadcast the result."""
     made = [make() if PartialState().is_main_process else None]
     return broadcast_object_list(made)[0]
 
 
 def train(trainer: RecipeTrainerMixin) -> None:
-    """Train, or go on from the last complete checkpoint, and leave the final weights in `trainer.model`.
+    """Train, or resume from the last complete checkpoint, and leave the final weights in `trainer.model`.
 
     Raises:
-        ValueError: a folder to resume that holds a finished model and no checkpoints.
+        ValueError: the folder to resume holds a finished model and no checkpoint.
     """
     arguments = trainer.args
     model_class = type(trainer.model)
@@ -153,11 +153,11 @@ def train(trainer: RecipeTrainerMixin) -> None:
             raise ValueError(
                 f"output_dir={folder} holds a finished model, and no checkpoint to resume from: choose another folder."
             )
-        resume = None  # it was broken off before its first checkpoint, or never begun
+        resume = None  # the run ended before its first checkpoint, or never began
     trainer.train(resume_from_checkpoint=resume)
     if trainer.is_fsdp_enabled:
         trainer.gather_full_model(model_class)
-    trainer.accelerator.wait_for_everyone()  # until the last checkpoint is written and the oldest is gone
+    trainer.accelerator.wait_for_everyone()  # for the last checkpoint to be written, and the oldest deleted
     folders = checkpoints_to_average(folder)
     last = folders[-arguments.average_checkpoints :]
     if len(last) < arguments.average_checkpoints > 1:
@@ -165,13 +165,13 @@ def train(trainer: RecipeTrainerMixin) -> None:
             "Found %d of average_checkpoints=%d: the final model is %s.",
             len(last), arguments.average_checkpoints, "their mean" if len(last) > 1 else "that of the last step",
         )  # fmt: skip
-        arguments.average_checkpoints = max(1, len(last))  # which the card tells
+        arguments.average_checkpoints = max(1, len(last))  # for the model card
     if arguments.average_checkpoints > 1:
         load_average(trainer.model, last)
 
 
 def print_scores(scores: Scores, notes: Notes) -> None:
-    """A line for each split, and one for each note."""
+    """Print a line for each split, and one for each note."""
     for split, values in scores.items():
         print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
     for name, text in notes.items():
