@@ -103,7 +103,7 @@ def test_a_saved_one_is_the_same_and_nothing_of_it_is_in_the_model(untrained, tm
 def test_one_of_other_weights_and_a_damaged_one_are_refused(untrained, tmp_path):
     model, tokenizer, batch = untrained
     folder = Path(write(tmp_path / "model", model, tokenizer))
-    with pytest.raises(FileNotFoundError, match="has no datastore: train with --datastore true"):
+    with pytest.raises(FileNotFoundError, match="has no datastore: build it with `vanilla-transformer datastore"):
         load_datastore(folder)
     build_datastore(model, [batch]).save(folder)
     handle = use_datastore(model, load_datastore(folder))
