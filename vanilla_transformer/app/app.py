@@ -1,12 +1,11 @@
-"""Try saved models in the browser: the explorer asks them all, and each has endpoints for programs.
+"""Try saved models in the browser, in the explorer, and by endpoints for programs.
 
     vanilla-transformer demo
     vanilla-transformer demo --model runs/quickstart-en-es runs/phrasebook-classifier
-    vanilla-transformer demo --run runs/quickstart-en-es  # draws how a training goes
+    vanilla-transformer demo --run runs/quickstart-en-es  # draws the curves of a run
 
-The models come from folders or the Hub; without --model, the app shows those in checkpoints, which come with this
-project. Code beside the weights runs only if it is this project's own, word for word, or with --trust_remote_code: it
-can do whatever you can.
+The models come from folders or the Hub. Without --model, the demo shows this project's own from checkpoints/. The code
+in a model folder runs only with --trust_remote_code, and then with your rights.
 """
 
 import argparse
@@ -38,12 +37,12 @@ ENDPOINTS: dict[str, Callable[[Loaded], None]] = {
     "tag": offer_tags,
     "answer": offer_answers,
 }
-SESSIONS = 100  # that are remembered
+SESSIONS = 100  # sessions that Gradio remembers
 WAITING = 32  # visitors at each endpoint; further ones are told when to come again
 PRIVATE_NAMES = ("push", "event_queue_per_concurrency_id", "process_time_per_fn")  # of Gradio's queue
 
-# Heat maps keep their size on a narrow screen, where one moves them sideways, which a bar that is always there and a
-# hint say. Their numbers are for screen readers; a pointer finds them too. Tokens to click show where each ends.
+# On a narrow screen, heat maps keep their size and scroll sideways; a permanent scroll bar and a hint say so. Numbers
+# in cells are for screen readers. Tokens that can be clicked show where each ends.
 STYLE = """
 .heat-map .wide { overflow-x: auto; position: relative }
 .heat-map .wide::-webkit-scrollbar { height: 8px }
@@ -64,12 +63,12 @@ STYLE = """
 .tokens .token { box-shadow: inset 0 -2px var(--border-color-primary); margin-right: 3px }
 """
 
-THEME = gr.themes.Default(primary_hue="blue").set(  # of the explorer
-    button_primary_background_fill="*primary_600",  # on which white is legible
+THEME = gr.themes.Default(primary_hue="blue").set(  # the explorer's colours
+    button_primary_background_fill="*primary_600",  # dark enough for white text
     button_primary_background_fill_hover="*primary_700",
 )
 
-# What a link to the page shows elsewhere.
+# Shown where other sites link to the page.
 ABOUT = "The Transformer of Attention Is All You Need: translate, classify, generate, and see what it does inside."
 HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:description" content="{ABOUT}">'
 
@@ -87,7 +86,8 @@ def load_all(
         try:
             loaded.append(load(model, trust_remote_code, engine, quantization))
         except Exception as error:
-            errors.append(" ".join(str(error).split()) or f"{model}: {type(error).__name__}")
+            message = " ".join(str(error).split()) or type(error).__name__
+            errors.append(message if model in message else f"{model}: {message}")
     if errors and not loaded:
         raise ValueError("\n".join(errors))
     for error in errors:
@@ -96,7 +96,7 @@ def load_all(
 
 
 def distinct(names: list[str]) -> list[str]:
-    """The names, the second of those that are the same with a 2, and so on."""
+    """Return the names with numbers added to duplicates: "a", "a (2)"."""
     seen: Counter[str] = Counter()
     found = []
     for name in names:
@@ -113,11 +113,11 @@ def build(
     quantization: str | None = None,
     note: str = "",
 ) -> gr.Blocks:
-    """The app on some models; on none, it shows what needs none.
+    """Build the app for some models. Without any, it shows what needs no model.
 
     Args:
-        runs: folders of training runs that can be looked at.
-        note: what stands at the top of the page.
+        runs: folders of training runs whose curves the explorer draws.
+        note: Markdown at the top of the page.
     """
     loaded = load_all(models, trust_remote_code, engine, quantization)
     for model, name in zip(loaded, distinct([model.name for model in loaded]), strict=True):
@@ -172,27 +172,24 @@ def limit_waiting(app: gr.Blocks) -> None:
 
 
 def serve(app: gr.Blocks, **options) -> str:
-    """Open the app to visitors, within limits: each endpoint answers one at a time, no file comes in.
+    """Serve the app, and return its address. Each endpoint answers one visitor at a time; uploads are refused.
 
-    What goes wrong inside is told to the terminal only, not to the visitor, who could read of this machine in it.
+    Tracebacks go to the terminal only: they could tell a visitor about this machine.
 
     Args:
-        options: of `launch`.
-
-    Returns:
-        The address.
+        options: arguments of `launch`.
     """
-    app.queue(default_concurrency_limit=1, api_open=False)  # nobody gets round the queue
+    app.queue(default_concurrency_limit=1, api_open=False)  # no request bypasses the queue
     limit_waiting(app)
-    # Gradio keeps a copy of the whole page's settings for each session, of which none here holds anything.
+    # Gradio keeps a copy of the page's state for each session, which no component here uses.
     limits = {"max_file_size": 0, "state_session_capacity": SESSIONS}
     looks = {"theme": THEME, "css": STYLE, "head": HEAD}
     return app.launch(show_error=False, run_history=False, **limits, **looks, **options)[1]
 
 
 NO_MODEL = (
-    "**No model is given**, and none is in `checkpoints`. This is what can be seen without one. In a Space, name "
-    "models of the Hub in the variable `MODEL_ID`; elsewhere, give some with `--model`."
+    "**No model is given**, and `checkpoints` has none. This is what works without a model. In a Space, name "
+    "models of the Hub in the variable `MODEL_ID`; elsewhere, give them with `--model`."
 )
 
 

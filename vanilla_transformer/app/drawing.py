@@ -1,4 +1,4 @@
-"""How the demo's pictures and tables look: without a background, in colours that are legible on white and on dark."""
+"""The look of figures and tables: no background, and colours that are legible on white and on dark."""
 
 import base64
 import gc
@@ -25,7 +25,7 @@ DIVERGING = LinearSegmentedColormap.from_list(
 
 
 def style(axes: Axes) -> None:
-    """Everything that is written or ruled in grey, and nothing behind it."""
+    """Draw text and lines of the axes in grey, on a transparent background."""
     axes.set_facecolor("none")
     axes.tick_params(which="both", colors=GREY)
     axes.spines[:].set_color(GREY)
@@ -35,7 +35,7 @@ def style(axes: Axes) -> None:
 
 
 def blank(width: float, height: float) -> tuple[Figure, Axes]:
-    """An empty picture, of a size in inches. It is nobody else's: matplotlib's own state stays as it is."""
+    """Return an empty figure of a size in inches. It is not registered with pyplot."""
     figure = Figure(figsize=(width, height), dpi=160, facecolor="none", layout="constrained")
     axes = figure.subplots()
     style(axes)
@@ -45,16 +45,16 @@ def blank(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def add_scale(figure: Figure, image: AxesImage, **options) -> None:
-    """The bar that says which colour is which number."""
+    """Add the colour bar."""
     bar = figure.colorbar(image, **options)
     bar.outline.set_visible(False)
     style(bar.ax)
 
 
 def heat_map(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> str:
-    """A matrix (rows, columns) of numbers from 0 on, as a table: the bluer, the larger. What is 0 is not painted.
+    """Return a matrix (rows, columns) of numbers of at least 0 as an HTML table: the bluer, the larger.
 
-    The browser has letters for every script; each number is there for a pointer and for a screen reader.
+    HTML has glyphs for every script, which a matplotlib figure has not. Screen readers and tooltips get the numbers.
     """
     most = weights.max().item() or 1.0
 
@@ -74,10 +74,9 @@ def heat_map(rows: list[str], columns: list[str], weights: Tensor, names: tuple[
 
 
 def encode(figure: Figure) -> PlotData:
-    """A picture as the page takes it, and the end of the figure.
+    """Return the figure as Gradio sends it, and free the figure.
 
-    A drawn figure is a knot of objects that only the garbage collector can undo. Its full rounds are rare: hundreds of
-    pictures would lie about until the next one.
+    A figure has reference cycles. Full garbage collections are rare, so hundreds of figures would pile up.
     """
     stream = io.BytesIO()
     figure.savefig(stream, format="png")
@@ -87,7 +86,7 @@ def encode(figure: Figure) -> PlotData:
 
 
 def pictured(answer: Callable) -> Callable:
-    """The same function, whose figures come encoded."""
+    """Wrap a function so that the figures it returns are encoded."""
 
     def encoded(value: Any) -> Any:
         return encode(value) if isinstance(value, Figure) else value

@@ -1,4 +1,4 @@
-"""What training runs have logged so far, for the explorer to draw."""
+"""Logs of training runs, finished or in progress, for the explorer to draw."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from vanilla_transformer.training.checkpoints import TRAINER_STATE, checkpoint_f
 
 
 def state_file(run: str | Path) -> Path | None:
-    """The newest `trainer_state.json` of a run's folder, or of a checkpoint's; None where there is none yet."""
+    """Return the newest `trainer_state.json` of a run or its checkpoints; None if there is none yet."""
     for folder in (Path(run), *reversed(checkpoint_folders(Path(run)))):
         if (folder / TRAINER_STATE).is_file():
             return folder / TRAINER_STATE
@@ -19,7 +19,7 @@ def state_file(run: str | Path) -> Path | None:
 
 
 def training_log(run: str | Path) -> dict[str, Any]:
-    """How far a run has come, and what it has logged: numbers only, so that no path of the machine is told.
+    """Return a run's progress and logged values: only numbers, so that no path of the machine leaks.
 
     Raises:
         FileNotFoundError: the run has saved no checkpoint yet.
@@ -43,7 +43,7 @@ def training_log(run: str | Path) -> dict[str, Any]:
 
 
 class Runs:
-    """What the page and the API ask of training runs, each by its number."""
+    """Training runs by their number, for the page and the API."""
 
     def __init__(self, folders: Sequence[str]):
         if missing := [folder for folder in folders if not Path(folder).is_dir()]:
@@ -52,12 +52,12 @@ class Runs:
         self.names = [Path(folder).name for folder in folders]
 
     def training_run(self, number: int) -> dict[str, Any]:
-        """How far a training run has come, and what it has logged."""
+        """Return a training run's progress and logged values."""
         if number not in range(len(self.folders)):
             raise refusal(f"There is no training run {number}; {len(self.folders)} are offered, counted from 0.")
         try:
             return training_log(self.folders[number])
         except FileNotFoundError:
             raise refusal(f"{self.names[number]} has saved no checkpoint yet.") from None
-        except (OSError, ValueError, KeyError):  # it is being written at this moment
+        except (OSError, ValueError, KeyError):  # it is being written
             raise refusal(f"{self.names[number]} cannot be read now. Please try again.") from None

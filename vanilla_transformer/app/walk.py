@@ -1,4 +1,4 @@
-"""One layer step by step: every equation with the numbers that went through it, in an example or in a loaded model."""
+"""One layer step by step, each equation with its numbers, in a worked example or a loaded model."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,7 +16,7 @@ from vanilla_transformer.inside.worked_examples import EXAMPLES
 MOST_TOKENS = 24  # of a sentence
 PRECISION = 3  # decimals
 
-# The page knows whether it is dark by a class, where a walk by itself asks the browser.
+# Gradio marks dark mode by a class; a walk on its own page asks the browser.
 THEME = """<style>
 .walk { max-width: none; padding: 0; background: none; color-scheme: light; }
 .dark .walk { color-scheme: dark; }
@@ -27,7 +27,7 @@ THEME = """<style>
 
 @lru_cache
 def walk_through_example(name: str, head: int = 1) -> str:
-    """The steps that the source of a worked example explains, as HTML. Heads are counted from 1."""
+    """Return the steps of a worked example as HTML. Heads are counted from 1."""
     example = EXAMPLES[name]
     heads = example.model().config.num_heads
     check_number("head", head, heads)
@@ -46,9 +46,9 @@ def check_tokens(loaded: Loaded, text: str) -> None:
 
 
 def walk_through_model(loaded: Loaded, text: str, target: str, stack: str, layer: int, head: int) -> str:
-    """The steps of a layer of a loaded model on a sentence, as HTML. Layers and heads are counted from 1.
+    """Return the steps of a layer of a loaded model on a sentence as HTML. Layers and heads are counted from 1.
 
-    A decoder that attends to an encoder reads `target`, or where that is empty its own translation.
+    The decoder of a translator reads `target`; if that is empty, its own translation.
     """
     stacks = find_stacks(loaded.model)
     if stack not in stacks:
@@ -65,10 +65,10 @@ def walk_through_model(loaded: Loaded, text: str, target: str, stack: str, layer
 
 
 def example_walk() -> None:
-    """The components and events of the walk through published examples."""
+    """Add the components and events of the walk through worked examples."""
     gr.Markdown(
         "Every **equation** of a layer with the numbers that went through it, computed by the project's own code. "
-        "Where a source prints results, the walk says how near ours are. Blue is positive, orange negative."
+        "If a source prints results, the walk says how close ours are. Blue is positive, orange negative."
     )
     titles = [(example.title, name) for name, example in EXAMPLES.items()]
     with gr.Row():
@@ -85,13 +85,13 @@ def example_walk() -> None:
 
 
 def offer_walks(models: Sequence[Loaded]) -> None:
-    """The endpoint of a walk through a sentence in one of the models; the page has the explorer's boxes for that."""
+    """Add the endpoint of a walk through a sentence; on the page, the explorer's boxes show the same."""
     first = next(iter(find_stacks(models[0].model)))
 
     def walk(
         number: int = 0, text: str = "", target: str = "", stack: str = first, layer: int = 1, head: int = 1
     ) -> str:
-        """The steps of a layer on a sentence, in the model of that number, counted from 0, as HTML."""
+        """Return the steps of a layer on a sentence as HTML, in the model of that number, counted from 0."""
         if number not in range(len(models)):
             raise refusal(f"There are models 0 to {len(models) - 1}, and no {number}.")
         return walk_through_model(models[number], text, target, stack, layer, head)
