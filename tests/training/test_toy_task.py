@@ -18,7 +18,7 @@ from transformers import DataCollatorForSeq2Seq
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks.task import Task, unwrap_for_eval
-from vanilla_transformer.training.recipe import RecipeSeq2SeqTrainer
+from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
 
 
 class ReversalTask(Task):
