@@ -166,7 +166,8 @@ def workplace(tmp_path, monkeypatch) -> Path:
         (tmp_path / "data" / "tagger").mkdir(parents=True, exist_ok=True)
         write_json_lines(tmp_path / "data" / "tagger" / f"{name}.jsonl", rows)
     options = {f"{name}_file": [f"data/tagger/{name}.jsonl"] for name in ("train", "validation", "test")}
-    options |= {"output_dir": "run", "d_model": 32, "d_ff": 64, "num_heads": 2, "num_layers": 1, "max_steps": 3}
+    options |= {"task": "tagging", "output_dir": "run"}
+    options |= {"d_model": 32, "d_ff": 64, "num_heads": 2, "num_layers": 1, "max_steps": 3}
     options |= {
         "vocab_size": 300,
         "dropout": 0,

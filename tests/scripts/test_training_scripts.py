@@ -328,7 +328,7 @@ def test_words_that_are_cut_off_are_said_not_to_be_scored(tmp_path, caplog):
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--max_length"]
     train.main(["tagging", *files, *SMALL, *ONE_STACK, *run, "4"])
     (message,) = (record.getMessage() for record in caplog.records if "are not scored" in record.getMessage())
-    assert re.match(r"\d+ of \d+ words are not scored, since --max_length 4 cuts", message)
+    assert re.match(r"\d+ of \d+ words are not scored, because --max_length 4 truncates", message)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_rows_that_training_cuts_are_counted(task, short, long, options, tmp_pat
     file = write_json_lines(tmp_path / "rows.jsonl", [short] * 3 + long)
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--max_length", "20"]
     train.main([task, *train_and_validate_on(file), *SMALL, *options, *run])
-    assert "--max_length 20 cuts 2 of 5 training rows." in caplog.text
+    assert "--max_length 20 truncates 2 of 5 training rows." in caplog.text
 
 
 def test_the_card_says_of_how_many_checkpoints_the_model_is_the_mean(tmp_path, caplog):
