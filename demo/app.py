@@ -1,6 +1,6 @@
 """Start the demo in a Space, or in a clone: the app itself is `vanilla_transformer.app`."""
 
-from vanilla_transformer.app.app import main
+from vanilla_transformer.cli.demo import main
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from saved_models import save
 from vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForSequenceClassification
 from vanilla_transformer.app import app
 from vanilla_transformer.app.loading import EXAMPLES, load
+from vanilla_transformer.cli import demo
 
 
 INSTALLED = VanillaTransformerEncoderModel.__module__
@@ -192,7 +193,7 @@ def test_a_model_of_another_architecture_is_refused_and_the_command_that_may_con
 def refused(capsys, *arguments: str) -> str:
     """The last line that the command prints before it ends with an error."""
     with pytest.raises(SystemExit) as ended:
-        app.main(list(arguments))
+        demo.main(list(arguments))
     assert ended.value.code == 2
     return capsys.readouterr().err.splitlines()[-1]
 

@@ -567,13 +567,14 @@ def test_the_models_and_the_trainers_own_push_take_the_code_along(hub, folder, t
 SPACE = """
 import json, os, sys, threading, time
 from vanilla_transformer.app import app
+from vanilla_transformer.cli import demo
 from gradio_client import Client
 address = app.serve(app.build("user/name"), prevent_thread_lock=True, quiet=True)
 client = Client(address, verbose=False)
 answers = [client.predict(text="one two", api_name=name) for name in ("/translate", "/walk_sentence")]
 elsewhere = [name for name in sys.argv[1:] if name in sys.modules and os.getcwd() not in sys.modules[name].__file__]
 port = int(address.rstrip("/").split(":")[-1]) + 40
-threading.Thread(target=app.main, args=(["--port", str(port)],), daemon=True).start()  # without a model
+threading.Thread(target=demo.main, args=(["--port", str(port)],), daemon=True).start()  # without a model
 while True:
     try:
         bare = Client(f"http://127.0.0.1:{port}", verbose=False)

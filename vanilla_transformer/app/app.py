@@ -1,16 +1,6 @@
-"""Try saved models in the browser, in the explorer, and by endpoints for programs.
+"""The page: tabs and endpoints for the models that are loaded, and the server."""
 
-    vanilla-transformer demo
-    vanilla-transformer demo --model runs/quickstart-en-es runs/phrasebook-classifier
-    vanilla-transformer demo --run runs/quickstart-en-es  # draws the curves of a run
-
-The models come from folders or the Hub. Without --model, the demo shows this project's own from checkpoints/. The code
-in a model folder runs only with --trust_remote_code, and then with your rights.
-"""
-
-import argparse
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,8 +14,6 @@ from vanilla_transformer.app.loading import Loaded, load
 from vanilla_transformer.app.training_runs import Runs
 from vanilla_transformer.app.translation import offer_translations
 from vanilla_transformer.app.understand import offer_answers, offer_classes, offer_tags, offer_words
-from vanilla_transformer.cli.export import QUANTIZATIONS
-from vanilla_transformer.loading import shipped_models
 
 
 # Endpoints of a model, by what it does. A language model has a tab of its own, with its endpoint.
@@ -185,49 +173,3 @@ def serve(app: gr.Blocks, **options) -> str:
     limits = {"max_file_size": 0, "state_session_capacity": SESSIONS}
     looks = {"theme": THEME, "css": STYLE, "head": HEAD}
     return app.launch(show_error=False, run_history=False, **limits, **looks, **options)[1]
-
-
-NO_MODEL = (
-    "**No model is given**, and `checkpoints` has none. This is what works without a model. In a Space, name "
-    "models of the Hub in the variable `MODEL_ID`; elsewhere, give them with `--model`."
-)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", help="Model folders, or names on the Hub.")
-    parser.add_argument(
-        "--run",
-        nargs="+",
-        default=[],
-        help="Folders of training runs, which Train draws while they are in progress.",
-    )
-    parser.add_argument("--port", type=int, help="Port to listen on; by default, the first free one from 7860.")
-    parser.add_argument(
-        "--trust_remote_code",
-        action="store_true",
-        help="Run the code beside the weights, and the tokenizer's, whatever it is: read it first.",
-    )
-    parser.add_argument(
-        "--engine",
-        choices=["pytorch", "ctranslate2"],
-        default="pytorch",
-        help="What searches for translations: CTranslate2 is faster. Everything that is shown about "
-        "them still comes from PyTorch.",
-    )
-    parser.add_argument("--quantization", choices=QUANTIZATIONS, help="Type of the weights in CTranslate2.")
-    args = parser.parse_args(arguments)
-    if args.quantization and args.engine != "ctranslate2":
-        parser.error(f"--quantization {args.quantization} is for CTranslate2: add --engine ctranslate2.")
-    models = args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
-    try:
-        note = "" if models else NO_MODEL
-        searching = {"engine": args.engine, "quantization": args.quantization}
-        page = build(*models, runs=args.run, trust_remote_code=args.trust_remote_code, note=note, **searching)
-        serve(page, server_port=args.port)
-    except (ImportError, OSError, OverflowError, ValueError) as error:  # a port may be too large
-        parser.error(str(error))
-
-
-if __name__ == "__main__":
-    main()
