@@ -1,7 +1,7 @@
-"""Train the models that ship with the project, each with its recipe, into checkpoints/, with scores and cards.
+"""Train the models that ship with the project by their recipes, and write checkpoints/ with scores and cards.
 
-python scripts/make_checkpoints.py                       # all of them: make checkpoints
-python scripts/make_checkpoints.py --names tagger        # just one; finished training is not repeated
+python scripts/make_checkpoints.py                       # all; also: make checkpoints
+python scripts/make_checkpoints.py --names tagger        # one; a finished run is not repeated
 python scripts/make_checkpoints.py --data_only true      # only write the training data
 """
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: an unknown name; a training that had other options than its recipe says now.
+        ValueError: an unknown name; a run with options other than its recipe's.
     """
     (args,) = CommandParser(CheckpointArguments, __doc__).parse_args_into_dataclasses(arguments)
     if unknown := set(args.names) - {*CHECKPOINTS}:

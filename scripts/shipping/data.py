@@ -1,4 +1,4 @@
-"""Data of the checkpoints that ship: sentences of Tatoeba and phrases of CLDR, mixed by a seed, as JSON Lines."""
+"""Training data of the shipped checkpoints: Tatoeba sentences and CLDR phrases, mixed by seed, as JSON Lines."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -14,23 +14,23 @@ from vanilla_transformer.files import utf8_lines
 
 TATOEBA = Path(__file__).parents[2] / "recipes" / "data"
 FULL_STOPS = (".", "।")
-LONGEST_BARE = 40  # characters of what people also write without a full stop
+LONGEST_BARE = 40  # characters of a sentence that people also write without a full stop
 LANGUAGES = (
     "ar cs da de el en es fa fi fr he hi hu id it ja ko mr nl pl pt ro ru sv tr uk vi zh".split()
-)  # that CLASSIFIED knows, by their names in CLDR
+)  # classes of the language-id checkpoint, by their names in CLDR
 
 Row = dict[str, Any]
-Splits = dict[str, list[Row]]  # what is scored beside the test split is called test_NAME
+Splits = dict[str, list[Row]]  # further test splits are called test_NAME
 
 
 def tatoeba(other: str) -> Splits:
-    """The splits of the English sentences that ship with those of another language, as rows of `en` and `other`."""
+    """Return the splits of the shipped English sentences and their translations, as rows of `en` and `other`."""
     files = {name: TATOEBA / f"tatoeba_en_{other}" / f"{name}.jsonl.gz" for name in SPLITS}
     return {name: [json.loads(line) for line in utf8_lines(str(file))] for name, file in files.items()}
 
 
 def without_full_stop(rows: Iterable[Row], number: int, seed: int) -> list[Row]:
-    """`number` of the short rows, or as many as there are, that end in a full stop on both sides: without it."""
+    """Return up to `number` short rows that end in a full stop on both sides, without the full stops."""
     bare = [
         {side: text[:-1] for side, text in row.items()}
         for row in rows
@@ -43,21 +43,21 @@ def without_full_stop(rows: Iterable[Row], number: int, seed: int) -> list[Row]:
 
 
 def translator(source: str, target: str, phrases: int, bare: int, times: int = 1, seed: int = 0) -> Splits:
-    """Rows of `source` and `target`: sentences, some of them once more without their full stop, and phrases.
+    """Return rows of `source` and `target`: sentences, copies of some without their full stop, and phrases.
 
-    Validation is of sentences alone. No text of a held-out sentence or phrase is in training, on either side.
+    Validation has only sentences. No text of a held-out sentence or phrase is in training, on either side.
 
     Args:
-        source, target: two languages, of which one is "en".
-        phrases: so many training rows of the phrasebook.
-        bare: so many sentences without their full stop.
-        times: each sentence is there so many times, as where they are few.
+        source, target: two languages, one of them "en".
+        phrases: number of training rows from the phrasebook.
+        bare: number of sentences that are copied without their full stop.
+        times: copies of each sentence, to upsample a small corpus.
     """
     sentences = {
         name: [{"source": row[source], "target": row[target]} for row in rows]
         for name, rows in tatoeba(target if source == "en" else source).items()
     }
-    # Of the size that anybody has who scores a model on the phrasebook: a larger one holds out other rows.
+    # The default size, which users score on: another size holds out other rows.
     scored = phrasebook("translation", source, target, seed=seed)
     held_out = [*sentences["validation"], *sentences["test"], *scored["validation"], *scored["test"]]
     unseen = {text.casefold() for row in held_out for text in row.values()}
@@ -69,7 +69,7 @@ def translator(source: str, target: str, phrases: int, bare: int, times: int = 1
 
 
 def language_id(phrases: int, sentences: int, seed: int = 0) -> Splits:
-    """Rows of `text` and `label`, one of `LANGUAGES`: phrases, and sentences of the languages that have some."""
+    """Return rows of `text` and `label`, one of `LANGUAGES`: phrases, and sentences of the languages with a corpus."""
     rng = Random(seed)
     held_out = phrases // 20
     splits = split(unambiguous(classification(rng, LANGUAGES), phrases + 2 * held_out), held_out)
@@ -84,7 +84,7 @@ def language_id(phrases: int, sentences: int, seed: int = 0) -> Splits:
 
 
 def texts(*languages: str, seed: int = 0) -> Splits:
-    """Rows of `text`: the different sentences of the English-Spanish pairs, in the languages given."""
+    """Return rows of `text`: the distinct sentences of the English-Spanish pairs in the given languages."""
     splits = {}
     for name, rows in tatoeba("es").items():
         different = sorted({row[language] for row in rows for language in languages})
@@ -94,7 +94,7 @@ def texts(*languages: str, seed: int = 0) -> Splits:
 
 
 def phrases(task: str, size: int) -> Splits:
-    """The phrasebook's rows of a task."""
+    """Return the phrasebook's rows of a task."""
     return {name: list(rows) for name, rows in phrasebook(task, size=size).items()}
 
 
@@ -111,7 +111,7 @@ PREPARED: dict[str, Callable[[], Splits]] = {
 
 
 def prepare(name: str, folder: Path) -> None:
-    """Write the data of a checkpoint into `folder`, a file for each split; train.jsonl comes last."""
+    """Write the data of a checkpoint into `folder`, one file for each split, and train.jsonl last."""
     folder.mkdir(parents=True, exist_ok=True)
     splits = PREPARED[name]()
     for split_name in sorted(splits, key="train".__eq__):

@@ -1,4 +1,4 @@
-"""From the folder of a training to a checkpoint that ships: small, without code, with scores and a card of its own."""
+"""Turn the folder of a finished run into a shipped checkpoint: small, without code, with scores and a card."""
 
 import shutil
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPi
 from vanilla_transformer.tasks import find_task
 
 
-# What a checkpoint has beside its weights and its card, as far as its training has left it.
+# Files of the run that the checkpoint includes if they exist, besides weights and card.
 COPIED = (CONFIG_NAME, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-NO_CHANGE = 0.1  # a score that differs by no more is the same: of 100 for most
+NO_CHANGE = 0.1  # largest difference between equal scores, most of which are of 100
 
 Scores = dict[str, dict[str, float]]  # by data set and name
 
@@ -78,7 +78,7 @@ model = {auto_class}.from_pretrained(repository, subfolder=folder, trust_remote_
 
 
 def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: list[dict[str, str]]) -> Iterator[str]:
-    """What a model says to each of the inputs, which are as the Hub's widgets have them, in a line."""
+    """Yield a model's answer to each of the inputs, which have the form of the Hub's widgets, in one line."""
     parts = {"model": model, "tokenizer": tokenizer}
     if tag == "translation":
         yield from translate([given["text"] for given in inputs], model, tokenizer)
@@ -91,7 +91,7 @@ def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: li
         for given in inputs:
             yield generate(given["text"], do_sample=False, max_new_tokens=20)[0]["generated_text"].split("\n")[0]
     elif tag == "token-classification":
-        # A word's tag is learned at its first token.
+        # Models learn a word's tag at its first token.
         tagger = pipeline(tag, **parts, aggregation_strategy="first")
         for given in inputs:
             yield ", ".join(f"{found['word'].strip()}: {found['entity_group']}" for found in tagger(given["text"]))
@@ -103,7 +103,7 @@ def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: li
 
 
 def score(folder: Path, data: Path) -> Scores:
-    """The scores of a model on each file of test data, computed in float32."""
+    """Return the scores of a model on each file of test data, computed in float32."""
     options = ["--model", str(folder), "--bf16", "false", "--disable_tqdm", "true"]
     return {
         file.stem: evaluate.main([*options, "--test_file", str(file)])["test"]
@@ -117,7 +117,7 @@ def is_same(scores: Scores, others: Scores) -> bool:
 
 
 def copy_in_bfloat16(run: Path, folder: Path) -> None:
-    """Write the weights of `run` into `folder`, half as large; its config still has float32 to compute in."""
+    """Write the weights of `run` into `folder` in bfloat16. The config still asks for computation in float32."""
     weights = load_file(run / SAFE_WEIGHTS_NAME)
     halves = {name: weight.bfloat16() if weight.dtype == torch.float32 else weight for name, weight in weights.items()}
     save_file(halves, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
@@ -125,20 +125,20 @@ def copy_in_bfloat16(run: Path, folder: Path) -> None:
 
 
 def check_recipe(run: Path, recipe: dict[str, Any]) -> None:
-    """Raise a ValueError for a model whose training had other options than the recipe says now."""
+    """Raise a ValueError if the model was trained with options other than the recipe's."""
     config = AutoConfig.from_pretrained(run).to_dict()
     for name, value in recipe.items():
         # A tokenizer may have found fewer tokens than it was allowed.
         if name in config and name != "vocab_size" and config[name] != value:
             raise ValueError(
                 f"{run} was trained with {name}={config[name]}, and its recipe says {value}: remove the folder, so "
-                "that it is trained anew, or mend the recipe."
+                "that it is trained again, or correct the recipe."
             )
 
 
 @contextmanager
 def replaced_as_a_whole(folder: Path) -> Iterator[Path]:
-    """A new folder, which takes the place of `folder` when all has gone well."""
+    """Yield a new folder, which replaces `folder` if no error occurs."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as place:
         new, old = Path(place, "new"), Path(place, "old")
@@ -150,19 +150,16 @@ def replaced_as_a_whole(folder: Path) -> Iterator[Path]:
 
 
 def package(name: str, run: Path, recipe: Path, data: Path, folder: Path) -> Scores:
-    """Make the checkpoint `folder` of a finished training, in the place of the one that may be there.
+    """Make the checkpoint `folder` of a finished run, and return its scores. Replace an earlier checkpoint.
 
     Args:
-        run: the folder of the training.
-        recipe: its YAML file; beside it, of the same name, lies what the card says of the model, in Markdown.
-        data: where the test data lie, test*.jsonl.
-
-    Returns:
-        The scores of what ships.
+        run: folder of the run.
+        recipe: its YAML file; the Markdown file of the same name describes the model for the card.
+        data: folder of the test data, test*.jsonl.
 
     Raises:
-        FileNotFoundError: the training has not finished.
-        ValueError: the recipe is not that of the training.
+        FileNotFoundError: the run has not finished.
+        ValueError: the run had another recipe.
     """
     if not (run / MODEL_CARD).is_file():
         raise FileNotFoundError(f"{run} holds no finished training: it has no {MODEL_CARD}.")
@@ -184,10 +181,10 @@ def package(name: str, run: Path, recipe: Path, data: Path, folder: Path) -> Sco
 
 
 def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: str) -> None:
-    """Write the README.md of a checkpoint: what is said of it by hand, and what was measured."""
+    """Write the README.md of a checkpoint from the description in Markdown and the scores."""
     by_hand = ModelCard.load(recipe.with_suffix(".md"))
     facts: dict[str, Any] = by_hand.data.to_dict()
-    tests: dict[str, str] = facts.pop("tests")  # what each file of test data is
+    tests: dict[str, str] = facts.pop("tests")  # name of each test file's data
     description, _, licence = by_hand.text.partition("## Licence")
     options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     task = find_task(options["task"])
