@@ -1,4 +1,4 @@
-"""Generate: a language model goes on from a text, word by word, and shows what it could have said instead."""
+"""Generate: a language model continues a text, and shows the alternatives at each token."""
 
 import logging
 from collections.abc import Iterator
@@ -35,16 +35,16 @@ from vanilla_transformer.inside.readings import encoded, encoding, pieces_of, ro
 
 HOTTEST, MOST_CHOICES, LEAST_TOP_P = 2.0, 100, 0.05
 LARGEST_SEED = 2**32 - 1
-SHOWN = 10  # of the most probable tokens
+SHOWN = 10  # most probable tokens
 
 
 class GumbelNoise(LogitsProcessor):
-    """Adds random numbers of a generator of its own, so that the largest score is a draw from the softmax of all.
+    """Adds Gumbel noise to the scores, so that the largest one is a sample from their softmax.
 
-    It samples as torch.multinomial does, but not from PyTorch's global generator, which all visitors share.
+    Like torch.multinomial, but with its own generator: all visitors share PyTorch's global one.
 
     Args:
-        seed: the same one gives the same draws; None gives others each time.
+        seed: the same seed gives the same samples; None gives new ones each time.
     """
 
     def __init__(self, seed: int | None):
@@ -60,7 +60,7 @@ class GumbelNoise(LogitsProcessor):
 
 
 def sampling(temperature: float, top_k: int, top_p: float, seed: int | None) -> LogitsProcessorList:
-    """What turns taking the most probable token into sampling; nothing where the temperature is 0."""
+    """Return the processors that make greedy decoding sample; none for a temperature of 0."""
     processors = LogitsProcessorList()
     if temperature > 0:
         processors.append(TemperatureLogitsWarper(float(temperature)))
@@ -75,7 +75,7 @@ def sampling(temperature: float, top_k: int, top_p: float, seed: int | None) -> 
 def stream(
     loaded: Loaded, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
 ) -> Iterator[str]:
-    """The text, growing. A temperature of 0 always takes the most probable token.
+    """Yield the growing text. A temperature of 0 always takes the most probable token.
 
     Raises:
         gr.Error: the model has no position left for a token, or it failed.
@@ -103,7 +103,7 @@ def stream(
         except Exception:
             logging.exception("Generation failed.")
             failed.set()
-            streamer.end()  # nobody has to wait for a token that does not come
+            streamer.end()  # ends the loop below
 
     thread = Thread(target=generate, name="generation", daemon=True)
     thread.start()
@@ -114,12 +114,12 @@ def stream(
         if failed.is_set():
             raise refusal("The model failed while it went on from this text. Please try another one.")
     finally:
-        stopped.set()  # the reader has gone, or has pressed the button
+        stopped.set()  # the visitor has left, or pressed Stop
         thread.join()
 
 
 class Writer:
-    """What the tab and the API ask of a loaded model."""
+    """A language model as the tab and the API use it."""
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
@@ -144,7 +144,7 @@ class Writer:
 
     @torch.inference_mode()
     def probabilities(self, ids: Tensor) -> Tensor:
-        """Of each token of the vocabulary (vocab_size,) after `ids` (length,)."""
+        """Return the probability of each token (vocab_size,) after `ids` (length,)."""
         return self.loaded.model(ids[None]).logits[0, -1].softmax(-1)
 
     def most_probable(self, ids: Tensor) -> dict[str, float]:
@@ -152,7 +152,7 @@ class Writer:
         return dict(zip([token_name(self.loaded, i) for i in best.tolist()], probabilities.tolist(), strict=True))
 
     def next_tokens(self, text: str, shown: int | None = None) -> dict[str, float]:
-        """The most probable next tokens after the first characters of a text, by default after all of it."""
+        """Return the most probable tokens after the first `shown` characters of a text, by default after all of it."""
         if shown is not None and not (is_integer(shown) and shown >= 0):
             raise refusal(f"The first characters are a number of them, not {shown!r:.50}.")
         return self.most_probable(self.ids(check_text(text, "to go on from", keep_space=True)[:shown]))
@@ -161,11 +161,11 @@ class Writer:
         return pieces_of(self.loaded.tokenizer, text, **encoding(self.loaded.model))
 
     def pieces(self, text: str, chosen: int | None = None) -> list[tuple[str, str | None]]:
-        """The text in tokens, of which one may be marked."""
+        """Return the text in tokens, one of them marked if `chosen` is given."""
         return [(piece, "chosen" if i == chosen else None) for i, (piece, _) in enumerate(self.cut(text))]
 
     def before(self, text: str, event: gr.SelectData) -> tuple[list[tuple[str, str | None]], str, dict[str, float]]:
-        """What the model could have said in the place of the piece that was clicked, and how probable that was."""
+        """Return the most probable tokens at the clicked position, and the probability and rank of the clicked one."""
         _, (first, *_) = self.cut(text)[event.index]
         if first == 0:
             raise refusal("Nothing stands before the first token. Please click a later one.")
@@ -178,7 +178,7 @@ class Writer:
 
 
 def generate_tab(loaded: Loaded) -> None:
-    """The components and events of the tab."""
+    """Add the components and events of the tab."""
     writer = Writer(loaded)
     gr.Markdown(f"A language model goes on from your text: `{loaded.name}`. It writes what its training was like.")
     offered = [example["text"] for example in loaded.examples]

@@ -1,4 +1,4 @@
-"""Explore: a model's forward pass on one's own text, alive in the browser. This side only computes, and sends JSON."""
+"""Explore: a model's forward pass on your own text, drawn by the browser. This module computes and sends JSON."""
 
 import json
 from collections.abc import Sequence
@@ -37,18 +37,18 @@ from vanilla_transformer.inside.readings import BLANK, Reading, encoding
 
 
 HOST = Path(__file__).with_name("assets") / "host.js"
-TRAININGS = 2  # at once, by all visitors
-REMEMBERED = 32  # answers
-MOST_WRITTEN = MOST_TOKENS + EXTRA_TOKENS  # tokens, by a model or for it
+TRAININGS = 2  # live trainings at once, of all visitors
+REMEMBERED = 32  # answers in each cache
+MOST_WRITTEN = MOST_TOKENS + EXTRA_TOKENS  # tokens of an output, or of a target
 
 
 def keeps_space(loaded: Loaded) -> bool:
-    """Whether the space around a text is a part of it."""
+    """Whether space around the text matters to the model."""
     return loaded.task == "generate"
 
 
 class Explored:
-    """What the page and the API ask of the loaded models, each by its number."""
+    """The loaded models by their number, as the page and the API use them."""
 
     def __init__(self, models: Sequence[Loaded]):
         self.models = models
@@ -63,7 +63,7 @@ class Explored:
         return self.models[model]
 
     def check(self, model: int, text: str, target: Any, context: str | None) -> tuple:
-        """What identifies a wish; in plain words what is wrong with it."""
+        """Return the checked request, which is a cache key; refuse a wrong one."""
         loaded = self.loaded(model)
         text = check_text(text, "to explore", keeps_space(loaded))
         if loaded.task == "answer":
@@ -76,7 +76,7 @@ class Explored:
         return model, text, self.check_target(loaded, target), context
 
     def check_target(self, loaded: Loaded, target: Any) -> str | tuple[int, ...] | None:
-        """What is to be written, as `read` takes it; in plain words what is wrong with it."""
+        """Return the checked target of a request; refuse a wrong one."""
         if target is None or (isinstance(target, str) and not target.strip()):
             return None
         if isinstance(target, str):
@@ -102,13 +102,13 @@ class Explored:
     def explore(
         self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
     ) -> dict[str, Any]:
-        """All attention, each step of the answer and what each layer would have said."""
+        """Return all attention weights, each step of the answer, and the prediction of each layer."""
         wish = self.check(model, text, target, context)
         with refusing():
             return json.loads(self.answers(*wish))
 
     def read(self, model: int, *wish: Any) -> Reading:
-        """The text as the model reads it, with its answer."""
+        """Return the encoded text and the model's answer."""
         loaded = self.loaded(model)
         with refusing():
             return settled(loaded.model, loaded.tokenizer, *wish)[0]
@@ -120,7 +120,7 @@ class Explored:
     def effects(
         self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
     ) -> list[dict[str, Any]]:
-        """What each head is worth to the answer: the largest effects first, for it (above 0) or against it (below)."""
+        """Return each head's effect on the answer, largest first: above 0 for it, below 0 against it."""
         return json.loads(self.worths(*self.check(model, text, target, context)))
 
     @torch.inference_mode()
@@ -134,7 +134,7 @@ class Explored:
         layer: int = 0,
         changes: dict[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
-        """The steps of a layer, also of a changed one, with their equations, shapes, lines of code and numbers."""
+        """Return the steps of a layer, with interventions if given: equations, shapes, lines of code and numbers."""
         with refusing():
             reading = self.readings(*self.check(model, text, target, context))
             return layer_values(self.loaded(model).model, reading, stack, layer, changes_from(changes))
@@ -153,13 +153,13 @@ class Explored:
         target: str | list[int] | None = None,
         context: str | None = None,
     ) -> dict[str, Any]:
-        """What the model says with parts of it switched off, and what it makes of its usual answer."""
+        """Return the model's answer under interventions, and the probability it then gives to its usual answer."""
         wish = self.check(model, text, target, context)
         return json.loads(self.changes(json.dumps(changes, sort_keys=True), *wish))
 
 
 def explore_tab(models: Sequence[Loaded], runs: Runs) -> None:
-    """The component, which draws by itself, and the endpoints that it asks."""
+    """Add the component, which draws in the browser, and its endpoints."""
     explored = Explored(models)
     for name in ("explore", "effects", "layer", "changed"):
         api_name = name if name == "explore" else f"explore_{name}"

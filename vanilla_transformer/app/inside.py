@@ -1,4 +1,4 @@
-"""Look inside: positions, masks, one layer step by step, the learning rate and the parameters, each by the real code.
+"""Look inside: positions, masks, one layer step by step, learning rate and parameters, computed by the real code.
 
 No trained model is needed, but the learned positions of those that are loaded are shown.
 """
@@ -36,7 +36,7 @@ PADDING = "<pad>"
 
 
 class Mask(NamedTuple):
-    """What a mask hides: with `past_only` the future, with `padded` the padding, with `near_only` what is far."""
+    """What a mask hides: the future (`past_only`), padding (`padded`), or distant tokens (`near_only`)."""
 
     past_only: bool = False
     padded: bool = False
@@ -54,9 +54,9 @@ UNTRAINED = "before training"  # name of the random learned positions
 
 
 def likeness(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances from the middle position of a table (length, d_model), and the dot products at them.
+    """Return distances from the middle position of a table (length, d_model), and the dot products with it.
 
-    The middle position's product with itself counts as 1.
+    Products are relative to the middle position's product with itself.
     """
     middle = len(table) // 2
     products = table @ table[middle]
@@ -64,7 +64,7 @@ def likeness(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def learned_positions(models: Sequence[Loaded]) -> dict[str, Tensor]:
-    """The tables (positions, d_model) of the models that have learned them, by the names of model and stack."""
+    """Return the learned position tables (positions, d_model) by the names of model and stack."""
     return {
         f"{loaded.name}, {name}": stack.embed_positions.weight.detach()[stack.config.position_offset :]
         for loaded in models
@@ -74,9 +74,9 @@ def learned_positions(models: Sequence[Loaded]) -> dict[str, Tensor]:
 
 
 def draw_positions(d_model: int, length: int, name: str, learned: Tensor | None) -> tuple[Figure, Figure]:
-    """The sinusoids (length, d_model) as a heat map; and by distance how alike they are, and how alike learned ones.
+    """Draw the sinusoids (length, d_model) as a heat map, and how similar positions are by distance.
 
-    Without a table of learned ones, what they are before training stands for them: random numbers.
+    Without a table of learned positions, random numbers show their initialisation.
     """
     sinusoidal = sinusoids(torch.arange(length)[None], d_model)[0]
     if learned is None:
@@ -95,9 +95,9 @@ def draw_positions(d_model: int, length: int, name: str, learned: Tensor | None)
 
 @torch.no_grad()
 def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
-    """Which keys each query may attend to: (queries, keys), true where it may.
+    """Return which keys each query may attend to: bool (queries, keys).
 
-    It is the mask that reaches attention in a small model of the kind, whose weights are all 0.
+    Record the mask that reaches attention in a small model of the kind, whose weights are all 0.
     """
     mask = MASKS[kind]
     config_class, model_class = (
@@ -107,7 +107,7 @@ def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
     )
     sliding_window = window if mask.near_only else None
     config = config_class(vocab_size=3, d_model=2, num_heads=1, d_ff=1, num_layers=1, sliding_window=sliding_window)
-    with torch.device("meta"):  # where no random numbers are drawn, of which others' work could depend
+    with torch.device("meta"):  # draws no random numbers from the shared generator
         model = model_class(config).eval()
     model.to_empty(device="cpu")
     for weight in model.parameters():
@@ -120,7 +120,7 @@ def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
 
 
 def draw_mask(text: str, kind: str, paddings: int, window: int) -> str:
-    """The mask of a sentence, whose words stand for tokens."""
+    """Draw the mask of a sentence whose words stand for tokens."""
     words = check_text(text, "to draw the mask of").split()
     if len(words) > MOST_WORDS:
         raise refusal(f"Please keep to {MOST_WORDS} words; this sentence has {len(words)}.")
@@ -131,7 +131,7 @@ def draw_mask(text: str, kind: str, paddings: int, window: int) -> str:
 
 
 def draw_schedule(d_model: int, warmup: int, steps: int = 20000) -> Figure:
-    """The learning rate of section 5.3 by step, by the class that training uses."""
+    """Draw the learning rate of section 5.3 by step, computed by the class that training uses."""
     schedule = PaperSchedule(d_model, warmup)
     figure, axes = blank(6, 3)
     shown = range(1, steps + 1, 20)
@@ -142,7 +142,7 @@ def draw_schedule(d_model: int, warmup: int, steps: int = 20000) -> Figure:
 
 
 def count_parameters(preset: str, vocab_size: int) -> str:
-    """How many parameters a translator of a row of Table 3 has, counted on the real model without its weights."""
+    """Count the parameters of a translator of Table 3, on the real model on the meta device."""
     config = VanillaTransformerConfig.from_preset(preset, vocab_size=vocab_size)
     with torch.device("meta"):
         count = VanillaTransformerForConditionalGeneration(config).num_parameters()
@@ -150,7 +150,7 @@ def count_parameters(preset: str, vocab_size: int) -> str:
 
 
 def inside_tab(models: Sequence[Loaded] = ()) -> None:
-    """The components and events of the tab, about some loaded models."""
+    """Add the components and events of the tab for some loaded models."""
     with gr.Accordion("Positions", open=True):
         positions_section(learned_positions(models))
     with gr.Accordion("Masks", open=False):
@@ -164,7 +164,7 @@ def inside_tab(models: Sequence[Loaded] = ()) -> None:
 
 
 def positions_section(tables: dict[str, Tensor]) -> None:
-    """The components and events that show positions; `tables` are learned ones by name."""
+    """Add the components and events of positions; `tables` are learned ones by name."""
 
     @pictured
     def draw(d_model: int, length: int, name: str) -> tuple[Figure, Figure]:
@@ -187,7 +187,7 @@ def positions_section(tables: dict[str, Tensor]) -> None:
 
 
 def masks_section() -> None:
-    """The components and events that show masks."""
+    """Add the components and events of masks."""
     gr.Markdown(
         "A **mask** says who may look at whom: each row looks, and blue is what it may look at. An encoder's tokens "
         "look everywhere but at padding; a decoder's only back, since what follows is what they have to predict; in a "
@@ -210,7 +210,7 @@ def masks_section() -> None:
 
 
 def training_section() -> None:
-    """The components and events that show the learning rate and count parameters."""
+    """Add the components and events of the learning rate and of parameter counts."""
     gr.Markdown(
         "The learning rate **rises during the warm-up**, then falls with the square root of the step. A wider model "
         "takes smaller steps."

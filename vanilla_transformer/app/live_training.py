@@ -1,4 +1,4 @@
-"""Train: a tiny translator learns, before one's eyes, to write six digits backwards; or fails, and one sees why."""
+"""Train: a tiny translator learns in view to reverse six digits, or fails without a part that it needs."""
 
 import math
 import time
@@ -18,24 +18,24 @@ DIGITS = 6
 START, END, FIRST_DIGIT = 0, 1, 2  # token ids
 BATCH, STEPS, STEPS_A_FRAME = 64, 500, 10
 WARMUP = 100
-TRIED = 32  # numbers by which the share of right answers is found
+TRIED = 32  # numbers on which accuracy is measured
 LONGEST = 90  # seconds
 SHOWN = torch.tensor([[3, 1, 4, 1, 5, 9]])
 
 
 def with_end(digits: Tensor) -> Tensor:
-    """Digits (batch, DIGITS) as token ids, (batch, DIGITS + 1)."""
+    """Return digits (batch, DIGITS) as token ids (batch, DIGITS + 1)."""
     return torch.cat([digits + FIRST_DIGIT, torch.full((len(digits), 1), END)], dim=1)
 
 
 class Pupil:
-    """A model that learns.
+    """A model in training.
 
     Args:
         heads: 1, 2, 4 or 8.
-        positions: tell it where each token stands.
+        positions: add position embeddings.
         warmup: raise the learning rate slowly, as in section 5.3.
-        mask: hide from the decoder what it is to write.
+        mask: use the causal mask.
         norm: "post", as in the paper, or "pre".
     """
 
@@ -63,7 +63,7 @@ class Pupil:
         return torch.randint(10, (count, DIGITS), generator=self.numbers)
 
     def learn(self, steps: int) -> float:
-        """Take so many steps; returns the last loss."""
+        """Train for `steps` steps, and return the last loss."""
         self.model.train()
         loss = torch.tensor(0.0)
         for _ in range(steps):
@@ -77,7 +77,7 @@ class Pupil:
 
     @torch.no_grad()
     def write(self, digits: Tensor) -> Tensor:
-        """What it writes for digits, token after token: (batch, DIGITS)."""
+        """Return the model's output for digits, decoded greedily: (batch, DIGITS)."""
         written = torch.full((len(digits), 1), START)
         for _ in range(DIGITS):
             output = self.model(input_ids=with_end(digits), decoder_input_ids=written, use_cache=False)
@@ -86,7 +86,7 @@ class Pupil:
 
     @torch.no_grad()
     def frame(self, step: int, loss: float | None) -> dict[str, Any]:
-        """What is seen of it after a step."""
+        """Return what the page draws after a step."""
         self.model.eval()
         with changed(self.model, self.changes) as seen:
             right = (self.write(self.tried) == self.tried.flip(1)).all(dim=1).float().mean().item()
@@ -107,7 +107,7 @@ class Pupil:
 def train_live(
     heads: int = 4, positions: bool = True, warmup: bool = True, mask: bool = True, norm: str = "post"
 ) -> Iterator[dict[str, Any]]:
-    """Train a tiny translator for some seconds; a frame of it every few steps."""
+    """Train a tiny translator for some seconds, and yield a frame every few steps."""
     if heads not in (1, 2, 4, 8) or norm not in ("post", "pre"):
         raise refusal("There are 1, 2, 4 or 8 heads, and the norm is post or pre.")
     pupil = Pupil(heads, bool(positions), bool(warmup), bool(mask), norm)

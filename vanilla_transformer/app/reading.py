@@ -14,20 +14,20 @@ from vanilla_transformer.decoding import token_text
 from vanilla_transformer.inside.readings import check_room, encoded, encoding
 
 
-MOST_TOKENS = 200  # of a text: letters of some scripts take several each
+MOST_TOKENS = 200  # tokens of a text; letters of some scripts take several each
 
 
 def refusal(message: str) -> gr.Error:
-    """What is wrong with a visitor's input, for the visitor; there is nothing in it for the terminal."""
+    """Return an error that the visitor sees and the terminal does not."""
     return gr.Error(message, print_exception=False)
 
 
 def check_text(text: str | None, purpose: str, keep_space: bool = False) -> str:
-    """The text, without the space around it or with; in plain words what is wrong, if it is none, empty or too long.
+    """Return the text, stripped unless `keep_space`; refuse one that is not a string, empty or too long.
 
-    A language model goes on otherwise behind a space than behind a word. To others it is a slip of who types.
+    To a language model, a space at the end matters. To other models it is a typing slip.
     """
-    if not isinstance(text, str | None):  # the page gives texts alone, a program may give anything
+    if not isinstance(text, str | None):  # the page sends strings only, but a program may send anything
         raise refusal(f"A text is needed {purpose}, not {text!r:.50}.")
     text = text or ""
     if not text.strip():
@@ -40,21 +40,21 @@ def check_text(text: str | None, purpose: str, keep_space: bool = False) -> str:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value that came as JSON is an integer; True is none."""
+    """Whether a JSON value is an integer; True is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def check_number(name: str, number: float | None, least: float, most: float) -> None:
-    """Say in plain words that a number is none, or outside its limits."""
-    if not isinstance(number, int | float) or not least <= number <= most:  # nor is NaN between them
+    """Refuse a value that is not a number from `least` to `most`."""
+    if not isinstance(number, int | float) or not least <= number <= most:  # false for NaN
         raise refusal(f"{name} has to be a number from {least} to {most}, not {number}.")
 
 
 def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:
-    """Tell the reader when most letters are of a script that training never had: no token holds one of them whole.
+    """Warn the visitor if most letters have no token of their own, because their script was not in the training data.
 
     Returns:
-        Whether it was so.
+        Whether there was a warning.
     """
     ids = loaded.tokenizer(text, add_special_tokens=False, **encoding(loaded.model))["input_ids"]
     known = "".join(loaded.tokenizer.decode([i], skip_special_tokens=True) for i in ids)
@@ -65,14 +65,14 @@ def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:
 
 
 def token_name(loaded: Loaded, i: int) -> str:
-    """A token as a reader sees it, in quotes; one that is a part of a character, which has no text, by its name."""
+    """Return a token's text in quotes; for part of a character, which has no text, the token's name."""
     text = token_text(loaded.tokenizer, i)
     return loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else repr(text)
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Tell the visitor what the library finds wrong."""
+    """Turn a ValueError into a message to the visitor."""
     try:
         yield
     except ValueError as error:
@@ -80,7 +80,7 @@ def refusing() -> Iterator[None]:
 
 
 def check_length(loaded: Loaded, tokens: int, text: str = "this text", most: int = MOST_TOKENS) -> None:
-    """Say in plain words that a text is too long for the model, or for a demo that has other visitors too."""
+    """Refuse a text that is too long for the model or for a shared demo."""
     with refusing():
         check_room(loaded.model, tokens, text)
     if tokens > most:
@@ -88,7 +88,7 @@ def check_length(loaded: Loaded, tokens: int, text: str = "this text", most: int
 
 
 def encode(loaded: Loaded, text: str) -> dict[str, Tensor]:
-    """A text as the model's input, a batch of one; in plain words that it is too long."""
+    """Return a text as the model's input, a batch of one; refuse one that is too long."""
     with refusing():
         batch = encoded(loaded.model, loaded.tokenizer, text)
     check_length(loaded, batch["input_ids"].shape[1])
@@ -96,7 +96,7 @@ def encode(loaded: Loaded, text: str) -> dict[str, Tensor]:
 
 
 def offer(respond: Callable, api_name: str, *forms: Component) -> None:
-    """Make an endpoint of a function, whose values are sent as such components send them; no page shows them."""
+    """Make a function an endpoint whose values have the form of these components; the page does not show them."""
 
     def sent(form: Component, value: Any) -> Any:
         value = form.postprocess(value)

@@ -1,4 +1,4 @@
-"""Translate: the beam search's hypotheses, what each token attended to, and what each step could have written."""
+"""Translate: the hypotheses of the beam search, their attention, and the alternatives at each step."""
 
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,13 +23,13 @@ from vanilla_transformer.inside.readings import encoding, room, up_to_end
 
 
 BEAMS = 4
-ALTERNATIVES = 3  # shown, of the beams
+ALTERNATIVES = 3  # hypotheses shown
 LONGEST_TRANSLATION = 2000  # characters
-UNSURE = -1  # score: the quickstart's model is above -0.5 on its kind of phrases, and mostly below -1 on French ones
+UNSURE = -1  # score; the quickstart's model is above -0.5 on its kind of phrases, and mostly below -1 on French
 MOST_LIKELY = 5
-DRAWN = 40  # tokens on each axis of a picture, at most
-REMEMBERED = 64  # texts whose hypotheses are kept
-# Kind of attention -> what the rows and the columns of its picture are.
+DRAWN = 40  # most tokens on an axis of a heat map
+REMEMBERED = 64  # texts whose hypotheses are cached
+# Kind of attention -> titles of rows and columns of its heat map.
 AXES = {
     "cross": ("being written", "read in the text"),
     "encoder self": ("looking", "looked at"),
@@ -38,27 +38,27 @@ AXES = {
 
 
 class Hypothesis(NamedTuple):
-    """A translation as the beam search wrote it: `ids` are its tokens without the one that begins every one.
+    """A translation by the beam search; `ids` are its tokens without the start token.
 
-    The same text could be cut into other tokens; what is shown of a hypothesis is shown of these.
+    Tokenizing its text again could give other tokens.
     """
 
     text: str
-    score: float  # its log-probability after the length penalty
+    score: float  # log-probability after the length penalty
     ids: list[int]
 
 
 class Forward(NamedTuple):
-    """What a model computes when it reads a text and writes a given translation."""
+    """The forward pass of a text and a given translation."""
 
-    source: list[int]  # the tokens of the text
-    target: list[int]  # and of the translation, of which the last ends it
+    source: list[int]  # tokens of the text
+    target: list[int]  # tokens of the translation; the last is the end token
     attentions: dict[str, Tensor]  # kind -> (layers, heads, queries, keys)
-    probabilities: Tensor  # of each token of the vocabulary at each step: (target, vocabulary)
+    probabilities: Tensor  # (target, vocabulary)
 
 
 def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> str:
-    """Heat map of one attention matrix (rows, columns), as HTML."""
+    """Return the heat map of one attention matrix (rows, columns) as HTML."""
     y, x = (
         f"{name}: the first {DRAWN} of {len(tokens)} tokens" if len(tokens) > DRAWN else name
         for name, tokens in zip(names, (rows, columns), strict=True)
@@ -68,15 +68,15 @@ def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str,
 
 
 class Translator:
-    """What the API asks of a loaded model."""
+    """A translator as the API uses it."""
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
-        self.hypotheses = lru_cache(REMEMBERED)(self.search)  # of a text; they depend on nothing else
+        self.hypotheses = lru_cache(REMEMBERED)(self.search)  # they depend on the text only
 
     @torch.inference_mode()
     def search(self, text: str) -> list[Hypothesis]:
-        """The best hypotheses of a beam search whose texts differ, best first."""
+        """Return the best hypotheses of a beam search with distinct texts, best first."""
         batch = encode(self.loaded, text)
         output = self.loaded.model.generate(
             **batch,
@@ -95,9 +95,9 @@ class Translator:
         return list(found.values())[:ALTERNATIVES]
 
     def target_ids(self, source: str, target: str) -> list[int]:
-        """The tokens of a translation: of the model's own those that it wrote, of any other as it is tokenized.
+        """Return the tokens of a translation: as generated if it is a hypothesis, otherwise by the tokenizer.
 
-        Of a translation that is too long, the first.
+        A translation that is too long is truncated.
         """
         own = {hypothesis.text: hypothesis.ids for hypothesis in self.hypotheses(source)}
         if target in own:
@@ -108,7 +108,7 @@ class Translator:
 
     @torch.inference_mode()
     def forward(self, source: str, target: str) -> Forward:
-        """One pass, in which every step of the decoder reads what the translation has before it.
+        """Run the model once with teacher forcing.
 
         Raises:
             gr.Error: the text is empty or too long.
@@ -125,12 +125,12 @@ class Translator:
         return Forward(batch["input_ids"][0].tolist(), labels, attentions, output.logits[0].softmax(-1))
 
     def name(self, i: int) -> str:
-        """A token beside a picture: what it reads, or where it reads nothing by itself, its name."""
+        """Return the label of a token: its text, or its name if it has no text of its own."""
         text = self.loaded.tokenizer.decode([i])
         return self.loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else text.strip() or "␣"
 
     def check_look(self, kind: str, layer: str, head: str) -> None:
-        """Say in plain words which attention there is not."""
+        """Refuse a kind, layer or head that does not exist."""
         config = self.loaded.model.config
         for name, value, known in (
             ("kind", kind, list(AXES)),
@@ -141,8 +141,8 @@ class Translator:
                 raise refusal(f"There is no {name} {value!r}, only: {', '.join(known)}.")
 
     def attend(self, text: str, translation: str, kind: str, layer: str, head: str) -> str:
-        """One attention of one layer, in one head or in the mean over the heads."""
-        layer, head = str(layer), str(head)  # a program may give numbers
+        """Return the heat map of one layer's attention, of one head or the mean over heads."""
+        layer, head = str(layer), str(head)  # a program may send numbers
         self.check_look(kind, layer, head)
         seen = self.forward(text, translation)
         layers = seen.attentions[kind]
@@ -158,7 +158,7 @@ class Translator:
         return draw(*tokens, weights.mean(dim=0) if head == "mean" else weights[int(head) - 1], AXES[kind])
 
     def most_likely(self, text: str, translation: str, step: int) -> dict[str, float]:
-        """The most likely tokens at a step, counted from 1, with their probabilities."""
+        """Return the most likely tokens at a step, counted from 1, with their probabilities."""
         seen = self.forward(text, translation)
         if not isinstance(step, int) or not 1 <= step <= len(seen.target):
             raise refusal(f"This translation has the steps 1 to {len(seen.target)}.")
@@ -167,7 +167,7 @@ class Translator:
         return dict(zip(names, probabilities.tolist(), strict=True))
 
     def translate(self, text: str, layer: str, head: str, kind: str) -> tuple[str, list[list], str]:
-        """The best translation, the rows of the hypotheses, and an attention of the best."""
+        """Return the best translation, the rows of the hypotheses, and a heat map of the best."""
         text = check_text(text, "to translate")
         unknown = warn_of_unknown_letters(self.loaded, text)
         hypotheses = self.hypotheses(text)
@@ -179,7 +179,7 @@ class Translator:
 
 
 def offer_translations(loaded: Loaded) -> None:
-    """The endpoints of a translator."""
+    """Add the endpoints of a translator."""
     translator = Translator(loaded)
     config = loaded.model.config
     last, example = str(config.decoder_layers), loaded.examples[0]["text"]
@@ -187,11 +187,11 @@ def offer_translations(loaded: Loaded) -> None:
     def translate(
         text: str = example, layer: str = last, head: str = "mean", kind: str = "cross"
     ) -> tuple[str, dict[str, Any], str]:
-        """The translation, a table of the hypotheses with their scores, and an attention of the best as HTML."""
+        """Return the translation, a table of hypotheses with scores, and a heat map of attention as HTML."""
         return translator.translate(text, layer, head, kind)
 
     def attention(text: str, translation: str, kind: str = "cross", layer: str = last, head: str = "mean") -> str:
-        """An attention of any translation as a table in HTML."""
+        """Return a heat map of attention in any translation as HTML."""
         return translator.attend(text, translation, kind, layer, head)
 
     table = gr.Dataframe(headers=["hypothesis", "score"], render=False)

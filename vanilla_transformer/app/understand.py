@@ -26,7 +26,7 @@ from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPi
 
 
 def saliency(loaded: Loaded, text: str) -> tuple[Tensor, list[tuple[str, float]], list[tuple[str, float]]]:
-    """The logits (labels,), gradient x input of the highest, and the mean attention, by piece of the text."""
+    """Return logits (labels,); gradient x input of the highest, and mean attention, for each piece of the text."""
     batch = encode(loaded, text)
     output, (values,) = gradient_times_input(
         loaded.model, batch, lambda output: output.logits[0].max(), output_attentions=True
@@ -37,13 +37,13 @@ def saliency(loaded: Loaded, text: str) -> tuple[Tensor, list[tuple[str, float]]
 
 
 def offer_classes(loaded: Loaded) -> None:
-    """A class with its probability, or a number."""
+    """Add the endpoint of a classifier: classes with probabilities, or a number."""
     config = loaded.model.config
     regression = loaded.estimates
     several = config.problem_type == "multi_label_classification"
 
     def respond(text: str) -> tuple[Any, list[dict], list[dict]]:
-        """What a text is, and by piece of it gradient x input and attention."""
+        """Return the class or number of a text, and gradient x input and attention for each piece of it."""
         text = check_text(text, "to classify")
         warn_of_unknown_letters(loaded, text)
         logits, mattered, attended = saliency(loaded, text)
@@ -61,16 +61,16 @@ def offer_classes(loaded: Loaded) -> None:
 
 
 def offer_tags(loaded: Loaded) -> None:
-    """Spans of the text, each with its class."""
+    """Add the endpoint of a tagger."""
     tagger = TokenClassificationPipeline(
         model=loaded.model, tokenizer=loaded.tokenizer, aggregation_strategy="first", device="cpu"
     )
 
     def respond(text: str) -> list[dict]:
-        """The text in pieces, each with its class."""
+        """Return the text, and spans of it with their class."""
         text = check_text(text, "to tag")
         warn_of_unknown_letters(loaded, text)
-        encode(loaded, text)  # where it is too long, it is refused
+        encode(loaded, text)  # refuses a text that is too long
         entities = [
             {"entity": found["entity_group"], "start": found["start"], "end": found["end"]} for found in tagger(text)
         ]
@@ -80,14 +80,14 @@ def offer_tags(loaded: Loaded) -> None:
 
 
 def offer_answers(loaded: Loaded) -> None:
-    """The answer to a question, marked in its text."""
+    """Add the endpoint of a model for question answering."""
     reader = QuestionAnsweringPipeline(model=loaded.model, tokenizer=loaded.tokenizer, device="cpu")
 
     def respond(question: str, context: str) -> tuple[str, list[dict]]:
-        """The answer to a question, and the text in pieces, of which one is the answer."""
+        """Return the answer to a question, and the text with the answer marked."""
         question, context = check_text(question, "to ask"), check_text(context, "to look for the answer in")
         warn_of_unknown_letters(loaded, context)
-        # The reader goes through a long text in windows, but each begins with the question.
+        # The pipeline splits a long text into windows, but each one contains the whole question.
         check_length(loaded, len(loaded.tokenizer(question, "?")["input_ids"]), "this question")
         found = reader(question=question, context=context)
         span = {"entity": f"answer, {found['score']:.0%}", "start": found["start"], "end": found["end"]}
@@ -97,12 +97,12 @@ def offer_answers(loaded: Loaded) -> None:
 
 
 def offer_words(loaded: Loaded) -> None:
-    """The most probable tokens for a blank."""
+    """Add the endpoint of a masked language model."""
     mask = loaded.tokenizer.mask_token
 
     @torch.inference_mode()
     def respond(text: str) -> tuple[str, dict[str, Any]]:
-        """The text with its blank, ___, filled; and the five most probable tokens for it."""
+        """Return the text with its blank, ___, filled, and the five most probable tokens for it."""
         text = check_text(text, "with a blank in it")
         warn_of_unknown_letters(loaded, text)
         batch = encode(loaded, text.replace(BLANK, mask))
