@@ -22,7 +22,7 @@ from benchmarking.results import HEADER, Result, rows_of, write
 from benchmarking.sections import BenchmarkArguments, measure
 from benchmarking.timing import Machine
 from vanilla_transformer.cli.parser import CommandParser, run_command
-from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.loading import errors_only
 from vanilla_transformer.markdown import markdown_table
 

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, HfArgumentParser
 
 from answers import answer
 from vanilla_transformer.cli import evaluate
-from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.loading import CHECKPOINTS, load_model
 from vanilla_transformer.tasks import task_of

@@ -18,6 +18,9 @@ from typing import Any, BinaryIO, NoReturn, TextIO
 from tqdm.auto import tqdm
 
 
+GZIP_MAGIC = b"\x1f\x8b"
+
+
 @contextmanager
 def named_if_damaged(path: str) -> Iterator[None]:
     """Where the gzip file that is read within proves to be damaged, raise a ValueError that names it."""
@@ -32,13 +35,15 @@ def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
     """A file, also a gzipped one; standard input for "-".
 
     Raises:
-        ValueError: the file's name ends in .gz, but it is damaged, or not gzipped.
+        ValueError: the name ends in .gz, but the file is damaged or not gzipped; or the other way round.
         FileNotFoundError: there is no such file.
     """
     if path == "-":
         yield sys.stdin.buffer
         return
     with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream, named_if_damaged(path):
+        if not isinstance(stream, gzip.GzipFile) and stream.peek(2).startswith(GZIP_MAGIC):
+            raise ValueError(f"{path} is a gzip file: rename it to {path}.gz, or decompress it.")
         yield stream
 
 
@@ -64,10 +69,11 @@ def check_output(path: str | None) -> None:
         raise PermissionError(f"{path}: {folder} takes no new file, which would replace a whole one: choose another.")
 
 
-def utf8_lines(path: str) -> Iterator[str]:
-    """The lines of a file, also of a gzipped one, or of standard input for "-".
+def utf8_lines(path: str, keep_ends: bool = False) -> Iterator[str]:
+    """Yield the lines of a file, which may be gzipped, or of standard input for "-".
 
-    A byte order mark, which editors on Windows put before the first line, is no part of it.
+    A line ends with "\\n" or "\\r\\n", which `keep_ends` keeps; a lone "\\r" is text. A byte order mark at the
+    beginning is dropped.
 
     Raises:
         ValueError: a line is not valid UTF-8, or a gzipped file is damaged; the message names the file, and the line.
@@ -83,7 +89,7 @@ def utf8_lines(path: str) -> Iterator[str]:
                 raise ValueError(
                     f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})."
                 ) from error
-            yield text.removesuffix("\n").removesuffix("\r")
+            yield text if keep_ends else text.removesuffix("\n").removesuffix("\r")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from benchmarking.recipe import measure_recipe
 from benchmarking.results import Result
 from benchmarking.timing import PRECISIONS, Machine
 from benchmarking.training import Batch, Batches, block, measure_training, real_lengths
-from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.arguments import DataArguments
 
 
 SECTIONS = ("train", "base", "language model", "classifier", "recipe", "decode", "memory", "length", "startup")

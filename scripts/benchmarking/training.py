@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from benchmarking.peers import Makers
 from benchmarking.results import COMPILED, OURS, PACKED, PACKED_COMPILED, Result
 from benchmarking.timing import Machine, MatrixProducts, in_turns, large_product_rate
-from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL

@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from vanilla_transformer.data.arguments import SPLITS
 from vanilla_transformer.data.phrasebook import classification, phrasebook, split, unambiguous
-from vanilla_transformer.data.sources import SPLITS
 from vanilla_transformer.files import utf8_lines
 
 

@@ -33,7 +33,7 @@ from benchmarking.sections import SECTIONS, BenchmarkArguments
 from benchmarking.timing import Machine, MatrixProducts, exponent, in_turns
 from benchmarking.training import Batches, Trainee, block, real_lengths
 from family import right_padded
-from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.arguments import DataArguments
 
 
 CPU = Machine("cpu", threads=1)

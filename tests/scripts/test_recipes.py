@@ -11,9 +11,9 @@ from transformers import AutoConfig
 
 from small_data import train_and_validate_on, write_json_lines
 from vanilla_transformer.cli.options import parse_options
-from vanilla_transformer.data.checks import COLUMNS
+from vanilla_transformer.data.arguments import DataArguments
+from vanilla_transformer.data.columns import COLUMNS
 from vanilla_transformer.data.phrasebook import phrasebook
-from vanilla_transformer.data.sources import DataArguments
 from vanilla_transformer.tasks.tagging import TaggingArguments
 
 

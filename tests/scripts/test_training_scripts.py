@@ -383,7 +383,7 @@ def test_true_is_not_the_class_1(tmp_path):
     few = write_json_lines(tmp_path / "train.jsonl", [{"text": "row", "label": label} for label in (0, 1, 1)])
     test = write_json_lines(tmp_path / "test.jsonl", [{"text": "row", "label": True}])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
-    with pytest.raises(ValueError, match=r"test.jsonl, row 1: label True never occurs in training"):
+    with pytest.raises(ValueError, match=r"test.jsonl, row 1: label 'True' never occurs in training"):
         train.main(["classification", "--train_file", few, "--test_file", test, *SMALL, *ONE_STACK, *run])
 
 

@@ -25,7 +25,7 @@ from vanilla_transformer import (
 from vanilla_transformer.cli import evaluate
 from vanilla_transformer.cli.options import model_options
 from vanilla_transformer.cli.train import choose_task, parse
-from vanilla_transformer.data.checks import COLUMNS
+from vanilla_transformer.data.columns import COLUMNS
 from vanilla_transformer.data.tokenizer import TEMPLATES
 from vanilla_transformer.tasks import all_tasks, find_task, model_classes, task_names, task_of
 from vanilla_transformer.tasks.language_modeling import LanguageModelingArguments, LanguageModelingTask

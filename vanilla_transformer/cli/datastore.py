@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
-from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.datastore import Datastore, build_datastore
 from vanilla_transformer.fast import make_fast

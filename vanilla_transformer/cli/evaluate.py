@@ -18,8 +18,8 @@ from transformers.hf_argparser import string_to_bool
 
 from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.cli.train import print_scores
-from vanilla_transformer.data.checks import CLASS_COLUMNS
-from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.arguments import DataArguments
+from vanilla_transformer.data.columns import CLASS_COLUMNS
 from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.fast import fast_products
 from vanilla_transformer.files import check_output, open_output

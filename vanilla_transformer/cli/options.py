@@ -17,7 +17,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 
 from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.configuration_vanilla_transformer import PRESETS, TransformerConfig
-from vanilla_transformer.data.sources import replaced_options
+from vanilla_transformer.data.arguments import replaced_options
 from vanilla_transformer.fast import LOSS_CHUNK_SIZE, make_fast
 from vanilla_transformer.loading import check_source, wrong_class
 from vanilla_transformer.training.optimizer import init_small

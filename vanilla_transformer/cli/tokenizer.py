@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from vanilla_transformer.cli.options import parse_options
 from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.cli.train import NewTokenizerArguments
-from vanilla_transformer.data.checks import COLUMNS
-from vanilla_transformer.data.sources import DataArguments
+from vanilla_transformer.data.arguments import DataArguments
+from vanilla_transformer.data.columns import COLUMNS
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import TEMPLATES
 

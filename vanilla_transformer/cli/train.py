@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
+from datasets import IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from vanilla_transformer.cli.model_card import CardFacts, write_model_card
@@ -30,10 +32,10 @@ from vanilla_transformer.cli.options import (
     model_options,
     parse_options,
 )
-from vanilla_transformer.data.sources import DataArguments, Rows
+from vanilla_transformer.data.arguments import DataArguments
+from vanilla_transformer.data.sources import Rows, cache_folder
 from vanilla_transformer.data.splits import load_splits, texts_of
-from vanilla_transformer.data.tokenizer import KINDS, train_tokenizer
-from vanilla_transformer.data.tokenizer_cache import trained_once
+from vanilla_transformer.data.tokenizer import KINDS, cached_tokenizer, train_tokenizer
 from vanilla_transformer.fast.memory import keep_freed_memory
 from vanilla_transformer.tasks import find_task, task_names
 from vanilla_transformer.tasks.task import Notes, Scores, Task
@@ -128,8 +130,10 @@ def make_tokenizer(
     name = args.tokenizer_name_or_path or model_name_or_path
     if name is not None:
         return AutoTokenizer.from_pretrained(name)
-    options = (task.data, args.vocab_size, args.tokenizer_kind, args.lowercase)
-    return trained_once(lambda: args.train(texts_of(rows, task.data), task.template), rows, task.template, *options)
+    texts = partial(texts_of, rows, task.data)
+    if isinstance(rows, IterableDataset):
+        return args.train(texts(), task.template)
+    return cached_tokenizer(cache_folder(), texts, task.template, args.tokenizer_kind, args.vocab_size, args.lowercase)
 
 
 def made_once(make: Callable[[], Any]) -> Any:

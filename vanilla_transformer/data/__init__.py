@@ -10,7 +10,7 @@ from vanilla_transformer.lazy import lazy_names
 
 
 if TYPE_CHECKING:
-    from vanilla_transformer.data.sources import DataArguments
+    from vanilla_transformer.data.arguments import DataArguments
     from vanilla_transformer.data.splits import load_splits, texts_of
     from vanilla_transformer.data.tokenizer import train_tokenizer
 
@@ -19,7 +19,7 @@ __all__ = ["DataArguments", "load_splits", "texts_of", "train_tokenizer"]
 __getattr__ = lazy_names(
     __name__,
     {
-        "sources": ("DataArguments",),
+        "arguments": ("DataArguments",),
         "splits": ("load_splits", "texts_of"),
         "tokenizer": ("train_tokenizer",),
     },

@@ -1,84 +1,153 @@
-"""The user's columns under our names: what follows knows `COLUMNS[task]` of checks.py alone."""
+"""The columns of each task, with the type of their values and what a value must be."""
 
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
+from reprlib import repr as short
 from typing import Any
 
-from datasets import ClassLabel, Dataset, Features, LargeList, List, Translation, Value, concatenate_datasets
+from datasets import List, Value
 
-from vanilla_transformer.data.sources import Source
-
-
-def member_names(feature: Any) -> Iterable[str]:
-    """The names in a column of records, by its feature or one of its values."""
-    if isinstance(feature, Translation):
-        return feature.languages
-    return feature if isinstance(feature, dict) else ()
+from vanilla_transformer.data.readers import Row
 
 
-def take_members(batch: dict[str, list], paths: dict[str, tuple[str, str]]) -> dict[str, list]:
-    """For each path such as `translation.de`, the column of that member of the records."""
-    return {path: [record and record[member] for record in batch[name]] for path, (name, member) in paths.items()}
+LARGEST_NUMBER = 1e18  # its square, the loss, is far from the largest number of 32 bits
 
 
-def with_plain_strings(feature: Any) -> Any:
-    """The feature with the type that most readers give texts and lists, in place of those for larger ones."""
-    if isinstance(feature, dict):
-        return {name: with_plain_strings(member) for name, member in feature.items()}
-    if isinstance(feature, List):
-        return List(with_plain_strings(feature.feature), length=feature.length)
-    if isinstance(feature, LargeList):
-        return List(with_plain_strings(feature.feature))
-    return Value("string") if feature in (Value("large_string"), Value("string_view")) else feature
+def as_list(value: Any) -> list:
+    """Return the value, in a list unless it is one."""
+    return value if isinstance(value, list) else [value]
 
 
-def rename_columns(source: Source, columns: dict[str, str]) -> Source:
-    """Give the user's columns our names, and leave all others out; `a.b` is the member b of a column of records.
+def is_empty(value: Any) -> bool:
+    """Return whether there is nothing to learn from: None, no items, or a string of white space."""
+    return value is None or value == [] or (isinstance(value, str) and not value.strip())
 
-    Raises:
-        ValueError: a column is missing, or to be used as two.
+
+def parse_string(value: Any, row: Row) -> str:
+    """Return a string, empty or not."""
+    if not isinstance(value, str):
+        raise ValueError(f"is {short(value)}; it must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"is {short(value)}, which is no Unicode text ({error.reason})") from None
+    return value
+
+
+def parse_text(value: Any, row: Row) -> str:
+    """Return a string with a character that is not white space."""
+    if is_empty(value):
+        raise ValueError("is empty; --drop_empty leaves such rows out")
+    return parse_string(value, row)
+
+
+def parse_class(value: Any, row: Row) -> str:
+    """Return the name of a class, which may be a whole number in the data."""
+    if isinstance(value, list):
+        raise ValueError(f"is {short(value)}, a list; it must be one class (multi_label takes lists)")
+    if is_empty(value) or not isinstance(value, str | int):
+        raise ValueError(
+            f"is {short(value)}; a class must be a string or a whole number. Leave out rows without a class, or with "
+            "one that is withheld"
+        )
+    return parse_string(str(value), row)
+
+
+def parse_classes(value: Any, row: Row) -> list[str]:
+    """Return a list of classes, which may be empty."""
+    if not isinstance(value, list):
+        raise ValueError(f"is {short(value)}; it must be a list of classes (classification takes one class)")
+    return [parse_class(label, row) for label in value]
+
+
+def parse_number(value: Any) -> float:
+    """Return a finite number, which may be a string in the data, as it is in a CSV file."""
+    try:
+        number = float("nan" if isinstance(value, bool | None) else value)
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if not abs(number) <= LARGEST_NUMBER:
+        raise ValueError(f"is {short(value)}; it must be a number of at most {LARGEST_NUMBER:g} in size")
+    return number
+
+
+def parse_numbers(value: Any, row: Row) -> float | list[float]:
+    """Return a number, or a list of several."""
+    if value == []:
+        raise ValueError("is []; it must hold a number")
+    numbers = [parse_number(number) for number in as_list(value)]
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def parse_tokens(value: Any, row: Row) -> list[str]:
+    """Return the words of a sentence, none of them empty."""
+    if is_empty(value):
+        raise ValueError("is empty; --drop_empty leaves such rows out")
+    if not isinstance(value, list):
+        raise ValueError(f"is {short(value)}; it must be a list of strings")
+    if empty := [token for token in value if is_empty(token)]:
+        raise ValueError(f"has the empty token {empty[0]!r}")
+    return [parse_string(token, row) for token in value]
+
+
+def parse_tags(value: Any, row: Row) -> list[str]:
+    """Return a class for each of the row's tokens."""
+    if not isinstance(value, list) or len(value) != len(row["tokens"]):
+        raise ValueError(f"is {short(value)}; it must be a list of {len(row['tokens'])} tags, one for each token")
+    return parse_classes(value, row)
+
+
+def parse_answers(value: Any, row: Row) -> dict[str, list]:
+    """Return the answers as SQuAD has them on the Hub; the context has each of them where its start says."""
+    if isinstance(value, list) and all(isinstance(answer, dict) for answer in value):  # as in SQuAD's own file
+        value = {name: [answer.get(name) for answer in value] for name in ("text", "answer_start")}
+    texts, starts = (value.get(name) if isinstance(value, dict) else None for name in ("text", "answer_start"))
+    if not isinstance(texts, list) or not isinstance(starts, list):
+        raise ValueError(f'is {short(value)}; it must be {{"text": [...], "answer_start": [...]}}')
+    if len(texts) != len(starts):
+        raise ValueError(f"has {len(texts)} texts for {len(starts)} starts")
+    for text, start in zip(texts, starts, strict=True):
+        if not isinstance(text, str):
+            raise ValueError(f"has the text {short(text)}; it must be a string")
+        if isinstance(start, bool) or not isinstance(start, int):
+            raise ValueError(f"has the start {short(start)}; it must be the number of a character")
+        inside = 0 <= start <= len(row["context"])
+        found = row["context"][start : start + len(text)] if inside else ""
+        if not inside or found != text:
+            raise ValueError(
+                f"has {short(text)}, which is not at character {start} of the context; there is {short(found)}"
+            )
+    return {"text": texts, "answer_start": starts}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a task.
+
+    Args:
+        parse: return the value with its type; the ValueError of one that cannot be used follows the column's name.
+        feature: the type; None for a number or a list of them, which the first row decides.
     """
-    rows = source.rows
-    # A stream may know its columns only by its first row.
-    features: Mapping[str, Any] = rows.features or next(iter(rows), {})
-    nested = {f"{name}.{member}": (name, member) for name in features for member in member_names(features[name])}
-    for yours in columns.values():
-        if yours not in features and yours not in nested:
-            is_plain = {name: name == name.strip() and name.isprintable() for name in (*features, *nested)}
-            available = ", ".join(name if plain else repr(name) for name, plain in is_plain.items())
-            is_headed = source.place.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
-            remedy = "--columns, or write a first row of names" if is_headed else "--columns"
-            raise ValueError(f"{source.place} has no column {yours!r}; it has: {available}. Name yours with {remedy}.")
-    if len(set(columns.values())) < len(columns):
-        raise ValueError(f"--columns {columns}: each of your columns can be one of ours only.")
-    paths = {yours: nested[yours] for yours in columns.values() if yours not in features}
-    if paths and isinstance(rows, Dataset):  # its columns of records need not be copied
-        members = rows.select_columns(sorted({name for name, _ in paths.values()})).flatten().select_columns([*paths])
-        rows = concatenate_datasets([rows, members], axis=1)
-    elif paths:
-        rows = rows.map(partial(take_members, paths=paths), batched=True)
-    renamed = {yours: ours for ours, yours in columns.items() if yours != ours}
-    rows = rows.select_columns(list(columns.values())).rename_columns(renamed)
-    if rows.features:  # where pandas reads texts as large ones, they are to be one column with those of other files
-        plain = {name: with_plain_strings(feature) for name, feature in rows.features.items()}
-        rows = rows if plain == rows.features else rows.cast(Features(plain))
-    return Source(source.place, rows)
+
+    parse: Callable[[Any, Row], Any]
+    feature: Any
 
 
-def as_floats(source: Source, column: str) -> Source:
-    """The source with numbers of one type, whole or not: those of several files are to be one column."""
-    listed = isinstance(source.rows.features[column], List | LargeList)
-    feature = List(Value("float64")) if listed else Value("float64")
-    return Source(source.place, source.rows.cast_column(column, feature), source.numbers)
-
-
-def name_classes(source: Source, column: str) -> Source:
-    """The source with the names of its classes where it has numbers for them, and None for a number without a name."""
-    feature = source.rows.features[column]
-    label = getattr(feature, "feature", feature)
-    if not isinstance(label, ClassLabel):
-        return source
-    name = dict(enumerate(label.names)).get
-    named = [list(map(name, value)) if isinstance(value, list) else name(value) for value in source.rows[column][:]]
-    named_feature = Value("string") if feature is label else List(Value("string"))
-    return Source(source.place, source.rows.remove_columns(column).add_column(column, named, feature=named_feature))
+STRINGS = List(Value("string"))
+TEXT = Column(parse_text, Value("string"))
+TOKENS = Column(parse_tokens, STRINGS)
+ANSWERS = Column(parse_answers, {"text": STRINGS, "answer_start": List(Value("int64"))})
+TYPES: dict[str, dict[str, Column]] = {
+    "translation": {"source": TEXT, "target": TEXT},
+    "classification": {"text": TEXT, "label": Column(parse_class, Value("string"))},
+    "multi_label": {"text": TEXT, "label": Column(parse_classes, STRINGS)},
+    "regression": {"text": TEXT, "label": Column(parse_numbers, None)},
+    "tagging": {"tokens": TOKENS, "tags": Column(parse_tags, STRINGS)},
+    "question_answering": {"question": TEXT, "context": TEXT, "answers": ANSWERS},
+    "language_modeling": {"text": TEXT},
+}
+COLUMNS = {task: tuple(types) for task, types in TYPES.items()}
+TEXT_COLUMNS = {task: [name for name in types if types[name] in (TEXT, TOKENS)] for task, types in TYPES.items()}
+INPUT_COLUMNS = TEXT_COLUMNS | {"translation": ["source"]}  # those of which a model reads all before it answers
+# The column with classes: what a held-out split has there, training has to have too.
+CLASS_COLUMNS = {"classification": "label", "multi_label": "label", "tagging": "tags"}

@@ -28,6 +28,8 @@ from babel.numbers import format_currency, format_decimal, format_percent
 from babel.units import format_unit
 from datasets import Dataset, DatasetDict
 
+from vanilla_transformer.data.arguments import MAX_SIZE, MIN_SIZE
+
 
 DEFAULT_SIZES = {
     "translation": 20_000,
@@ -37,7 +39,6 @@ DEFAULT_SIZES = {
     "question_answering": 10_000,
     "language_modeling": 5_000,
 }
-MIN_SIZE, MAX_SIZE = 1_000, 100_000
 MIN_SEEN = 3  # in how many training examples, at least, each word of a held-out phrase occurs
 MIN_COUNTRIES = 200  # a locale that names fewer says little else in its language
 

@@ -14,42 +14,64 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, concatenate_datasets
 
-from vanilla_transformer.data.checks import (
-    CLASS_COLUMNS,
-    COLUMNS,
-    INPUT_COLUMNS,
-    TEXT_COLUMNS,
-    as_list,
-    check_classes_known,
-    check_rows,
-    check_widths,
-    classes_of,
-    each_row,
-)
-from vanilla_transformer.data.columns import as_floats, name_classes, rename_columns
+from vanilla_transformer.data.arguments import DataArguments
+from vanilla_transformer.data.columns import CLASS_COLUMNS, COLUMNS, INPUT_COLUMNS, TEXT_COLUMNS, as_list
 from vanilla_transformer.data.sources import (
     CHECKED_ROWS_OF_STREAM,
-    DataArguments,
+    NUMBER,
     Row,
     Rows,
     Source,
-    parse_renaming,
-    read_sources,
+    check_width,
+    each_row,
+    find_sources,
 )
 
 
 def is_held_out(row: Row, column: str, fraction: float, seed: int) -> bool:
-    """Whether a row of a stream belongs to validation, by the hash of its text."""
+    """Return whether a row of a stream belongs to validation, by the hash of its text."""
     return zlib.crc32(f"{seed} {row[column]}".encode()) < fraction * 2**32
 
 
 def is_kept(row: Row, column: str, fraction: float, seed: int) -> bool:
-    """Whether a row of a stream belongs to training."""
+    """Return whether a row of a stream belongs to training."""
     return not is_held_out(row, column, fraction, seed)
 
 
+def split_stream(train: IterableDataset, args: DataArguments, task: str) -> dict[str, Rows]:
+    """Hold out rows of a stream by their hash, which might choose none of a few rows: split those like a data set.
+
+    Raises:
+        ValueError: see `draw`.
+    """
+    first = list(train.take(CHECKED_ROWS_OF_STREAM))
+    if len(first) < CHECKED_ROWS_OF_STREAM:
+        splits = draw(Dataset.from_list(first, features=train.features), args, task)
+        return {split: rows.to_iterable_dataset() for split, rows in splits.items()}
+    text_column, fraction, seed = INPUT_COLUMNS[task][0], args.validation_fraction, args.data_split_seed
+    sides = {"train": is_kept, "validation": is_held_out}
+    return {
+        split: train.filter(partial(side, column=text_column, fraction=fraction, seed=seed))
+        for split, side in sides.items()
+    }
+
+
+def split_document(train: Dataset, fraction: float) -> dict[str, Dataset]:
+    """Hold out the end of a single document.
+
+    Raises:
+        ValueError: one side would be empty.
+    """
+    text = train[0]["text"]
+    end = int(len(text) * (1 - fraction))
+    if not 0 < end < len(text):
+        raise ValueError(f"--validation_fraction {fraction} of {len(text)} characters leaves none on one side.")
+    texts = {"train": text[:end], "validation": text[end:]}
+    return {split: Dataset.from_dict({"text": [text]}) for split, text in texts.items()}
+
+
 def input_hashes(rows: Dataset, task: str) -> np.ndarray:
-    """A number for the input of each row, which is the same for the same texts: (rows,)."""
+    """Return a hash of the input of each row (rows,), equal for equal texts."""
     hashes = []
     for table in rows.select_columns(INPUT_COLUMNS[task]).with_format("arrow").iter(batch_size=100_000):
         texts = [
@@ -60,11 +82,11 @@ def input_hashes(rows: Dataset, task: str) -> np.ndarray:
     return np.concatenate(hashes)
 
 
-def draw(place: str, train: Dataset, args: DataArguments, task: str) -> tuple[Dataset, Dataset]:
-    """Rows to train on, and rows drawn by seed to hold out. Those with the same input are on one side.
+def draw(train: Dataset, args: DataArguments, task: str) -> dict[str, Dataset]:
+    """Hold out rows drawn by seed. Rows with the same input stay together.
 
     Raises:
-        ValueError: nothing can be held out, or nothing would be left; the message begins with `place`.
+        ValueError: nothing can be held out, or nothing would be left.
     """
     fraction, seed = args.validation_fraction, args.data_split_seed
     _, inputs = np.unique(input_hashes(train, task), return_inverse=True)
@@ -72,92 +94,84 @@ def draw(place: str, train: Dataset, args: DataArguments, task: str) -> tuple[Da
     if distinct == 1:
         found = f"all {len(train)} rows have the same input" if len(train) > 1 else "there is one training row"
         raise ValueError(
-            f"{place}: {found}, and there is no validation split: give --validation_file, or --validation_fraction 0."
+            f"{found}, and there is no validation split: give --validation_file, or --validation_fraction 0."
         )
     if math.ceil(fraction * distinct) == distinct:
-        raise ValueError(f"{place}: --validation_fraction {fraction} of {distinct} rows leaves none to train on.")
+        raise ValueError(f"--validation_fraction {fraction} of {distinct} rows leaves none to train on.")
     if distinct == len(train):
         kept, held_out = train.train_test_split(fraction, seed=seed).values()
-        return kept, held_out
-    random = np.random.default_rng(seed)
-    drawn = np.isin(inputs, random.permutation(distinct)[: math.ceil(fraction * distinct)])
-    rows = random.permutation(len(train))
-    return train.select(rows[~drawn[rows]]), train.select(rows[drawn[rows]])
+    else:
+        random = np.random.default_rng(seed)
+        drawn = np.isin(inputs, random.permutation(distinct)[: math.ceil(fraction * distinct)])
+        rows = random.permutation(len(train))
+        kept, held_out = train.select(rows[~drawn[rows]]), train.select(rows[drawn[rows]])
+    return {"train": kept, "validation": held_out}
+
+
+def keep_rare_classes(train: Dataset, validation: Dataset, column: str) -> dict[str, Dataset]:
+    """Move held-out rows back to training that have a class which only they have.
+
+    Raises:
+        ValueError: no row stays held out.
+    """
+    known = classes_of(train, column)
+    is_known = np.array([known.issuperset(as_list(value)) for value in validation[column]])
+    if not is_known.any():
+        raise ValueError(
+            "no row can be held out, since each has the only example of a class: "
+            "give --validation_file, or --validation_fraction 0."
+        )
+    rare = validation.select(np.flatnonzero(~is_known))
+    return {"train": concatenate_datasets([train, rare]), "validation": validation.select(np.flatnonzero(is_known))}
 
 
 def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[str, Rows]:
-    """Make a validation split: of inputs drawn by seed, of a stream's by their hash, of a single document its end.
-
-    A stream that ends within the rows that are checked is split as any other rows: the hash might choose none of them.
-
-    A row with the only examples of a class stays in training.
+    """Make a validation split of training rows.
 
     Raises:
         ValueError: nothing can be held out, or nothing would be left; the message begins with `place`.
     """
-    fraction, seed = args.validation_fraction, args.data_split_seed
-    if isinstance(train, IterableDataset):
-        first = list(train.take(CHECKED_ROWS_OF_STREAM))
-        if len(first) < CHECKED_ROWS_OF_STREAM:
-            splits = hold_out(place, Dataset.from_list(first, features=train.features), args, task)
-            return {split: rows.to_iterable_dataset() for split, rows in splits.items()}
-        sides = {"train": is_kept, "validation": is_held_out}
-        text_column = INPUT_COLUMNS[task][0]
-        return {
-            split: train.filter(partial(side, column=text_column, fraction=fraction, seed=seed))
-            for split, side in sides.items()
-        }
-    if len(train) == 1 and task == "language_modeling":
-        text = train[0]["text"]
-        end = int(len(text) * (1 - fraction))
-        if not 0 < end < len(text):
-            raise ValueError(
-                f"{place}: --validation_fraction {fraction} of {len(text)} characters leaves none on one side."
-            )
-        texts = {"train": text[:end], "validation": text[end:]}
-        return {split: Dataset.from_dict({"text": [text]}) for split, text in texts.items()}
-    kept, held_out = draw(place, train, args, task)
-    if column := CLASS_COLUMNS.get(task):
-        known = set().union(*classes_of(kept, column))
-        is_known = [classes <= known for classes in classes_of(held_out, column)]
-        only = held_out.select([i for i, fine in enumerate(is_known) if not fine])
-        kept = concatenate_datasets([kept, only])
-        held_out = held_out.select([i for i, fine in enumerate(is_known) if fine])
-        if not len(held_out):
-            raise ValueError(
-                f"{place}: no row can be held out, since each has the only example of a class: "
-                "give --validation_file, or --validation_fraction 0."
-            )
-    return {"train": kept, "validation": held_out}
+    try:
+        if isinstance(train, IterableDataset):
+            return split_stream(train, args, task)
+        if len(train) == 1 and task == "language_modeling":
+            return split_document(train, args.validation_fraction)
+        splits = draw(train, args, task)
+        return keep_rare_classes(**splits, column=CLASS_COLUMNS[task]) if task in CLASS_COLUMNS else splits
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 def first_rows(rows: Rows, limit: int | None) -> Rows:
-    """The first `limit` rows; all of them where that is None."""
+    """Return the first `limit` rows, or all of them for None."""
     if limit is None or (isinstance(rows, Dataset) and limit >= len(rows)):
         return rows
     return rows.take(limit)
 
 
-def join(sources: list[Source]) -> Rows:
-    """The rows of all sources, one source after the other.
+def classes_of(rows: Dataset, column: str) -> set[str]:
+    """Return all classes in a column."""
+    values = rows.select_columns(column).with_format("arrow")[:][column]
+    return set(pc.unique(values if pa.types.is_string(values.type) else pc.list_flatten(values)).to_pylist())
 
-    Raises:
-        ValueError: their columns are of different types.
-    """
-    try:
-        return concatenate_datasets([source.rows for source in sources])
-    except ValueError as error:
-        types = "; ".join(f"{source.place} has {dict(source.rows.features)}" for source in sources)
-        raise ValueError(f"The columns of one split must have one type: {types}.") from error
+
+def check_classes(place: str, rows: Dataset, column: str, known: set[str]) -> None:
+    """Raise a ValueError that names the first row with a class that is not in `known`."""
+    if classes_of(rows, column) <= known:
+        return
+    for row in each_row(rows):
+        for label in as_list(row[column]):
+            if label not in known:
+                raise ValueError(f"{place}, row {row[NUMBER]}: {column} {label!r} never occurs in training.")
 
 
 def load_splits(
     args: DataArguments, task: str, known_classes: set[str] | None = None
 ) -> DatasetDict | IterableDatasetDict:
-    """Train, validation and test, as far as there are data for them, with the columns of `COLUMNS[task]`.
+    """Return train, validation and test, as far as there are data for them, with the columns of `COLUMNS[task]`.
 
-    A held-out split may have the classes of the training split, or `known_classes` where these are given.
-    Classes are texts or whole numbers, as in the data; or their names, where a data set has names for its numbers.
+    A held-out split may have the classes of the training split, or `known_classes` where these are given. Classes are
+    strings: the names that a data set has for its numbers, or the numbers.
 
     Raises:
         ValueError: data that the task cannot use; the message names the file and the row.
@@ -168,31 +182,26 @@ def load_splits(
         raise ValueError(
             "--streaming is for language models and translation, on files or a data set on the Hub: leave it out."
         )
-    columns = {name: name for name in COLUMNS[task]} | parse_renaming(args.columns, COLUMNS[task], "--columns")
-    drop_empty = args.drop_empty or task == "language_modeling"
-    texts = [columns[name] for name in TEXT_COLUMNS[task]]
-    splits = {}
-    for split, sources in read_sources(args, task, columns, texts).items():
-        sources = [rename_columns(source, columns) for source in sources]
-        if task in CLASS_COLUMNS:
-            sources = [name_classes(source, CLASS_COLUMNS[task]) for source in sources]
-        splits[split] = [check_rows(source, task, drop_empty) for source in sources]
-
+    found = find_sources(args, task)
+    load = Source.stream if args.streaming else Source.load
+    loaded = {split: [(source.place, load(source)) for source in sources] for split, sources in found.items()}
     if task == "regression":
-        check_widths([source for sources in splits.values() for source in sources], "label")
-        splits = {split: [as_floats(source, "label") for source in sources] for split, sources in splits.items()}
-
-    data = {split: join(sources) for split, sources in splits.items()}
+        parts = [(place, rows[0]) for each in loaded.values() for place, rows in each]
+        firsts = [(f"{place}, row {row[NUMBER]}", row["label"]) for place, row in parts]
+        for first in firsts:
+            check_width(*first, *firsts[0])
+    data = {split: concatenate_datasets([rows for _, rows in each]) for split, each in loaded.items()}
     if "train" in data:
         data["train"] = first_rows(data["train"], args.max_train_samples)
     if column := CLASS_COLUMNS.get(task):
         if known_classes is None and "train" in data:
-            known_classes = {str(name) for classes in classes_of(data["train"], column) for name in classes}
-        for source in (source for split, sources in splits.items() if split != "train" for source in sources):
+            known_classes = classes_of(data["train"], column)
+        for place, rows in (part for split in loaded.keys() - {"train"} for part in loaded[split]):
             if known_classes is not None:
-                check_classes_known(source, column, known_classes)
+                check_classes(place, rows, column, known_classes)
+    data = {split: rows.select_columns(list(COLUMNS[task])) for split, rows in data.items()}
     if "train" in data and "validation" not in data and args.validation_fraction:
-        place = " and ".join(source.place for source in splits["train"])
+        place = " and ".join(place for place, _ in loaded["train"])
         data |= hold_out(place, data["train"], args, task)
     for split in data.keys() - {"train"}:
         data[split] = first_rows(data[split], args.max_eval_samples)
@@ -200,7 +209,7 @@ def load_splits(
 
 
 def texts_of(rows: Rows, task: str) -> Iterator[str]:
-    """Everything that a tokenizer has to read: each text of each row, with tokens joined by spaces."""
+    """Yield everything that a tokenizer has to read: each text of each row, with tokens joined by spaces."""
     for row in each_row(rows):
         for name in TEXT_COLUMNS[task]:
             yield " ".join(as_list(row[name]))

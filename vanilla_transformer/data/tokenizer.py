@@ -5,10 +5,15 @@ All kinds fall back to bytes, so no character is ever unknown. As in every token
 whose "</s>" is a text like any other, the call says so: `tokenizer(texts, split_special_tokens=True)`.
 """
 
+import hashlib
 import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
+import tokenizers
 from tokenizers import (
     AddedToken,
     Regex,
@@ -22,7 +27,10 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerBase, TokenizersBackend
 
+from vanilla_transformer.files import hidden_folder
 
+
+CACHE_VERSION = 1  # raise it when the same texts and options give another tokenizer
 PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"  # ids 0 to 3; the first three are the defaults of the configs
 
 # What completes one sequence ($A) and a pair of them ($A, $B), for each family of models.
@@ -191,6 +199,26 @@ def train_tokenizer(
     trimmed = [processors.ByteLevel(add_prefix_space=begins, trim_offsets=True)] if of_words else []
     tokenizer.post_processor = processors.Sequence([*trimmed, completed])
     return in_library(tokenizer, template)
+
+
+def cached_tokenizer(folder: Path, texts: Callable[[], Iterable[str]], *options: Any) -> PreTrainedTokenizerFast:
+    """Return the tokenizer that `train_tokenizer(texts(), *options)` trains, or trained before on the same texts.
+
+    Args:
+        folder: where trained tokenizers are kept.
+        options: template, kind, vocab_size and lowercase.
+    """
+    digest = hashlib.sha256(repr((CACHE_VERSION, tokenizers.__version__, options)).encode())
+    for text in texts():
+        digest.update(repr(text).encode())
+    file = folder / f"{digest.hexdigest()}.json"
+    if not file.exists():
+        trained = train_tokenizer(texts(), *options)
+        folder.mkdir(parents=True, exist_ok=True)
+        with hidden_folder(file) as part:
+            trained.backend_tokenizer.save(str(part / file.name))
+            os.replace(part / file.name, file)
+    return in_library(Tokenizer.from_file(str(file)), template=options[0])
 
 
 def special_names(template: str) -> dict[str, str]:

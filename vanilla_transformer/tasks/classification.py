@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForSequenceClassification
-from vanilla_transformer.data.checks import as_list
+from vanilla_transformer.data.columns import as_list
 from vanilla_transformer.tasks.metrics import CLASSIFICATION_SCORES, classification_scores
 from vanilla_transformer.tasks.task import Task, warn_truncated
 from vanilla_transformer.training.arguments import RecipeArguments
@@ -96,8 +96,8 @@ def class_names(rows: Dataset) -> dict[int, str]:
     classes = {name for label in rows["label"][:] for name in as_list(label)}
     if not classes:
         raise ValueError("No row of the training data has a class: there is nothing to learn.")
-    ordered = sorted(classes, key=lambda name: (isinstance(name, str), name))
-    return dict(enumerate(dict.fromkeys(map(str, ordered))))
+    numbers = {name: int(name) for name in classes if name.removeprefix("-").isdecimal()}
+    return dict(enumerate(sorted(classes, key=lambda name: (name not in numbers, numbers.get(name, 0), name))))
 
 
 def label_fields(names: dict[int, str]) -> dict[str, Any]:

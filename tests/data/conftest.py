@@ -1,0 +1,11 @@
+"""A folder for the files of a test, and for what is cached of them."""
+
+import datasets
+import pytest
+
+
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

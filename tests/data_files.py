@@ -1,0 +1,62 @@
+"""Write data files in the working folder, and load them as a command does."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from vanilla_transformer.data import DataArguments, load_splits
+
+
+PAIRS = [{"source": f"one {i}", "target": f"uno {i}"} for i in range(20)]
+TAGGED = [{"tokens": ["in", "Norway"], "tags": ["O", "B-PLACE"]}, {"tokens": ["now"], "tags": ["O"]}]
+ANSWERED = {"question": "Where?", "context": "In Norway.", "answers": {"text": ["Norway"], "answer_start": [3]}}
+NO_SPLIT = {"validation_fraction": 0}
+
+
+def write(name, content):
+    """A file: text, bytes, or rows in the format that its name says."""
+    path = Path(name)
+    kind = path.suffix.lower()
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, str):
+        path.write_bytes(content.encode())
+    elif kind == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, content[0].keys(), quoting=csv.QUOTE_ALL)
+            writer.writeheader()
+            writer.writerows(content)
+    elif kind == ".tsv":
+        lines = [content[0].keys(), *(map(str, row.values()) for row in content)]
+        write(name, "".join("\t".join(line) + "\n" for line in lines))
+    elif kind == ".parquet":
+        pq.write_table(pa.Table.from_pylist(content), name)
+    elif kind == ".json":
+        write(name, json.dumps(content, indent=1))
+    else:
+        write(name, "".join(json.dumps(row) + "\n" for row in content))
+    return name
+
+
+def compressed(name):
+    Path(f"{name}.gz").write_bytes(gzip.compress(Path(name).read_bytes()))
+    return f"{name}.gz"
+
+
+def load(task, **options):
+    return load_splits(DataArguments(**options), task)
+
+
+def rows_of(task, *files, **options):
+    """The rows of a split that is made of these files."""
+    return list(load(task, train_file=list(files), **NO_SPLIT, **options)["train"])
+
+
+def refused(task, message, **options):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        load(task, **options)

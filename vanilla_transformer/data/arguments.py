@@ -1,0 +1,137 @@
+"""Options of the data, without the libraries that read them: `--help` needs none."""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+SPLITS = ("train", "validation", "test")
+MIN_SIZE, MAX_SIZE = 1_000, 100_000  # training rows that the phrasebook can generate
+
+
+@dataclass
+class DataArguments:
+    """Options of the data: where they come from, what their columns are called, and how many rows are used.
+
+    Raises:
+        ValueError: options that exclude each other, or a number that is out of range.
+    """
+
+    dataset: str = field(
+        default="phrasebook",
+        metadata={"help": "The built-in phrasebook, the name of a data set on the Hub, or a folder with one."},
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a data set on the Hub."})
+    dataset_revision: str | None = field(default=None, metadata={"help": "Revision of a data set on the Hub."})
+    splits: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "What the splits of a data set on the Hub are called, as ours=yours, such as "
+            "validation=dev. test=none leaves a split out, for example because its labels are "
+            "withheld."
+        },
+    )
+    train_file: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Local training data instead of --dataset: .jsonl, .json, .csv, .tsv, .parquet or .txt, "
+            "optionally gzipped. For translation, two files of parallel lines also work, such as "
+            "train.en train.de."
+        },
+    )
+    validation_file: list[str] = field(
+        default_factory=list, metadata={"help": "Local validation data, in the same formats."}
+    )
+    test_file: list[str] = field(default_factory=list, metadata={"help": "Local test data, in the same formats."})
+    columns: list[str] = field(
+        default_factory=list,
+        metadata={"help": "What your columns are called, as ours=yours, such as source=en target=translation.de."},
+    )
+    sample_by: Literal["line", "paragraph", "document"] = field(
+        default="document",
+        metadata={
+            "help": "What counts as one document in a .txt file, for language models: each line, each "
+            "paragraph, or the whole file."
+        },
+    )
+    drop_empty: bool = field(
+        default=False,
+        metadata={
+            "help": "Skip rows with an empty text, which are an error otherwise; language models always skip them."
+        },
+    )
+    validation_fraction: float = field(
+        default=0.05, metadata={"help": "Share of the training rows to hold out if there is no validation split."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use only this many training rows."})
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Use only this many rows of each of the other splits."}
+    )
+    source_locale: str = field(default="en", metadata={"help": "Source language of the phrasebook's translations."})
+    target_locale: str = field(default="es", metadata={"help": "Target language of the phrasebook's translations."})
+    phrases: int | None = field(
+        default=None, metadata={"help": f"How many training rows the phrasebook generates: {MIN_SIZE} to {MAX_SIZE}."}
+    )
+    streaming: bool = field(
+        default=False, metadata={"help": "Read the training text as it arrives (language models and translation)."}
+    )
+    data_split_seed: int = field(
+        default=0, metadata={"help": "Seed for the phrasebook and for choosing held-out rows."}
+    )
+
+    def __post_init__(self):
+        if self.files and self.dataset != "phrasebook":
+            raise ValueError(f"--dataset {self.dataset} and --train_file exclude each other: give only one.")
+        if self.files or self.dataset == "phrasebook":
+            for name in ("dataset_config", "dataset_revision", "splits"):
+                if getattr(self, name):
+                    raise ValueError(f"--{name} belongs to a data set on the Hub: give its name with --dataset.")
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(f"--validation_fraction {self.validation_fraction} must be at least 0 and below 1.")
+        for name in ("max_train_samples", "max_eval_samples"):
+            if (limit := getattr(self, name)) is not None and limit < 1:
+                raise ValueError(f"--{name} {limit} must be at least 1; without it, all rows are used.")
+        if self.phrases is not None and not MIN_SIZE <= self.phrases <= MAX_SIZE:
+            raise ValueError(f"--phrases {self.phrases} is out of range: choose from {MIN_SIZE} to {MAX_SIZE}.")
+
+    @property
+    def files(self) -> dict[str, list[str]]:
+        """The local files of each split that has some."""
+        files = {split: getattr(self, f"{split}_file") for split in SPLITS}
+        return {split: paths for split, paths in files.items() if paths}
+
+    @property
+    def name(self) -> str:
+        """What a model card calls the data: files and folders without the path to them, which is nobody else's."""
+        files = next(iter(self.files.values()), [self.dataset] if Path(self.dataset).is_dir() else [])
+        return " ".join(Path(file).absolute().name for file in files) or self.dataset
+
+    def languages(self, kind: str) -> list[str] | None:
+        """The languages of the phrasebook's translations, as the Hub has them; None of data that name none."""
+        if kind != "translation" or self.files or self.dataset != "phrasebook":
+            return None
+        return [locale.replace("-", "_").split("_")[0] for locale in (self.source_locale, self.target_locale)]
+
+
+def replaced_options(given: Set[str]) -> Set[str]:
+    """The options of a recipe that say where its data lie, where those `given` beside it say otherwise.
+
+    Local files take the place of a data set, and another data set that of both; `columns` stay.
+    """
+    of_dataset = {"dataset", "dataset_config", "dataset_revision", "splits"}
+    of_files = {f"{split}_file" for split in SPLITS}
+    if "dataset" in given:
+        return of_dataset | of_files
+    return of_dataset if given & of_files else set()
+
+
+def parse_renaming(options: list[str], ours: Iterable[str], flag: str) -> dict[str, str]:
+    """From `["source=en"]` to `{"source": "en"}`."""
+    given = {}
+    for option in options:
+        name, separator, yours = option.partition("=")
+        if not separator or name not in ours:
+            raise ValueError(f"{flag} {option}: give ours=yours, where ours is one of {', '.join(ours)}.")
+        given[name] = yours
+    return given
