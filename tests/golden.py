@@ -2,7 +2,7 @@
 
 python tests/golden.py en-es --test_file recipes/data/tatoeba_en_es/test.jsonl.gz --columns source=en target=es
 
-The options are those of its data, as for scripts/evaluate_model.py. Only a checkpoint that was trained anew is
+The options are those of its data, as for `vanilla-transformer evaluate`. Only a checkpoint that was trained anew is
 recorded again: where code alone has changed, an answer that differs is a defect.
 """
 

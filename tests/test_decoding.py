@@ -9,12 +9,12 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
-import train_translation
 from family import decoder_only, encoder_decoder
 from fresh_process import run_fresh
 from saved_models import save_repeating, with_tokenizer
 from small_data import train_and_validate_on, write_json_lines
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.cli import train
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
 from vanilla_transformer.decoding import continue_text, decode_like_the_paper, paper_decoding, token_text
 
@@ -32,7 +32,7 @@ def trained(tmp_path_factory) -> Path:
     rows = [{"source": f"{i} miles", "target": f"{i} millas"} for i in range(2)]
     files = train_and_validate_on(write_json_lines(folder / "rows.jsonl", rows))
     run = ["--output_dir", str(folder / "run"), "--max_steps", "4", "--save_steps", "2"]
-    train_translation.main([*OPTIONS, *files, *run])
+    train.main(["translation", *OPTIONS, *files, *run])
     return folder / "run"
 
 
@@ -102,7 +102,9 @@ def test_going_on_from_a_translator_with_one_beam_saves_checkpoints_and_no_optio
     rows = trained.parent / "rows.jsonl"
     run = ["--train_file", str(rows), "--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--save_steps", "1"]
     given = ["--model_name_or_path", str(trained), "--num_beams", "1", "--average_checkpoints", "1"]
-    train_translation.main([*run, *given, "--disable_tqdm", "true", "--use_cpu", "true", "--tokens_per_batch", "300"])
+    train.main(
+        ["translation", *run, *given, "--disable_tqdm", "true", "--use_cpu", "true", "--tokens_per_batch", "300"]
+    )
     saved = GenerationConfig.from_pretrained(tmp_path / "run")
     assert (saved.num_beams, saved.early_stopping, saved.length_penalty) == (1, False, 1.0)
     assert (tmp_path / "run/checkpoint-1/model.safetensors").is_file()

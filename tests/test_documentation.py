@@ -25,8 +25,11 @@ import torch
 from code_blocks import blocks, printed
 from family import encoder_decoder, encoder_only, tokens
 from vanilla_transformer import VanillaTransformerEncoderModel
-from vanilla_transformer.cli.push import files_of_repo
+from vanilla_transformer.__main__ import main as command_main
+from vanilla_transformer.cli.options import load_recipe
+from vanilla_transformer.cli.push import REPO_FILES, select_files
 from vanilla_transformer.modeling_vanilla_transformer import sinusoids
+from vanilla_transformer.tasks import task_names
 
 
 ROOT = Path(__file__).parent.parent
@@ -75,27 +78,41 @@ def commands(code: str) -> Iterator[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def options_of(tmp_path_factory) -> Callable[[str], set[str]]:
-    """A function that gives the options which a script lists in its --help and --help_trainer."""
+def options_of(tmp_path_factory) -> Callable[..., set[str]]:
+    """A function that returns the options which a command or script lists in its --help and --help_trainer."""
     folder = tmp_path_factory.mktemp("model")
     encoder_decoder().save_pretrained(folder)
-    needed = {"scripts/evaluate_model.py": ["--model", str(folder)]}  # its options depend on the model
+    needed = {"evaluate": ["--model", str(folder)]}  # its options depend on the model
 
     @cache
-    def options(script: str) -> set[str]:
+    def options(*command: str) -> set[str]:
+        name, *rest = command
+        main = command_main if name == "vanilla-transformer" else importlib.import_module(Path(name).stem).main
         output = io.StringIO()
         for help_option in ("--help", "--help_trainer"):
             with (
                 pytest.MonkeyPatch.context() as patch,
                 contextlib.redirect_stdout(output),
                 contextlib.redirect_stderr(io.StringIO()),
-                contextlib.suppress(SystemExit, ValueError),  # not every script has options of the Trainer
+                contextlib.suppress(SystemExit, ValueError),  # not every command has options of the Trainer
             ):
-                patch.setattr(sys, "argv", [script, *needed.get(script, []), help_option])
-                importlib.import_module(Path(script).stem).main()
+                patch.setattr(sys, "argv", [*command, *needed.get("".join(rest), []), help_option])
+                main()
         return set(re.findall(r"--\w[\w-]*", output.getvalue()))
 
     return options
+
+
+def command_of(words: list[str]) -> list[str]:
+    """Return the command that the words begin with: a sub-command, with the task that it trains, or a script."""
+    if words[0] == "scripts/train.py":
+        words = ["vanilla-transformer", "train", *words[1:]]
+    if words[0] != "vanilla-transformer":
+        return words[:1]
+    if words[1] != "train":
+        return words[:2]
+    assert words[2] in task_names() or (ROOT / words[2]).is_file(), f"no task or recipe {words[2]}"
+    return [*words[:2], words[2] if words[2] in task_names() else load_recipe(str(ROOT / words[2]))["task"]]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -105,11 +122,13 @@ def test_commands_name_scripts_and_options_and_targets_that_exist(page, options_
         for words in commands(block.code):
             if words[0] == "make":
                 assert set(words[1:2]) <= set(targets), block.place
-            scripts = [position for position, word in enumerate(words) if word.endswith(".py")]
-            for position in scripts:
-                assert (ROOT / words[position]).is_file(), f"{block.place}: no {words[position]}"
+            for position, word in enumerate(words):
+                if word.endswith(".py"):
+                    assert (ROOT / word).is_file(), f"{block.place}: no {word}"
+                elif word != "vanilla-transformer":
+                    continue
                 options = {word.split("=")[0] for word in words[position:] if word.startswith("--")}
-                assert options <= options_of(words[position]), block.place
+                assert options <= options_of(*command_of(words[position:])), block.place
 
 
 def headings(page: Path) -> set[str]:
@@ -136,7 +155,7 @@ def test_links_and_pictures_lead_somewhere(page):
 
 def test_what_the_pages_link_to_and_name_is_on_the_hub_too():
     """All but the tests, which stay with the history, and what is hidden, such as a virtual environment."""
-    sent = files_of_repo(ROOT)
+    sent = select_files(ROOT, REPO_FILES)
     missing = set()
     for page in (path for name, path in sent.items() if name.endswith(".md")):
         named = re.findall(r"[\w.-]+(?:/[\w.-]+)+", page.read_text(encoding="utf-8"))

@@ -77,7 +77,7 @@ def test_a_clone_gives_the_recorded_answers_by_every_way(tmp_path):
 @pytest.mark.slow
 def test_the_hub_gives_the_recorded_answers_by_every_way(tmp_path):
     with HubServer() as hub:
-        command = [sys.executable, ROOT / "scripts/push_to_hub.py", ROOT, "user/all", "--repo"]
+        command = [sys.executable, "-m", "vanilla_transformer", "push", ROOT, "user/all", "--repo"]
         environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")
         result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         assert result.returncode == 0, result.stderr
@@ -126,7 +126,7 @@ print(json.dumps([answers, [file for file in ours if "/space/" not in file]]))
 @pytest.mark.slow
 def test_a_space_takes_the_checkpoints_along_and_opens_on_them(tmp_path):
     with HubServer() as hub:
-        command = [sys.executable, ROOT / "scripts/push_to_hub.py", ROOT / "demo", "user/demo", "--space"]
+        command = [sys.executable, "-m", "vanilla_transformer", "push", ROOT / "demo", "user/demo", "--space"]
         environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")
         result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         assert result.returncode == 0, result.stderr

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM
 
 from family import decoder_only, encoder_decoder
-from fresh_process import ROOT, run_fresh, run_python
+from fresh_process import run_fresh, run_python
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import evaluate, export, generate, translate, walk
@@ -167,7 +167,7 @@ def plant(folder: Path) -> None:
 def run_translate(folder: Path, *options: str) -> subprocess.CompletedProcess:
     """In a process of its own, whose questions nobody answers."""
     return run_python(
-        [ROOT / "scripts/translate.py", "--model", folder, *options],
+        ["-m", "vanilla_transformer", "translate", "--model", folder, *options],
         cwd=folder.parent,
         env={"PATH": "", "HF_HOME": str(folder.parent / "home"), "HF_HUB_OFFLINE": "1"},
         input="three miles\n",

@@ -229,7 +229,7 @@ def test_other_projects_models_are_refused(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path / "ours")
-    with pytest.raises(ValueError, match=r"class GPT2LMHeadModel, which is not .*; scripts/import_checkpoint"):
+    with pytest.raises(ValueError, match=r"class GPT2LMHeadModel, which is not .*; vanilla-transformer import"):
         export(tmp_path)
 
 

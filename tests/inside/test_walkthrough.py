@@ -129,7 +129,7 @@ def test_own_numbers_are_not_called_learned(capsys, tmp_path):
 def test_a_row_alone_is_an_example_too_and_no_warning_comes_with_it(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS | {"words": ["a"], "X": [[1.0, 0.0]]}))
-    result = run_python([ROOT / "scripts/walkthrough.py", "--numbers", file])
+    result = run_python(["-m", "vanilla_transformer", "walk", "--numbers", file])
     assert (result.returncode, result.stderr) == (0, "")
 
 

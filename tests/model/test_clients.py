@@ -6,7 +6,6 @@ Needs the extra `clients`, which `make test-slow` installs.
 import json
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
 
 import pytest
 import torch
@@ -14,13 +13,8 @@ import transformers
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, BitsAndBytesConfig, TorchAoConfig
 
-import train_classifier
-import train_language_model
-import train_masked_language_model
-import train_question_answering
-import train_tagger
-import train_translation
 from fresh_process import run_fresh
+from vanilla_transformer.cli import train
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.fast import make_fast
 from vanilla_transformer.inside.recorder import find_stacks, record
@@ -31,19 +25,19 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Head:
-    script: ModuleType
+    task: str
     rows: str  # of the phrasebook
     auto_class: str
     peft_task: str | None = None
 
 
 HEADS = {
-    "translator": Head(train_translation, "translation", "AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM"),
-    "language model": Head(train_language_model, "language_modeling", "AutoModelForCausalLM", "CAUSAL_LM"),
-    "masked language model": Head(train_masked_language_model, "language_modeling", "AutoModelForMaskedLM"),
-    "classifier": Head(train_classifier, "classification", "AutoModelForSequenceClassification", "SEQ_CLS"),
-    "tagger": Head(train_tagger, "tagging", "AutoModelForTokenClassification", "TOKEN_CLS"),
-    "reader": Head(train_question_answering, "question_answering", "AutoModelForQuestionAnswering", "QUESTION_ANS"),
+    "translator": Head("translation", "translation", "AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM"),
+    "language model": Head("language_modeling", "language_modeling", "AutoModelForCausalLM", "CAUSAL_LM"),
+    "masked language model": Head("masked_language_modeling", "language_modeling", "AutoModelForMaskedLM"),
+    "classifier": Head("classification", "classification", "AutoModelForSequenceClassification", "SEQ_CLS"),
+    "tagger": Head("tagging", "tagging", "AutoModelForTokenClassification", "TOKEN_CLS"),
+    "reader": Head("question_answering", "question_answering", "AutoModelForQuestionAnswering", "QUESTION_ANS"),
 }
 WRITERS = ["translator", "language model"]
 TEXTS = ["Good morning!", "Where is the station, please?"]
@@ -51,23 +45,24 @@ TEXTS = ["Good morning!", "Where is the station, please?"]
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The folder of a head, trained for a few steps by its script with all that is fast."""
+    """The folder of a head, trained for a few steps with all that is fast."""
 
     @cache
-    def train(name):
+    def trained(name):
         head, folder = HEADS[name], tmp_path_factory.mktemp("clients")
         file = folder / "rows.jsonl"
         rows = phrasebook(head.rows, size=1000)["train"].select(range(40))
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         layers = ["--encoder_layers", "2", "--decoder_layers", "2"] if name == "translator" else ["--num_layers", "2"]
-        head.script.main([
+        train.main([
+            head.task,
             "--output_dir", str(folder / "run"), "--train_file", str(file), "--validation_file", str(file),
             "--d_model", "64", "--d_ff", "128", "--num_heads", "4", "--vocab_size", "400", "--max_steps", "3",
             "--save_strategy", "no", "--use_cpu", "true", "--disable_tqdm", "true", *layers,
         ])  # fmt: skip
         return folder / "run"
 
-    return train
+    return trained
 
 
 def load(name, folder, **options):

@@ -13,25 +13,21 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoTokenizer
 from transformers.utils import logging as library_logging
 
-import train_classifier
-import train_language_model
-import train_masked_language_model
-import train_question_answering
-import train_tagger
 from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
 from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
     VanillaTransformerForMaskedLM,
 )
+from vanilla_transformer.cli import train
 from vanilla_transformer.cli.options import make_model, model_options
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.tasks.masked_language_modeling import ReproducibleMasking
 
 
 HEADS = {
-    "classifier": (train_classifier, "classification", ["classifier.bias", "classifier.weight"]),
-    "tagger": (train_tagger, "tagging", ["classifier.bias", "classifier.weight"]),
-    "reader": (train_question_answering, "question_answering", ["qa_outputs.bias", "qa_outputs.weight"]),
+    "classifier": ("classification", ["classifier.bias", "classifier.weight"]),
+    "tagger": ("tagging", ["classifier.bias", "classifier.weight"]),
+    "reader": ("question_answering", ["qa_outputs.bias", "qa_outputs.weight"]),
 }
 
 
@@ -39,7 +35,7 @@ HEADS = {
 def pretrained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pretraining")
     options = [*write_rows("language_modeling", folder), *SMALL, *ONE_STACK, "--max_steps", "3"]
-    train_masked_language_model.main([*options, "--output_dir", str(folder / "encoder")])
+    train.main(["masked_language_modeling", *options, "--output_dir", str(folder / "encoder")])
     return folder / "encoder"
 
 
@@ -61,11 +57,11 @@ def test_new_models_take_the_loss_in_chunks_and_leave_padding_out_unless_told_ot
 
 @pytest.mark.parametrize("head", HEADS)
 def test_a_pretrained_encoder_goes_on_into_each_head_and_new_weights_are_reported(head, pretrained, tmp_path, caplog):
-    script, task, new_weights = HEADS[head]
+    task, new_weights = HEADS[head]
     library_logging.enable_propagation()
     caplog.set_level(logging.WARNING)
     given = [*write_rows(task, tmp_path), *SMALL, "--model_name_or_path", str(pretrained)]
-    script.main([*given, "--max_steps", "1", "--learning_rate", "0", "--output_dir", str(tmp_path / "run")])
+    train.main([task, *given, "--max_steps", "1", "--learning_rate", "0", "--output_dir", str(tmp_path / "run")])
     library_logging.disable_propagation()
     for name in new_weights:
         assert name in caplog.text
@@ -82,18 +78,18 @@ def test_a_size_that_the_checkpoint_does_not_have_is_refused(pretrained, tmp_pat
     for name, saved, value in (("d_model", 64, 96), ("d_ff", 128, 64), ("num_layers", 2, 3)):
         message = re.escape(f"--{name} {value} does not fit {pretrained}, a checkpoint with {name}={saved}: leave")
         with pytest.raises(ValueError, match=message):
-            train_classifier.main([*given, f"--{name}", str(value), "--output_dir", str(tmp_path / "run")])
+            train.main(["classification", *given, f"--{name}", str(value), "--output_dir", str(tmp_path / "run")])
     assert not (tmp_path / "run").exists()
 
 
 def test_other_classes_than_a_classifier_was_trained_for_are_refused(tmp_path):
     given = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK, "--max_steps", "1"]
-    train_classifier.main([*given, "--output_dir", str(tmp_path / "run")])
+    train.main(["classification", *given, "--output_dir", str(tmp_path / "run")])
     rows = [{"text": "a b", "label": label} for label in ("no", "such", "labels")]
     other = train_and_validate_on(write_json_lines(tmp_path / "other.jsonl", rows))
     given = [*other, *SMALL, "--model_name_or_path", str(tmp_path / "run"), "--output_dir", str(tmp_path / "other")]
     with pytest.raises(ValueError, match=r"run cannot be loaded; are the classes of the data those that it was"):
-        train_classifier.main(given)
+        train.main(["classification", *given])
 
 
 def test_options_of_a_new_model_or_tokenizer_are_named_where_one_is_there(pretrained, tmp_path, caplog):
@@ -102,26 +98,28 @@ def test_options_of_a_new_model_or_tokenizer_are_named_where_one_is_there(pretra
     without_effect = "--lowercase True: without effect beside a checkpoint or tokenizer, which has its own."
     there = ["--model_name_or_path", str(pretrained)]
     named = ["--preset", "tiny", "--init", "small", "--lowercase", "true"]
-    train_classifier.main([*given, *there, *named, "--output_dir", str(tmp_path / "a")])
+    train.main(["classification", *given, *there, *named, "--output_dir", str(tmp_path / "a")])
     assert f"--preset tiny, --init small, {without_effect}" in caplog.text
 
     caplog.clear()
     there = ["--tokenizer_name_or_path", str(pretrained), "--num_layers", "1"]
-    train_classifier.main([*given, *there, *named, "--output_dir", str(tmp_path / "b")])
+    train.main(["classification", *given, *there, *named, "--output_dir", str(tmp_path / "b")])
     assert without_effect in caplog.text and "--preset" not in caplog.text
 
     caplog.clear()
-    train_classifier.main([*given, "--model_name_or_path", str(pretrained), "--output_dir", str(tmp_path / "c")])
+    train.main(
+        ["classification", *given, "--model_name_or_path", str(pretrained), "--output_dir", str(tmp_path / "c")]
+    )
     assert "without effect" not in caplog.text
 
 
 def test_a_masked_model_resumes_bit_for_bit(tmp_path):
     given = [*write_rows("language_modeling", tmp_path), *SMALL, *ONE_STACK, "--dropout", "0.1"]
     given += ["--max_steps", "6", "--save_strategy", "steps", "--save_steps", "3"]
-    train_masked_language_model.main([*given, "--output_dir", str(tmp_path / "whole")])
+    train.main(["masked_language_modeling", *given, "--output_dir", str(tmp_path / "whole")])
     shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
     resumed = ["--output_dir", str(tmp_path / "resumed"), "--resume_from_checkpoint", "true"]
-    train_masked_language_model.main([*given, *resumed])
+    train.main(["masked_language_modeling", *given, *resumed])
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
 
@@ -145,7 +143,7 @@ def test_early_stopping_keeps_the_best_model_and_tensorboard_has_the_losses(tmp_
         unlearnable = [{**rows[i], "label": i % 2} for i in numbers]
         write_json_lines(tmp_path / f"{split}.jsonl", unlearnable)
     run = tmp_path / "run"
-    train_classifier.main([
+    train.main(["classification",
         "--train_file", str(tmp_path / "train.jsonl"), "--validation_file", str(tmp_path / "validation.jsonl"),
         *SMALL, *ONE_STACK, "--num_train_epochs", "40", "--early_stopping_patience", "2",
         "--eval_strategy", "epoch", "--save_strategy", "epoch", "--load_best_model_at_end", "true",
@@ -167,7 +165,7 @@ def test_early_stopping_keeps_the_best_model_and_tensorboard_has_the_losses(tmp_
 def test_a_language_model_learns_from_a_stream(tmp_path):
     text = "\n\n".join(f"chapter {i}: the tank holds {i} litres of water." for i in range(400))
     (tmp_path / "text.txt").write_text(text)
-    scores = train_language_model.main([
+    scores = train.main(["language_modeling",
         "--train_file", str(tmp_path / "text.txt"), "--sample_by", "paragraph", "--streaming", "true",
         *SMALL, *ONE_STACK, "--block_size", "64", "--max_steps", "150", "--output_dir", str(tmp_path / "run"),
     ])  # fmt: skip

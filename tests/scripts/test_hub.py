@@ -190,7 +190,7 @@ def test_a_datastore_stays_here_until_it_is_sent_by_itself_and_serves_elsewhere(
     assert sent.returncode == 0, sent.stderr
     assert set(repo.files("main")) - MODEL_FILES == {"datastore/index.faiss", "datastore/settings.json"}
     translated = run_python(
-        [ROOT / "scripts/translate.py", "one two", "--model", "user/name", "--datastore"],
+        ["-m", "vanilla_transformer", "translate", "one two", "--model", "user/name", "--datastore"],
         env=os.environ | hub.environment(tmp_path / "elsewhere", token=None),
     )
     assert translated.stdout == "three, one two\n", translated.stderr

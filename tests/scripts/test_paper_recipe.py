@@ -7,8 +7,8 @@ import pytest
 import yaml
 from datasets import Dataset
 
-import train_translation
 from fresh_process import ROOT
+from vanilla_transformer.cli import train
 from vanilla_transformer.data.phrasebook import phrasebook
 
 
@@ -30,9 +30,10 @@ def write_copy(folder: Path) -> str:
 def test_the_papers_recipes_run_as_they_stand(name, d_model, tmp_path):
     data, run = tmp_path / "data", tmp_path / "run"
     data.mkdir()
-    train_translation.main(
+    train.main(
         [
-            str(RECIPES / f"paper_{name}_wmt14_en_de.yaml"), "--dataset", write_copy(data), "--output_dir", str(run),
+            "translation", str(RECIPES / f"paper_{name}_wmt14_en_de.yaml"),
+            "--dataset", write_copy(data), "--output_dir", str(run),
             "--max_steps", "3", "--max_train_samples", "2000", "--use_cpu", "true", "--disable_tqdm", "true",
             "--gradient_accumulation_steps", "1" if name == "base" else "8",  # an eighth of the memory
         ]

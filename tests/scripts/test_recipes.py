@@ -1,6 +1,5 @@
 """Recipes are whole commands: each trains as it stands, on other data too, and gives way to options after it."""
 
-import importlib
 import re
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig
 
 from small_data import train_and_validate_on, write_json_lines
+from vanilla_transformer.cli import train
 from vanilla_transformer.cli.options import parse_options
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.columns import COLUMNS
@@ -19,13 +19,6 @@ from vanilla_transformer.tasks.tagging import TaggingArguments
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {path.stem: path for path in sorted((ROOT / "recipes").glob("*.yaml"))}
-TASKS = {
-    "train_translation": "translation",
-    "train_language_model": "language_modeling",
-    "train_classifier": "classification",
-    "train_tagger": "tagging",
-    "train_question_answering": "question_answering",
-}
 # Of any recipe a model of seconds.
 SMALL = (
     "--d_model 32 --d_ff 64 --num_heads 2 --vocab_size 400 --max_steps 2 --use_cpu true --disable_tqdm true".split()
@@ -65,20 +58,18 @@ def test_a_checkpoints_recipe_names_scores_of_its_card(path):
 def test_a_recipe_says_what_it_reaches_and_trains_on_files_of_the_same_columns(name, tmp_path):
     said = header(RECIPES[name])
     assert all(f"# {word}: " in said for word in ("Reaches", "Time", "Data"))
-    script, file = re.search(r"scripts/(\w+)\.py (?:\\\n# +)?(\S+)", said).groups()
+    file = re.search(r"vanilla-transformer train (?:\\\n# +)?(\S+)", said)[1]
     assert ROOT / file == RECIPES[name]
 
     options = yaml.safe_load(RECIPES[name].read_text(encoding="utf-8"))
-    task = options.get("task", TASKS[script])
+    task = options["task"]
     columns = {column: column for column in COLUMNS[task]}
     columns |= dict(column.split("=") for column in options.get("columns", []))
     rows = write_json_lines(tmp_path / "rows.jsonl", rows_of(task, columns))
     layers = ["--encoder_layers", "1", "--decoder_layers", "1"] if task == "translation" else ["--num_layers", "1"]
     data = [*train_and_validate_on(rows), "--test_file", rows]
     folder = tmp_path / "run"
-    scores = importlib.import_module(script).main(
-        [str(RECIPES[name]), *data, *SMALL, *layers, "--output_dir", str(folder)]
-    )
+    scores = train.main([str(RECIPES[name]), *data, *SMALL, *layers, "--output_dir", str(folder)])
     assert scores.keys() == {"validation", "test"}
     config = AutoConfig.from_pretrained(folder)
     assert config.d_model == 32

@@ -13,15 +13,11 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
-import average_checkpoints
-import evaluate_model
-import generate_text
-import translate
 from family import decoder_only
 from fresh_process import UNDER_WATCH, run_fresh
 from saved_models import with_tokenizer, write
 from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
-from vanilla_transformer.cli import train
+from vanilla_transformer.cli import average, evaluate, generate, train, translate
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.tasks.masked_language_modeling import (
@@ -65,7 +61,7 @@ def test_a_script_learns_a_few_rows_by_heart(name, tmp_path):
     assert (run / "training_curve.png").stat().st_size > 1000
 
     rows = str(tmp_path / "rows.jsonl")
-    again = evaluate_model.main(["--model", str(run), "--test_file", rows, "--scores", str(tmp_path / "scores.json")])
+    again = evaluate.main(["--model", str(run), "--test_file", rows, "--scores", str(tmp_path / "scores.json")])
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
     assert json.loads((tmp_path / "scores.json").read_text())["scores"] == again
 
@@ -85,7 +81,7 @@ def test_what_is_trained_in_bfloat16_is_scored_as_it_is_saved(task, data, option
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
     options = [*SMALL, *options, "--bf16", "true", "--output_dir", str(tmp_path / "run")]
     scores = train.main([task, *train_and_validate_on(file), *options])["validation"]
-    assert evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])["test"] == scores
+    assert evaluate.main(["--model", str(tmp_path / "run"), "--test_file", file])["test"] == scores
 
 
 ROWS = {
@@ -118,7 +114,7 @@ def test_a_stream_that_holds_out_too_little_to_be_scored_trains_a_model_with_its
     assert "It was not scored." in (tmp_path / "run/README.md").read_text()
     again = ["--model", str(tmp_path / "run"), "--test_file", file, "--streaming", "true", "--block_size", "200"]
     with pytest.raises(ValueError, match="There is nothing to score: the held-out stream is empty"):
-        evaluate_model.main(again)
+        evaluate.main(again)
     during = ["--eval_strategy", "steps", "--output_dir", str(tmp_path / "another")]
     with pytest.raises(ValueError, match="--eval_strategy: the held-out stream is empty, or too short"):
         train.main(["language_modeling", *options, *during])
@@ -195,7 +191,7 @@ def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
     task = "multi_label" if name == "classifier" else TASKS[name][0]
     options = [*SMALL, "--max_steps", "2", "--output_dir", str(tmp_path / "run")]
     scores = train.main([task, *train_and_validate_on(file), *options])
-    again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
+    again = evaluate.main(["--model", str(tmp_path / "run"), "--test_file", file])
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
 
 
@@ -214,7 +210,7 @@ def test_classes_that_are_no_text_are_scored_by_the_saved_model_as_they_were_in_
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "60"]
     scores = train.main([task, *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     assert scores["validation"]["accuracy"] == 100
-    again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
+    again = evaluate.main(["--model", str(tmp_path / "run"), "--test_file", file])
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
 
 
@@ -266,7 +262,7 @@ def test_documents_of_a_tokenizer_without_an_end_are_scored(tmp_path):
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="<pad>")  # as GPT's
     write(tmp_path / "model", model, bare)
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "a b c"}] * 40)
-    scores = evaluate_model.main(["--model", str(tmp_path / "model"), "--test_file", file, "--block_size", "16"])
+    scores = evaluate.main(["--model", str(tmp_path / "model"), "--test_file", file, "--block_size", "16"])
     assert 1 < scores["test"]["perplexity"] < 1000
 
 
@@ -319,7 +315,7 @@ def test_a_reader_may_answer_that_there_is_no_answer_where_the_data_have_such_qu
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "60"]
     scores = train.main(["question_answering", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     assert scores["validation"] == {"exact_match": 100, "f1": 100}
-    again = evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file])
+    again = evaluate.main(["--model", str(tmp_path / "run"), "--test_file", file])
     assert again["test"] == scores["validation"]
 
 
@@ -376,7 +372,7 @@ def test_all_rows_are_scored_where_training_drops_what_does_not_fill_a_batch(tmp
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "10"]
     train.main(["classification", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     given = ["--model", str(tmp_path / "run"), "--test_file", file, "--per_device_eval_batch_size", "16"]
-    assert evaluate_model.main([*given, "--dataloader_drop_last", "true"]) == evaluate_model.main(given)
+    assert evaluate.main([*given, "--dataloader_drop_last", "true"]) == evaluate.main(given)
 
 
 def test_true_is_not_the_class_1(tmp_path):
@@ -437,7 +433,7 @@ def test_what_is_no_number_is_null_in_a_file_of_scores(tmp_path):
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2"]
     train.main(["regression", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
     scores = tmp_path / "scores.json"
-    evaluate_model.main(["--model", str(tmp_path / "run"), "--test_file", file, "--scores", str(scores)])
+    evaluate.main(["--model", str(tmp_path / "run"), "--test_file", file, "--scores", str(scores)])
     found = json.loads(scores.read_text(), parse_constant=pytest.fail)
     assert found["scores"]["test"]["pearson"] is None and found["scores"]["test"]["rmse"] >= 0
 
@@ -455,14 +451,14 @@ def test_what_was_cut_in_training_is_not_cut_by_what_is_saved_and_averaged(tmp_p
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--max_length", "5", "--save_steps", "1"]
     options = [*SMALL, *ONE_STACK, "--save_strategy", "steps"]
     train.main(["classification", *write_rows("classification", tmp_path), *options, *run])
-    average_checkpoints.main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "mean")])
+    average.main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "mean")])
     for folder in (tmp_path / "run", tmp_path / "run/checkpoint-2", tmp_path / "mean"):
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         assert tokenizer.truncation is None and len(tokenizer.encode("a b c d e f g h").ids) > 5, folder
 
     # The mean of finished runs is a model as that of checkpoints is, without the card and the scores of one of them.
     finished = [str(tmp_path / "run")] * 2
-    average_checkpoints.main(["--checkpoints", *finished, "--output", str(tmp_path / "of_runs")])
+    average.main(["--checkpoints", *finished, "--output", str(tmp_path / "of_runs")])
     assert {file.name for file in (tmp_path / "of_runs").iterdir()} == {
         file.name for file in (tmp_path / "mean").iterdir()
     }
@@ -568,8 +564,8 @@ def test_prompts_are_continued(tmp_path, capsys):
     (tmp_path / "prompts.txt").write_text(f"{text[:30]}\nThe\n")
     files = ["--input", str(tmp_path / "prompts.txt"), "--output", str(tmp_path / "texts.txt")]
     options = ["--model", str(tmp_path / "run"), "--do_sample", "false", "--max_new_tokens", "8"]
-    generate_text.main([*options, *files])
-    generate_text.main([*options, text[:30], "The"])
+    generate.main([*options, *files])
+    generate.main([*options, text[:30], "The"])
     assert capsys.readouterr().out.endswith((tmp_path / "texts.txt").read_text())
     continued, other = (tmp_path / "texts.txt").read_text().splitlines()
     assert continued.startswith(text[:30]) and len(continued) > 30 and text.startswith(continued[:36])

@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import evaluate_model
 from fresh_process import ROOT
 from small_data import ONE_STACK, SMALL, write_rows
+from vanilla_transformer.cli import evaluate
 
 
 SCRIPTS = ROOT / "scripts"
 OPTIONS = [
-    str(SCRIPTS / "train_translation.py"), "--preset", "tiny", "--d_model", "32", "--d_ff", "32", "--dropout", "0",
+    str(SCRIPTS / "train.py"), "translation", "--preset", "tiny", "--d_model", "32", "--d_ff", "32", "--dropout", "0",
     "--phrases", "1000", "--vocab_size", "400", "--use_cpu", "true", "--max_steps", "6", "--logging_steps", "1",
     "--warmup_steps", "10", "--save_steps", "6", "--average_checkpoints", "1", "--max_eval_samples", "4",
     "--num_beams", "1",
@@ -67,7 +67,7 @@ def test_two_processes_score_answers_as_one_does(tmp_path):
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
     options = [*write_rows("question_answering", tmp_path), *SMALL, *ONE_STACK, "--max_steps", "100"]
     options += ["--average_checkpoints", "2"]
-    command = [sys.executable, *launcher, str(SCRIPTS / "train_question_answering.py"), *options]
+    command = [sys.executable, *launcher, str(SCRIPTS / "train.py"), "question_answering", *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         [*command, "--output_dir", str(run)], env=environment, capture_output=True, text=True, timeout=300
@@ -75,7 +75,7 @@ def test_two_processes_score_answers_as_one_does(tmp_path):
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("Found 0 of average_checkpoints=2") == 1, "one process warns"
     rows = str(tmp_path / "rows.jsonl")
-    alone = evaluate_model.main(["--model", str(run), "--test_file", rows])["test"]
+    alone = evaluate.main(["--model", str(run), "--test_file", rows])["test"]
     assert alone["exact_match"] > 50 and f"validation: exact_match {alone['exact_match']:.4g}, " in result.stdout
     assert (run / "README.md").exists()
 

@@ -18,11 +18,10 @@ import torch
 from datasets import IterableDataset
 from safetensors.torch import load_file, save_file
 
-import train_tagger
 from family import encoder_decoder
 from fresh_process import ROOT, run_python, running
 from tiny_training import tiny_trainer
-from vanilla_transformer.cli.train import run, train
+from vanilla_transformer.cli import train
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.tasks.tagging import TaggingTask
 from vanilla_transformer.training.arguments import RecipeArguments
@@ -314,16 +313,23 @@ def tagger(folder: Path, name: str, *options: str, rows: range = range(40)) -> l
 
 
 def test_a_script_refuses_the_checkpoint_of_another_tokenizer(tmp_path):
-    train_tagger.main(tagger(tmp_path, "run", "--max_steps", "4"))
+    train.main(["tagging", *tagger(tmp_path, "run", "--max_steps", "4")])
     with pytest.raises(
         ValueError, match=r"the tokenizer is another one, in which \d+ of 300 tokens have another id or"
     ):
-        train_tagger.main(tagger(tmp_path, "run", "--max_steps", "8", rows=range(500, 550)))
+        train.main(["tagging", *tagger(tmp_path, "run", "--max_steps", "8", rows=range(500, 550))])
 
 
 def test_a_run_goes_on_where_the_locale_is_not_utf8(tmp_path):
-    train_tagger.main(tagger(tmp_path, "run", "--max_steps", "4"))
-    command = [sys.executable, str(ROOT / "scripts/train_tagger.py"), *tagger(tmp_path, "run", "--max_steps", "8")]
+    train.main(["tagging", *tagger(tmp_path, "run", "--max_steps", "4")])
+    command = [
+        sys.executable,
+        "-m",
+        "vanilla_transformer",
+        "train",
+        "tagging",
+        *tagger(tmp_path, "run", "--max_steps", "8"),
+    ]
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     result = subprocess.run(command, env=os.environ | locale, capture_output=True, text=True, timeout=200)
     assert result.returncode == 0, result.stderr
@@ -346,7 +352,7 @@ def test_a_model_that_cannot_be_scored_is_saved_with_its_card_for_all_to_read_an
             raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        run(FailingTask, arguments)
+        train.run(FailingTask, arguments)
     folder = tmp_path / "run"
     weights = load_file(folder / "model.safetensors")
     assert all(torch.equal(trainers[0].model.state_dict()[name], weight) for name, weight in weights.items())
@@ -387,7 +393,7 @@ def test_a_run_that_diverges_stops_before_it_saves_what_is_not_finite(options, t
 
 
 def test_a_script_that_diverges_fails(tmp_path):
-    command = [ROOT / "scripts/train_tagger.py"]
+    command = ["-m", "vanilla_transformer", "train", "tagging"]
     command += tagger(tmp_path, "run", "--max_steps", "30", "--learning_rate", "1e35", "--warmup_steps", "0")
     result = run_python(command)
     assert result.returncode != 0
@@ -398,7 +404,7 @@ def test_a_script_that_diverges_fails(tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
 def test_a_disk_that_fills_under_the_optimizer_takes_one_line_and_no_checkpoint(tmp_path):
     wide = ("--d_model", "96", "--max_steps")
-    train_tagger.main(tagger(tmp_path, "run", *wide, "4"))
+    train.main(["tagging", *tagger(tmp_path, "run", *wide, "4")])
     whole = tmp_path / "run/checkpoint-4"
     limit = (whole / "optimizer.pt").stat().st_size - 1000
     assert all(file.stat().st_size < limit for file in whole.iterdir() if file.name != "optimizer.pt")
@@ -408,9 +414,9 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-    command = ["-c", limited, ROOT / "scripts/train_tagger.py", *tagger(tmp_path, "run", *wide, "8")]
+    command = ["-c", limited, ROOT / "scripts/train.py", "tagging", *tagger(tmp_path, "run", *wide, "8")]
     result = run_python(command)
-    assert result.returncode == 2 and "train_tagger.py: error: PyTorch could not write a file" in result.stderr
+    assert result.returncode == 2 and "train.py: error: PyTorch could not write a file" in result.stderr
     assert "Traceback" not in result.stderr
     assert names(complete_checkpoints(tmp_path / "run")) == ["checkpoint-4"]
 
@@ -431,12 +437,12 @@ def test_a_folder_is_one_runs_until_its_process_ends_however_it_does(tmp_path):
     with running(["-c", HOLD, tmp_path]) as (other, output):
         assert output.readline() == "held\n"
         with pytest.raises(ValueError, match="another run trains into this folder"):
-            train_tagger.main(tagger(tmp_path.parent, tmp_path.name, "--max_steps", "4"))
+            train.main(["tagging", *tagger(tmp_path.parent, tmp_path.name, "--max_steps", "4")])
         other.kill()
         other.wait(60)
     # What the killed process left neither blocks a new run nor counts as one to resume.
     options = ("--max_steps", "4", "--resume_from_checkpoint", "false")
-    train_tagger.main(tagger(tmp_path.parent, tmp_path.name, *options))
+    train.main(["tagging", *tagger(tmp_path.parent, tmp_path.name, *options)])
     assert (tmp_path / "README.md").exists() and not (tmp_path / LOCK_FILE).exists()
 
 

@@ -267,7 +267,7 @@ def test_sigterm_in_a_step_saves_a_checkpoint_that_resumes_bit_for_bit_and_exits
 
 
 TRAIN = [
-    sys.executable, str(SCRIPTS / "train_translation.py"), "--preset", "tiny", "--d_model", "32", "--d_ff", "32",
+    sys.executable, str(SCRIPTS / "train.py"), "translation", "--preset", "tiny", "--d_model", "32", "--d_ff", "32",
     "--phrases", "1000", "--vocab_size", "400", "--tokens_per_batch", "400", "--use_cpu", "true", "--save_steps", "5",
     "--max_eval_samples", "4", "--logging_steps", "5", "--warmup_steps", "50", "--num_beams", "1",
 ]  # fmt: skip

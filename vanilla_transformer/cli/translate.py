@@ -1,8 +1,8 @@
 """Translate texts, or the lines of a file or of standard input, with a saved model.
 
-python scripts/translate.py "I like to travel."
-python scripts/translate.py --model FOLDER_OR_HUB_NAME < source.txt > target.txt
-python scripts/translate.py --model FOLDER_OR_HUB_NAME --engine ctranslate2 --quantization int8 < source.txt
+vanilla-transformer translate "I like to travel."
+vanilla-transformer translate --model FOLDER_OR_HUB_NAME < source.txt > target.txt
+vanilla-transformer translate --model FOLDER_OR_HUB_NAME --engine ctranslate2 --quantization int8 < source.txt
 """
 
 from dataclasses import dataclass, field
