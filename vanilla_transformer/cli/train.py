@@ -136,7 +136,7 @@ def make_tokenizer(
     return cached_tokenizer(cache_folder(), texts, task.template, args.tokenizer_kind, args.vocab_size, args.lowercase)
 
 
-def made_once(make: Callable[[], Any]) -> Any:
+def broadcast_from_main(make: Callable[[], Any]) -> Any:
     """Call `make` on the main process and broadcast the result."""
     made = [make() if PartialState().is_main_process else None]
     return broadcast_object_list(made)[0]
@@ -266,7 +266,7 @@ def run(task_class: type[Task], arguments: list[str]) -> Scores:
     with run_lock(folder) if training.do_train and training.process_index == 0 else nullcontext():
         splits = read_splits(data, task)
         rows = splits["train"]
-        tokenizer = made_once(lambda: make_tokenizer(tokenizing, options.model_name_or_path, rows, task))
+        tokenizer = broadcast_from_main(lambda: make_tokenizer(tokenizing, options.model_name_or_path, rows, task))
         model = make_model(task.model_class, options, tokenizer, **task.config_fields(rows, options))
         task.prepare(model)
         trainer = task.make_trainer(model, tokenizer, splits)
