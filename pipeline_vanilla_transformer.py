@@ -28,8 +28,13 @@ POSTPROCESS_OPTIONS = ("top_k", "max_answer_len", "handle_impossible_answer")
 LEAST = {"max_seq_len": 1, "doc_stride": 0, "top_k": 1, "max_answer_len": 1}  # of what the options may be
 
 
+def longest_input(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig | None) -> int:
+    """Return the most tokens of a text: the length that the model was trained for, at most its positions."""
+    return min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", tokenizer.model_max_length))
+
+
 def longest_output(config: PreTrainedConfig | None, input_length: int, extra_tokens: int = EXTRA_TOKENS) -> int:
-    """The most tokens of an output, its start among them: so many more than the input has, if there are positions."""
+    """Return the most tokens of an output, its start token included; learned positions limit it."""
     limit = input_length + extra_tokens
     if config is None or getattr(config, "position_embedding", None) != "learned":
         return limit
@@ -37,46 +42,74 @@ def longest_output(config: PreTrainedConfig | None, input_length: int, extra_tok
 
 
 class TranslationPipeline(Pipeline):
-    """Translate texts with an encoder-decoder. Every keyword is an option of `generate`, such as `num_beams`.
+    """Translate texts with an encoder-decoder. Every other keyword is an option of `generate`, such as `num_beams`.
 
     A text gives `[{"translation_text": ...}]`. A list of texts gives a list: of one such record for each text, or of a
-    list of them where `num_return_sequences` is above 1. `batch_size` says how many texts are translated at once.
+    list of them where `num_return_sequences` is above 1. A blank text stays blank.
+
+    Options:
+        batch_size: texts translated at once.
+        truncation: whether to truncate texts that are longer than the model was trained for.
+        extra_tokens: how many tokens longer than its input an output may be (50).
+        src_lang, tgt_lang: languages of a multilingual model.
+        return_tensors: whether to return tokens, as "translation_token_ids".
+        clean_up_tokenization_spaces: see the tokenizer's `decode`.
     """
 
     _load_tokenizer = True
     _load_processor = _load_feature_extractor = _load_image_processor = _load_video_processor = False
 
     def __call__(self, inputs: Any, **options) -> Any:
-        """The translation of a text, or of each of a list, as the class says."""
+        """Translate a text, or each text of a list."""
+        if isinstance(inputs, list) and not inputs:
+            return []
         results = super().__call__(inputs, **options)
         if isinstance(inputs, list) and all(len(records) == 1 for records in results):
             return [record for records in results for record in records]
         return results
 
-    def _sanitize_parameters(self, **generate_options) -> tuple[dict, dict, dict]:
-        return {}, generate_options, {}
+    def _sanitize_parameters(self, return_text: bool | None = None, **options) -> tuple[dict, dict, dict]:
+        reading, writing = (
+            {name: options.pop(name) for name in names if name in options}
+            for names in (("truncation", "src_lang", "tgt_lang"), ("return_tensors", "clean_up_tokenization_spaces"))
+        )
+        return reading, options, writing
 
-    def preprocess(self, text: str) -> dict[str, Tensor]:
-        """The text as `input_ids` and `attention_mask`, each (1, length).
+    def preprocess(self, text: str, truncation: bool = False, **languages: str) -> dict[str, Any]:
+        """Return `input_ids` and `attention_mask`, each (1, length), and whether the text is blank, (1,).
 
         Raises:
-            TypeError: it is not a text.
+            TypeError: the input is not a string.
         """
         if not isinstance(text, str):
             raise TypeError(f"A translation needs a text; got {text!r}.")
+        encode = getattr(self.tokenizer, "_build_translation_inputs", None) if languages else None
         # As in training, "</s>" in a text is text.
-        return dict(self.tokenizer(text, return_tensors="pt", split_special_tokens=True))
+        options = {"return_tensors": "pt", "split_special_tokens": True, "truncation": truncation}
+        if truncation:
+            options["max_length"] = longest_input(self.tokenizer, getattr(self.model, "config", None))
+        encoded = encode(text, **options, **languages) if encode else self.tokenizer(text, **options)
+        return {**encoded, "is_blank": torch.tensor([not text.strip()])}
 
-    def _forward(self, inputs: dict[str, Tensor], **options) -> dict[str, Tensor]:
+    def _forward(self, inputs: dict[str, Any], extra_tokens: int = EXTRA_TOKENS, **options) -> dict[str, Tensor]:
+        is_blank, language = inputs.pop("is_blank"), inputs.pop("forced_bos_token_id", None)
+        if language is not None:
+            options["forced_bos_token_id"] = language[0] if isinstance(language, list) else language
         if not options.keys() & {"max_length", "max_new_tokens", "generation_config"}:
-            options["max_length"] = longest_output(self.model.config, inputs["input_ids"].shape[1])
+            length = inputs["input_ids"].shape[1]
+            options["max_length"] = longest_output(getattr(self.model, "config", None), length, extra_tokens)
         output_ids = self.model.generate(**inputs, **options)  # (batch * num_return_sequences, length)
-        return {"output_ids": output_ids.unflatten(0, (len(inputs["input_ids"]), -1))}
+        return {"output_ids": output_ids.unflatten(0, (len(is_blank), -1)), "is_blank": is_blank}
 
-    def postprocess(self, outputs: dict[str, Tensor]) -> list[dict[str, str]]:
-        """A record for each of the generated sequences, `output_ids` (1, num_return_sequences, length)."""
-        texts = self.tokenizer.batch_decode(outputs["output_ids"][0], skip_special_tokens=True)
-        return [{TEXT_KEYS.get(self.task, "translation_text"): text} for text in texts]
+    def postprocess(
+        self, outputs: dict[str, Tensor], return_tensors: bool = False, **decode_options
+    ) -> list[dict[str, Any]]:
+        """Return a record for each of the generated sequences, `output_ids` (1, num_return_sequences, length)."""
+        key, ids = TEXT_KEYS.get(self.task, "translation_text"), outputs["output_ids"][0]
+        if return_tensors:
+            return [{key.replace("_text", "_token_ids"): row} for row in ids]
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True, **decode_options)
+        return [{key: "" if outputs["is_blank"] else text} for text in texts]
 
 
 def question_inputs(config: PreTrainedConfig) -> list[str]:
@@ -137,6 +170,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         """The answer to a question, or to each of a list, as the class says."""
         if inputs is None:
             inputs = self.pair(question, context)
+        if isinstance(inputs, list) and not inputs:
+            return []
         return super().__call__(inputs, **options)
 
     @staticmethod

@@ -8,7 +8,7 @@ import torch
 
 from family import decoder_only, encoder_decoder
 from vanilla_transformer.data.tokenizer import train_tokenizer
-from vanilla_transformer.decoding import decode_like_the_paper
+from vanilla_transformer.decoding import set_paper_decoding
 
 
 TEXT = "one two three"
@@ -22,19 +22,19 @@ def with_tokenizer(make=encoder_decoder, template="seq2seq", *, texts=TEXTS, voc
     return make(vocab_size=len(tokenizer), **fields), tokenizer
 
 
-def save_repeating(folder: Path, p_end: float) -> tuple[str, str]:
+def save_repeating(folder: Path, p_end: float, letter: str = "o") -> tuple[str, str]:
     """A translator that knows one letter: whatever is before, it ends, with probability `p_end`, or writes one more.
 
     So the length penalty alone decides how long its translations are. Returns the folder, and the letter.
     """
     model, tokenizer = with_tokenizer(output_bias=True)
-    word = tokenizer.convert_tokens_to_ids("o")
+    word = tokenizer.convert_tokens_to_ids(letter)
     with torch.no_grad():
         model.lm_head.weight.zero_()
         model.lm_head.bias.fill_(-30)
         model.lm_head.bias[word] = log(1 - p_end)
         model.lm_head.bias[tokenizer.eos_token_id] = log(p_end)
-    decode_like_the_paper(model)
+    set_paper_decoding(model)
     return write(folder, model, tokenizer), tokenizer.decode([word])
 
 
@@ -58,5 +58,5 @@ def save(folder: Path, make, template: str, **options) -> str:
     """Save what `with_tokenizer` makes; what translates does so as in the paper. Returns the folder."""
     model, tokenizer = with_tokenizer(make, template, **options)
     if template == "seq2seq":
-        decode_like_the_paper(model)
+        set_paper_decoding(model)
     return write(folder, model, tokenizer)

@@ -16,7 +16,7 @@ from small_data import train_and_validate_on, write_json_lines
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import train
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
-from vanilla_transformer.decoding import continue_text, decode_like_the_paper, paper_decoding, token_text
+from vanilla_transformer.decoding import continue_text, paper_decoding, set_paper_decoding, token_text
 
 
 OPTIONS = [
@@ -114,8 +114,8 @@ def test_an_option_that_would_be_left_out_in_silence_is_an_error():
     sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 9, "pad_token_id": 0}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     with pytest.raises(ValueError, match="MarianMTModel does not know how to generate with: gnmt_length_penalty"):
-        decode_like_the_paper(MarianMTModel(MarianConfig(**sizes, **heads)))
-    decode_like_the_paper(encoder_decoder())
+        set_paper_decoding(MarianMTModel(MarianConfig(**sizes, **heads)))
+    set_paper_decoding(encoder_decoder())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,7 +30,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
-from vanilla_transformer.files import hidden_folder
+from vanilla_transformer.files import temporary_sibling
 from vanilla_transformer.loading import weights_hash
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 
@@ -89,7 +89,7 @@ class Datastore:
         """Write the datastore into the model folder, and replace an earlier one."""
         folder = Path(model_folder, FOLDER)
         settings = {name: getattr(self, name) for name in ("weights", "neighbours", "share", "temperature")}
-        with hidden_folder(folder) as hidden:
+        with temporary_sibling(folder) as hidden:
             part = hidden / FOLDER
             part.mkdir()
             faiss.serialize_index(self.index).tofile(part / INDEX)

@@ -1,18 +1,31 @@
 """Translate or continue texts with a saved model, in batches."""
 
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.pipeline_vanilla_transformer import EXTRA_TOKENS, longest_output
+from vanilla_transformer.pipeline_vanilla_transformer import (
+    EXTRA_TOKENS,
+    TranslationPipeline,
+    longest_input,
+    longest_output,
+)
+
+
+logger = logging.getLogger(__name__)
+WINDOW = 16  # batches whose texts are sorted by length together
 
 
 def paper_decoding(num_beams: int = 4, length_penalty: float = 0.6) -> dict:
-    """Generation options of section 6.1: beam search with the length penalty of Wu et al. (2016), which stops when
-    no unfinished hypothesis can win ("terminate early when possible").
+    """Return the generation options of section 6.1: beam search with the length penalty of Wu et al. (2016), stopped
+    when no unfinished hypothesis can win ("terminate early when possible").
 
-    A single beam has no use for either: its options take back those of a beam search, which a saved model may have.
+    For a single beam, the options reset those of a beam search, which a saved model may have.
     """
     if num_beams == 1:
         return {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False, "gnmt_length_penalty": False}
@@ -20,56 +33,65 @@ def paper_decoding(num_beams: int = 4, length_penalty: float = 0.6) -> dict:
     return beam_options | {"gnmt_length_penalty": True}
 
 
-def decode_like_the_paper(model: PreTrainedModel, num_beams: int = 4, length_penalty: float = 0.6) -> None:
-    """Make `paper_decoding` the model's own way to generate, which is saved with it.
+def set_paper_decoding(model: PreTrainedModel, num_beams: int = 4, length_penalty: float = 0.6) -> None:
+    """Set `paper_decoding` in the model's generation config, which is saved with it.
 
     Raises:
-        ValueError: the model's generation has no such option, so that it would be left out in silence.
+        ValueError: `generate` of this model has no such option and would ignore it.
     """
     unknown = model.generation_config.update(**paper_decoding(num_beams, length_penalty))
     if unknown:
         raise ValueError(f"{type(model).__name__} does not know how to generate with: {', '.join(unknown)}.")
 
 
-@torch.inference_mode()
 def translate(
     texts: list[str],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     extra_tokens: int = EXTRA_TOKENS,
-    **generate_options,
+    **options,
 ) -> list[str]:
     """Translate a batch of texts; outputs have at most `extra_tokens` more tokens than the longest input.
 
-    As in training, the name of a special token in a text, such as "</s>", is text.
+    Args:
+        options: of `TranslationPipeline` and of `generate`.
     """
-    batch = tokenizer(texts, return_tensors="pt", padding=True, split_special_tokens=True).to(model.device)
-    config = getattr(model, "config", None)  # a plain module that generates may have none
-    max_length = longest_output(config, batch["input_ids"].shape[1], extra_tokens)
-    output = cast(Any, model).generate(**batch, **({"max_length": max_length} | generate_options))
-    return tokenizer.batch_decode(output, skip_special_tokens=True)
+    device = None if getattr(model, "hf_device_map", None) else model.device  # accelerate has placed the model
+    pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, device=device)
+    records = pipeline(texts, batch_size=len(texts), extra_tokens=extra_tokens, **options)
+    return [record["translation_text"] for record in records]
 
 
 @torch.inference_mode()
 def continue_text(
-    prompts: list[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **generate_options
+    prompts: list[str],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    truncation: bool = False,
+    **generate_options,
 ) -> list[str]:
-    """Continue a batch of prompts; the prompt is part of each result, and its "</s>" is text, as in training.
+    """Continue a batch of prompts. Each result begins with its prompt, and "</s>" in a prompt is text, as in training.
 
-    Where positions are learned, `max_new_tokens` is cut to what the longest prompt leaves.
+    With learned positions, `max_new_tokens` is limited to what the longest prompt leaves.
+
+    Args:
+        truncation: of a prompt as long as the longest input or longer, keep the last tokens: half of that length.
 
     Raises:
         ValueError: a prompt takes all learned positions, so that none is left to continue it.
     """
-    # GPT and GPT-2 have no padding token. Any other will do: the mask hides it, and the text begins behind it.
+    # GPT and GPT-2 have no padding token. Any other token serves, because the mask hides it.
     others = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
     padding = next((token for token in others if token is not None), 0)
-    # Nor do they begin a text with a token, so an empty one would have nothing to read.
+    # GPT and GPT-2 have no start token either, and the model needs at least one token.
     first = padding if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-    rows = [row or [first] for row in tokenizer(prompts, split_special_tokens=True)["input_ids"]]
+    rows = [row or [first] for row in tokenizer(prompts, split_special_tokens=True, verbose=False)["input_ids"]]
+    if truncation:
+        limit = longest_input(tokenizer, model.config)
+        rows = [row if len(row) < limit else row[-max(1, limit // 2) :] for row in rows]
     lengths = [len(row) for row in rows]
     longest = max(lengths)
-    asked = max(1, generate_options.get("max_new_tokens") or 1)  # below 1, the library says so
+    asked = max(1, generate_options.get("max_new_tokens") or 1)  # `generate` refuses values below 1
     left = longest_output(getattr(model, "config", None), longest, asked) - longest
     if left < 1:
         prompt = prompts[lengths.index(longest)]
@@ -86,7 +108,38 @@ def continue_text(
     return tokenizer.batch_decode(written, skip_special_tokens=True)
 
 
+def warn_long_lines(texts: list[str], tokenizer: PreTrainedTokenizerBase, limit: int, kept: str) -> None:
+    """Warn of each text with more than `limit` tokens, by its line number; `kept` says which tokens are read."""
+    for number, text in enumerate(texts, start=1):
+        if 2 * len(text.encode()) < limit:  # a token of less than half a byte is not expected
+            continue
+        length = len(tokenizer(text, split_special_tokens=True, verbose=False)["input_ids"])
+        if length > limit:
+            logger.warning("Line %d has %d tokens, and is truncated to the %s.", number, length, kept)
+
+
+def map_by_length(
+    function: Callable[[list[str]], Iterable[str]], texts: list[str], batch_size: int, description: str
+) -> Iterator[str]:
+    """Apply `function` to batches of texts of similar length, and yield each result in input order once it is known.
+
+    Texts are sorted by length within windows of 16 batches. Blank texts give blank results.
+    """
+    with tqdm(total=len(texts), desc=description, file=sys.stderr, disable=None, delay=2) as progress:
+        for start in range(0, len(texts), WINDOW * batch_size):
+            window = texts[start : start + WINDOW * batch_size]
+            results = {row: "" for row, text in enumerate(window) if not text.strip()}
+            order = sorted(set(range(len(window))) - results.keys(), key=lambda row: len(window[row]), reverse=True)
+            batches = sorted((order[i : i + batch_size] for i in range(0, len(order), batch_size)), key=min)
+            for row in range(len(window)):
+                while row not in results:  # the next batch has the first row without a result
+                    rows = batches.pop(0)
+                    results |= zip(rows, function([window[row] for row in rows]), strict=True)
+                yield results[row]
+                progress.update()
+
+
 def token_text(tokenizer: PreTrainedTokenizerBase, i: int) -> str:
-    """The text of one token within others: with its space, which some tokenizers take away where a text begins."""
+    """Return the text of one token within a text, with its space: some tokenizers strip it at the start of a text."""
     text = str(tokenizer.decode([i]))
     return f" {text}" if tokenizer.decode([i, i]) == f"{text} {text}" else text

@@ -3,6 +3,7 @@
 import codecs
 import gzip
 import io
+import logging
 import os
 import shutil
 import signal
@@ -10,20 +11,19 @@ import sys
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TextIO
 
-from tqdm.auto import tqdm
 
-
+logger = logging.getLogger(__name__)
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 @contextmanager
-def named_if_damaged(path: str) -> Iterator[None]:
-    """Where the gzip file that is read within proves to be damaged, raise a ValueError that names it."""
+def reraise_gzip_errors(path: str) -> Iterator[None]:
+    """Raise a ValueError that names the file if reading it as gzip fails."""
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -32,41 +32,41 @@ def named_if_damaged(path: str) -> Iterator[None]:
 
 @contextmanager
 def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """A file, also a gzipped one; standard input for "-".
+    """Open a file, decompressed if its name ends in .gz, or standard input for "-".
 
     Raises:
         ValueError: the name ends in .gz, but the file is damaged or not gzipped; or the other way round.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
     """
     if path == "-":
         yield sys.stdin.buffer
         return
-    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream, named_if_damaged(path):
+    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream, reraise_gzip_errors(path):
         if not isinstance(stream, gzip.GzipFile) and stream.peek(2).startswith(GZIP_MAGIC):
             raise ValueError(f"{path} is a gzip file: rename it to {path}.gz, or decompress it.")
         yield stream
 
 
 def check_input(path: str) -> None:
-    """Raise a FileNotFoundError, before long work begins, if there is no such file; "-" is standard input."""
+    """Raise a FileNotFoundError if a file does not exist; "-" is standard input."""
     if path != "-" and not Path(path).exists():  # not opened, since a pipe can be opened only once
         raise FileNotFoundError(f"{path}: there is no such file.")
 
 
 def check_output(path: str | None) -> None:
-    """Look, before long work begins, whether a file can be written; None or "-" is none.
+    """Check that a file can be written; None and "-" need no file.
 
     Raises:
-        FileNotFoundError: it has no folder to lie in.
-        PermissionError: that takes no new file, which would take the place of the old one.
+        FileNotFoundError: its folder does not exist.
+        PermissionError: its folder is not writable.
     """
-    if path in (None, "-") or cannot_be_replaced(Path(path)):
+    if path in (None, "-") or is_special_file(Path(path)):
         return
-    folder = behind_links(path).parent
+    folder = resolve_symlink(path).parent
     if not folder.is_dir():
         raise FileNotFoundError(f"{path}: there is no such folder as {folder}.")
     if not os.access(folder, os.W_OK):
-        raise PermissionError(f"{path}: {folder} takes no new file, which would replace a whole one: choose another.")
+        raise PermissionError(f"{path}: {folder} is not writable, and a new file is written there: choose another.")
 
 
 def utf8_lines(path: str, keep_ends: bool = False) -> Iterator[str]:
@@ -76,8 +76,8 @@ def utf8_lines(path: str, keep_ends: bool = False) -> Iterator[str]:
     beginning is dropped.
 
     Raises:
-        ValueError: a line is not valid UTF-8, or a gzipped file is damaged; the message names the file, and the line.
-        FileNotFoundError: there is no such file.
+        ValueError: a line is not valid UTF-8, or a gzipped file is damaged.
+        FileNotFoundError: the file does not exist.
     """
     with open_bytes(path) as stream:
         for number, line in enumerate(stream, start=1):
@@ -93,41 +93,41 @@ def utf8_lines(path: str, keep_ends: bool = False) -> Iterator[str]:
 
 
 @contextmanager
-def written(file: Path, name: str) -> Iterator[TextIO]:
-    """A file to write UTF-8 text to, which is gzipped if `name`, as the file is to be called, ends in .gz."""
+def open_text(file: Path, name: str) -> Iterator[TextIO]:
+    """Open a file to write UTF-8 text, gzipped if `name`, its final name, ends in .gz."""
     with file.open("wb") as stream:
-        packed = name.endswith(".gz")
-        binary: BinaryIO | gzip.GzipFile = gzip.GzipFile(name, "wb", fileobj=stream) if packed else stream
+        zipped = name.endswith(".gz")
+        binary: BinaryIO | gzip.GzipFile = gzip.GzipFile(name, "wb", fileobj=stream) if zipped else stream
         with io.TextIOWrapper(binary, encoding="utf-8") as text:
             yield text
 
 
-def cannot_be_replaced(path: Path) -> bool:
-    """Whether it is a pipe, a device, or a name that the system has for an open file, such as /dev/stdout."""
+def is_special_file(path: Path) -> bool:
+    """Whether the path is a pipe, a device, or a system name of an open file, such as /dev/stdout."""
     return (path.exists() and not path.is_file()) or path.parent in (Path("/dev"), Path("/dev/fd"))
 
 
-def behind_links(path: str | Path) -> Path:
-    """The file itself where the path is a symbolic link, or the path as it is."""
+def resolve_symlink(path: str | Path) -> Path:
+    """Return the target of a symbolic link, and any other path as it is."""
     return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
 
 
-def leave(number: int, _: Any) -> NoReturn:
-    """The handler of a signal that ends the process as an exit does, with what cleans up on the way."""
+def exit_on_signal(number: int, _: Any) -> NoReturn:
+    """Handle a signal by raising SystemExit, so that temporary files are removed."""
     raise SystemExit(128 + number)
 
 
 @contextmanager
-def hidden_folder(beside: Path) -> Iterator[Path]:
-    """An empty folder beside a file or a folder, gone in the end, also where that is SIGTERM."""
-    # Not where the signal has a handler already, and no other thread may set one.
+def temporary_sibling(path: Path) -> Iterator[Path]:
+    """Make an empty hidden folder beside a file or folder, and remove it in the end, even on SIGTERM."""
+    # Only the main thread may set a handler, and an existing handler stays.
     unhandled = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     )
     if unhandled:
-        signal.signal(signal.SIGTERM, leave)
+        signal.signal(signal.SIGTERM, exit_on_signal)
     try:
-        with tempfile.TemporaryDirectory(dir=beside.parent, prefix=f".{beside.name}.") as folder:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             yield Path(folder)
     finally:
         if unhandled:
@@ -136,41 +136,51 @@ def hidden_folder(beside: Path) -> Iterator[Path]:
 
 @contextmanager
 def open_output(path: str) -> Iterator[TextIO]:
-    """Standard output for "-"; else a new file that takes the place of `path` only once it is complete.
+    """Open standard output for "-"; otherwise a new file that replaces `path` only once it is complete.
 
-    Text is UTF-8, and gzipped if `path` ends in .gz. It can be read by whom the file of before could. Links lead to
-    files that are replaced; pipes and devices are written to as they are.
-
-    For the errors see `check_output`.
+    Text is UTF-8, and gzipped if `path` ends in .gz. The new file has the permissions of the old one. A link stays,
+    and its target is replaced. Pipes and devices are written directly. For the errors see `check_output`.
     """
     check_output(path)
     if path == "-":
         yield sys.stdout
         sys.stdout.flush()
         return
-    if cannot_be_replaced(Path(path)):
-        with written(Path(path), path) as stream:
+    if is_special_file(Path(path)):
+        with open_text(Path(path), path) as stream:
             yield stream
         return
-    file = behind_links(path)
-    with hidden_folder(file) as folder:
+    file = resolve_symlink(path)
+    with temporary_sibling(file) as folder:
         part = folder / file.name
-        with written(part, path) as stream:
+        with open_text(part, path) as stream:
             yield stream
         if file.exists():
             shutil.copymode(file, part)
         os.replace(part, file)
 
 
+def write_lines(stream: TextIO, texts: Iterable[str]) -> None:
+    """Write each text as one line, at once. Line breaks within a text become spaces, with a warning for the first."""
+    warned = False
+    for number, text in enumerate(texts, start=1):
+        line = " ".join(text.splitlines())
+        if line != text and not warned:
+            logger.warning("The result of line %d has line breaks: they are written as spaces.", number)
+            warned = True
+        stream.write(f"{line}\n")
+        stream.flush()
+
+
 def check_new(path: str | Path) -> None:
-    """Raise a ValueError if there is something of the name that a new folder is to have, be it a link to nowhere."""
+    """Raise a ValueError if a path exists, even as a broken link."""
     if os.path.lexists(path):
         raise ValueError(f"{path} exists: choose a new folder.")
 
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `path` once it is complete, and is gone if that fails.
+    """Give a folder to fill, which becomes `path` once it is complete, and is removed on an error.
 
     Raises:
         ValueError: `path` exists, or does by then.
@@ -178,25 +188,10 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     check_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with hidden_folder(path) as folder:
+    with temporary_sibling(path) as folder:
         yield folder / path.name
         try:
             os.replace(folder / path.name, path)
         except OSError:
-            check_new(path)  # another process has made it in the meantime
+            check_new(path)  # another process may have made it in the meantime
             raise
-
-
-def map_by_length(
-    function: Callable[[list[str]], Iterable[str]], texts: list[str], batch_size: int, description: str
-) -> list[str]:
-    """Apply `function` to batches of texts of similar length, longest first, and give the results in input order."""
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
-    results = [""] * len(texts)
-    with tqdm(total=len(texts), desc=description, file=sys.stderr, disable=None) as progress:
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            for row, result in zip(rows, function([texts[row] for row in rows]), strict=True):
-                results[row] = result
-            progress.update(len(rows))
-    return results

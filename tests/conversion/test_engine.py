@@ -18,7 +18,7 @@ from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli.translate import main as translate_command
 from vanilla_transformer.conversion import engine
 from vanilla_transformer.conversion.engine import use_ctranslate2
-from vanilla_transformer.decoding import decode_like_the_paper, translate
+from vanilla_transformer.decoding import set_paper_decoding, translate
 from vanilla_transformer.inside import Changes, changed
 from vanilla_transformer.pipeline_vanilla_transformer import TranslationPipeline
 
@@ -39,7 +39,7 @@ def folder(tmp_path) -> Path:
     for stack in (model.model.encoder, model.model.decoder):
         stack.embed_positions.weight.data.mul_(10)  # so that no step is like the one before
     model.lm_head.bias.data[tokenizer.eos_token_id] += 2
-    decode_like_the_paper(model)
+    set_paper_decoding(model)
     write(tmp_path / "model", model, tokenizer)
     return tmp_path / "model"
 

@@ -256,7 +256,7 @@ def test_options_of_generate_pass_through_from_the_call_and_from_the_start(optio
 def test_a_translation_has_at_most_fifty_tokens_more_than_its_text(translator):
     endless = {"eos_token_id": -1}
     batch = translator.tokenizer(QUESTION, return_tensors="pt")
-    outputs = translator.forward(dict(batch), **endless)
+    outputs = translator.forward(translator.preprocess(QUESTION), **endless)
     assert outputs["output_ids"].shape == (1, 1, batch["input_ids"].shape[1] + 50)
 
 
@@ -265,9 +265,41 @@ def test_a_translation_ends_with_the_learned_positions(tokenizers):
     positions = len(tokenizer(QUESTION)["input_ids"]) + 3
     model = seq2seq(tokenizer, position_embedding="learned", max_position_embeddings=positions)
     pipe = TranslationPipeline(model=model, tokenizer=tokenizer)
-    outputs = pipe.forward(dict(tokenizer(QUESTION, return_tensors="pt")), eos_token_id=-1)
+    outputs = pipe.forward(pipe.preprocess(QUESTION), eos_token_id=-1)
     assert outputs["output_ids"].shape == (1, 1, positions)
     assert len(translate([QUESTION], model, tokenizer, eos_token_id=-1)) == 1
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t\u3000\u00a0\n"])
+def test_a_blank_text_stays_blank(blank, translator):
+    assert translator(blank) == [{"translation_text": ""}]
+    expected = [translator(QUESTION)[0]["translation_text"], ""]
+    assert [record["translation_text"] for record in translator([QUESTION, blank], batch_size=2)] == expected
+
+
+def test_no_texts_give_an_empty_list(translator, reader):
+    assert translator([]) == reader([]) == []
+
+
+def test_a_text_longer_than_the_model_was_trained_for_is_truncated_on_demand(translator, monkeypatch):
+    monkeypatch.setattr(translator.tokenizer, "model_max_length", 12)
+    ids = translator.preprocess(CONTEXT, truncation=True)["input_ids"]
+    assert ids.shape == (1, 12) and ids[0, -1] == translator.tokenizer.eos_token_id
+    shortened = translator.tokenizer.decode(ids[0], skip_special_tokens=True)
+    assert translator(CONTEXT, truncation=True) == translator(shortened) != translator(CONTEXT)
+
+
+def test_the_arguments_of_the_former_pipeline_are_taken(translator):
+    expected = translator(QUESTION)
+    for options in (
+        {"clean_up_tokenization_spaces": False},
+        {"return_text": True},
+        {"src_lang": "en", "tgt_lang": "es"},
+    ):
+        assert translator(QUESTION, **options) == expected
+    (record,) = translator(QUESTION, return_tensors=True)
+    text = translator.tokenizer.decode(record["translation_token_ids"], skip_special_tokens=True)
+    assert [{"translation_text": text}] == expected
 
 
 def test_what_is_not_a_text_is_refused(translator):

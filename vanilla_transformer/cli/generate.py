@@ -11,9 +11,9 @@ import torch
 from transformers import set_seed
 
 from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser, check_device, check_texts
-from vanilla_transformer.decoding import continue_text
+from vanilla_transformer.decoding import continue_text, longest_input, map_by_length, warn_long_lines
 from vanilla_transformer.fast import fast_products
-from vanilla_transformer.files import check_output, map_by_length, open_output, utf8_lines
+from vanilla_transformer.files import check_output, open_output, utf8_lines, write_lines
 from vanilla_transformer.loading import load_model, load_tokenizer
 
 
@@ -70,6 +70,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = {"do_sample": args.do_sample, "max_new_tokens": args.max_new_tokens, "max_length": None}
     if args.do_sample:
         options |= {"temperature": args.temperature, "top_k": args.top_k, "top_p": args.top_p}
-    function = partial(continue_text, model=model, tokenizer=tokenizer, **options)
+    function = partial(continue_text, model=model, tokenizer=tokenizer, truncation=True, **options)
+    limit = longest_input(tokenizer, model.config)
+    warn_long_lines(prompts, tokenizer, limit - 1, f"last {max(1, limit // 2)}")
     with open_output(args.output) as stream:
-        stream.writelines(f"{text}\n" for text in map_by_length(function, prompts, args.batch_size, "generating"))
+        write_lines(stream, map_by_length(function, prompts, args.batch_size, "generating"))

@@ -13,9 +13,9 @@ import torch
 
 from vanilla_transformer.cli.export import QUANTIZATIONS
 from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser, check_device, check_texts
-from vanilla_transformer.decoding import EXTRA_TOKENS, translate
+from vanilla_transformer.decoding import EXTRA_TOKENS, longest_input, map_by_length, translate, warn_long_lines
 from vanilla_transformer.fast import fast_products
-from vanilla_transformer.files import check_output, map_by_length, open_output, utf8_lines
+from vanilla_transformer.files import check_output, open_output, utf8_lines, write_lines
 from vanilla_transformer.loading import load_model, load_tokenizer, shipped_model
 
 
@@ -105,6 +105,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = {
         name: getattr(args, name) for name in ("num_beams", "length_penalty") if getattr(args, name) is not None
     }
-    function = partial(translate, model=model, tokenizer=tokenizer, extra_tokens=args.extra_tokens, **options)
+    options |= {"extra_tokens": args.extra_tokens, "truncation": True}
+    function = partial(translate, model=model, tokenizer=tokenizer, **options)
+    limit = longest_input(tokenizer, model.config)
+    warn_long_lines(lines, tokenizer, limit, f"first {limit}")
     with open_output(args.output) as stream:
-        stream.writelines(f"{text}\n" for text in map_by_length(function, lines, args.batch_size, "translating"))
+        write_lines(stream, map_by_length(function, lines, args.batch_size, "translating"))

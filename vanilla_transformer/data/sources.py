@@ -31,7 +31,7 @@ from vanilla_transformer.data.readers import (
     read_text,
     value_at,
 )
-from vanilla_transformer.files import hidden_folder
+from vanilla_transformer.files import temporary_sibling
 
 
 # Tables and archives that are not read. For translation, a file of any other name holds lines of text.
@@ -144,7 +144,7 @@ class Source:
             return Dataset.from_list([first, *rows], features)
         rows = chain([first], rows)
         file.parent.mkdir(parents=True, exist_ok=True)
-        with hidden_folder(file) as folder:
+        with temporary_sibling(file) as folder:
             part, schema = folder / file.name, features.arrow_schema
             with pa.OSFile(str(part), "wb") as stream, pa.ipc.new_stream(stream, schema) as writer:
                 while batch := list(islice(rows, BATCH_SIZE)):

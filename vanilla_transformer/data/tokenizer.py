@@ -27,7 +27,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerBase, TokenizersBackend
 
-from vanilla_transformer.files import hidden_folder
+from vanilla_transformer.files import temporary_sibling
 
 
 CACHE_VERSION = 1  # raise it when the same texts and options give another tokenizer
@@ -215,7 +215,7 @@ def cached_tokenizer(folder: Path, texts: Callable[[], Iterable[str]], *options:
     if not file.exists():
         trained = train_tokenizer(texts(), *options)
         folder.mkdir(parents=True, exist_ok=True)
-        with hidden_folder(file) as part:
+        with temporary_sibling(file) as part:
             trained.backend_tokenizer.save(str(part / file.name))
             os.replace(part / file.name, file)
     return in_library(Tokenizer.from_file(str(file)), template=options[0])

@@ -9,8 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.data.tokenizer import lowercases
-from vanilla_transformer.decoding import EXTRA_TOKENS, decode_like_the_paper, translate
-from vanilla_transformer.files import map_by_length
+from vanilla_transformer.decoding import EXTRA_TOKENS, map_by_length, set_paper_decoding, translate
 from vanilla_transformer.tasks.joining import concatenate_pairs
 from vanilla_transformer.tasks.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
 from vanilla_transformer.tasks.task import Notes, Rows, Task, unwrap_for_eval, warn_truncated
@@ -121,7 +120,7 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
 
     def prepare(self, model: PreTrainedModel) -> None:
         """Save the paper's beam search in the generation config."""
-        decode_like_the_paper(model, cast(int, self.arguments.num_beams), cast(float, self.arguments.length_penalty))
+        set_paper_decoding(model, cast(int, self.arguments.num_beams), cast(float, self.arguments.length_penalty))
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
         """Return rows of input_ids and labels, truncated to `max_length`."""
@@ -145,7 +144,7 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
         def translate_batch(batch: list[str]) -> list[str]:
             return translate(batch, model, tokenizer, args.extra_tokens, **args.decoding)
 
-        hypotheses = map_by_length(translate_batch, list(rows["source"]), 64, "translating")
+        hypotheses = list(map_by_length(translate_batch, list(rows["source"]), 64, "translating"))
         moses = (args.moses_language, args.split_compounds, args.normalize_punctuation)
         return translation_scores(hypotheses, list(rows["target"]), BleuOptions(lowercases(tokenizer), *moses))
 

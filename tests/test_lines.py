@@ -1,0 +1,130 @@
+"""Texts as lines, by the commands that read and write them: one line out for each line in, in order, as they come."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from family import decoder_only
+from fresh_process import run_python, running
+from saved_models import save_repeating, with_tokenizer, write
+from vanilla_transformer.cli import generate, translate
+from vanilla_transformer.decoding import map_by_length
+
+
+BLANK = ["", " ", "\t", "\u3000\u00a0", "\u2002 \u200a"]  # all white space for Unicode
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory) -> str:
+    """A translator that writes one letter and ends."""
+    return save_repeating(tmp_path_factory.mktemp("translator") / "model", p_end=0.16)[0]
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory) -> str:
+    """A language model that goes on with line breaks."""
+    model, tokenizer = with_tokenizer(decoder_only, "causal", output_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias[tokenizer.convert_tokens_to_ids("Ċ")] = 100
+    return write(tmp_path_factory.mktemp("writer") / "model", model, tokenizer)
+
+
+def run(command, model: str, lines: list[str], tmp_path: Path, *options: str) -> list[str]:
+    """Give a command a file of lines. Returns the lines of its output."""
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command.main(
+        ["--model", model, "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt"), *options]
+    )
+    written = (tmp_path / "out.txt").read_text(encoding="utf-8")
+    assert written.splitlines() == written.split("\n")[:-1]
+    return written.splitlines()
+
+
+def test_line_breaks_in_a_translation_become_spaces_with_a_warning(tmp_path, caplog):
+    model, _ = save_repeating(tmp_path / "model", p_end=0.16, letter="Ċ")
+    found = run(translate, model, ["one", "two three"], tmp_path, "--length_penalty", "3", "--extra_tokens", "5")
+    assert len(found) == 2 and not "".join(found).strip()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "line 1 has line breaks" in caplog.text
+
+
+def test_line_breaks_in_a_continuation_become_spaces_with_a_warning(writer, tmp_path, caplog):
+    found = run(generate, writer, ["one", "two"], tmp_path, "--max_new_tokens", "3", "--do_sample", "false")
+    assert [line.split() for line in found] == [["one"], ["two"]]
+    assert "line 1 has line breaks" in caplog.text
+
+
+def test_a_text_with_line_breaks_on_the_command_line_is_one_line(translator, capsys):
+    translate.main(["--model", translator, "one\ntwo", "three"])
+    assert capsys.readouterr().out.count("\n") == 2
+
+
+def test_a_blank_line_stays_blank_and_in_its_place(translator, writer, tmp_path):
+    lines = ["one", *BLANK, "two three"]
+    for command, model in ((translate, translator), (generate, writer)):
+        found = run(command, model, lines, tmp_path, "--batch_size", "2")
+        assert len(found) == len(lines) and found[0] and found[-1]
+        assert found[1:-1] == [""] * len(BLANK)
+
+
+def test_a_blank_file_gives_blank_lines(translator, tmp_path):
+    assert run(translate, translator, BLANK, tmp_path) == [""] * len(BLANK)
+    assert run(translate, translator, [], tmp_path) == []
+
+
+@pytest.fixture
+def limited(translator, tmp_path) -> str:
+    """The translator, trained on at most ten tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(translator, model_max_length=10)
+    for file in Path(translator).iterdir():
+        (tmp_path / "limited").mkdir(exist_ok=True)
+        (tmp_path / "limited" / file.name).write_bytes(file.read_bytes())
+    return write(tmp_path / "limited", tokenizer)
+
+
+def test_a_line_that_is_too_long_is_truncated_and_named(limited, tmp_path):
+    long, options = "xyzw" * 1000, ["--length_penalty", "9"]  # as long as it may be
+    result = run_python(
+        ["-m", "vanilla_transformer", "translate", "--model", limited, *options], input=f"one\n{long}\nthree\n"
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3 and len(lines[1]) <= 10 + 50
+    (warning,) = [line for line in result.stderr.splitlines() if "tokens" in line]
+    assert warning.startswith("Line 2 has 4") and "is truncated to the first 10" in warning
+
+
+def test_a_prompt_that_is_too_long_is_truncated_and_named(tmp_path, caplog):
+    sizes = {"position_embedding": "learned", "max_position_embeddings": 12}
+    folder = write(tmp_path / "model", *with_tokenizer(decoder_only, "causal", eos_token_id=None, **sizes))
+    found = run(generate, folder, ["one", "two one " * 9 + "three", "two"], tmp_path, "--do_sample", "false")
+    assert found[0].startswith("one") and found[2].startswith("two")
+    assert "three" in found[1] and not found[1].strip().startswith("two one two one two one")
+    assert [record.getMessage().split(" has ")[0] for record in caplog.records] == ["Line 2"]
+
+
+def test_results_are_written_while_others_are_still_to_come(translator, tmp_path):
+    (tmp_path / "in.txt").write_text("one two\n" * 100_000)
+    options = ["--model", translator, "--input", str(tmp_path / "in.txt"), "--batch_size", "1"]
+    with running(["-m", "vanilla_transformer", "translate", *options]) as (process, output):
+        assert output.readline().strip()
+        assert process.poll() is None
+        process.kill()
+
+
+def test_texts_of_similar_length_share_a_batch_and_results_come_in_order_as_soon_as_they_are_known():
+    texts = ["a", "bbbb", "cc", "", "dddd", "e", "ff", " ", "g"]
+    calls = []
+
+    def shout(batch: list[str]) -> list[str]:
+        calls.append(batch)
+        return [text.upper() for text in batch]
+
+    results = map_by_length(shout, texts, 2, "shouting")
+    assert next(results) == "A" and len(calls) == 1
+    assert list(results) == [text.strip().upper() for text in texts[1:]]
+    assert sorted(map(sorted, calls)) == [["a", "e"], ["bbbb", "dddd"], ["cc", "ff"], ["g"]]
+    assert list(map_by_length(shout, ["x"] * 100, 1, "shouting")) == ["X"] * 100
