@@ -52,7 +52,7 @@ from vanilla_transformer.conversion.from_others import convert
 from vanilla_transformer.conversion.mapping import CannotRepresent
 from vanilla_transformer.conversion.to_others import to_gpt2, to_marian
 from vanilla_transformer.data.phrasebook import phrasebook
-from vanilla_transformer.inside.readings import read_question
+from vanilla_transformer.inside.predictions import AnswerSpan
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from vanilla_transformer.tasks.question_answering import QuestionAnsweringArguments, QuestionAnsweringTask
@@ -469,7 +469,7 @@ def test_a_reader_of_bert_tells_question_and_text_apart_by_their_types_everywher
     pipe = QuestionAnsweringPipeline(model=ours, tokenizer=fast)
     (window,) = pipe.preprocess({"question": question, "context": context})
     close(pipe.forward(window)["start_logits"], expected.start_logits)
-    reading = read_question(ours, fast, question, context)
+    reading = AnswerSpan(ours, fast, question, context=context)
     close(ours(**reading.inputs).end_logits, expected.end_logits)
     answers = [{"text": ["tom"], "answer_start": [0]}]
     rows = Dataset.from_dict({"question": [question], "context": [context], "answers": answers})

@@ -21,9 +21,9 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.app.app import build
 from vanilla_transformer.app.loading import load
-from vanilla_transformer.inside import Changes, explore
-from vanilla_transformer.inside.explore import compare_data
-from vanilla_transformer.inside.interventions import changes_from
+from vanilla_transformer.inside import Interventions, explore
+from vanilla_transformer.inside.interventions import interventions_from_json
+from vanilla_transformer.inside.page import compare_data
 
 
 pytestmark = NEEDS_CHROMIUM
@@ -381,7 +381,7 @@ def test_a_weight_that_is_set_has_the_effect_that_the_server_says(browser, addre
             explorer.get_by_role("button", name="These weights (CSV)").click()
         table = [*csv.reader(Path(download.value.path()).read_text(encoding="utf-8").splitlines())]
     loaded = load(models[0])
-    found = compare_data(loaded.model, loaded.tokenizer, text, changes_from(changes))
+    found = compare_data(loaded.model, loaded.tokenizer, text, interventions_from_json(changes))
     assert len(changes["weights"]) == loaded.model.config.num_heads, "all of them, where none is chosen"
     assert float(shown.removesuffix(" %")) == pytest.approx(100 * found["same"][0]["p"], rel=0.06)
     # The row of which one is set is what the heads had then, in the mean, in the file too; and layers count from 1.
@@ -798,8 +798,8 @@ def test_a_saved_page_lives_without_a_server(browser, tmp_path):
 
 def test_a_saved_page_of_a_changed_model_says_what_is_changed(browser, tmp_path):
     model, tokenizer = with_tokenizer(encoder_decoder, "seq2seq")
-    changes = Changes(heads_off={("cross", 1, 0)}, positions_off={"decoder"})
-    explore(model, tokenizer, "one two", changes=changes).save(tmp_path / "page.html")
+    changes = Interventions(heads_off={("cross", 1, 0)}, positions_off={"decoder"})
+    explore(model, tokenizer, "one two", interventions=changes).save(tmp_path / "page.html")
     with visit(browser, (tmp_path / "page.html").as_uri()) as page:
         told = opened(page).locator(".broken")
         expect(told).to_contain_text("cross-attention 2.1 off")

@@ -17,9 +17,9 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.inside import Changes, explore, explore_data
-from vanilla_transformer.inside.explore import compare_data
-from vanilla_transformer.inside.interventions import Weight, changes_from
+from vanilla_transformer.inside import Interventions, explore, explore_data
+from vanilla_transformer.inside.interventions import Weight, interventions_from_json
+from vanilla_transformer.inside.page import compare_data
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 
@@ -124,9 +124,9 @@ def test_the_effect_of_a_head_is_the_loss_of_log_probability_without_it():
     model, tokenizer, data = explored("translate", values=False)
     head = data["effects"][0]
     assert abs(head["effect"]) == max(abs(each["effect"]) for each in data["effects"])
-    off = Changes(heads_off={(head["kind"], head["layer"], head["head"])})
+    off = Interventions(heads_off={(head["kind"], head["layer"], head["head"])})
     written = [step["chosen"] for step in data["steps"]]
-    without = explore_data(model, tokenizer, TEXT, written, changes=off, effects=False, values=False)
+    without = explore_data(model, tokenizer, TEXT, written, interventions=off, effects=False, values=False)
 
     def mean(steps):
         return torch.tensor([step["p"] for step in steps]).log().mean().item()
@@ -138,7 +138,7 @@ def test_the_answer_of_a_language_model_is_what_it_wrote():
     model, tokenizer = made("generate")
     data = explore_data(model, tokenizer, "one two", " three two", values=False)
     head = data["effects"][0]
-    off = Changes(heads_off={(head["kind"], head["layer"], head["head"])})
+    off = Interventions(heads_off={(head["kind"], head["layer"], head["head"])})
     without = compare_data(model, tokenizer, "one two", off, " three two")["same"]
     own = slice(-1 - data["written"], -1)
     losses = [math.log(step["p"] / other["p"]) for step, other in zip(data["steps"], without, strict=True)]
@@ -149,8 +149,8 @@ def test_the_answer_of_a_language_model_is_what_it_wrote():
 
 def test_with_changes_the_model_decodes_anew():
     model, tokenizer, data = explored("translate", effects=False, values=False)
-    for changes in (Changes(causal_off=True), Changes(layers_off={("decoder", 0), ("encoder", 1)})):
-        other = explore_data(model, tokenizer, TEXT, changes=changes, effects=False, values=False)
+    for changes in (Interventions(causal_off=True), Interventions(layers_off={("decoder", 0), ("encoder", 1)})):
+        other = explore_data(model, tokenizer, TEXT, interventions=changes, effects=False, values=False)
         assert other["steps"] != data["steps"]
         assert [step["rank"] for step in other["steps"]] == [1] * len(other["steps"]) or changes.causal_off
 
@@ -158,7 +158,7 @@ def test_with_changes_the_model_decodes_anew():
 def test_the_numbers_of_each_step_are_those_of_the_changed_model():
     model, tokenizer = made("translate")
     weight = Weight("decoder", 1, 2, 3, 1, 0.75)
-    changes = Changes(
+    changes = Interventions(
         heads_off={("decoder", 1, 0)},
         residuals_off={("decoder", 1, "self-attention")},
         positions_off={"decoder"},
@@ -166,7 +166,7 @@ def test_the_numbers_of_each_step_are_those_of_the_changed_model():
         weights=(weight,),
     )
     written = [4, 5, 6, 7, 8]
-    data = explore_data(model, tokenizer, TEXT, written, changes=changes, effects=False)
+    data = explore_data(model, tokenizer, TEXT, written, interventions=changes, effects=False)
     steps = {(step["part"], step["name"]): torch.tensor(step["values"]) for step in data["values"]["decoder 1"]}
     (drawn,) = (kind["weights"][1] for kind in data["attention"] if kind["kind"] == "decoder")
     shown = steps["self-attention", "weights"]
@@ -182,11 +182,11 @@ def test_the_numbers_of_each_step_are_those_of_the_changed_model():
 @torch.no_grad()
 def test_beside_each_other_stand_the_new_answer_and_the_old_one_s_new_probabilities():
     model, tokenizer, data = explored("translate", effects=False, values=False)
-    off = Changes(heads_off={("cross", 1, 0)}, positions_off={"encoder"})
+    off = Interventions(heads_off={("cross", 1, 0)}, positions_off={"encoder"})
     found = compare_data(model, tokenizer, TEXT, off)
-    anew = explore_data(model, tokenizer, TEXT, changes=off, effects=False, values=False)
+    anew = explore_data(model, tokenizer, TEXT, interventions=off, effects=False, values=False)
     assert found["changed"] == anew
-    forced = explore_data(model, tokenizer, TEXT, own_ids(data), changes=off, effects=False, values=False)
+    forced = explore_data(model, tokenizer, TEXT, own_ids(data), interventions=off, effects=False, values=False)
     assert [step["chosen"] for step in found["same"]] == [step["chosen"] for step in data["steps"]]
     assert [step["p"] for step in found["same"]] == pytest.approx([step["p"] for step in forced["steps"]], abs=1e-5)
 
@@ -219,13 +219,13 @@ def test_what_mattered_in_a_text_is_gradient_times_input():
 
 def test_what_mattered_is_told_of_a_model_with_a_weight_that_is_set():
     model, tokenizer, data = explored("classify", effects=False, values=False)
-    changes = Changes(weights=(Weight("encoder", 0, 0, 1, 2, 0.9),))
-    other = explore_data(model, tokenizer, TEXT, changes=changes, effects=False, values=False)
+    changes = Interventions(weights=(Weight("encoder", 0, 0, 1, 2, 0.9),))
+    other = explore_data(model, tokenizer, TEXT, interventions=changes, effects=False, values=False)
     assert other["mattered"] != data["mattered"]
 
 
 def test_the_data_of_a_changed_model_name_what_is_changed():
-    changes = Changes(
+    changes = Interventions(
         heads_off={("cross", 1, 0)},
         layers_off={("encoder", 0)},
         residuals_off={("decoder", 0, "feed-forward")},
@@ -233,8 +233,8 @@ def test_the_data_of_a_changed_model_name_what_is_changed():
         causal_off=True,
         weights=(Weight("encoder", 1, 0, 1, 2, 0.5),),
     )
-    _, _, data = explored("translate", changes=changes, effects=False, values=False)
-    assert changes_from(json.loads(json.dumps(data["changes"]))) == changes
+    _, _, data = explored("translate", interventions=changes, effects=False, values=False)
+    assert interventions_from_json(json.loads(json.dumps(data["changes"]))) == changes
     assert "changes" not in explored("translate", effects=False, values=False)[2]
 
 
@@ -352,5 +352,5 @@ def test_in_a_notebook_it_is_one_string_that_needs_no_other_host(tmp_path):
 
 
 def test_importing_the_model_does_not_import_the_explorer():
-    code = "import sys, vanilla_transformer; sys.exit('vanilla_transformer.inside.explore' in sys.modules)"
+    code = "import sys, vanilla_transformer; sys.exit('vanilla_transformer.inside.page' in sys.modules)"
     assert run_python(["-c", code]).returncode == 0

@@ -7,8 +7,8 @@ import torch
 
 from family import decoder_only, encoder_decoder, encoder_only, tokens
 from vanilla_transformer import VanillaTransformerForSequenceClassification
-from vanilla_transformer.inside import Changes, changed
-from vanilla_transformer.inside.interventions import UNCHANGED, Weight, attentions_of, changes_from
+from vanilla_transformer.inside import Interventions, intervene
+from vanilla_transformer.inside.interventions import NO_INTERVENTIONS, Weight, attentions_of, interventions_from_json
 
 
 MAKERS = {
@@ -33,8 +33,8 @@ def inputs_of(model, batch: int = 1):
 
 
 @torch.no_grad()
-def logits(model, changes=UNCHANGED, inputs=None):
-    with changed(model, changes):
+def logits(model, changes=NO_INTERVENTIONS, inputs=None):
+    with intervene(model, changes):
         return model(**(inputs_of(model) if inputs is None else inputs)).logits
 
 
@@ -49,7 +49,7 @@ def test_without_changes_nothing_changes_and_afterwards_nothing_is_left(family, 
     before = model(**inputs_of(model)).logits
     assert_close(logits(model), before)
     kind = "encoder" if family != "decoder-only" else "decoder"
-    logits(model, Changes(heads_off={(kind, 0, 0)}, layers_off={(kind, 1)}, positions_off={kind}))
+    logits(model, Interventions(heads_off={(kind, 0, 0)}, layers_off={(kind, 1)}, positions_off={kind}))
     assert torch.equal(model(**inputs_of(model)).logits, before)
     assert model.config._attn_implementation == implementation
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -62,7 +62,7 @@ def test_a_head_that_is_off_has_no_columns_in_w_o(family):
         without = copy.deepcopy(model)
         with torch.no_grad():
             attentions_of(without)[kind, layer].o_proj.weight[:, 2 * module.d_v : 3 * module.d_v] = 0
-        assert_close(logits(model, Changes(heads_off={(kind, layer, 2)})), without(**inputs_of(model)).logits)
+        assert_close(logits(model, Interventions(heads_off={(kind, layer, 2)})), without(**inputs_of(model)).logits)
 
 
 @FAMILIES
@@ -73,14 +73,16 @@ def test_a_layer_that_is_off_is_taken_out(family):
     base = without.base_model
     stack = base.decoder if family == "encoder-decoder" else base
     del stack.layers[0]
-    assert_close(logits(model, Changes(layers_off={(kind, 0)})), without(**inputs_of(model), use_cache=False).logits)
+    assert_close(
+        logits(model, Interventions(layers_off={(kind, 0)})), without(**inputs_of(model), use_cache=False).logits
+    )
 
 
 def test_without_positions_an_encoder_sees_a_set():
     model = made("encoder-only")
     inputs = inputs_of(model)
     backwards = {"input_ids": inputs["input_ids"].flip(1)}
-    off = Changes(positions_off={"encoder"})
+    off = Interventions(positions_off={"encoder"})
     assert_close(logits(model, off, inputs), logits(model, off, backwards))
     assert not torch.allclose(logits(model, inputs=inputs), logits(model, inputs=backwards), atol=1e-4)
 
@@ -93,17 +95,17 @@ def test_without_the_causal_mask_all_is_seen_as_under_a_mask_that_hides_nothing(
     name = name.replace("input_ids", "attention_mask")
     everything = torch.zeros(1, 1, ids.shape[1], ids.shape[1])
     whole = model(**inputs, **{name: everything}).logits
-    assert_close(logits(model, Changes(causal_off=True)), whole)
+    assert_close(logits(model, Interventions(causal_off=True)), whole)
     assert not torch.allclose(whole, logits(model), atol=1e-4)
 
 
 @torch.no_grad()
 def test_without_the_causal_mask_a_window_lets_a_token_see_as_far_ahead_as_back():
-    model, (kind, off) = made("decoder-only", sliding_window=3), ("decoder", Changes(causal_off=True))
-    with changed(model, off) as seen:
+    model, (kind, off) = made("decoder-only", sliding_window=3), ("decoder", Interventions(causal_off=True))
+    with intervene(model, off) as trace:
         model(**inputs_of(model))
     at = torch.arange(7)
-    assert torch.equal(seen.attention[kind, 0][0, 0] > 0, (at - at[:, None]).abs() < 3)
+    assert torch.equal(trace.attention[kind, 0][0, 0] > 0, (at - at[:, None]).abs() < 3)
 
 
 @pytest.mark.parametrize("window", [None, 4])
@@ -112,7 +114,7 @@ def test_without_the_causal_mask_padding_stays_hidden(window):
     ids = inputs_of(model)["input_ids"]
     padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], dim=1)
     mask = (torch.arange(10) >= 3).long()[None]
-    off = Changes(causal_off=True)
+    off = Interventions(causal_off=True)
     shown = logits(model, off, {"input_ids": padded, "attention_mask": mask})[:, 3:]
     assert_close(shown, logits(model, off, {"input_ids": ids}))
 
@@ -129,7 +131,7 @@ def test_without_a_residual_connection_x_is_not_added(norm_position, sublayer):
         return sublayer(add_norm.norm(x)) if norm_position == "pre" else add_norm.norm(sublayer(x))
 
     add_norm.forward = forward
-    off = Changes(residuals_off={("decoder", 1, sublayer)})
+    off = Interventions(residuals_off={("decoder", 1, sublayer)})
     assert_close(logits(model, off), without(**inputs_of(model)).logits)
 
 
@@ -137,16 +139,16 @@ def test_without_a_residual_connection_x_is_not_added(norm_position, sublayer):
 def test_a_weight_that_is_set_is_used_and_the_others_share_the_rest():
     model = made("encoder-decoder")
     inputs = inputs_of(model)
-    with changed(model) as seen:
+    with intervene(model) as trace:
         model(**inputs)
-    usual = seen.attention["cross", 1][0, 3, 2]
-    with changed(model, Changes(weights=(Weight("cross", 1, 3, 2, 4, 0.75),))) as seen:
+    usual = trace.attention["cross", 1][0, 3, 2]
+    with intervene(model, Interventions(weights=(Weight("cross", 1, 3, 2, 4, 0.75),))) as trace:
         output = model(**inputs)
-    row = seen.attention["cross", 1][0, 3, 2]
+    row = trace.attention["cross", 1][0, 3, 2]
     assert row[4] == 0.75
     others = torch.arange(7) != 4
     assert_close(row[others], usual[others] / usual[others].sum() * 0.25)
-    untouched = seen.attention["cross", 1][0, 3, 1]
+    untouched = trace.attention["cross", 1][0, 3, 1]
     assert_close(untouched.sum(), torch.tensor(1.0))
     assert not torch.allclose(output.logits, logits(model), atol=1e-5)
 
@@ -154,10 +156,10 @@ def test_a_weight_that_is_set_is_used_and_the_others_share_the_rest():
 def attended(model, weights, **inputs) -> torch.Tensor:
     """What query 3 of head 1 looks at in the first layer (keys,), after its weights were set by key."""
     kind, _ = next(iter(attentions_of(model)))
-    changes = Changes(weights=tuple(Weight(kind, 0, 1, 3, key, weight) for key, weight in weights.items()))
-    with torch.no_grad(), changed(model, changes) as seen:
+    changes = Interventions(weights=tuple(Weight(kind, 0, 1, 3, key, weight) for key, weight in weights.items()))
+    with torch.no_grad(), intervene(model, changes) as trace:
         model(**(inputs_of(model) | inputs))
-    return seen.attention[kind, 0][0, 1, 3]
+    return trace.attention[kind, 0][0, 1, 3]
 
 
 def test_several_weights_of_one_query_are_all_what_they_are_set_to():
@@ -196,7 +198,7 @@ def test_all_weight_on_one_token_is_the_value_of_that_token():
     entered, left = [], []
     attention.register_forward_pre_hook(lambda _, args: entered.append(args[0]))
     attention.o_proj.register_forward_pre_hook(lambda _, args: left.append(args[0]))
-    logits(model, Changes(weights=(Weight("decoder", 1, 0, 6, 3, 1.0),)))
+    logits(model, Interventions(weights=(Weight("decoder", 1, 0, 6, 3, 1.0),)))
     value = attention.v_proj(entered[0])[0, 3, : attention.d_v]
     assert_close(left[0][0, 6, : attention.d_v], value)
 
@@ -205,14 +207,14 @@ def test_what_is_of_all_positions_at_once_is_refused_behind_a_cache():
     """A step behind a cache has one query: it is not the first, whose weights might be set."""
     model = made("encoder-decoder")
     source, options = tokens(1, 7), {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
-    for changes in (Changes(weights=(Weight("cross", 1, 0, 2, 3, 1.0),)), Changes(causal_off=True)):
-        with changed(model, changes) as seen:
+    for changes in (Interventions(weights=(Weight("cross", 1, 0, 2, 3, 1.0),)), Interventions(causal_off=True)):
+        with intervene(model, changes) as trace:
             with pytest.raises(ValueError, match="of all positions at once: give use_cache=False"):
                 model.generate(source, **options)
             model.generate(source, use_cache=False, **options)
-        assert changes.causal_off or seen.attention["cross", 1][0, 0, 2, 3] == 1
-    of_the_source = Changes(weights=(Weight("encoder", 0, 0, 2, 3, 1.0),), heads_off={("cross", 0, 1)})
-    with changed(model, of_the_source):
+        assert changes.causal_off or trace.attention["cross", 1][0, 0, 2, 3] == 1
+    of_the_source = Interventions(weights=(Weight("encoder", 0, 0, 2, 3, 1.0),), heads_off={("cross", 0, 1)})
+    with intervene(model, of_the_source):
         written = model.generate(source, **options)
         assert torch.equal(written, model.generate(source, use_cache=False, **options))
 
@@ -222,15 +224,15 @@ def test_each_row_of_a_batch_may_have_changes_of_its_own(family):
     model = made(family)
     kind = "encoder" if family == "encoder-only" else "decoder"
     variants = [
-        Changes(),
-        Changes(heads_off={(kind, 0, 1)}),
-        Changes(layers_off={(kind, 1)}),
-        Changes(positions_off={kind}),
-        Changes(residuals_off={(kind, 0, "feed-forward")}),
-        Changes(weights=(Weight(kind, 0, 0, 2, 1, 0.9),)),
+        Interventions(),
+        Interventions(heads_off={(kind, 0, 1)}),
+        Interventions(layers_off={(kind, 1)}),
+        Interventions(positions_off={kind}),
+        Interventions(residuals_off={(kind, 0, "feed-forward")}),
+        Interventions(weights=(Weight(kind, 0, 0, 2, 1, 0.9),)),
     ]
     if family != "encoder-only":
-        variants.append(Changes(causal_off=True))
+        variants.append(Interventions(causal_off=True))
     inputs = inputs_of(model)
     together = logits(model, variants, {name: ids.expand(len(variants), -1) for name, ids in inputs.items()})
     for row, changes in zip(together, variants, strict=True):
@@ -244,7 +246,7 @@ def test_changes_lie_where_the_model_does(family):
     """The "meta" device stands for a GPU, where no tensor of the CPU may be mixed in either."""
     model = made(family, attn_implementation="eager").to("meta")
     kind = "encoder" if family == "encoder-only" else "decoder"
-    changes = Changes(
+    changes = Interventions(
         heads_off={(kind, 0, 1)},
         layers_off={(kind, 1)},
         positions_off={kind},
@@ -253,29 +255,32 @@ def test_changes_lie_where_the_model_does(family):
         causal_off=kind == "decoder",
     )
     inputs = {name: ids.to("meta") for name, ids in inputs_of(model, batch=2).items()}
-    assert logits(model, [changes, UNCHANGED], inputs).device.type == "meta"
+    assert logits(model, [changes, NO_INTERVENTIONS], inputs).device.type == "meta"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (Changes(heads_off={("cross", 0, 0)}), "kind='cross' does not exist.*has decoder"),
-        (Changes(heads_off={("decoder", 2, 0)}), "layer=2 does not exist"),
-        (Changes(heads_off={("decoder", 0, 4)}), "head=4 does not exist"),
-        (Changes(layers_off={("encoder", 0)}), "stack='encoder' does not exist"),
-        (Changes(residuals_off={("decoder", 0, "cross-attention")}), "no sub-layer 'cross-attention'"),
-        (Changes(weights=(Weight("decoder", 0, 0, 0, 0, 1.5),)), "between 0 and 1"),
-        (Changes(weights=(Weight("decoder", 0, 0, 1, 2, 0.5),)), "Token 2 is hidden from token 1"),
-        (Changes(weights=tuple(Weight("decoder", 0, 1, 3, key, 0.6) for key in (0, 2))), "sum to 1.*be 0.6, 0.6"),
+        (Interventions(heads_off={("cross", 0, 0)}), "kind='cross' does not exist.*has decoder"),
+        (Interventions(heads_off={("decoder", 2, 0)}), "layer=2 does not exist"),
+        (Interventions(heads_off={("decoder", 0, 4)}), "head=4 does not exist"),
+        (Interventions(layers_off={("encoder", 0)}), "stack='encoder' does not exist"),
+        (Interventions(residuals_off={("decoder", 0, "cross-attention")}), "no sub-layer 'cross-attention'"),
+        (Interventions(weights=(Weight("decoder", 0, 0, 0, 0, 1.5),)), "between 0 and 1"),
+        (Interventions(weights=(Weight("decoder", 0, 0, 1, 2, 0.5),)), "Token 2 is hidden from token 1"),
+        (
+            Interventions(weights=tuple(Weight("decoder", 0, 1, 3, key, 0.6) for key in (0, 2))),
+            "sum to 1.*be 0.6, 0.6",
+        ),
     ],
 )
 def test_what_a_model_does_not_have_is_named(changes, message):
-    with pytest.raises(ValueError, match=message), changed(made("decoder-only"), changes):
+    with pytest.raises(ValueError, match=message), intervene(made("decoder-only"), changes):
         pass
 
 
 def test_changes_come_from_json_as_they_are_written():
-    changes = changes_from(
+    changes = interventions_from_json(
         {
             "heads_off": [["cross", 0, 1]],
             "residuals_off": [["decoder", 1, "feed-forward"]],
@@ -284,14 +289,14 @@ def test_changes_come_from_json_as_they_are_written():
             "weights": [["cross", 0, 1, 2, 3, 0.5]],
         }
     )
-    assert changes == Changes(
+    assert changes == Interventions(
         heads_off=frozenset({("cross", 0, 1)}),
         residuals_off=frozenset({("decoder", 1, "feed-forward")}),
         positions_off=frozenset({"encoder"}),
         causal_off=True,
         weights=(Weight("cross", 0, 1, 2, 3, 0.5),),
     )
-    assert not changes_from(None) and changes_from({}) == UNCHANGED
+    assert not interventions_from_json(None) and interventions_from_json({}) == NO_INTERVENTIONS
 
 
 @pytest.mark.parametrize(
@@ -316,4 +321,4 @@ def test_changes_come_from_json_as_they_are_written():
 )
 def test_what_is_no_change_is_refused(wishes):
     with pytest.raises(ValueError, match=r"Changes come as|Nothing can be changed"):
-        changes_from(wishes)
+        interventions_from_json(wishes)

@@ -30,7 +30,7 @@ from vanilla_transformer.app.reading import (
     token_name,
     warn_of_unknown_letters,
 )
-from vanilla_transformer.inside.readings import encoded, encoding, pieces_of, room
+from vanilla_transformer.inside.readings import encode_text, max_length, split_text, tokenizer_options
 
 
 HOTTEST, MOST_CHOICES, LEAST_TOP_P = 2.0, 100, 0.05
@@ -86,7 +86,7 @@ def stream(
     streamer = TextIteratorStreamer(loaded.tokenizer, skip_prompt=True, skip_special_tokens=True)
     stopped, failed = Event(), Event()
     options = {
-        "max_new_tokens": min(new_tokens, room(loaded.model) - length),
+        "max_new_tokens": min(new_tokens, max_length(loaded.model) - length),
         "max_length": None,
         "do_sample": False,
         "num_beams": 1,
@@ -123,7 +123,7 @@ class Writer:
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
-        self.most = min(MOST_TOKENS, room(loaded.model))
+        self.most = min(MOST_TOKENS, max_length(loaded.model))
 
     def generate(
         self, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
@@ -140,7 +140,7 @@ class Writer:
 
     def ids(self, text: str) -> Tensor:
         with refusing():
-            return encoded(self.loaded.model, self.loaded.tokenizer, text)["input_ids"][0]
+            return encode_text(self.loaded.model, self.loaded.tokenizer, text)["input_ids"][0]
 
     @torch.inference_mode()
     def probabilities(self, ids: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ class Writer:
         return self.most_probable(self.ids(check_text(text, "to go on from", keep_space=True)[:shown]))
 
     def cut(self, text: str) -> list[tuple[str, list[int]]]:
-        return pieces_of(self.loaded.tokenizer, text, **encoding(self.loaded.model))
+        return split_text(self.loaded.tokenizer, text, **tokenizer_options(self.loaded.model))
 
     def pieces(self, text: str, chosen: int | None = None) -> list[tuple[str, str | None]]:
         """Return the text in tokens, one of them marked if `chosen` is given."""

@@ -22,18 +22,11 @@ from vanilla_transformer.app.reading import (
 )
 from vanilla_transformer.app.training_runs import Runs
 from vanilla_transformer.decoding import EXTRA_TOKENS
-from vanilla_transformer.inside.explore import (
-    compare_data,
-    component_files,
-    described_effects,
-    explore_data,
-    for_script,
-    head_effects,
-    layer_values,
-    settled,
-)
-from vanilla_transformer.inside.interventions import changes_from
-from vanilla_transformer.inside.readings import BLANK, Reading, encoding
+from vanilla_transformer.inside.effects import ablation_effects
+from vanilla_transformer.inside.interventions import interventions_from_json
+from vanilla_transformer.inside.page import compare_data, component_files, explore_data, for_script, layer_values
+from vanilla_transformer.inside.predictions import Prediction, predict
+from vanilla_transformer.inside.readings import BLANK, tokenizer_options
 
 
 HOST = Path(__file__).with_name("assets") / "host.js"
@@ -68,7 +61,7 @@ class Explored:
         text = check_text(text, "to explore", keeps_space(loaded))
         if loaded.task == "answer":
             context = check_text(context, "to look for the answer in")
-            both = loaded.tokenizer(text, context, **encoding(loaded.model))
+            both = loaded.tokenizer(text, context, **tokenizer_options(loaded.model))
             check_length(loaded, len(both["input_ids"]), "the question with its text")
         else:
             context = None
@@ -81,7 +74,7 @@ class Explored:
             return None
         if isinstance(target, str):
             target = check_text(target, "to write", keeps_space(loaded))
-            ids = loaded.tokenizer(text_target=target, **encoding(loaded.model))["input_ids"]
+            ids = loaded.tokenizer(text_target=target, **tokenizer_options(loaded.model))["input_ids"]
         else:
             config = loaded.model.config
             most = (getattr(config, "target_vocab_size", None) or config.vocab_size) - 1
@@ -107,15 +100,15 @@ class Explored:
         with refusing():
             return json.loads(self.answers(*wish))
 
-    def read(self, model: int, *wish: Any) -> Reading:
+    def read(self, model: int, *wish: Any) -> Prediction:
         """Return the encoded text and the model's answer."""
         loaded = self.loaded(model)
         with refusing():
-            return settled(loaded.model, loaded.tokenizer, *wish)[0]
+            return predict(loaded.model, loaded.tokenizer, *wish)[0]
 
     @torch.inference_mode()
     def weigh(self, model: int, *wish: Any) -> str:
-        return json.dumps(described_effects(head_effects(self.loaded(model).model, self.readings(model, *wish))))
+        return json.dumps(ablation_effects(self.loaded(model).model, self.readings(model, *wish)))
 
     def effects(
         self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
@@ -137,12 +130,12 @@ class Explored:
         """Return the steps of a layer, with interventions if given: equations, shapes, lines of code and numbers."""
         with refusing():
             reading = self.readings(*self.check(model, text, target, context))
-            return layer_values(self.loaded(model).model, reading, stack, layer, changes_from(changes))
+            return layer_values(self.loaded(model).model, reading, stack, layer, interventions_from_json(changes))
 
     def change(self, changes: str, model: int, text: str, *wish: Any) -> str:
         loaded = self.loaded(model)
         with refusing():
-            wanted, reading = changes_from(json.loads(changes)), self.readings(model, text, *wish)
+            wanted, reading = interventions_from_json(json.loads(changes)), self.readings(model, text, *wish)
             return json.dumps(compare_data(loaded.model, loaded.tokenizer, text, wanted, *wish, reading))
 
     def changed(

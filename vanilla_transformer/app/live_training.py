@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.app.reading import refusal
-from vanilla_transformer.inside.interventions import Changes, changed
+from vanilla_transformer.inside.interventions import Interventions, intervene
 from vanilla_transformer.training.optimizer import PaperSchedule
 
 
@@ -40,7 +40,7 @@ class Pupil:
     """
 
     def __init__(self, heads: int, positions: bool, warmup: bool, mask: bool, norm: str, seed: int = 0):
-        self.changes = Changes(
+        self.changes = Interventions(
             positions_off=frozenset() if positions else frozenset({"encoder", "decoder"}), causal_off=not mask
         )
         self.numbers = torch.Generator().manual_seed(seed)
@@ -88,11 +88,11 @@ class Pupil:
     def frame(self, step: int, loss: float | None) -> dict[str, Any]:
         """Return what the page draws after a step."""
         self.model.eval()
-        with changed(self.model, self.changes) as seen:
+        with intervene(self.model, self.changes) as trace:
             right = (self.write(self.tried) == self.tried.flip(1)).all(dim=1).float().mean().item()
             written = self.write(SHOWN)
             self.model(input_ids=with_end(SHOWN), labels=with_end(written))
-        weights = seen.attention["cross", 0][0]
+        weights = trace.attention["cross", 0][0]
         return {
             "step": step,
             "steps": STEPS,
@@ -114,7 +114,7 @@ def train_live(
     began = time.monotonic()
     yield pupil.frame(0, None)
     for step in range(STEPS_A_FRAME, STEPS + 1, STEPS_A_FRAME):
-        with changed(pupil.model, pupil.changes):
+        with intervene(pupil.model, pupil.changes):
             loss = pupil.learn(STEPS_A_FRAME)
         yield pupil.frame(step, loss)
         if time.monotonic() - began > LONGEST:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vanilla_transformer.app.loading import LONGEST_INPUT, Loaded
 from vanilla_transformer.decoding import token_text
-from vanilla_transformer.inside.readings import check_room, encoded, encoding
+from vanilla_transformer.inside.readings import check_positions, encode_text
 
 
 MOST_TOKENS = 200  # tokens of a text; letters of some scripts take several each
@@ -56,7 +56,7 @@ def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:
     Returns:
         Whether there was a warning.
     """
-    ids = loaded.tokenizer(text, add_special_tokens=False, **encoding(loaded.model))["input_ids"]
+    ids = loaded.tokenizer(text, add_special_tokens=False, **tokenizer_options(loaded.model))["input_ids"]
     known = "".join(loaded.tokenizer.decode([i], skip_special_tokens=True) for i in ids)
     unknown = 2 * sum(map(str.isalpha, known)) < sum(map(str.isalpha, text))
     if unknown:
@@ -82,7 +82,7 @@ def refusing() -> Iterator[None]:
 def check_length(loaded: Loaded, tokens: int, text: str = "this text", most: int = MOST_TOKENS) -> None:
     """Refuse a text that is too long for the model or for a shared demo."""
     with refusing():
-        check_room(loaded.model, tokens, text)
+        check_positions(loaded.model, tokens, text)
     if tokens > most:
         raise refusal(f"Please keep to {most} tokens; {text} has {tokens:,}.")
 
@@ -90,7 +90,7 @@ def check_length(loaded: Loaded, tokens: int, text: str = "this text", most: int
 def encode(loaded: Loaded, text: str) -> dict[str, Tensor]:
     """Return a text as the model's input, a batch of one; refuse one that is too long."""
     with refusing():
-        batch = encoded(loaded.model, loaded.tokenizer, text)
+        batch = encode_text(loaded.model, loaded.tokenizer, text)
     check_length(loaded, batch["input_ids"].shape[1])
     return batch
 

@@ -19,7 +19,7 @@ from vanilla_transformer.app.reading import (
     warn_of_unknown_letters,
 )
 from vanilla_transformer.decoding import longest_output
-from vanilla_transformer.inside.readings import encoding, room, up_to_end
+from vanilla_transformer.inside.readings import max_length, tokenizer_options, until_end
 
 
 BEAMS = 4
@@ -89,7 +89,7 @@ class Translator:
         )
         found: dict[str, Hypothesis] = {}
         for row, score in zip(output.sequences.tolist(), output.sequences_scores.tolist(), strict=True):
-            ids = up_to_end(row[1:], self.loaded.model.config.eos_token_id)
+            ids = until_end(row[1:], self.loaded.model.config.eos_token_id)
             hypothesis = Hypothesis(self.loaded.tokenizer.decode(ids, skip_special_tokens=True), score, ids)
             found.setdefault(hypothesis.text, hypothesis)
         return list(found.values())[:ALTERNATIVES]
@@ -103,8 +103,8 @@ class Translator:
         if target in own:
             return own[target]
         target = target[:LONGEST_TRANSLATION]
-        ids = self.loaded.tokenizer(text_target=target, **encoding(self.loaded.model))["input_ids"]
-        return ids[: min(MOST_TOKENS, room(self.loaded.model))]
+        ids = self.loaded.tokenizer(text_target=target, **tokenizer_options(self.loaded.model))["input_ids"]
+        return ids[: min(MOST_TOKENS, max_length(self.loaded.model))]
 
     @torch.inference_mode()
     def forward(self, source: str, target: str) -> Forward:

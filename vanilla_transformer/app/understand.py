@@ -20,8 +20,8 @@ from vanilla_transformer.app.reading import (
     token_name,
     warn_of_unknown_letters,
 )
-from vanilla_transformer.inside.explore import gradient_times_input, scored
-from vanilla_transformer.inside.readings import BLANK, encoding, pieces_of
+from vanilla_transformer.inside.effects import gradient_times_input, sum_over_pieces
+from vanilla_transformer.inside.readings import BLANK
 from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 
 
@@ -31,9 +31,9 @@ def saliency(loaded: Loaded, text: str) -> tuple[Tensor, list[tuple[str, float]]
     output, (values,) = gradient_times_input(
         loaded.model, batch, lambda output: output.logits[0].max(), output_attentions=True
     )
-    pieces = pieces_of(loaded.tokenizer, text, **encoding(loaded.model))
+    pieces = split_text(loaded.tokenizer, text, **tokenizer_options(loaded.model))
     attention = torch.stack(output.attentions).detach().mean(dim=(0, 1, 2, 3))
-    return output.logits[0].detach(), scored(pieces, values), scored(pieces, attention)
+    return output.logits[0].detach(), sum_over_pieces(pieces, values), sum_over_pieces(pieces, attention)
 
 
 def offer_classes(loaded: Loaded) -> None:

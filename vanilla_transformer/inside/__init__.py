@@ -1,8 +1,8 @@
-"""What happens in a forward pass, step by step, and what becomes of it when parts are switched off."""
+"""Look inside a model: record its steps, intervene in its forward pass, and explore its predictions."""
 
-from vanilla_transformer.inside.explore import explore, explore_data
-from vanilla_transformer.inside.interventions import Changes, changed
+from vanilla_transformer.inside.interventions import Interventions, intervene
+from vanilla_transformer.inside.page import explore, explore_data
 from vanilla_transformer.inside.recorder import record
 
 
-__all__ = ["Changes", "changed", "explore", "explore_data", "record"]
+__all__ = ["Interventions", "explore", "explore_data", "intervene", "record"]

@@ -3,9 +3,8 @@
     for step in record(model, {"input_ids": ids}, layer=0, head=1):
         print(step.part, step.name, step.equation, step.shape, step.source)
 
-Nothing is computed a second time. Projections, norms and feed-forward networks are watched by forward hooks; inside
-attention, which runs as the project's own `eager_attention_forward`, each PyTorch function is watched as it is called.
-The running stack tells the line of the model's code that each result comes from.
+Nothing is computed twice. Forward hooks record projections, norms and feed-forward networks. Attention runs as the
+model's `eager_attention_forward`, whose PyTorch calls are intercepted. The call stack gives the lines of code.
 """
 
 import sys
@@ -41,6 +40,7 @@ EMBEDDING, SELF_ATTENTION, CROSS_ATTENTION = "embedding", "self-attention", "cro
 FEED_FORWARD, OUTPUT = "feed-forward", "output"
 ATTENTIONS = {"self_attn": SELF_ATTENTION, "cross_attn": CROSS_ATTENTION}  # module -> part
 STATES = ("batch", "length", "d_model")
+MASKED = -1e30  # scores below it are masked
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Step:
     """One result of the forward pass.
 
     Args:
-        part: where in the model: "embedding", "self-attention", "cross-attention", "feed-forward" or "output".
-        name: what the result is, such as "scaled scores"; a part has each name once.
-        equation: how it is made, in the paper's symbols, as plain text.
+        part: "embedding", "self-attention", "cross-attention", "feed-forward" or "output".
+        name: of the result, such as "scaled scores"; unique within its part.
+        equation: in the paper's symbols, as plain text.
         tensor: the result, on the CPU.
-        axes: what each dimension of `tensor` counts, such as ("batch", "queries", "keys").
-        source: the line of code that computes it, such as "modeling_vanilla_transformer.py:147".
-        matrices: name -> learned matrix (inputs, outputs) or bias (outputs,) in the equation, such as W_Q; those of
-            one head if the step belongs to one head.
+        axes: name of each dimension of `tensor`, such as ("batch", "queries", "keys").
+        source: line of code that computes the result, such as "modeling_vanilla_transformer.py:147".
+        matrices: name -> learned matrix (inputs, outputs) or bias (outputs,) of the equation, such as W_Q; one head's
+            columns if one head is recorded.
     """
 
     part: str
@@ -68,12 +68,12 @@ class Step:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The size of each of `axes`."""
+        """The size of each axis."""
         return tuple(self.tensor.shape)
 
 
 class Result(NamedTuple):
-    """A step without its tensor and its line."""
+    """The name, equation and axes of a step."""
 
     name: str
     equation: str
@@ -81,7 +81,7 @@ class Result(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One call of a PyTorch function, from the line `source` of the model's code."""
+    """A call of a PyTorch function in line `source` of the model's code."""
 
     name: str
     arguments: tuple
@@ -93,9 +93,9 @@ Matrices: TypeAlias = dict[str, Tensor]
 
 
 def matrices_of(projection: nn.Module, letter: str, head: int | None = None, width: int = 0) -> Matrices:
-    """W (inputs, outputs) and the bias b, if there is one, of x W + b; with `head` the columns of that head.
+    """Return W (inputs, outputs) and the bias b, if any, of x W + b; with `head`, only that head's columns.
 
-    None of a projection that somebody has replaced, whose weight need not be a matrix.
+    A replaced projection (PEFT, quantization) has none: its weight may not be a matrix.
     """
     if type(projection) is not nn.Linear:
         return {}
@@ -107,7 +107,7 @@ def matrices_of(projection: nn.Module, letter: str, head: int | None = None, wid
 
 
 def position_equation(config: PreTrainedConfig) -> str:
-    """Section 3.5, or what the config has in its place (`make_positions` in the model's file)."""
+    """Return the equation of the positional encoding: section 3.5, or the config's variant."""
     pos = f"pos + {config.position_offset}" if config.position_offset else "pos"
     if config.position_embedding == "learned":
         return f"PE = W_P[{pos}]"
@@ -119,7 +119,7 @@ def position_equation(config: PreTrainedConfig) -> str:
 
 
 def embedding_equation(config: PreTrainedConfig) -> str:
-    """Section 3.4: what enters the first layer; with kinds of tokens and a norm where a model has them, as BERT."""
+    """Return the equation of the first layer's input (section 3.4), with BERT's token types and norm if present."""
     vectors = "E + W_T[kind]" if getattr(config, "type_vocab_size", 0) else "E"
     if config.scale_embedding:
         vectors = f"√d_model · {f'({vectors})' if '+' in vectors else vectors}"
@@ -127,20 +127,20 @@ def embedding_equation(config: PreTrainedConfig) -> str:
 
 
 class Recorder(TorchFunctionMode):
-    """The steps of one layer of one stack, in the order in which they happen."""
+    """Record the steps of one layer of one stack, in the order in which they run."""
 
     def __init__(self, stack: TransformerStack, layer: int, head: int | None):
         super().__init__()
         self.steps: list[Step] = []
-        self.operations: list[Operation] = []  # since the last attention began
+        self.operations: list[Operation] = []  # since the last attention started
         self.stack, self.head = stack, head
         self.layer = cast(TransformerLayer | DecoderLayer, stack.layers[layer])
         self.previous = stack.layers[layer - 1] if layer else None
         self.attentions = {getattr(self.layer, a): part for a, part in ATTENTIONS.items() if hasattr(self.layer, a)}
-        self.projected_at: dict[nn.Module, str] = {}  # projection of queries, keys or values -> line of its call
+        self.projected_at: dict[nn.Module, str] = {}  # projection of queries, keys or values -> line that calls it
         self.config = stack.config
         self.pre_norm = self.config.norm_position == "pre"
-        self.x = "LayerNorm(X)" if self.pre_norm else "X"  # what enters a sub-layer
+        self.x = "LayerNorm(X)" if self.pre_norm else "X"  # input of a sub-layer
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -148,25 +148,25 @@ class Recorder(TorchFunctionMode):
         return result
 
     def is_running(self) -> bool:
-        """Whether this is the recorder's own pass: other threads may run the same modules meanwhile."""
+        """Whether this thread is recording; other threads may run the same modules meanwhile."""
         return RECORDING.get() is self
 
     def running_line(self) -> str:
-        """The line of the model's code that is running, as "file:line"; "" where none is."""
-        code = type(self.layer).__module__  # of a model with remote code, the copy of its own
-        for frame, line in walk_stack(sys._getframe()):  # from the innermost call outwards
+        """Return the running line of the model's code as "file:line", or ""."""
+        code = type(self.layer).__module__  # with trust_remote_code, the model folder's own copy
+        for frame, line in walk_stack(sys._getframe()):  # innermost call first
             if frame.f_globals.get("__name__") == code:
                 return f"{Path(frame.f_code.co_filename).name}:{line}"
         return ""
 
     def made_at(self, tensor: Tensor) -> str | None:
-        """The line of the function that returned `tensor`; None where it is older than the last attention."""
+        """Return the line whose function returned `tensor`; None if that was before the last attention."""
         return next((operation.source for operation in self.operations if operation.result is tensor), None)
 
     def add(
         self, part: str, result: Result, tensor: Tensor, source: str | None = None, matrices: Matrices | None = None
     ) -> None:
-        """Record a result of the line `source`; by default, of the line that is running."""
+        """Record a result of line `source`, by default of the running line."""
         if not self.is_running():
             return
         axes = result.axes
@@ -186,10 +186,10 @@ class Recorder(TorchFunctionMode):
         inside: bool = False,
         matrices: Matrices | None = None,
     ) -> Iterator[RemovableHandle]:
-        """Record what goes into `module`, what comes out of it, or both, each time it is called.
+        """Record the input of `module` (`before`), its output (`after`), or both, at each call.
 
-        What comes out belongs to the line of the call; with `inside`, to the line in the module that made it. It is
-        made with `matrices`.
+        The output's source is the line of the call, or with `inside`, the line within the module that made it.
+        `matrices` belong to the output.
         """
         if before is not None:
             yield module.register_forward_pre_hook(
@@ -203,8 +203,8 @@ class Recorder(TorchFunctionMode):
             )
 
     def watch_all(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
-        """Watch every part of the layer; the handles take the hooks off again."""
-        # The encoder may share modules with the decoder and come first.
+        """Add hooks to every part of the layer, and yield the handles that remove them."""
+        # The encoder runs first, and may share modules with the decoder.
         yield self.stack.register_forward_pre_hook(lambda *_: self.steps.clear() if self.is_running() else None)
         yield from self.watch_embedding()
         for name, part in ATTENTIONS.items():
@@ -216,7 +216,7 @@ class Recorder(TorchFunctionMode):
         yield from self.watch_output(model)
 
     def watch_embedding(self) -> Iterator[RemovableHandle]:
-        """Section 3.4 and 3.5: tokens, their vectors, positions, and the sum."""
+        """Record sections 3.4 and 3.5: tokens, their embeddings, positions, and the sum."""
         tokens = Result("tokens", "t", STATES[:2])
         yield from self.watch(self.stack.embed_tokens, EMBEDDING, tokens, Result("embeddings", "E = W_E[t]"))
         positions = Result("positions", position_equation(self.config))
@@ -225,7 +225,7 @@ class Recorder(TorchFunctionMode):
         yield from self.watch(self.stack.layers[0], EMBEDDING, before=total)
 
     def watch_attention(self, part: str, attention: MultiHeadAttention) -> Iterator[RemovableHandle]:
-        """What surrounds Equation 1, which is `add_attention`'s part."""
+        """Record what surrounds Equation 1; `add_attention` records Equation 1."""
         if part == CROSS_ATTENTION:
             yield from self.watch(attention.k_proj, part, Result("encoder output", "Z", ("batch", "keys", "d_model")))
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
@@ -239,18 +239,17 @@ class Recorder(TorchFunctionMode):
         yield from self.watch(attention.o_proj, part, heads, mixed, matrices=matrices_of(attention.o_proj, "O"))
 
     def watch_add_norm(self, part: str, add_norm: AddAndNorm) -> Iterator[RemovableHandle]:
-        """The residual connection and layer norm around a sub-layer (section 3.1), in the model's order of them."""
+        """Record the residual connection and layer norm around a sub-layer (section 3.1), in the model's order."""
         residual = Result("residual", f"X + Sublayer({self.x})")
         if self.pre_norm:
             yield from self.watch(add_norm.norm, part, after=Result("layer norm", self.x))
             yield from self.watch(add_norm, part, after=residual, inside=True)
         else:
             normed = Result("layer norm", f"LayerNorm({residual.equation})")
-            no_norm = isinstance(add_norm.norm, nn.Identity)  # as in some worked examples
-            yield from self.watch(add_norm.norm, part, residual, None if no_norm else normed)
+            yield from self.watch(add_norm.norm, part, residual, normed)
 
     def watch_feed_forward(self, network: FeedForward) -> Iterator[RemovableHandle]:
-        """Equation 2."""
+        """Record Equation 2."""
         inner = ("batch", "length", "d_ff")
         name = self.config.activation_function
         function = "max(0, H)" if name == "relu" else f"{name}(H)"
@@ -260,10 +259,10 @@ class Recorder(TorchFunctionMode):
         yield from self.watch(network.fc2, FEED_FORWARD, active, output, matrices=matrices_of(network.fc2, "2"))
 
     def watch_output(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
-        """What comes from the layer before, leaves this one and the stack, and the logits if the model has any."""
+        """Record the input and output of the layer, the stack's output, and the logits of a language model."""
         if self.previous is not None:
-            arrived = Result("layer input", "X, the output of the layer before")
-            yield from self.watch(self.previous, EMBEDDING, after=arrived)
+            layer_input = Result("layer input", "X, the output of the layer before")
+            yield from self.watch(self.previous, EMBEDDING, after=layer_input)
         yield from self.watch(self.layer, OUTPUT, after=Result("layer output", "X of the next layer"))
         equation = "LayerNorm(X) after the last layer" if self.pre_norm else "X after the last layer"
         yield from self.watch(self.stack.norm, OUTPUT, after=Result("stack output", equation))
@@ -275,13 +274,13 @@ class Recorder(TorchFunctionMode):
     def add_attention(
         self, module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, output: Tensor, weights: Tensor
     ) -> None:
-        """Record what is inside the attention that has just run: `operations` are its own.
+        """Record the steps of the attention that has just run, from `operations`.
 
         Args:
-            query, key, value, output, weights: what `eager_attention_forward` was given, and what it returned.
+            query, key, value, output, weights: arguments and results of `eager_attention_forward`.
         """
         scores, heads = self.calls("matmul")
-        # What changes the weights comes behind these.
+        # `SetWeights` adds operations after these.
         (scaled, *_), (masked, *_), (softmax, *_) = map(self.calls, ("mul", "add", "softmax"))
         at = self.projected_at.get
         part = self.attentions[module]
@@ -305,30 +304,28 @@ class Recorder(TorchFunctionMode):
         self.add(part, Result("heads", "head = A V", (*queries, "d_v")), output.transpose(1, 2), heads.source)
 
     def calls(self, name: str) -> list[Operation]:
-        """The operations of this name since the last attention began, in their order."""
+        """Return the operations of this name since the last attention started, in order."""
         return [operation for operation in self.operations if operation.name == name]
 
 
 RECORDING: ContextVar[Recorder | None] = ContextVar("RECORDING", default=None)
-# What computes attention in the place of the model's own function: see `vanilla_transformer.inside.interventions`.
-CHANGING: ContextVar[Callable[..., tuple[Tensor, Tensor]] | None] = ContextVar("CHANGING", default=None)
+# Replaces the model's attention function in an `intervene` block.
+INTERVENING: ContextVar[Callable[..., tuple[Tensor, Tensor]] | None] = ContextVar("INTERVENING", default=None)
 
 
-def nothing_hidden(query: Tensor, key: Tensor) -> Tensor:
-    """The mask of a single query behind a cache, for which the model makes none: (1, 1, queries, keys)."""
+def zero_mask(query: Tensor, key: Tensor) -> Tensor:
+    """Return a mask that hides nothing (1, 1, queries, keys), for a step with a cache, where the model passes none."""
     return query.new_zeros(1, 1, query.shape[2], key.shape[2])
 
 
 def recorded_attention_forward(
     module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs
 ) -> tuple[Tensor, Tensor]:
-    """The model's own `eager_attention_forward`, with changes where there are any; step by step in the layer that is
-    being recorded.
-    """
-    attention = CHANGING.get() or sys.modules[type(module).__module__].eager_attention_forward
+    """Run the model's `eager_attention_forward`, with interventions if there are any, and record the layer's steps."""
+    attention = INTERVENING.get() or sys.modules[type(module).__module__].eager_attention_forward
     recorder = RECORDING.get()
     if attention_mask is None:
-        attention_mask = nothing_hidden(query, key)
+        attention_mask = zero_mask(query, key)
     if recorder is not None:
         recorder.operations.clear()
     output, weights = attention(module, query, key, value, attention_mask, **kwargs)
@@ -337,13 +334,13 @@ def recorded_attention_forward(
     return output, weights
 
 
-def whole_mask(*args, **kwargs) -> Tensor:
-    """The mask of eager attention, also where it would be left out because nothing is masked."""
+def full_mask(*args, **kwargs) -> Tensor:
+    """Like `eager_mask`, but makes a mask even if it hides nothing."""
     return eager_mask(*args, **(kwargs | {"allow_is_bidirectional_skip": False}))
 
 
 ALL_ATTENTION_FUNCTIONS.register("recorded", recorded_attention_forward)
-ALL_MASK_ATTENTION_FUNCTIONS.register("recorded", whole_mask)
+ALL_MASK_ATTENTION_FUNCTIONS.register("recorded", full_mask)
 
 
 LOCKS: WeakKeyDictionary[PreTrainedModel, RLock] = WeakKeyDictionary()
@@ -352,7 +349,7 @@ MAKING_A_LOCK = Lock()
 
 @contextmanager
 def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """A `with` block in which the model's attention is another one; blocks of other threads wait for its end."""
+    """Switch the model's attention implementation in a `with` block. Blocks of other threads wait for its end."""
     with MAKING_A_LOCK:
         lock = LOCKS.setdefault(model, RLock())
     with lock:
@@ -365,16 +362,16 @@ def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None
 
 
 def unwrapped(model: PreTrainedModel) -> Any:
-    """The model that PEFT has wrapped, its adapters among the modules; any other as it is."""
+    """Return the model inside a PEFT wrapper, with its adapters; any other model as it is."""
     wrapper: Any = model
     return wrapper.get_base_model() if hasattr(wrapper, "get_base_model") else model
 
 
 def find_stacks(model: PreTrainedModel) -> dict[str, TransformerStack]:
-    """The stacks of any model of the project: "encoder", "decoder", or both.
+    """Return a model's stacks: "encoder", "decoder", or both.
 
     Raises:
-        ValueError: it is another project's.
+        ValueError: the model is of another project.
     """
     base = unwrapped(model).base_model
     stacks = [base.encoder, base.decoder] if hasattr(base, "decoder") else [base]
@@ -401,15 +398,14 @@ def record(
     head: int | None = None,
     stack: str | None = None,
 ) -> list[Step]:
-    """Run `model` once and return what happened in one layer, from the tokens to the output, in order.
+    """Run `model` once and return the steps of one layer, from the tokens to the output, in order.
 
-    While it runs, the model's attention is "recorded", which computes the same as "eager"; in a `with` block of
-    `changed`, with its changes.
+    Meanwhile the attention implementation is "recorded", which computes the same as "eager". Within an `intervene`
+    block, its interventions apply.
 
     Args:
-        inputs: arguments of the model's `forward`. For the encoder of an encoder-decoder, those of the encoder
-            are enough.
-        layer, head: which one, counted from 0. `head=None` keeps all heads, as an axis of the tensors.
+        inputs: arguments of the model's `forward`. The encoder's arguments suffice for the encoder.
+        layer, head: counted from 0. `head=None` keeps all heads, as an axis of the tensors.
         stack: "encoder" or "decoder"; by default the only one, or the encoder.
 
     Raises:

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.decoding import longest_output
-from vanilla_transformer.inside.readings import encoding, shown_token
+from vanilla_transformer.inside.readings import display_token, tokenizer_options
 from vanilla_transformer.inside.recorder import Step, find_stacks, record
 from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
@@ -34,7 +34,7 @@ def as_given(step: Step) -> Step:
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
     """Each token of ids (batch, length) as a reader sees it, with marks for spaces and line breaks."""
     visible = str.maketrans({" ": "␣", "\n": "⏎"})
-    return [[shown_token(tokenizer, token).translate(visible) for token in row] for row in ids.tolist()]
+    return [[display_token(tokenizer, token).translate(visible) for token in row] for row in ids.tolist()]
 
 
 def walk_sentence(
@@ -57,7 +57,7 @@ def walk_sentence(
     Raises:
         ValueError: the model has no such stack, layer or head.
     """
-    inputs = dict(tokenizer(text, return_tensors="pt", **encoding(model)).to(model.device))
+    inputs = dict(tokenizer(text, return_tensors="pt", **tokenizer_options(model)).to(model.device))
     stack = stack or next(iter(find_stacks(model)))
     source_words = words = words_of(inputs["input_ids"], tokenizer)
     if model.config.is_encoder_decoder and stack == "decoder":
@@ -68,7 +68,7 @@ def walk_sentence(
             )
             inputs["decoder_input_ids"] = output[:, :-1]  # the last token is not read
         else:
-            labels = tokenizer(text_target=target, return_tensors="pt", **encoding(model)).to(model.device)
+            labels = tokenizer(text_target=target, return_tensors="pt", **tokenizer_options(model)).to(model.device)
             inputs["decoder_input_ids"] = translator.prepare_decoder_input_ids_from_labels(labels["input_ids"])
         words = words_of(inputs["decoder_input_ids"], tokenizer)
     steps = record(model, inputs, layer, head, stack)

@@ -1,0 +1,312 @@
+"""The explorer: everything about one prediction as JSON, and the interactive page that is drawn from it.
+
+    explore(model, tokenizer, "Wednesday, July 4, 2029")  # in a notebook
+    explore(model, tokenizer, "Wednesday, July 4, 2029").save("wednesday.html")
+
+`explore_data` returns the JSON.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.inside.effects import ablation_effects, head_statistics, input_attributions, logit_lens
+from vanilla_transformer.inside.interventions import (
+    NO_INTERVENTIONS,
+    Interventions,
+    attentions_of,
+    intervene,
+    interventions_to_json,
+    visible_range,
+    weights_by_query,
+)
+from vanilla_transformer.inside.palette import LIGHT, css
+from vanilla_transformer.inside.predictions import Prediction, predict
+from vanilla_transformer.inside.readings import display_token, max_length
+from vanilla_transformer.inside.recorder import MASKED, find_stacks, record
+
+
+VALUES = (8, 6)  # rows and columns of a recorded matrix that are shown
+
+
+@torch.inference_mode()
+def explore_data(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    target: str | Sequence[int] | None = None,
+    context: str | None = None,
+    interventions: Interventions = NO_INTERVENTIONS,
+    effects: bool = True,
+    values: bool = True,
+) -> dict[str, Any]:
+    """Return everything that `explore` shows, ready for JSON.
+
+    Args:
+        text, target, context, interventions: see `predict`.
+        effects: include the effect of ablating each head, which takes one more row of a batch per head.
+        values: include the numbers of every step in every layer.
+
+    Raises:
+        ValueError: see `predict`.
+    """
+    prediction, scores, attention = predict(model, tokenizer, text, target, context, interventions)
+    kinds, heads = describe_attention(model, attention, prediction, interventions)
+    data: dict[str, Any] = {
+        "model": describe_model(model, prediction),
+        "text": text,
+        "context": context,
+        "source": describe_tokens(tokenizer, prediction.source),
+        "target": prediction.target and describe_tokens(tokenizer, prediction.target),
+        "written": prediction.written,
+        "steps": prediction.steps(scores),
+        "answer": prediction.answer(scores),
+        "hypotheses": [
+            {"text": words, "score": round(score, 4), "ids": ids} for words, score, ids in prediction.hypotheses
+        ],
+        "attention": kinds,
+        "heads": heads,
+        "lens": logit_lens(model, prediction, interventions),
+    }
+    if interventions:
+        data["changes"] = interventions_to_json(interventions)
+    if prediction.task == "classify":
+        data["mattered"] = input_attributions(model, tokenizer, prediction, interventions)
+    if effects:
+        data["effects"] = ablation_effects(model, prediction, interventions)
+    if values:
+        data["values"] = {
+            f"{stack} {layer}": layer_values(model, prediction, stack, layer, interventions)
+            for stack, modules in find_stacks(model).items()
+            for layer in range(len(modules.layers))
+        }
+    return data
+
+
+@torch.inference_mode()
+def compare_data(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    interventions: Interventions,
+    target: str | Sequence[int] | None = None,
+    context: str | None = None,
+    prediction: Prediction | None = None,
+) -> dict[str, Any]:
+    """Compare the model under `interventions` with the unchanged model.
+
+    Args:
+        prediction: of the unchanged model, if it is known already.
+
+    Returns:
+        "changed": `explore_data` of the changed model. "same": the unchanged model's prediction with the
+        probabilities that the changed model gives to it. "rows": for each query with set weights, (kind, layer, head,
+        query, all its weights per mille) in that run.
+
+    Raises:
+        ValueError: see `predict`.
+    """
+    prediction = prediction or predict(model, tokenizer, text, target, context)[0]
+    with intervene(model, interventions) as trace:
+        (scores,) = prediction.scores(model(**prediction.inputs))
+    rows = [
+        [kind, layer, head, query, per_mille(trace.attention[kind, layer][0, head, query])]
+        for kind, layer, head, query in weights_by_query(interventions)
+        if query < trace.attention[kind, layer].shape[-2]
+    ]
+    changed = explore_data(model, tokenizer, text, target, context, interventions, effects=False, values=False)
+    return {"changed": changed, "same": prediction.steps(scores), "rows": rows}
+
+
+def describe_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[dict]:
+    """Return the id and text of each token, and whether it is a special token."""
+    special = set(tokenizer.all_special_ids)
+    return [{"id": i, "text": display_token(tokenizer, i), "special": i in special} for i in ids]
+
+
+def describe_model(model: PreTrainedModel, prediction: Prediction) -> dict:
+    """Return the sizes that the page draws the model with."""
+    config, positions = model.config, max_length(model)
+    return {
+        "class": type(model).__name__,
+        "task": prediction.task,
+        "regression": prediction.regression,
+        "stacks": {name: len(stack.layers) for name, stack in find_stacks(model).items()},
+        "heads": config.num_heads,
+        "d_model": config.d_model,
+        "d_k": config.d_k,
+        "d_v": config.d_v,
+        "d_ff": config.d_ff,
+        "norm": config.norm_position,
+        "positions": config.position_embedding,
+        "room": None if positions == math.inf else positions,
+        "vocab": config.vocab_size,
+        "eos": config.eos_token_id,
+        "parameters": model.num_parameters(),
+    }
+
+
+def describe_attention(
+    model: PreTrainedModel,
+    attention: dict[tuple[str, int], Tensor],
+    prediction: Prediction,
+    interventions: Interventions,
+) -> tuple[list[dict], list[dict]]:
+    """Return the weights of each kind of attention, per mille [layer][head][query][key], and statistics of each head.
+
+    "reach" is how many positions back and ahead a query may attend to; None means all.
+    """
+    special = set(prediction.tokenizer.all_special_ids)
+    modules = attentions_of(model)
+    written = prediction.target or prediction.source
+    texts = {
+        "encoder": (prediction.source, prediction.source),
+        "decoder": (written[:-1], written[:-1]) if prediction.target else (written, written),
+        "cross": (written[1:], prediction.source),
+    }
+    kinds, heads = [], []
+    for kind in dict.fromkeys(kind for kind, _ in attention):
+        queries, keys = texts[kind]
+        layers = [weights[0].float().cpu() for (of, _), weights in attention.items() if of == kind]
+        reach = [None if far == math.inf else far for far in visible_range(modules[kind, 0], interventions)]
+        weights = [per_mille(layer) for layer in layers]
+        kinds.append({"kind": kind, "reach": reach, "weights": weights})
+        heads += [
+            {"kind": kind, "layer": i, "head": j} | head_statistics(kind, weights, queries, keys, special)
+            for i, layer in enumerate(layers)
+            for j, weights in enumerate(layer)
+        ]
+    return kinds, heads
+
+
+def per_mille(weights: Tensor) -> list:
+    """Return attention weights per mille, to keep the JSON small."""
+    return (weights * 1000).round().to(torch.int16).tolist()
+
+
+@torch.inference_mode()
+def layer_values(
+    model: PreTrainedModel,
+    prediction: Prediction,
+    stack: str,
+    layer: int,
+    interventions: Interventions = NO_INTERVENTIONS,
+) -> list[dict]:
+    """Return each step of a layer: equation, shape, line of code, and its first rows and columns of numbers.
+
+    The numbers are [row][column], or [head][row][column] for a step with heads.
+    """
+    with intervene(model, interventions):
+        steps = record(model, prediction.inputs, layer, None, stack)
+    return [
+        {
+            "part": step.part,
+            "name": step.name,
+            "equation": step.equation,
+            "axes": list(step.axes[1:]),
+            "shape": list(step.shape[1:]),
+            "source": step.source,
+            "values": rounded(step.tensor[0]),
+        }
+        for step in steps
+    ]
+
+
+def rounded(tensor: Tensor) -> list:
+    """Return the first rows and columns as nested lists, with None for masked scores."""
+    rows, columns = VALUES
+    matrix = (tensor if tensor.dim() > 1 else tensor[:, None])[..., :rows, :columns]
+    if not matrix.is_floating_point():
+        return matrix.tolist()
+    masked = matrix < MASKED
+    values = (matrix.masked_fill(masked, 0).double() * 1000).round() / 1000
+    return replace_masked(values.tolist(), masked.tolist())
+
+
+def replace_masked(values: Any, masked: Any) -> Any:
+    """Replace numbers in nested lists by None where `masked` is true."""
+    if isinstance(values, list):
+        return [replace_masked(*pair) for pair in zip(values, masked, strict=True)]
+    return None if masked else values
+
+
+# These files of `explorer`, in this order, are the body of one JavaScript function. So a saved page can hold
+# the function's text, and its names do not reach the page around it.
+SCRIPTS = (
+    *("elements", "state", "player", "map", "flow", "handles", "output", "box", "heads", "lens"),
+    *("broken", "beside", "files", "curves", "lesson", "runs", "asking"),
+)
+
+
+def component_files() -> tuple[str, str]:
+    """Return the JavaScript and the CSS of the explorer, which need no other file."""
+    folder = files("vanilla_transformer.inside").joinpath("explorer")
+    style = folder.joinpath("style.css").read_text(encoding="utf-8")
+    parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    script = "\n".join(["function mountExplorer(place, { style, data = null, host = null }) {", *parts, "}"])
+    colours = " ".join(f"--{name}: {css(name)};" for name in LIGHT._fields)
+    return script, f":host {{ {colours} }}\n{style}"
+
+
+def for_script(value: Any) -> str:
+    """Return JSON that is safe inside a <script> element."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+@dataclass
+class Explorer:
+    """An interactive picture of `explore_data`, shown by notebooks."""
+
+    data: dict[str, Any]
+
+    def _repr_html_(self) -> str:
+        script, style = component_files()
+        place = f"explorer-{uuid4().hex}"
+        return (
+            f'<div id="{place}"></div>\n<script>\n(() => {{\n{script}\n'
+            f'mountExplorer(document.getElementById("{place}"), '
+            f"{{style: {for_script(style)}, data: {for_script(self.data)}}});\n}})();\n</script>"
+        )
+
+    def page(self) -> str:
+        """Return a self-contained page."""
+        return (
+            '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f"<title>{escape(self.data['text'].strip() or 'Explorer')}</title>\n"
+            f"<style>html {{ color-scheme: light dark; background: {css('paper')} }} body {{ margin: 0 }}</style>\n"
+            f"{self._repr_html_()}\n</html>\n"
+        )
+
+    def save(self, file: str | Path) -> None:
+        """Write `page` to a file. The page needs neither this package nor a network."""
+        Path(file).write_text(self.page(), encoding="utf-8")
+
+
+def explore(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    target: str | Sequence[int] | None = None,
+    context: str | None = None,
+    interventions: Interventions = NO_INTERVENTIONS,
+) -> Explorer:
+    """Return an interactive picture of a model's prediction for one text, for a notebook or a page.
+
+    Args:
+        text, target, context, interventions: see `predict`.
+
+    Raises:
+        ValueError: see `predict`.
+    """
+    return Explorer(explore_data(model, tokenizer, text, target, context, interventions))
