@@ -321,7 +321,7 @@ def test_where_positions_are_learned_nothing_is_cut_and_what_has_no_room_is_told
     model, tokenizer = made("translate", position_embedding="learned", max_position_embeddings=9)
     with pytest.raises(ValueError, match="has learned 9 positions, and what is to be written has 10 tokens"):
         explore_data(model, tokenizer, "one", [5] * 10)
-    with pytest.raises(ValueError, match="at least one token"):
+    with pytest.raises(ValueError, match="at least one"):
         explore_data(model, tokenizer, "one", [])
 
 
@@ -333,7 +333,7 @@ def test_what_cannot_be_answered_is_told():
     with pytest.raises(ValueError, match="give the text as `context`"):
         explore_data(model, tokenizer, "one two")
     headless = VanillaTransformerEncoderModel(model.config)
-    with pytest.raises(ValueError, match="has no head to answer with"):
+    with pytest.raises(ValueError, match="VanillaTransformerEncoderModel has no head"):
         explore_data(headless, tokenizer, "one two")
 
 
