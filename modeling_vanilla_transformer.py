@@ -62,7 +62,7 @@ from transformers.utils import is_tracing, logging
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from . import attention_vanilla_transformer  # noqa: F401
+from .attention_vanilla_transformer import windowed_sdpa_attention_forward  # noqa: F401  (registers it)
 from .configuration_vanilla_transformer import (
     STACK_TP_PLAN,
     TransformerConfig,
