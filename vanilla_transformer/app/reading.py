@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vanilla_transformer.app.loading import LONGEST_INPUT, Loaded
 from vanilla_transformer.decoding import token_text
-from vanilla_transformer.inside.readings import check_positions, encode_text
+from vanilla_transformer.inside.readings import check_positions, encode_text, tokenizer_options
 
 
 MOST_TOKENS = 200  # tokens of a text; letters of some scripts take several each

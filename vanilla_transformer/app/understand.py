@@ -21,7 +21,7 @@ from vanilla_transformer.app.reading import (
     warn_of_unknown_letters,
 )
 from vanilla_transformer.inside.effects import gradient_times_input, sum_over_pieces
-from vanilla_transformer.inside.readings import BLANK
+from vanilla_transformer.inside.readings import BLANK, split_text, tokenizer_options
 from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 
 
