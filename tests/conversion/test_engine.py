@@ -19,7 +19,7 @@ from vanilla_transformer.cli.translate import main as translate_command
 from vanilla_transformer.conversion import engine
 from vanilla_transformer.conversion.engine import use_ctranslate2
 from vanilla_transformer.decoding import set_paper_decoding, translate
-from vanilla_transformer.inside import Changes, changed
+from vanilla_transformer.inside import Interventions, intervene
 from vanilla_transformer.pipeline_vanilla_transformer import TranslationPipeline
 
 
@@ -272,10 +272,10 @@ def test_parts_that_are_switched_off_are_off_and_what_is_looked_at_is_no_change(
     model = use_ctranslate2(loaded(folder)[0], tokenizer, folder)
     calls = asks(model)
     model(**tokenizer(TEXTS[0], return_tensors="pt"), labels=torch.tensor([[5, 2]]), output_hidden_states=True)
-    for changes in (Changes(layers_off={("decoder", 0)}), Changes(heads_off={("cross", 0, 0)})):
-        with changed(model, changes):
+    for changes in (Interventions(layers_off={("decoder", 0)}), Interventions(heads_off={("cross", 0, 0)})):
+        with intervene(model, changes):
             found = translate(TEXTS, model, tokenizer)
-        with changed(plain, changes):
+        with intervene(plain, changes):
             assert found == translate(TEXTS, plain, tokenizer)
         assert translate(TEXTS, model, tokenizer) != found
     assert calls == [len(TEXTS)] * 2
