@@ -156,6 +156,14 @@ def test_checkpoints_that_are_cut_short_or_not_there_are_named(tmp_path):
     assert not list(tmp_path.glob("*mean*"))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_not_averaged(value, tmp_path):
+    folders = [checkpoint(tmp_path / "first", 1), checkpoint(tmp_path / "second", value)]
+    with pytest.raises(ValueError, match=r"weight has values that are not finite in .*second"):
+        main(["--checkpoints", *map(str, folders), "--output", str(tmp_path / "mean")])
+    assert not list(tmp_path.glob("*mean*"))
+
+
 def test_weights_are_read_from_the_file_that_the_library_reads(tmp_path):
     """One that is saved over shards has the index of before beside it."""
     decoder_only().save_pretrained(tmp_path / "model", max_shard_size="20KB")

@@ -191,6 +191,45 @@ def test_a_checkpoint_with_a_file_missing_or_cut_off_is_passed_over(name, harm, 
     assert_equal(trainer.model.state_dict(), weights)
 
 
+def flip_a_bit(file: Path) -> None:
+    contents = bytearray(file.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    file.write_bytes(contents)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
+def test_a_checkpoint_whose_contents_have_changed_is_passed_over_with_a_warning(name, whole, tmp_path, caplog):
+    folder, weights = whole
+    shutil.copytree(folder, tmp_path / "harmed")
+    flip_a_bit(tmp_path / "harmed" / "checkpoint-8" / name)
+    with pytest.raises(ValueError, match=f"checkpoint-8 is damaged: .*{name}"):
+        tiny_trainer(tmp_path / "harmed", max_steps=8).train(str(tmp_path / "harmed" / "checkpoint-8"))
+    assert_equal(trained(tmp_path / "harmed", max_steps=8), weights)
+    assert f"checkpoint-8 is damaged: the contents of {name} have changed" in caplog.text
+    for step in (3, 6, 8):
+        flip_a_bit(tmp_path / "harmed" / f"checkpoint-{step}" / name)
+    with pytest.raises(ValueError, match="all checkpoints are damaged"):
+        trained(tmp_path / "harmed", max_steps=8)
+
+
+def test_a_mean_leaves_out_checkpoints_whose_weights_have_changed(tmp_path, caplog):
+    trained(tmp_path, max_steps=9)
+    flip_a_bit(tmp_path / "checkpoint-6" / "model.safetensors")
+    with pytest.raises(ValueError, match=r"checkpoint-6 is damaged: .*model\.safetensors"):
+        average_checkpoints(complete_checkpoints(tmp_path))
+    options = {"max_steps": 9, "average_checkpoints": 2, "save_steps": 3}
+    mean = average_checkpoints([tmp_path / "checkpoint-3", tmp_path / "checkpoint-9"])
+    weights = trained(tmp_path, **options)
+    assert all(torch.equal(weights[name], weight) for name, weight in mean.items())
+
+
+def test_a_checkpoint_whose_run_file_is_no_object_is_passed_over(whole, tmp_path):
+    folder, weights = whole
+    shutil.copytree(folder, tmp_path / "harmed")
+    (tmp_path / "harmed" / "checkpoint-8" / RUN_FILE).write_text("[]")
+    assert_equal(trained(tmp_path / "harmed", max_steps=8), weights)
+
+
 def test_what_is_cut_off_makes_room_and_what_is_whole_stays(tmp_path):
     trained(tmp_path / "run", max_steps=9)
     shutil.copytree(tmp_path / "run" / "checkpoint-9", tmp_path / "run" / "checkpoint-old")

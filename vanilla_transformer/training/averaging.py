@@ -1,4 +1,4 @@
-"""The mean of the last checkpoints' weights (section 6.1), as weights or as a complete model folder."""
+"""Average the weights of the last checkpoints (section 6.1), as weights or as a complete model folder."""
 
 import shutil
 from pathlib import Path
@@ -10,11 +10,17 @@ from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from vanilla_transformer.files import new_folder
-from vanilla_transformer.training.checkpoints import RUN_FILE, check_same_model, make_readable, weight_files
+from vanilla_transformer.training.checkpoints import (
+    RUN_FILE,
+    check_digests,
+    check_same_model,
+    make_readable,
+    weight_files,
+)
 
 
-# What a folder holds that is not of the averaged model: the weights themselves, what a checkpoint has to resume a run,
-# and what a finished run tells of the model at its end.
+# Files that an averaged model does not take over: the weights themselves, the training state, and what a finished run
+# writes about its final model.
 NOT_COPIED = (
     "optimizer*",
     "scheduler*",
@@ -34,12 +40,13 @@ NOT_COPIED = (
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """All weights of a checkpoint by name, from one file or several.
+    """Load all weights of a checkpoint by name, from one file or several shards.
 
     Raises:
-        FileNotFoundError: one of the files is not there.
-        ValueError: one of them is damaged.
+        FileNotFoundError: a file does not exist.
+        ValueError: a file is damaged.
     """
+    check_digests(folder, "*.safetensors")
     weights: dict[str, torch.Tensor] = {}
     for file in weight_files(Path(folder)):
         try:
@@ -50,17 +57,17 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def average_checkpoints(folders: list[Path]) -> dict[str, torch.Tensor]:
-    """The mean of the weights of several checkpoints of one model, computed in float32.
+    """Return the mean of the weights of several checkpoints of one model, computed in float32.
 
     Raises:
-        ValueError: there is no checkpoint, or two of them differ in a name or a shape, or one is damaged.
+        ValueError: there is no checkpoint, two of them differ in a name or a shape, or one is damaged or not finite.
     """
     if not folders:
         raise ValueError("There is no checkpoint to average.")
-    total = {name: weight.float() for name, weight in load_weights(folders[0]).items()}
-    dtypes = {name: weight.dtype for name, weight in load_weights(folders[-1]).items()}
-    for folder in folders[1:]:
+    total: dict[str, torch.Tensor] = {}
+    for folder in folders:
         weights = load_weights(folder)
+        total = total or {name: torch.zeros_like(weight, dtype=torch.float32) for name, weight in weights.items()}
         if weights.keys() != total.keys():
             raise ValueError(
                 f"{folder} and {folders[0]} differ in: {', '.join(sorted(weights.keys() ^ total.keys()))}."
@@ -69,29 +76,31 @@ def average_checkpoints(folders: list[Path]) -> dict[str, torch.Tensor]:
             if weight.shape != total[name].shape:
                 shapes = tuple(weight.shape), tuple(total[name].shape)
                 raise ValueError(f"{name} has shape {shapes[0]} in {folder}, and {shapes[1]} in {folders[0]}.")
+            if not weight.isfinite().all():
+                raise ValueError(f"{name} has values that are not finite in {folder}: leave this checkpoint out.")
             total[name] += weight.float()
-    return {name: (weight / len(folders)).to(dtypes[name]) for name, weight in total.items()}
+    return {name: (weight / len(folders)).to(weights[name].dtype) for name, weight in total.items()}
 
 
 def load_average(model: PreTrainedModel, folders: list[Path]) -> None:
-    """Put the mean of the checkpoints' weights into `model`.
+    """Load the mean of the checkpoints' weights into `model`.
 
     Raises:
-        ValueError: weights of the model that the checkpoints lack, or the reverse.
+        ValueError: the checkpoints lack weights of the model, or the reverse.
     """
     names = model.load_state_dict(average_checkpoints(folders), strict=False)
-    # Tied weights are stored once, under the name of their source.
+    # Tied weights are saved once, under the name of their source.
     unknown = {*names.missing_keys} - {*model.all_tied_weights_keys} | {*names.unexpected_keys}
     if unknown:
         raise ValueError(f"{folders[-1]} and the model differ in: {', '.join(sorted(unknown))}.")
 
 
 def save_average(folders: list[Path], output: Path) -> None:
-    """Write a model folder with the mean of the checkpoints, and what else makes up the model from the last of them.
+    """Write a model folder with the mean of the checkpoints and the other model files of the last one.
 
     Raises:
-        FileNotFoundError: a checkpoint is not there, or a part is missing from it.
-        ValueError: there is none; they are of different models; `output` exists, or lies in the last checkpoint.
+        FileNotFoundError: a checkpoint or a file of it does not exist.
+        ValueError: there is no checkpoint; they are of different models; `output` exists or is in the last checkpoint.
     """
     if not folders:
         raise ValueError("There is no checkpoint to average.")

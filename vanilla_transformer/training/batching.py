@@ -3,13 +3,14 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, IterableDataset
+from datasets.distributed import split_dataset_by_node
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
@@ -17,6 +18,7 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel
 
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.training.arguments import RecipeArguments
 
 
 SIDES = ("input_ids", "labels")
@@ -384,3 +386,34 @@ class PairCollator(DataCollatorForSeq2Seq):
         if self.model is not None:
             batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
         return batch
+
+
+def token_budget_loader(rows: Dataset, args: RecipeArguments, options: dict[str, Any]) -> DataLoader:
+    """Build the loader of a dataset whose columns are all inputs of the model."""
+    sampler = TokenBudgetSampler(
+        row_lengths(rows),
+        args.tokens_per_batch,
+        seed=args.seed if args.data_seed is None else args.data_seed,
+        process_index=args.process_index,
+        num_processes=args.world_size,
+        accumulation_steps=args.gradient_accumulation_steps,
+        per_device=args.tokens_per_batch_of == "device",
+        bucketing=args.bucketing,
+    )
+    source, collator = cast(TorchDataset, rows), options["collate_fn"]
+    if isinstance(collator, PairCollator) and collator.can_collate_table(rows.column_names):
+        source, options = ArrowRows(rows), options | {"collate_fn": collator.collate_table}
+    return TokenBudgetLoader(source, batch_sampler=sampler, **options)
+
+
+def stream_loader(rows: IterableDataset, args: RecipeArguments, options: dict[str, Any]) -> DataLoader:
+    """Build the loader of this process's share of a stream."""
+    share, parts = split_dataset_by_node(rows, args.process_index, args.world_size), 1
+    if not args.tokens_per_batch:
+        # Without an end: a resumed run would start at another batch of the next pass.
+        return DataLoader(share.repeat(None), args.train_batch_size, **options)
+    if args.tokens_per_batch_of == "step":
+        parts = args.world_size * args.gradient_accumulation_steps
+    seed = args.seed if args.data_seed is None else args.data_seed
+    batches = TokenBudgetStream(share, args.tokens_per_batch // parts, seed, bucketing=args.bucketing)
+    return DataLoader(batches, batch_size=None, **options)

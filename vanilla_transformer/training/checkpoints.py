@@ -1,12 +1,15 @@
 """The checkpoints of a run: which are complete, which can be resumed, and which belong to the same run or model."""
 
+import hashlib
 import json
+import logging
 import os
 import shutil
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,11 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 from vanilla_transformer.loading import check_source, read_object, read_settings
 
 
+logger = logging.getLogger(__name__)
+
 TRAINER_STATE = "trainer_state.json"
 TOKENIZER = "tokenizer.json"
-RUN_FILE = "run.json"  # in each checkpoint: what the run was started with, and whether SIGTERM interrupted it
+RUN_FILE = "run.json"  # in each checkpoint: what the run was started with, whether SIGTERM interrupted it, digests
 LOCK_FILE = ".lock"  # in the folder of a run, while it trains
 # The files of a run's state. DeepSpeed saves all of it in a folder of its own.
 TRAINING_STATE = {
@@ -30,6 +35,7 @@ TRAINING_STATE = {
     "schedule": ("scheduler*", "global_step*"),
     "random numbers": ("rng_state*.pth",),
 }
+DIGESTED = ("*.safetensors", "optimizer*", "scheduler*", "scaler*", "rng_state.pth")
 # Config fields that saving or the Trainer set, or that do not change what a model computes.
 NOT_COMPARED = {
     "_attn_implementation", "_name_or_path", "architectures", "auto_map", "custom_pipelines", "dtype", "problem_type",
@@ -72,6 +78,48 @@ def read_run_file(folder: Path) -> dict[str, Any]:
     """
     file = Path(folder) / RUN_FILE
     return read_settings(file) if file.is_file() else {}
+
+
+def file_digest(file: Path) -> str:
+    """Return a hash of a file's contents; empty if it cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def write_digests(folder: Path) -> None:
+    """Add a digest of each file of weights and training state to `RUN_FILE`."""
+    files = [file for pattern in DIGESTED for file in folder.glob(pattern) if file.is_file()]
+    facts = read_run_file(folder) | {"digests": {file.name: file_digest(file) for file in files}}
+    temporary = folder / f"{RUN_FILE}.tmp"
+    temporary.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, folder / RUN_FILE)
+
+
+def damaged_files(folder: Path, pattern: str = "*") -> list[str]:
+    """Return the names of files of a checkpoint that no longer have the digest that `RUN_FILE` says."""
+    digests = read_run_file(folder).get("digests", {})
+    return [
+        name for name, digest in digests.items() if fnmatch(name, pattern) and file_digest(folder / name) != digest
+    ]
+
+
+def check_digests(folder: Path, pattern: str = "*") -> None:
+    """Raise a ValueError if a file of a checkpoint is damaged."""
+    if damaged := damaged_files(folder, pattern):
+        raise ValueError(f"{folder} is damaged: the contents of {', '.join(damaged)} have changed since it was saved.")
+
+
+def is_sound(folder: Path, pattern: str = "*") -> bool:
+    """Whether no file of a checkpoint is damaged; warn if one is."""
+    try:
+        check_digests(folder, pattern)
+    except ValueError as error:
+        logger.warning("%s It is left out.", error)
+        return False
+    return True
 
 
 def was_interrupted(folder: Path) -> bool:
@@ -129,7 +177,7 @@ def missing_state(folder: Path) -> list[str]:
 def checkpoint_folders(run: Path) -> list[Path]:
     """Return the checkpoints of a run, complete or not, oldest first."""
     folders = [folder for folder in Path(run).glob("checkpoint-*") if folder.name.split("-", 1)[1].isdecimal()]
-    return sorted((folder for folder in folders if folder.is_dir()), key=lambda folder: int(folder.name.split("-")[1]))
+    return sorted((folder for folder in folders if folder.is_dir()), key=step_of)
 
 
 def complete_checkpoints(run: Path) -> list[Path]:
@@ -139,14 +187,15 @@ def complete_checkpoints(run: Path) -> list[Path]:
 
 def checkpoints_to_average(run: Path) -> list[Path]:
     """Return the complete checkpoints of a run except those saved on SIGTERM, oldest first."""
-    return [folder for folder in complete_checkpoints(run) if not was_interrupted(folder)]
+    regular = [folder for folder in complete_checkpoints(run) if not was_interrupted(folder)]
+    return [folder for folder in regular if is_sound(folder, "*.safetensors")]
 
 
 def last_checkpoint(run: Path) -> Path | None:
     """Return the last checkpoint that a run can resume from, or None if it has no complete one yet.
 
     Raises:
-        ValueError: the run has complete checkpoints, but all lack their training state.
+        ValueError: the run has complete checkpoints, but all are damaged or lack their training state.
     """
     complete = complete_checkpoints(run)
     resumable = [folder for folder in complete if not missing_state(folder)]
@@ -156,17 +205,27 @@ def last_checkpoint(run: Path) -> Path | None:
             "--save_only_model true saves none). Start from its weights in another folder: --model_name_or_path "
             f"{complete[-1]}"
         )
-    return resumable[-1] if resumable else None
+    sound = next(filter(is_sound, reversed(resumable)), None)
+    if resumable and sound is None:
+        raise ValueError(f"{run}: all checkpoints are damaged. Start a new run in another --output_dir.")
+    return sound
 
 
-def prune_checkpoints(run: Path, save_total_limit: int | None, best: str | None) -> None:
-    """Keep the checkpoints that the run would have if nothing had interrupted it.
+def step_of(folder: Path) -> int:
+    """Return the step of a checkpoint, which is in the name of its folder."""
+    return int(folder.name.split("-")[1])
 
-    Incomplete checkpoints, and complete ones beyond the limit, are deleted. Trainer deletes folders by modification
-    time, the oldest first, so those left get times in the order of their steps.
+
+def prune_checkpoints(last: Path, save_total_limit: int | None, best: str | None) -> None:
+    """Keep the checkpoints that a run would have if nothing had interrupted it after the checkpoint `last`.
+
+    Incomplete and damaged checkpoints, and complete ones beyond the limit, are deleted. Trainer deletes folders by
+    modification time, the oldest first, so those left get times in the order of their steps.
     """
+    run = last.parent
     for folder in checkpoint_folders(run):
-        if not is_complete(folder) and not folder.is_symlink():
+        unusable = not is_complete(folder) or (step_of(folder) > step_of(last) and damaged_files(folder))
+        if unusable and not folder.is_symlink():
             shutil.rmtree(folder)
     rotate_checkpoints(str(run), save_total_limit, best)
     now, left = time.time(), checkpoint_folders(run)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from accelerate.data_loader import DataLoaderShard
 from datasets import Dataset, IterableDataset
-from datasets.distributed import split_dataset_by_node
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
@@ -35,20 +34,17 @@ from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.averaging import load_weights
 from vanilla_transformer.training.batching import (
     EMPTY_STREAM,
-    ArrowRows,
-    PairCollator,
-    TokenBudgetLoader,
-    TokenBudgetSampler,
-    TokenBudgetStream,
     check_positions,
     dataset_fingerprint,
     is_empty_stream,
-    row_lengths,
+    stream_loader,
+    token_budget_loader,
 )
 from vanilla_transformer.training.callbacks import DropoutSchedule, SaveOnSigterm, survive_sigterm
 from vanilla_transformer.training.checkpoints import (
     RUN_FILE,
     TRAINER_STATE,
+    check_digests,
     check_same_run,
     checkpoint_folders,
     is_complete,
@@ -56,7 +52,9 @@ from vanilla_transformer.training.checkpoints import (
     make_readable,
     missing_state,
     prune_checkpoints,
+    step_of,
     was_interrupted,
+    write_digests,
 )
 from vanilla_transformer.training.optimizer import PaperSchedule, muon_with_adam
 
@@ -178,7 +176,6 @@ class RecipeTrainerMixin(Base):
             resume_from_checkpoint = str(self.prepare_resume(Path(self.args.output_dir)))
         elif resume_from_checkpoint:
             self.check_checkpoint(Path(resume_from_checkpoint))
-            self.check_no_later_checkpoint(Path(resume_from_checkpoint))
         return super().train(resume_from_checkpoint, *arguments, **options)
 
     def check_options(self) -> None:
@@ -212,28 +209,29 @@ class RecipeTrainerMixin(Base):
         checkpoint = last_checkpoint(run)
         if checkpoint is None:
             raise ValueError(f"output_dir={run} holds no complete checkpoint to resume from.")
-        self.check_checkpoint(checkpoint)
+        check_same_run(checkpoint, self.run_facts, self.model.config, self.processing_class)
         if self.is_world_process_zero():
             best = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8")).get("best_global_step")
-            prune_checkpoints(run, self.args.save_total_limit, str(run / f"checkpoint-{best}"))
+            prune_checkpoints(checkpoint, self.args.save_total_limit, str(run / f"checkpoint-{best}"))
         self.accelerator.wait_for_everyone()
         return checkpoint
 
     def check_checkpoint(self, folder: Path) -> None:
-        """Refuse a checkpoint that this run cannot resume from."""
+        """Refuse a checkpoint that this run cannot resume from, or that is not the last one of the run.
+
+        Later checkpoints would be averaged, or resumed next.
+        """
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: there is no such folder.")
         if not is_complete(folder):
             raise ValueError(f"{folder} is not a complete checkpoint: it was cut off, or a file of it is damaged.")
+        check_digests(folder)
         if missing_state(folder):
             raise ValueError(f"{folder} cannot be resumed: it lacks its {', '.join(missing_state(folder))}.")
         check_same_run(folder, self.run_facts, self.model.config, self.processing_class)
-
-    def check_no_later_checkpoint(self, folder: Path) -> None:
-        """Refuse to resume from a checkpoint if the run has later ones, which would be averaged or resumed next."""
         run = Path(self.args.output_dir)
         step = json.loads((folder / TRAINER_STATE).read_text(encoding="utf-8"))["global_step"]
-        later = [other.name for other in checkpoint_folders(run) if int(other.name.split("-")[1]) > step]
+        later = [other.name for other in checkpoint_folders(run) if step_of(other) > step]
         if later:
             raise ValueError(
                 f"output_dir={run} holds {later[-1]}, which is later than {folder.name}: move later checkpoints away, "
@@ -301,6 +299,7 @@ class RecipeTrainerMixin(Base):
         for other in superseded:
             os.utime(other, (0, 0))  # Trainer deletes the oldest first
         super()._save_checkpoint(model, trial)
+        write_digests(folder)
         for other in superseded:
             shutil.rmtree(other, ignore_errors=True)
 
@@ -407,41 +406,9 @@ class RecipeTrainerMixin(Base):
             "multiprocessing_context": args.dataloader_multiprocessing_context,
             "in_order": args.dataloader_in_order,
         }
-        load = self.load_stream if stream else self.load_rows
-        loader = load(loader.dataset, args.seed if args.data_seed is None else args.data_seed, options)
+        build = stream_loader if stream else token_budget_loader
+        loader = build(self.train_dataset if stream else loader.dataset, args, options)
         return survive_sigterm(loader) if args.save_on_sigterm else loader
-
-    def load_rows(self, rows: Dataset, seed: int, options: dict[str, Any]) -> DataLoader:
-        """Build the loader of a dataset without unused columns."""
-        args = self.args
-        sampler = TokenBudgetSampler(
-            row_lengths(rows),
-            args.tokens_per_batch,
-            seed=seed,
-            process_index=args.process_index,
-            num_processes=args.world_size,
-            accumulation_steps=args.gradient_accumulation_steps,
-            per_device=args.tokens_per_batch_of == "device",
-            bucketing=args.bucketing,
-        )
-        collator = options["collate_fn"]
-        if isinstance(collator, PairCollator) and collator.can_collate_table(rows.column_names):
-            return TokenBudgetLoader(
-                ArrowRows(rows), batch_sampler=sampler, **options | {"collate_fn": collator.collate_table}
-            )
-        return TokenBudgetLoader(cast(Any, rows), batch_sampler=sampler, **options)
-
-    def load_stream(self, rows: IterableDataset, seed: int, options: dict[str, Any]) -> DataLoader:
-        """Build the loader of this process's share of a stream."""
-        args, parts = self.args, 1
-        share = split_dataset_by_node(self.train_dataset, args.process_index, args.world_size)
-        if not args.tokens_per_batch:
-            # Without an end: a resumed run would start at another batch of the next pass.
-            return DataLoader(share.repeat(None), args.train_batch_size, **options)
-        if args.tokens_per_batch_of == "step":
-            parts = args.world_size * args.gradient_accumulation_steps
-        batches = TokenBudgetStream(share, args.tokens_per_batch // parts, seed, bucketing=args.bucketing)
-        return DataLoader(batches, batch_size=None, **options)
 
     def _get_dataloader(self, dataset: Any, *arguments: Any, **options: Any) -> DataLoader:
         """Like `Trainer._get_dataloader`, but evaluates all rows: ignores `dataloader_drop_last`."""
