@@ -36,7 +36,7 @@ def names(folders) -> list[str]:
 def trained(folder: Path, **options) -> dict[str, torch.Tensor]:
     """The weights after a run as the scripts do it, which goes on where an earlier one in the folder was."""
     trainer = tiny_trainer(folder, resume_from_checkpoint="true", **options)
-    train(trainer)
+    train.train(trainer)
     return {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
 
 
@@ -84,7 +84,7 @@ def test_a_run_that_stopped_early_stays_stopped_and_keeps_the_best_weights(tmp_p
 
     def final(folder: Path) -> tuple[int, dict[str, torch.Tensor]]:
         trainer = tiny_trainer(folder, resume_from_checkpoint="true", **options)
-        train(trainer)
+        train.train(trainer)
         return trainer.state.global_step, {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
 
     steps, weights = final(tmp_path / "run")
@@ -495,7 +495,7 @@ def test_what_sigterm_saves_takes_no_part_in_the_mean(options, tmp_path):
         trainer = tiny_trainer(tmp_path / "run", resume_from_checkpoint="true", **options)
         terminate_in(step, trainer)
         with pytest.raises(SystemExit):
-            train(trainer)
+            train.train(trainer)
         assert was_interrupted(tmp_path / "run" / f"checkpoint-{step}")
     assert_equal(trained(tmp_path / "run", **options), whole)
     kept = [name for name in names(complete_checkpoints(tmp_path / "run")) if name != "checkpoint-7"]
