@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from vanilla_transformer.data import DataArguments, load_splits
+from vanilla_transformer.tasks import find_task
 
 
 PAIRS = [{"source": f"one {i}", "target": f"uno {i}"} for i in range(20)]
@@ -49,7 +50,7 @@ def compressed(name):
 
 
 def load(task, **options):
-    return load_splits(DataArguments(**options), task)
+    return load_splits(DataArguments(**options), find_task(task).data)
 
 
 def rows_of(task, *files, **options):

@@ -42,6 +42,7 @@ from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.data import DataArguments, load_splits
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.modeling_vanilla_transformer import CACHE
+from vanilla_transformer.tasks import all_tasks
 
 
 Draw = Callable[[st.SearchStrategy], Any]
@@ -268,14 +269,7 @@ def odd_inputs(draw: Draw) -> None:
 # Files of data
 # ---------------------------------------------------------------------------------------------------------------------
 
-TASKS = {
-    "translation": {"source", "target"},
-    "classification": {"text", "label"},
-    "regression": {"text", "label"},
-    "tagging": {"tokens", "tags"},
-    "question_answering": {"question", "context", "answers"},
-    "language_modeling": {"text"},
-}
+TASKS = {task.name: task.data for task in all_tasks()}
 TEXTS = st.text(max_size=8) | st.sampled_from(["one", "two words", "\ufeff", "", " ", "\x00", "3"])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | TEXTS,
@@ -292,7 +286,7 @@ def draw_table(draw: Draw, columns: list[str]) -> bytes:
 
 def data_files(draw: Draw) -> None:
     task = draw(st.sampled_from(sorted(TASKS)))
-    columns = sorted(TASKS[task])
+    columns = sorted(TASKS[task].columns)
     content = draw(st.binary(max_size=40) | st.text(max_size=40).map(str.encode) | st.just(draw_table(draw, columns)))
     kind = draw(st.sampled_from(["jsonl", "jsonl", "json", "csv", "txt", "parquet"]))
     if kind == "csv" and draw(st.booleans()):
@@ -304,9 +298,9 @@ def data_files(draw: Draw) -> None:
         path = Path(folder) / f"rows.{kind}{'.gz' if zipped else ''}"
         path.write_bytes(content)
         with only_clear_errors((path.name,)):
-            splits = load_splits(DataArguments(train_file=[str(path)]), task)
+            splits = load_splits(DataArguments(train_file=[str(path)]), TASKS[task])
             for rows in splits.values():
-                assert TASKS[task] <= set(rows.column_names)
+                assert set(TASKS[task].columns) == set(rows.column_names)
                 assert len(list(rows)) == len(rows)
 
 

@@ -40,7 +40,7 @@ from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.files import open_output
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
-from vanilla_transformer.tasks.translation import encode_pairs
+from vanilla_transformer.tasks.translation import TranslationTask, encode_pairs
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
@@ -250,9 +250,9 @@ def run_all(
 
     As many sentences are translated at each evaluation.
     """
-    splits = load_splits(data, "translation")
+    splits = load_splits(data, TranslationTask.data)
     splits["validation"] = splits["validation"].select(range(min(len(splits["validation"]), rows)))
-    tokenizer = train_tokenizer(texts_of(splits["train"], "translation"), vocab_size=size.vocab_size)
+    tokenizer = train_tokenizer(texts_of(splits["train"], TranslationTask.data), vocab_size=size.vocab_size)
     size = replace(size, vocab_size=len(tokenizer))
     names = {"train_dataset": "train", "eval_dataset": "validation"}
     datasets = {name: encode_pairs(splits[split], tokenizer, LONGEST) for name, split in names.items()}

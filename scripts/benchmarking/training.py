@@ -13,6 +13,7 @@ from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.tasks.translation import TranslationTask
 from vanilla_transformer.training.trainer import send_batch
 
 
@@ -22,8 +23,8 @@ Batch = tuple[Inputs, int]  # and its real tokens: padding does not count
 
 def real_lengths(data: DataArguments, rows: int = 1280) -> list[tuple[int, int]]:
     """Tokens of source and target of so many training rows, if there are as many, in random order."""
-    train = load_splits(data, "translation")["train"].shuffle(seed=0)
-    tokenizer = train_tokenizer(texts_of(train.select(range(min(len(train), 5000))), "translation"))
+    train = load_splits(data, TranslationTask.data)["train"].shuffle(seed=0)
+    tokenizer = train_tokenizer(texts_of(train.select(range(min(len(train), 5000))), TranslationTask.data))
     train = train.select(range(min(len(train), rows)))
     source, target = (tokenizer(list(train[side]))["input_ids"] for side in ("source", "target"))
     return [(len(a), len(b)) for a, b in zip(source, target, strict=True)]

@@ -12,6 +12,7 @@ from saved_models import save
 from vanilla_transformer.cli import evaluate
 from vanilla_transformer.data import texts_of, train_tokenizer
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, cached_tokenizer
+from vanilla_transformer.tasks import find_task
 from vanilla_transformer.tasks.translation import encode_pairs
 
 
@@ -119,7 +120,7 @@ class Texts:
 
     def __call__(self):
         self.read += 1
-        return texts_of(self.rows, self.task)
+        return texts_of(self.rows, find_task(self.task).data)
 
 
 def saved(tokenizer, folder):

@@ -337,12 +337,14 @@ def test_a_data_set_in_a_folder_gives_its_splits_by_name(kind):
 LOADING = """
 import sys
 from vanilla_transformer.data import DataArguments, load_splits
+from vanilla_transformer.tasks.language_modeling import LanguageModelingTask
+from vanilla_transformer.tasks.translation import TranslationTask
 for file in ("a.jsonl", "a.csv", "a.tsv", "a.parquet"):
     for streaming in (False, True):
-        load_splits(DataArguments(train_file=[file], streaming=streaming), "translation")
-load_splits(DataArguments(train_file=["a.en", "a.es"]), "translation")
-load_splits(DataArguments(train_file=["a.txt"], sample_by="line"), "language_modeling")
-load_splits(DataArguments(dataset="folder"), "translation")
+        load_splits(DataArguments(train_file=[file], streaming=streaming), TranslationTask.data)
+load_splits(DataArguments(train_file=["a.en", "a.es"]), TranslationTask.data)
+load_splits(DataArguments(train_file=["a.txt"], sample_by="line"), LanguageModelingTask.data)
+load_splits(DataArguments(dataset="folder"), TranslationTask.data)
 print(json.dumps(asked))
 """
 

@@ -12,8 +12,8 @@ from transformers import AutoTokenizer, HfArgumentParser
 from data_files import ANSWERED, NO_SPLIT, PAIRS, TAGGED, load, refused, write
 from vanilla_transformer.cli import tokenizer as train_tokenizer
 from vanilla_transformer.data import DataArguments, texts_of
-from vanilla_transformer.data.columns import COLUMNS
 from vanilla_transformer.data.phrasebook import TASKS
+from vanilla_transformer.tasks import find_task
 
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -39,7 +39,7 @@ def test_the_phrasebook_has_the_columns_and_no_fault(task):
     splits = load(task, phrases=1000)
     assert set(splits) == {"train", "validation", "test"}
     for rows in splits.values():
-        assert set(rows.column_names) == set(COLUMNS[task])
+        assert set(rows.column_names) == set(find_task(task).data.columns)
 
 
 def test_the_phrasebook_speaks_the_languages_asked_for():
@@ -185,9 +185,12 @@ def test_every_option_is_parsed_and_explained():
 
 
 def test_a_tokenizer_reads_every_text_and_tokens_as_a_sentence():
-    assert list(texts_of(Dataset.from_list(TAGGED), "tagging")) == ["in Norway", "now"]
-    assert list(texts_of(Dataset.from_list(PAIRS[:1]), "translation")) == ["one 0", "uno 0"]
-    assert list(texts_of(Dataset.from_list([ANSWERED]), "question_answering")) == ["Where?", "In Norway."]
+    assert list(texts_of(Dataset.from_list(TAGGED), find_task("tagging").data)) == ["in Norway", "now"]
+    assert list(texts_of(Dataset.from_list(PAIRS[:1]), find_task("translation").data)) == ["one 0", "uno 0"]
+    assert list(texts_of(Dataset.from_list([ANSWERED]), find_task("question_answering").data)) == [
+        "Where?",
+        "In Norway.",
+    ]
 
 
 def test_the_tokenizer_script_saves_a_tokenizer_and_says_how_it_does(capsys):
@@ -197,7 +200,7 @@ def test_the_tokenizer_script_saves_a_tokenizer_and_says_how_it_does(capsys):
     assert tokenizer.mask_token_id == 3
     printed = capsys.readouterr().out
     assert f"out: {len(tokenizer)} tokens" in printed
-    texts = list(texts_of(load("tagging", phrases=1000)["test"], "tagging"))
+    texts = list(texts_of(load("tagging", phrases=1000)["test"], find_task("tagging").data))
     tokens = sum(len(tokenizer.tokenize(text)) for text in texts)
     size = len("".join(texts).encode())
     assert f"test: {tokens / len(texts):.2f} tokens per text, {size / tokens:.2f} bytes per token" in printed
@@ -239,7 +242,7 @@ def test_real_data_sets_are_loaded_whole(name):
     splits = load(task, columns=columns, **files)
     assert isinstance(splits, DatasetDict)
     assert tuple(len(rows) for rows in splits.values()) == sizes
-    assert set(splits["train"].column_names) == set(COLUMNS[task])
+    assert set(splits["train"].column_names) == set(find_task(task).data.columns)
 
 
 @needs_data

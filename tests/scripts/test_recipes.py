@@ -12,8 +12,8 @@ from small_data import train_and_validate_on, write_json_lines
 from vanilla_transformer.cli import train
 from vanilla_transformer.cli.options import parse_options
 from vanilla_transformer.data.arguments import DataArguments
-from vanilla_transformer.data.columns import COLUMNS
 from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.tasks import find_task
 from vanilla_transformer.tasks.tagging import TaggingArguments
 
 
@@ -63,7 +63,7 @@ def test_a_recipe_says_what_it_reaches_and_trains_on_files_of_the_same_columns(n
 
     options = yaml.safe_load(RECIPES[name].read_text(encoding="utf-8"))
     task = options["task"]
-    columns = {column: column for column in COLUMNS[task]}
+    columns = {column: column for column in find_task(task).data.columns}
     columns |= dict(column.split("=") for column in options.get("columns", []))
     rows = write_json_lines(tmp_path / "rows.jsonl", rows_of(task, columns))
     layers = ["--encoder_layers", "1", "--decoder_layers", "1"] if task == "translation" else ["--num_layers", "1"]

@@ -82,13 +82,13 @@ def test_a_card_names_files_and_folders_of_data_without_their_places(tmp_path):
 
 def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(tmp_path):
     data = DataArguments(source_locale="pt_BR", target_locale="en")
-    facts = CardFacts(data.name, {}, {}, data.languages("translation"))
+    facts = CardFacts(data.name, {}, {}, data.languages)
     write_model_card(tmp_path, encoder_decoder(), task("translation", tmp_path), TrainerState(), facts)
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.language == ["pt", "en"]
     assert "## Limits\n\nIt knows only what was in its training data" in card.text
     for unnamed in (DataArguments(train_file=["a.jsonl"]), DataArguments(dataset="user/name")):
-        assert unnamed.languages("translation") is None
+        assert unnamed.languages is None
 
 
 @pytest.mark.parametrize(

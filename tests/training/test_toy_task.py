@@ -16,6 +16,7 @@ MODULE = '''
 from transformers import DataCollatorForSeq2Seq
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.data.columns import TEXT, Schema
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks.task import Task, unwrap_for_eval
 from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
@@ -25,7 +26,7 @@ class ReversalTask(Task):
     """The words of a text in reverse order."""
 
     name = "reversal"
-    data = "language_modeling"
+    data = Schema({"text": TEXT})
     model_class = VanillaTransformerForConditionalGeneration
     template = "seq2seq"
     pipeline_tag = "translation"

@@ -20,7 +20,7 @@ from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.datastore import Datastore, build_datastore
 from vanilla_transformer.fast import make_fast
 from vanilla_transformer.loading import check_source, load_model, load_tokenizer
-from vanilla_transformer.tasks.translation import encode_pairs
+from vanilla_transformer.tasks.translation import TranslationTask, encode_pairs
 from vanilla_transformer.training.batching import ArrowRows, PairCollator, TokenBudgetSampler, row_lengths
 
 
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise ValueError(f"--model {args.model} must be a folder, where the datastore is saved: download it first.")
     if data.streaming:
         raise ValueError("--streaming true: a datastore keeps all pairs, and a stream may have no end: leave it out.")
-    splits = load_splits(data, "translation")
+    splits = load_splits(data, TranslationTask.data)
     if "train" not in splits:
         raise ValueError("There are no pairs: give --train_file, or a --dataset with a train split.")
     model = make_fast(load_model(args.model, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code))

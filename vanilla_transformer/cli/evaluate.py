@@ -19,7 +19,6 @@ from transformers.hf_argparser import string_to_bool
 from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.cli.train import print_scores
 from vanilla_transformer.data.arguments import DataArguments
-from vanilla_transformer.data.columns import CLASS_COLUMNS
 from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.fast import fast_products
 from vanilla_transformer.files import check_output, open_output
@@ -65,7 +64,7 @@ def main(arguments: list[str] | None = None) -> Scores:
         check_output(options.scores)
         if options.datastore and task.name != "translation":
             raise ValueError(f"--datastore is for translation, and {name} is for {task.name}: leave it out.")
-        known_classes = {*(config.label2id or {})} if task.data in CLASS_COLUMNS else None
+        known_classes = {*(config.label2id or {})} if task.data.classes else None
         splits = load_splits(data, task.data, known_classes)
         held_out = {split: splits[split] for split in HELD_OUT if split in splits}
         if not held_out:

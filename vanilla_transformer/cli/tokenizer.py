@@ -14,9 +14,10 @@ from vanilla_transformer.cli.options import parse_options
 from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.cli.train import NewTokenizerArguments
 from vanilla_transformer.data.arguments import DataArguments
-from vanilla_transformer.data.columns import COLUMNS
+from vanilla_transformer.data.columns import Schema
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import TEMPLATES
+from vanilla_transformer.tasks import find_task, task_names
 
 
 MEASURED_TEXTS = 10_000
@@ -26,26 +27,25 @@ MEASURED_TEXTS = 10_000
 class TokenizerFolderArguments(NewTokenizerArguments):
     output_dir: str = field(default="runs/tokenizer", metadata={"help": "Folder for the tokenizer."})
     overwrite: bool = field(default=False, metadata={"help": "Write into the folder even if it is not empty."})
-    task: str = field(default="translation", metadata={"help": f"Task that the data are for: {', '.join(COLUMNS)}."})
+    task: str = field(
+        default="translation", metadata={"help": f"Task that the data are for: {', '.join(task_names())}."}
+    )
     template: str | None = field(
         default=None,
         metadata={"help": f"Family of the model: {', '.join(TEMPLATES)}; by default, the one for the task."},
     )
 
     def __post_init__(self):
-        if self.task not in COLUMNS:
-            raise ValueError(f"task={self.task!r} must be one of: {', '.join(COLUMNS)}.")
-        if self.template is None:
-            families = {"translation": "seq2seq", "language_modeling": "causal"}
-            self.template = families.get(self.task, "encoder")
+        if self.task not in task_names():
+            raise ValueError(f"task={self.task!r} must be one of: {', '.join(task_names())}.")
         folder = Path(self.output_dir)
         if not self.overwrite and folder.is_dir() and any(folder.iterdir()):
             raise ValueError(f"output_dir={folder} is not empty: choose another, or write into it with --overwrite.")
 
 
-def describe(tokenizer: PreTrainedTokenizerBase, rows: Any, task: str) -> str:
-    """How many tokens a text takes, without the special ones."""
-    texts = list(islice(texts_of(rows, task), MEASURED_TEXTS))
+def describe(tokenizer: PreTrainedTokenizerBase, rows: Any, schema: Schema) -> str:
+    """Return how many tokens a text takes, without the special ones."""
+    texts = list(islice(texts_of(rows, schema), MEASURED_TEXTS))
     tokens = sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))
     size = sum(len(text.encode()) for text in texts)
     return f"{tokens / len(texts):.2f} tokens per text, {size / tokens:.2f} bytes per token"
@@ -53,12 +53,13 @@ def describe(tokenizer: PreTrainedTokenizerBase, rows: Any, task: str) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     data, args = parse_options([DataArguments, TokenizerFolderArguments], arguments)
-    splits = load_splits(data, args.task)
-    tokenizer = args.train(texts_of(splits["train"], args.task), args.template)
+    task = find_task(args.task)
+    splits = load_splits(data, task.data)
+    tokenizer = args.train(texts_of(splits["train"], task.data), args.template or task.template)
     tokenizer.save_pretrained(args.output_dir)
     print(f"{args.output_dir}: {len(tokenizer)} tokens")
     for split, rows in splits.items():
-        print(f"{split}: {describe(tokenizer, rows, args.task)}")
+        print(f"{split}: {describe(tokenizer, rows, task.data)}")
 
 
 if __name__ == "__main__":

@@ -276,7 +276,7 @@ def run(task_class: type[Task], arguments: list[str]) -> Scores:
 
         def write_card(scores: Scores, notes: Notes) -> None:
             if training.do_train and trainer.is_world_process_zero():
-                facts = CardFacts(data.name, scores, notes, data.languages(task.data))
+                facts = CardFacts(data.name, scores, notes, data.languages if task.data.parallel else None)
                 write_model_card(folder, trainer.model, task, trainer.state, facts)
 
         try:

@@ -107,9 +107,10 @@ class DataArguments:
         files = next(iter(self.files.values()), [self.dataset] if Path(self.dataset).is_dir() else [])
         return " ".join(Path(file).absolute().name for file in files) or self.dataset
 
-    def languages(self, kind: str) -> list[str] | None:
-        """The languages of the phrasebook's translations, as the Hub has them; None of data that name none."""
-        if kind != "translation" or self.files or self.dataset != "phrasebook":
+    @property
+    def languages(self) -> list[str] | None:
+        """The languages of the phrasebook's translations, as the Hub has them; None for other data."""
+        if self.files or self.dataset != "phrasebook":
             return None
         return [locale.replace("-", "_").split("_")[0] for locale in (self.source_locale, self.target_locale)]
 

@@ -1,6 +1,6 @@
-"""The columns of each task, with the type of their values and what a value must be."""
+"""Columns of data: the type of their values, what a value must be, and how rows of several columns are read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from reprlib import repr as short
 from typing import Any
@@ -136,18 +136,51 @@ class Column:
 STRINGS = List(Value("string"))
 TEXT = Column(parse_text, Value("string"))
 TOKENS = Column(parse_tokens, STRINGS)
+TAGS = Column(parse_tags, STRINGS)
+CLASS = Column(parse_class, Value("string"))
+CLASSES = Column(parse_classes, STRINGS)
+NUMBERS = Column(parse_numbers, None)
 ANSWERS = Column(parse_answers, {"text": STRINGS, "answer_start": List(Value("int64"))})
-TYPES: dict[str, dict[str, Column]] = {
-    "translation": {"source": TEXT, "target": TEXT},
-    "classification": {"text": TEXT, "label": Column(parse_class, Value("string"))},
-    "multi_label": {"text": TEXT, "label": Column(parse_classes, STRINGS)},
-    "regression": {"text": TEXT, "label": Column(parse_numbers, None)},
-    "tagging": {"tokens": TOKENS, "tags": Column(parse_tags, STRINGS)},
-    "question_answering": {"question": TEXT, "context": TEXT, "answers": ANSWERS},
-    "language_modeling": {"text": TEXT},
-}
-COLUMNS = {task: tuple(types) for task, types in TYPES.items()}
-TEXT_COLUMNS = {task: [name for name in types if types[name] in (TEXT, TOKENS)] for task, types in TYPES.items()}
-INPUT_COLUMNS = TEXT_COLUMNS | {"translation": ["source"]}  # those of which a model reads all before it answers
-# The column with classes: what a held-out split has there, training has to have too.
-CLASS_COLUMNS = {"classification": "label", "multi_label": "label", "tagging": "tags"}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a task's data, and how its rows are read and split.
+
+    Args:
+        columns: by name, in order.
+        inputs: columns that a model reads all of before it answers; by default, those of text. A split keeps rows with
+            the same input together.
+        classes: column of classes. Training must have every class that occurs in a held-out split.
+        phrasebook: name of the phrasebook's data with these columns.
+        parallel: two files of parallel lines are rows too.
+        documents: rows are documents: empty ones are skipped, and a single one can be split.
+    """
+
+    columns: Mapping[str, Column]
+    inputs: tuple[str, ...] = ()
+    classes: str | None = None
+    phrasebook: str | None = None
+    parallel: bool = False
+    documents: bool = False
+
+    @property
+    def texts(self) -> list[str]:
+        """The columns of text, which a tokenizer is trained on."""
+        return [name for name, column in self.columns.items() if column in (TEXT, TOKENS)]
+
+    @property
+    def numbers(self) -> str | None:
+        """The column of numbers, if there is one."""
+        return next((name for name, column in self.columns.items() if column == NUMBERS), None)
+
+    @property
+    def streams(self) -> bool:
+        """Whether rows may be read as they arrive, without a look at all of them."""
+        return self.classes is None and set(self.columns) == set(self.texts)
+
+    def features(self, first: Row | None = None) -> dict[str, Any]:
+        """Return the types of the columns; `first` is a row that says whether numbers are lists."""
+        number = Value("float64")
+        numbers = List(number) if first and isinstance(first.get(self.numbers or ""), list) else number
+        return {name: column.feature or numbers for name, column in self.columns.items()}

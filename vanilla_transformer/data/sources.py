@@ -11,11 +11,11 @@ from typing import Any, TypeAlias, cast
 
 import datasets
 import pyarrow as pa
-from datasets import Dataset, Features, IterableDataset, List, Value, load_dataset, load_dataset_builder
+from datasets import Dataset, Features, IterableDataset, Value, load_dataset, load_dataset_builder
 
 from vanilla_transformer.data.arguments import SPLITS, DataArguments, parse_renaming
-from vanilla_transformer.data.columns import COLUMNS, TEXT_COLUMNS, TYPES, as_list, is_empty
-from vanilla_transformer.data.phrasebook import TASKS, phrasebook
+from vanilla_transformer.data.columns import Schema, as_list, is_empty
+from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.readers import (
     BATCH_SIZE,
     FORMATS,
@@ -58,26 +58,27 @@ def each_row(rows: Rows) -> Iterator[Row]:
             yield dict(zip(batch, values, strict=True))
 
 
-def check_width(place: str, label: Any, first_place: str, first_label: Any) -> None:
-    """Raise a ValueError if the label has more or fewer numbers than the first one."""
-    width, expected = len(as_list(label)), len(as_list(first_label))
+def check_width(column: str, place: str, value: Any, first_place: str, first: Any) -> None:
+    """Raise a ValueError if the value has more or fewer numbers than the first one."""
+    width, expected = len(as_list(value)), len(as_list(first))
     if width != expected:
-        raise ValueError(f"{place}: label: there are {width} numbers, but {expected} in {first_place}.")
+        raise ValueError(f"{place}: {column}: there are {width} numbers, but {expected} in {first_place}.")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Rows from one place, and how a task reads them.
+    """Rows from one place, and how they are read.
 
     Args:
         place: its name in an error.
-        columns: the user's name for each of the task's columns.
+        schema: our columns.
+        columns: the user's name for each of our columns.
         kind: a value of `FORMATS`, or "parallel" for two files of parallel lines.
         rows: a split of a data set, if the rows are in no file.
     """
 
     place: str
-    task: str
+    schema: Schema
     columns: dict[str, str]
     drop_empty: bool
     sample_by: str
@@ -115,16 +116,16 @@ class Source:
             if number == start:
                 check_columns(self.place, names_in(row), self.columns.values())
             values = {ours: value_at(row, yours) for ours, yours in self.columns.items()}
-            if self.drop_empty and any(is_empty(values[name]) for name in TEXT_COLUMNS[self.task]):
+            if self.drop_empty and any(is_empty(values[name]) for name in self.schema.texts):
                 continue
-            for name, column in TYPES[self.task].items():
+            for name, column in self.schema.columns.items():
                 try:
                     values[name] = column.parse(values[name], values)
                 except ValueError as error:
                     raise ValueError(f"{place}: {name} {error}.") from None
-            if self.task == "regression":
-                first = first or (place, values["label"])
-                check_width(place, values["label"], *first)
+            if numbers := self.schema.numbers:
+                first = first or (place, values[numbers])
+                check_width(numbers, place, values[numbers], *first)
             yield number, values
 
     def load(self) -> Dataset:
@@ -139,7 +140,7 @@ class Source:
         rows: Iterator[Row] = ({NUMBER: number, **row} for number, row in self.parse(self.read()))
         if (first := next(rows, None)) is None:
             raise ValueError(f"{self.place}: there are no rows{' with a text' if self.drop_empty else ''}.")
-        features = Features({NUMBER: Value("int64")} | features_of(self.task, first))
+        features = Features({NUMBER: Value("int64")} | self.schema.features(first))
         if file is None:
             return Dataset.from_list([first, *rows], features)
         rows = chain([first], rows)
@@ -156,7 +157,8 @@ class Source:
         """Return the Arrow file for these rows, named by the content of their files; None for rows in memory."""
         cached = self.rows.cache_files if isinstance(self.rows, Dataset) else []
         files = self.files or [file["filename"] for file in cached]
-        options = (CACHE_VERSION, self.kind, self.task, self.columns, self.drop_empty, self.sample_by)
+        parsers = {name: column.parse.__qualname__ for name, column in self.schema.columns.items()}
+        options = (CACHE_VERSION, self.kind, parsers, self.columns, self.drop_empty, self.sample_by)
         digest = hashlib.sha256(repr(options).encode())
         for file in files:
             with open(file, "rb") as stream:
@@ -169,7 +171,7 @@ class Source:
         Raises:
             ValueError: there is one row or none, or see `parse`; of later rows only once they are read.
         """
-        features = Features(features_of(self.task))
+        features = Features(self.schema.features())
         if self.rows is None:
             rows = IterableDataset.from_generator(parsed_rows, features, gen_kwargs={"source": self})
         else:
@@ -187,13 +189,6 @@ class Source:
         return rows
 
 
-def features_of(task: str, first: Row | None = None) -> dict[str, Any]:
-    """Return the types of a task's columns; `first` is a row that says whether numbers are lists."""
-    number = Value("float64")
-    numbers = List(number) if first and isinstance(first.get("label"), list) else number
-    return {name: column.feature or numbers for name, column in TYPES[task].items()}
-
-
 def parsed_rows(source: Source) -> Iterator[Row]:
     """Yield the rows of a stream."""
     for _, row in source.parse(source.read()):
@@ -207,7 +202,7 @@ def parse_batch(batch: dict[str, list], indices: list[int], source: Source) -> d
     return {name: [row[name] for row in parsed] for name in source.columns}
 
 
-def file_sources(files: list[str], make: Callable[..., Source], task: str) -> list[Source]:
+def file_sources(files: list[str], make: Callable[..., Source], schema: Schema) -> list[Source]:
     """Return the sources of one split; two files of parallel lines are one source.
 
     Raises:
@@ -223,10 +218,10 @@ def file_sources(files: list[str], make: Callable[..., Source], task: str) -> li
             raise ValueError(f"{file} is empty.")
     suffixes = [Path(file.removesuffix(".gz")).suffix.lower() for file in files]
     kinds = [FORMATS.get(suffix) for suffix in suffixes]
-    if task == "translation" and not OTHER_FORMATS & {*suffixes} and {*kinds} <= {None, "text"}:
+    if schema.parallel and not OTHER_FORMATS & {*suffixes} and {*kinds} <= {None, "text"}:
         if len(files) != 2:
             raise ValueError(
-                f"{', '.join(files)}: text for translation is two files of parallel lines, source and target."
+                f"{', '.join(files)}: text is two files of parallel lines, {' and '.join(schema.columns)}."
             )
         return [make(" and ".join(files), kind="parallel", files=tuple(files))]
     if None in kinds:
@@ -238,7 +233,7 @@ def file_sources(files: list[str], make: Callable[..., Source], task: str) -> li
     return [make(file, kind=kind, files=(file,)) for file, kind in zip(files, kinds, strict=True)]
 
 
-def data_set_sources(args: DataArguments, make: Callable[..., Source], task: str) -> dict[str, list[Source]]:
+def data_set_sources(args: DataArguments, make: Callable[..., Source], schema: Schema) -> dict[str, list[Source]]:
     """Return the sources of a data set's splits: its files if it is a folder, its rows if it is on the Hub.
 
     Raises:
@@ -261,29 +256,29 @@ def data_set_sources(args: DataArguments, make: Callable[..., Source], task: str
         elif isinstance(available[name], Rows):
             sources[split] = [make(f"{args.dataset} {name}", rows=available[name])]
         else:
-            sources[split] = file_sources([os.path.relpath(file) for file in available[name]], make, task)
+            sources[split] = file_sources([os.path.relpath(file) for file in available[name]], make, schema)
     return sources
 
 
-def find_sources(args: DataArguments, task: str) -> dict[str, list[Source]]:
+def find_sources(args: DataArguments, schema: Schema) -> dict[str, list[Source]]:
     """Return the sources of each split.
 
     Raises:
-        FileNotFoundError, ValueError: see `file_sources` and `data_set_sources`; or the phrasebook has no data for the
-            task, or --columns names a column twice.
+        FileNotFoundError, ValueError: see `file_sources` and `data_set_sources`; or the phrasebook has no such data,
+            or --columns names a column twice.
     """
-    columns = {name: name for name in COLUMNS[task]} | parse_renaming(args.columns, COLUMNS[task], "--columns")
+    names = tuple(schema.columns)
+    columns = {name: name for name in names} | parse_renaming(args.columns, names, "--columns")
     if len(set(columns.values())) < len(columns):
         raise ValueError(f"--columns {columns}: each of your columns can be one of ours only.")
-    drop_empty = args.drop_empty or task == "language_modeling"
-    make = partial(Source, task=task, columns=columns, drop_empty=drop_empty, sample_by=args.sample_by)
+    drop_empty = args.drop_empty or schema.documents
+    make = partial(Source, schema=schema, columns=columns, drop_empty=drop_empty, sample_by=args.sample_by)
     if args.files:
-        return {split: file_sources(files, make, task) for split, files in args.files.items()}
+        return {split: file_sources(files, make, schema) for split, files in args.files.items()}
     if args.dataset != "phrasebook":
-        return data_set_sources(args, make, task)
-    if task not in TASKS:
-        raise ValueError(f"The phrasebook has no data for {task}: give --train_file or --dataset.")
-    is_translation = task == "translation"
-    locales: dict[str, Any] = {"source": args.source_locale, "target": args.target_locale} if is_translation else {}
-    phrases = phrasebook(task, **locales, size=args.phrases, seed=args.data_split_seed)
+        return data_set_sources(args, make, schema)
+    if schema.phrasebook is None:
+        raise ValueError("The phrasebook has no data for this task: give --train_file or --dataset.")
+    locales: dict[str, Any] = {"source": args.source_locale, "target": args.target_locale} if schema.parallel else {}
+    phrases = phrasebook(schema.phrasebook, **locales, size=args.phrases, seed=args.data_split_seed)
     return {split: [make(f"phrasebook {split}", rows=rows)] for split, rows in phrases.items()}

@@ -1,6 +1,6 @@
 """Train, validation and test for every task, checked before any long work begins.
 
-`load_splits(args, task)` gives each column the name that the phrasebook has for it, whatever the user calls it.
+`load_splits(args, schema)` gives each column the name that its schema has for it, whatever the user calls it.
 """
 
 import math
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, concatenate_datasets
 
 from vanilla_transformer.data.arguments import DataArguments
-from vanilla_transformer.data.columns import CLASS_COLUMNS, COLUMNS, INPUT_COLUMNS, TEXT_COLUMNS, as_list
+from vanilla_transformer.data.columns import Schema, as_list
 from vanilla_transformer.data.sources import (
     CHECKED_ROWS_OF_STREAM,
     NUMBER,
@@ -38,7 +38,7 @@ def is_kept(row: Row, column: str, fraction: float, seed: int) -> bool:
     return not is_held_out(row, column, fraction, seed)
 
 
-def split_stream(train: IterableDataset, args: DataArguments, task: str) -> dict[str, Rows]:
+def split_stream(train: IterableDataset, args: DataArguments, schema: Schema) -> dict[str, Rows]:
     """Hold out rows of a stream by their hash, which might choose none of a few rows: split those like a data set.
 
     Raises:
@@ -46,9 +46,9 @@ def split_stream(train: IterableDataset, args: DataArguments, task: str) -> dict
     """
     first = list(train.take(CHECKED_ROWS_OF_STREAM))
     if len(first) < CHECKED_ROWS_OF_STREAM:
-        splits = draw(Dataset.from_list(first, features=train.features), args, task)
+        splits = draw(Dataset.from_list(first, features=train.features), args, schema)
         return {split: rows.to_iterable_dataset() for split, rows in splits.items()}
-    text_column, fraction, seed = INPUT_COLUMNS[task][0], args.validation_fraction, args.data_split_seed
+    text_column, fraction, seed = inputs_of(schema)[0], args.validation_fraction, args.data_split_seed
     sides = {"train": is_kept, "validation": is_held_out}
     return {
         split: train.filter(partial(side, column=text_column, fraction=fraction, seed=seed))
@@ -62,18 +62,24 @@ def split_document(train: Dataset, fraction: float) -> dict[str, Dataset]:
     Raises:
         ValueError: one side would be empty.
     """
-    text = train[0]["text"]
+    (name,) = train.column_names
+    text = train[0][name]
     end = int(len(text) * (1 - fraction))
     if not 0 < end < len(text):
         raise ValueError(f"--validation_fraction {fraction} of {len(text)} characters leaves none on one side.")
     texts = {"train": text[:end], "validation": text[end:]}
-    return {split: Dataset.from_dict({"text": [text]}) for split, text in texts.items()}
+    return {split: Dataset.from_dict({name: [text]}) for split, text in texts.items()}
 
 
-def input_hashes(rows: Dataset, task: str) -> np.ndarray:
+def inputs_of(schema: Schema) -> list[str]:
+    """Return the columns by which rows are kept together."""
+    return list(schema.inputs or schema.texts)
+
+
+def input_hashes(rows: Dataset, schema: Schema) -> np.ndarray:
     """Return a hash of the input of each row (rows,), equal for equal texts."""
     hashes = []
-    for table in rows.select_columns(INPUT_COLUMNS[task]).with_format("arrow").iter(batch_size=100_000):
+    for table in rows.select_columns(inputs_of(schema)).with_format("arrow").iter(batch_size=100_000):
         texts = [
             column if pa.types.is_string(column.type) else pc.binary_join(column, " ") for column in table.columns
         ]
@@ -82,14 +88,14 @@ def input_hashes(rows: Dataset, task: str) -> np.ndarray:
     return np.concatenate(hashes)
 
 
-def draw(train: Dataset, args: DataArguments, task: str) -> dict[str, Dataset]:
+def draw(train: Dataset, args: DataArguments, schema: Schema) -> dict[str, Dataset]:
     """Hold out rows drawn by seed. Rows with the same input stay together.
 
     Raises:
         ValueError: nothing can be held out, or nothing would be left.
     """
     fraction, seed = args.validation_fraction, args.data_split_seed
-    _, inputs = np.unique(input_hashes(train, task), return_inverse=True)
+    _, inputs = np.unique(input_hashes(train, schema), return_inverse=True)
     distinct = int(inputs.max()) + 1
     if distinct == 1:
         found = f"all {len(train)} rows have the same input" if len(train) > 1 else "there is one training row"
@@ -125,7 +131,7 @@ def keep_rare_classes(train: Dataset, validation: Dataset, column: str) -> dict[
     return {"train": concatenate_datasets([train, rare]), "validation": validation.select(np.flatnonzero(is_known))}
 
 
-def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[str, Rows]:
+def hold_out(place: str, train: Rows, args: DataArguments, schema: Schema) -> dict[str, Rows]:
     """Make a validation split of training rows.
 
     Raises:
@@ -133,11 +139,11 @@ def hold_out(place: str, train: Rows, args: DataArguments, task: str) -> dict[st
     """
     try:
         if isinstance(train, IterableDataset):
-            return split_stream(train, args, task)
-        if len(train) == 1 and task == "language_modeling":
+            return split_stream(train, args, schema)
+        if len(train) == 1 and schema.documents:
             return split_document(train, args.validation_fraction)
-        splits = draw(train, args, task)
-        return keep_rare_classes(**splits, column=CLASS_COLUMNS[task]) if task in CLASS_COLUMNS else splits
+        splits = draw(train, args, schema)
+        return keep_rare_classes(**splits, column=schema.classes) if schema.classes else splits
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
@@ -166,9 +172,9 @@ def check_classes(place: str, rows: Dataset, column: str, known: set[str]) -> No
 
 
 def load_splits(
-    args: DataArguments, task: str, known_classes: set[str] | None = None
+    args: DataArguments, schema: Schema, known_classes: set[str] | None = None
 ) -> DatasetDict | IterableDatasetDict:
-    """Return train, validation and test, as far as there are data for them, with the columns of `COLUMNS[task]`.
+    """Return train, validation and test, as far as there are data for them, with the columns of the schema.
 
     A held-out split may have the classes of the training split, or `known_classes` where these are given. Classes are
     strings: the names that a data set has for its numbers, or the numbers.
@@ -177,39 +183,38 @@ def load_splits(
         ValueError: data that the task cannot use; the message names the file and the row.
         FileNotFoundError: a local file is missing.
     """
-    streams = task in ("language_modeling", "translation")
-    if args.streaming and (not streams or (args.dataset == "phrasebook" and not args.files)):
+    if args.streaming and (not schema.streams or (args.dataset == "phrasebook" and not args.files)):
         raise ValueError(
             "--streaming is for language models and translation, on files or a data set on the Hub: leave it out."
         )
-    found = find_sources(args, task)
+    found = find_sources(args, schema)
     load = Source.stream if args.streaming else Source.load
     loaded = {split: [(source.place, load(source)) for source in sources] for split, sources in found.items()}
-    if task == "regression":
+    if numbers := schema.numbers:
         parts = [(place, rows[0]) for each in loaded.values() for place, rows in each]
-        firsts = [(f"{place}, row {row[NUMBER]}", row["label"]) for place, row in parts]
+        firsts = [(f"{place}, row {row[NUMBER]}", row[numbers]) for place, row in parts]
         for first in firsts:
-            check_width(*first, *firsts[0])
+            check_width(numbers, *first, *firsts[0])
     data = {split: concatenate_datasets([rows for _, rows in each]) for split, each in loaded.items()}
     if "train" in data:
         data["train"] = first_rows(data["train"], args.max_train_samples)
-    if column := CLASS_COLUMNS.get(task):
+    if column := schema.classes:
         if known_classes is None and "train" in data:
             known_classes = classes_of(data["train"], column)
         for place, rows in (part for split in loaded.keys() - {"train"} for part in loaded[split]):
             if known_classes is not None:
                 check_classes(place, rows, column, known_classes)
-    data = {split: rows.select_columns(list(COLUMNS[task])) for split, rows in data.items()}
+    data = {split: rows.select_columns(list(schema.columns)) for split, rows in data.items()}
     if "train" in data and "validation" not in data and args.validation_fraction:
         place = " and ".join(place for place, _ in loaded["train"])
-        data |= hold_out(place, data["train"], args, task)
+        data |= hold_out(place, data["train"], args, schema)
     for split in data.keys() - {"train"}:
         data[split] = first_rows(data[split], args.max_eval_samples)
     return IterableDatasetDict(data) if args.streaming else DatasetDict(data)
 
 
-def texts_of(rows: Rows, task: str) -> Iterator[str]:
+def texts_of(rows: Rows, schema: Schema) -> Iterator[str]:
     """Yield everything that a tokenizer has to read: each text of each row, with tokens joined by spaces."""
     for row in each_row(rows):
-        for name in TEXT_COLUMNS[task]:
+        for name in schema.texts:
             yield " ".join(as_list(row[name]))

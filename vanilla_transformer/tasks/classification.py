@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForSequenceClassification
-from vanilla_transformer.data.columns import as_list
+from vanilla_transformer.data.columns import CLASS, TEXT, Schema, as_list
 from vanilla_transformer.tasks.metrics import CLASSIFICATION_SCORES, classification_scores
 from vanilla_transformer.tasks.task import Task, warn_truncated
 from vanilla_transformer.training.arguments import RecipeArguments
@@ -28,7 +28,7 @@ class ClassificationTask(Task):
     """One class for each text."""
 
     name = "classification"
-    data = "classification"
+    data = Schema({"text": TEXT, "label": CLASS}, classes="label", phrasebook="classification")
     model_class = VanillaTransformerForSequenceClassification
     pipeline_tag = "text-classification"
     usage = """\

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase, default_data_collator
 
 from vanilla_transformer import VanillaTransformerForCausalLM
+from vanilla_transformer.data.columns import TEXT, Schema
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.metrics import language_model_scores
 from vanilla_transformer.tasks.task import Notes, Rows, Task, measure
@@ -64,7 +65,7 @@ class LanguageModelingTask(Task):
     """The next token of running text."""
 
     name = "language_modeling"
-    data = "language_modeling"
+    data = Schema({"text": TEXT}, phrasebook="language_modeling", documents=True)
     model_class = VanillaTransformerForCausalLM
     template = "causal"
     pipeline_tag = "text-generation"

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DataCollatorForLanguageModeling, EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForMaskedLM
-from vanilla_transformer.tasks.language_modeling import PerTargetTrainer, loss_per_target
+from vanilla_transformer.tasks.language_modeling import LanguageModelingTask, PerTargetTrainer, loss_per_target
 from vanilla_transformer.tasks.task import Notes, Rows, Task, measure
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.trainer import RecipeTrainerMixin
@@ -50,7 +50,7 @@ class MaskedLanguageModelingTask(Task):
     """The masked tokens of a text."""
 
     name = "masked_language_modeling"
-    data = "language_modeling"
+    data = LanguageModelingTask.data
     model_class = VanillaTransformerForMaskedLM
     pipeline_tag = "fill-mask"
     usage = """\

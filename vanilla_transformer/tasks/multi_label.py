@@ -6,6 +6,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import EvalPrediction, PreTrainedConfig
 
+from vanilla_transformer.data.columns import CLASSES, TEXT, Schema
 from vanilla_transformer.tasks.classification import ClassificationTask, class_names, label_fields
 from vanilla_transformer.tasks.metrics import classification_scores
 
@@ -14,7 +15,7 @@ class MultiLabelTask(ClassificationTask):
     """Any number of classes for each text: labels are lists of classes."""
 
     name = "multi_label"
-    data = "multi_label"
+    data = Schema({"text": TEXT, "label": CLASSES}, classes="label")
     problem_type = "multi_label_classification"
 
     def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from datasets import Dataset
 from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerForQuestionAnswering
+from vanilla_transformer.data.columns import ANSWERS, TEXT, Schema
 from vanilla_transformer.pipeline_vanilla_transformer import question_inputs, read_windows, tokens_beside_context
 from vanilla_transformer.tasks.metrics import question_answering_scores
 from vanilla_transformer.tasks.task import Notes, Rows, Task, unwrap_for_eval
@@ -36,7 +37,7 @@ class QuestionAnsweringTask(Task):
     """The answer to a question as a span of a text."""
 
     name = "question_answering"
-    data = "question_answering"
+    data = Schema({"question": TEXT, "context": TEXT, "answers": ANSWERS}, phrasebook="question_answering")
     model_class = VanillaTransformerForQuestionAnswering
     pipeline_tag = "question-answering"
     usage = """\

@@ -6,6 +6,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import EvalPrediction, PreTrainedConfig
 
+from vanilla_transformer.data.columns import NUMBERS, TEXT, Schema
 from vanilla_transformer.tasks.classification import ClassificationTask
 from vanilla_transformer.tasks.metrics import REGRESSION_SCORES, regression_scores
 
@@ -14,7 +15,7 @@ class RegressionTask(ClassificationTask):
     """One number, or several, for each text: a label is a number or a list of numbers."""
 
     name = "regression"
-    data = "regression"
+    data = Schema({"text": TEXT, "label": NUMBERS}, phrasebook="regression")
     metric_names = REGRESSION_SCORES
     problem_type = "regression"
 

@@ -15,6 +15,7 @@ from transformers import (
 )
 
 from vanilla_transformer import VanillaTransformerForTokenClassification
+from vanilla_transformer.data.columns import TAGS, TOKENS, Schema
 from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.metrics import TAGGING_SCORES, tagging_scores
 from vanilla_transformer.tasks.task import Notes, Task, measure, warn_truncated
@@ -38,7 +39,7 @@ class TaggingTask(Task):
     """A class for each word."""
 
     name = "tagging"
-    data = "tagging"
+    data = Schema({"tokens": TOKENS, "tags": TAGS}, classes="tags", phrasebook="tagging")
     model_class = VanillaTransformerForTokenClassification
     pipeline_tag = "token-classification"
     usage = """\

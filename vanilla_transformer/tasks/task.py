@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 from datasets import Dataset, IterableDataset
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
+from vanilla_transformer.data.columns import Schema
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.batching import EMPTY_STREAM, check_positions, is_empty_stream, row_lengths
 from vanilla_transformer.training.trainer import RecipeTrainer, RecipeTrainerMixin
@@ -29,7 +30,7 @@ class Task:
 
     Attributes:
         name: as the command `train` takes it; the name of the subclass's module.
-        data: kind of the data, a key of `COLUMNS`, which names their columns.
+        data: columns of the data, and how rows are read and split.
         model_class: model with the head for this task.
         template: how a tokenizer trained for this task completes a text, a key of `TEMPLATES`.
         pipeline_tag: the task's name on the Hub.
@@ -41,7 +42,7 @@ class Task:
     """
 
     name: ClassVar[str]
-    data: ClassVar[str]
+    data: ClassVar[Schema]
     model_class: ClassVar[type[PreTrainedModel]]
     template: ClassVar[str] = "encoder"
     pipeline_tag: ClassVar[str]

@@ -8,6 +8,7 @@ from datasets import Dataset, IterableDataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.data.columns import TEXT, Schema
 from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, map_by_length, set_paper_decoding, translate
 from vanilla_transformer.tasks.joining import concatenate_pairs
@@ -98,7 +99,7 @@ class TranslationTask(Task):
     """Text to text, by an encoder and a decoder."""
 
     name = "translation"
-    data = "translation"
+    data = Schema({"source": TEXT, "target": TEXT}, inputs=("source",), phrasebook="translation", parallel=True)
     model_class = VanillaTransformerForConditionalGeneration
     template = "seq2seq"
     pipeline_tag = "translation"
