@@ -1,64 +1,188 @@
-"""Rules of the house that a program can check: who imports whom, how modules are found, how long a script is."""
+"""Rules of the house that a program can check: where code lies, who imports whom, and how long a file may be."""
 
 import ast
 import re
 from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 
 ROOT = Path(__file__).parents[1]
-LIBRARY = "vanilla_transformer"
-FOLDERS = (LIBRARY, "scripts", "demo", "tests")
-LONGEST_SCRIPT = 100
+PACKAGE = ROOT / "vanilla_transformer"
+TRAVELLING = {"configuration": 420, "modeling": 1300, "generation": 170, "pipeline": 260}  # lines at most
+LONGEST_MODULE = 450
 LONGEST_REPEAT = 9
+# Imports run from a floor to its own or to those before it.
+FLOORS = (
+    {f"{name}_vanilla_transformer" for name in TRAVELLING},
+    {"loading", "decoding", "files", "data", "fast"},
+    {"training", "conversion", "inside", "datastore"},
+    {"tasks"},
+    {"app"},
+    {"cli"},
+    {"__main__"},
+)
+COMMANDS = (
+    "train translate generate evaluate serve demo tokenizer quickstart average datastore estimate walk import export push"
+).split()
 
 
-def python_files(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
+def python_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
 
 
-def modules(folder: str) -> set[str]:
-    """What an import calls the modules of a folder of commands, and the packages in it."""
-    return {path.relative_to(ROOT / folder).parts[0].removesuffix(".py") for path in python_files(folder)}
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported(path: Path) -> set[str]:
-    """The first name of each module that a file imports, wherever in the file."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    return {name.partition(".")[0] for name in names}
+def length(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
 
 
-@pytest.mark.parametrize(
-    ("folder", "above"), [(LIBRARY, ("scripts", "demo", "tests")), ("scripts", ("demo", "tests")),
-                          ("demo", ("scripts", "tests"))],
-)  # fmt: skip
-def test_imports_run_one_way(folder, above):
-    forbidden = set().union(*map(modules, above)) - modules(folder)
-    assert len(forbidden) > 5
-    assert {path.name: imported(path) & forbidden for path in python_files(folder) if imported(path) & forbidden} == {}
+def travelling_files() -> list[Path]:
+    return [ROOT / f"{name}_vanilla_transformer.py" for name in TRAVELLING]
+
+
+def modules() -> dict[str, Path]:
+    """The modules of the package and the files that travel, by their names below `vanilla_transformer`."""
+    files = {
+        path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path for path in python_files(PACKAGE)
+    }
+    files = {name.removesuffix(".__init__"): path for name, path in files.items() if name != "__init__"}
+    return files | {path.stem: path for path in travelling_files()}
+
+
+def imports(path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules of the package that a file imports, anywhere in the file."""
+    found = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+            if node.level:  # only the files that travel import relatively
+                found |= {f"vanilla_transformer.{module}"}
+    names = {name.removeprefix("vanilla_transformer.") for name in found if name.startswith("vanilla_transformer.")}
+    return names & known.keys()
+
+
+def floor(module: str) -> int:
+    return next(i for i, names in enumerate(FLOORS) if module.split(".")[0] in names)
+
+
+def test_every_module_has_a_floor_and_imports_none_above_it():
+    known = modules()
+    assert len(known) > 60
+    up = {
+        f"{name} -> {other}"
+        for name, path in known.items()
+        for other in imports(path, known)
+        if floor(other) > floor(name)
+    }
+    assert up == set()
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    known = modules()
+    packages = {
+        name for name, path in known.items() if path.name == "__init__.py"
+    }  # import what they offer when asked
+    graph = {name: imports(path, known) - packages - {name} for name, path in known.items() if name not in packages}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_four_files_travel_within_their_budgets_and_import_each_other_relatively():
+    assert sorted(ROOT.glob("*.py")) == sorted(travelling_files())
+    assert {
+        path.name: length(path) for path in travelling_files() if length(path) > TRAVELLING[path.stem.split("_")[0]]
+    } == {}
+    for path in travelling_files():
+        nodes = list(ast.walk(tree(path)))
+        assert not [node for node in nodes if isinstance(node, ast.Try) and "ImportError" in ast.unparse(node)], (
+            path.name
+        )
+        absolute = [
+            ast.unparse(node)
+            for node in nodes
+            if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0)
+        ]
+        assert not [line for line in absolute if "vanilla_transformer" in line], path.name
+
+
+def test_no_choice_of_training_is_in_the_files_that_travel():
+    nodes = [node for path in travelling_files() for node in ast.walk(tree(path))]
+    arguments = {
+        argument.arg
+        for node in nodes
+        if isinstance(node, ast.arguments)
+        for argument in (*node.args, *node.kwonlyargs)
+    }
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert "attention_mask" in arguments and "forward" in names
+    assert not arguments & {"padding", "memory_padding"}
+    assert not names & {"packed", "drop", "sees_all", "ForwardSignature", "Packing"}
+
+
+def test_no_module_of_the_package_is_too_long():
+    lengths = {name: length(path) for name, path in modules().items() if path.is_relative_to(PACKAGE)}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST_MODULE} == {}
+
+
+def test_training_has_few_rooms():
+    rooms = {path.stem for path in (PACKAGE / "training").glob("*.py")} - {"__init__"}
+    assert rooms <= {"arguments", "trainer", "callbacks", "checkpoints", "optimizer", "batching", "averaging", "plan"}
+
+
+def test_the_command_line_is_one_door():
+    """Scripts hold no copy of a command: `train.py` is a path for torchrun, the others are for maintainers."""
+    from vanilla_transformer.__main__ import COMMANDS as OFFERED
+
+    assert sorted(OFFERED) == sorted(COMMANDS)
+    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py")}
+    assert scripts == {"train", "benchmark", "figures", "make_checkpoints"}
+    assert length(ROOT / "scripts/train.py") <= 10 and length(ROOT / "demo/app.py") <= 10
+
+
+def test_scripts_and_the_demo_import_only_the_package_and_what_lies_beside_them():
+    for folder in ("scripts", "demo"):
+        others = {"tests", "scripts", "demo"} | {path.stem for path in python_files(ROOT / "tests")}
+        found = {
+            (path.name, alias)
+            for path in python_files(ROOT / folder)
+            for node in ast.walk(tree(path))
+            for alias in (
+                [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+            if alias.split(".")[0] in others
+        }
+        assert found == set()
 
 
 def test_no_test_file_imports_another():
-    """What two of them need lies in a module of helpers, which imports no test either."""
-    tests = {path.stem for path in python_files("tests") if path.stem.startswith("test_")}
+    """What two test files need lies in a module of helpers, which imports no test file either."""
+    tests = {path.stem for path in python_files(ROOT / "tests") if path.stem.startswith("test_")}
     assert len(tests) > 30
-    assert {path.name: imported(path) & tests for path in python_files("tests") if imported(path) & tests} == {}
+    for path in python_files(ROOT / "tests"):
+        nodes = list(ast.walk(tree(path)))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert not names & tests, path.name
 
 
-def test_the_files_that_travel_import_nothing_else_of_the_project():
-    paths = sorted(ROOT.glob("*.py"))
-    assert paths and all(path.stem.endswith("_vanilla_transformer") for path in paths)
-    project = {LIBRARY}.union(*map(modules, FOLDERS[1:]))
-    assert {path.name: imported(path) & project for path in paths if imported(path) & project} == {}
-
-
-def test_what_is_imported_is_installed():
-    """Nothing looks for modules elsewhere than where an installation puts them, or beside the command."""
-    files = [path for folder in ("docs", "launch", ".github", *FOLDERS) for path in (ROOT / folder).rglob("*")]
+def test_modules_are_found_where_an_installation_puts_them():
+    """Nothing changes `sys.path` or PYTHONPATH."""
+    folders = ("docs", "launch", ".github", "vanilla_transformer", "scripts", "demo")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     texts = {".py", ".md", ".yaml", ".yml", ".html", ".ipynb", ".txt"}
     files = [path for path in (*files, *ROOT.iterdir()) if path.suffix in texts or path.name == "Makefile"]
     assert len(files) > 100
@@ -66,58 +190,10 @@ def test_what_is_imported_is_installed():
     assert found == []
 
 
-# Private names that need not be looked for: those of other libraries than transformers and PyTorch, marks of our own,
-# and in the last line what releases that will do may lack, or what is looked for in another way.
-NOT_LOOKED_FOR = set(
-    "_getframe _exit _repr_html_ _info _split_generators _generate_tables _set_pipelines _is_hf_initialized "
-    "_actions _get_formatter _format_action_invocation _format_args _get_default_metavar_for_optional "
-    "_get_help_string _mutually_exclusive_groups _option_string_actions _StoreFalseAction _load "
-    "_fsdp_plan _load_video_processor _linear_pointwise".split()
-)
-
-
-def private_names(tree: ast.Module) -> set[str]:
-    """The names with an underscore that a file reads of objects, or gives to a class's methods and attributes."""
-    nodes = list(ast.walk(tree))
-    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    for node in (node for cls in nodes if isinstance(cls, ast.ClassDef) for node in cls.body):
-        names |= {node.name} if isinstance(node, ast.FunctionDef) else set()
-        names |= {target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)}
-    return {name for name in names if name.startswith("_") and not name.startswith("__")}
-
-
-def looked_for(tree: ast.Module) -> set[str]:
-    """The names that a file asks of their owners by `require_private_names`."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    calls = [call for call in calls if getattr(call.func, "id", None) == "require_private_names"]
-    lists = {argument.value.id for call in calls for argument in call.args if isinstance(argument, ast.Starred)}
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
-    values = [node.value for node in assigned if getattr(node.targets[0], "id", None) in lists]
-    return {node.value for part in (*calls, *values) for node in ast.walk(part) if isinstance(node, ast.Constant)}
-
-
-def test_private_names_of_transformers_and_pytorch_are_looked_for_where_a_file_is_imported():
-    """Else a release that renames one would change what is computed, in silence."""
-    paths = [*ROOT.glob("*.py"), *python_files(LIBRARY), *python_files("scripts")]
-    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-    known = NOT_LOOKED_FOR.union(*map(looked_for, trees.values()))
-    assert {name: private_names(tree) - known for name, tree in trees.items() if private_names(tree) - known} == {}
-
-
-def test_one_file_is_one_command_of_about_a_page():
-    """What only the project's own laboratory needs lies in folders of its own."""
-    scripts = sorted((ROOT / "scripts").glob("*.py"))
-    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in scripts}
-    assert lengths.keys() == {"train.py", "benchmark.py", "figures.py", "make_checkpoints.py"}
-    assert {name: length for name, length in lengths.items() if length > LONGEST_SCRIPT} == {}
-    for path in scripts:
-        assert '\nif __name__ == "__main__":\n' in path.read_text(encoding="utf-8"), path.name
-
-
 def test_no_run_of_ten_lines_stands_twice():
-    """What two commands or modules need is a function of the library."""
+    """What two modules need is a function that both import."""
     places = defaultdict(set)
-    for path in (path for folder in (LIBRARY, "scripts", "demo") for path in python_files(folder)):
+    for path in (path for folder in (PACKAGE, ROOT / "scripts", ROOT / "demo") for path in python_files(folder)):
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         for number in range(len(lines) - LONGEST_REPEAT):
             run = tuple(lines[number : number + LONGEST_REPEAT + 1])

@@ -19,17 +19,14 @@ from datasets import DatasetDict
 from fresh_process import run_python
 from vanilla_transformer.data.phrasebook import (
     CLASSIFIED_LOCALES,
-    NAMES,
     TASKS,
     TEMPLATES,
     TOKEN,
-    UNITS,
     Example,
     phrasebook,
-    quantity,
-    say,
     unambiguous,
 )
+from vanilla_transformer.data.phrases import NAMES, UNITS, quantity, say
 
 
 ENGLISH, SPANISH, HINDI = map(Locale, ("en", "es", "hi"))
