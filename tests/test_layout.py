@@ -25,7 +25,8 @@ FLOORS = (
     {"__main__"},
 )
 COMMANDS = (
-    "train translate generate evaluate serve demo tokenizer quickstart average datastore estimate walk import export push"
+    "train translate generate evaluate serve demo tokenizer quickstart average datastore estimate walk import export"
+    " push"
 ).split()
 
 
