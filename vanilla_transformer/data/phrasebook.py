@@ -1,7 +1,7 @@
 """Data for every task from the Unicode CLDR, the real parallel text in hundreds of locales that Babel carries.
 
 `phrasebook(task)` draws phrases of `vanilla_transformer.data.phrases`, alone or inside English sentences, and splits
-them so that train, validation and test share none, while training has every word of a held-out phrase in other phrases.
+them so that train, validation and test share none, while training has every word of a held-out phrase in others.
 """
 
 import math
