@@ -3,6 +3,8 @@
 import json
 import math
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,11 +48,28 @@ TASKS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def overfitted(tmp_path_factory) -> Callable[[str], tuple[Path, dict]]:
+    """Train a model once until it knows a few rows; returns its folder, beside which the rows are, and its scores."""
+
+    @cache
+    def train_once(name: str) -> tuple[Path, dict]:
+        task, data, options, _ = TASKS[name]
+        folder = tmp_path_factory.mktemp("overfitted")
+        files = write_rows(data, folder)
+        if name == "translation":  # the name of a special token in a text is text
+            rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+            rows[-1] = {"source": "write </s> here", "target": "pon </s> aquí"}
+            write_json_lines(folder / "rows.jsonl", rows)
+        return folder / "run", train.main([task, *files, *SMALL, *options, "--output_dir", str(folder / "run")])
+
+    return train_once
+
+
 @pytest.mark.parametrize("name", TASKS)
-def test_a_script_learns_a_few_rows_by_heart(name, tmp_path):
+def test_a_script_learns_a_few_rows_by_heart(name, overfitted, tmp_path):
     task, data, options, learned = TASKS[name]
-    run = tmp_path / "run"
-    scores = train.main([task, *write_rows(data, tmp_path), *SMALL, *options, "--output_dir", str(run)])
+    run, scores = overfitted(name)
     assert learned(scores["validation"]), scores
 
     assert AutoConfig.from_pretrained(run).architectures
@@ -60,7 +79,7 @@ def test_a_script_learns_a_few_rows_by_heart(name, tmp_path):
     assert metrics == pytest.approx(scores["validation"], abs=1e-4)
     assert (run / "training_curve.png").stat().st_size > 1000
 
-    rows = str(tmp_path / "rows.jsonl")
+    rows = str(run.parent / "rows.jsonl")
     again = evaluate.main(["--model", str(run), "--test_file", rows, "--scores", str(tmp_path / "scores.json")])
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
     assert json.loads((tmp_path / "scores.json").read_text())["scores"] == again
@@ -533,37 +552,29 @@ def test_a_text_for_a_list_of_classes_is_refused_before_anything_is_written(tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_lines_are_translated_in_their_order(tmp_path, capsys):
-    task, data, options, _ = TASKS["translation"]
-    files = write_rows(data, tmp_path)
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    rows[-1] = {
-        "source": "write </s> here",
-        "target": "pon </s> aquí",
-    }  # the name of a special token in a text is text
-    write_json_lines(tmp_path / "rows.jsonl", rows)
-    train.main([task, *files, *SMALL, *options, "--output_dir", str(tmp_path / "run")])
+def test_lines_are_translated_in_their_order(overfitted, tmp_path, capsys):
+    run, _ = overfitted("translation")
+    rows = [json.loads(line) for line in (run.parent / "rows.jsonl").read_text().splitlines()]
     # As editors on Windows write it.
     source = "".join(f"{row['source']}\r\n" for row in rows)
     (tmp_path / "source.txt").write_text(source, encoding="utf-8-sig", newline="")
     files = ["--input", str(tmp_path / "source.txt"), "--output", str(tmp_path / "target.txt")]
-    translate.main(["--model", str(tmp_path / "run"), "--batch_size", "3", *files])
+    translate.main(["--model", str(run), "--batch_size", "3", *files])
     assert (tmp_path / "target.txt").read_text().splitlines() == [row["target"] for row in rows]
 
     # What fails leaves no half of a file, and does not touch what is there.
     (tmp_path / "source.txt").write_bytes(b"fine\n\xff\xfe\n")
     with pytest.raises(ValueError, match=r"source.txt, line 2: not UTF-8"):
-        translate.main(["--model", str(tmp_path / "run"), *files])
+        translate.main(["--model", str(run), *files])
     assert (tmp_path / "target.txt").read_text().splitlines() == [row["target"] for row in rows]
 
 
-def test_prompts_are_continued(tmp_path, capsys):
-    task, data, options, _ = TASKS["language model"]
-    train.main([task, *write_rows(data, tmp_path), *SMALL, *options, "--output_dir", str(tmp_path / "run")])
-    text = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])["text"]
+def test_prompts_are_continued(overfitted, tmp_path, capsys):
+    run, _ = overfitted("language model")
+    text = json.loads((run.parent / "rows.jsonl").read_text().splitlines()[0])["text"]
     (tmp_path / "prompts.txt").write_text(f"{text[:30]}\nThe\n")
     files = ["--input", str(tmp_path / "prompts.txt"), "--output", str(tmp_path / "texts.txt")]
-    options = ["--model", str(tmp_path / "run"), "--do_sample", "false", "--max_new_tokens", "8"]
+    options = ["--model", str(run), "--do_sample", "false", "--max_new_tokens", "8"]
     generate.main([*options, *files])
     generate.main([*options, text[:30], "The"])
     assert capsys.readouterr().out.endswith((tmp_path / "texts.txt").read_text())
