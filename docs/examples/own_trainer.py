@@ -1,4 +1,4 @@
-"""The paper's recipe in a script of one's own, on any encoder-decoder: here the library's or ours, made anew.
+"""The paper's recipe in your own script, for any encoder-decoder: here a new Marian model or one of ours.
 
 python own_trainer.py pairs.jsonl runs/own marian                 # rows with "source" and "target"
 python own_trainer.py pairs.jsonl runs/own vanilla_transformer
@@ -9,7 +9,7 @@ import sys
 from datasets import load_dataset
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq
 
-from vanilla_transformer import training  # now the Auto classes know our models, too
+from vanilla_transformer import training  # registers our models with the Auto classes
 from vanilla_transformer.data import train_tokenizer
 
 
@@ -23,7 +23,7 @@ config = AutoConfig.for_model(
     eos_token_id=tokenizer.eos_token_id, decoder_start_token_id=tokenizer.bos_token_id, forced_eos_token_id=None,
 )  # fmt: skip
 model = AutoModelForSeq2SeqLM.from_config(config)
-# Adam, learning rate and batches of section 5; everything else is as the library has it.
+# Adam, learning rate and batches of section 5; everything else is Trainer's default.
 arguments = training.RecipeArguments(folder, tokens_per_batch=1000, max_steps=60, warmup_steps=20, save_steps=10)
 trainer = training.RecipeSeq2SeqTrainer(
     model=model,
@@ -34,5 +34,5 @@ trainer = training.RecipeSeq2SeqTrainer(
 )
 trainer.train()
 average = training.average_checkpoints(training.complete_checkpoints(folder)[-5:])  # section 6.1
-model.load_state_dict(average, strict=False)  # not strict: tied weights are saved once
+model.load_state_dict(average, strict=False)  # tied weights are saved only once
 trainer.save_model()

@@ -1,4 +1,4 @@
-"""What makes training short, in the library's own Trainer: each line with a number is a lever of docs/levers.md.
+"""All training levers in a plain `Seq2SeqTrainer`: each numbered line is a row of docs/levers.md.
 
 python sooner.py pairs.jsonl runs/sooner                 # rows with "source" and "target"
 """
@@ -26,8 +26,8 @@ config = VanillaTransformerConfig(
     norm_position="pre",  # 3
 )  # fmt: skip
 model = init_small(VanillaTransformerForConditionalGeneration(config))  # 4
-make_fast(model)  # 5: padding left out, the loss in chunks, quick dropout, products by oneDNN
-keep_freed_memory()  # 6: of this process
+make_fast(model)  # 5: skips padding, computes the loss in chunks, faster dropout, oneDNN products
+keep_freed_memory()  # 6
 optimizer = muon_with_adam(model, lr=1e-2, weight_decay=0.1, embedding_decay=0.1)  # 7, 8, 9
 trainer = Seq2SeqTrainer(
     model=model,

@@ -30,10 +30,10 @@ def test_batches_hold_every_row_once_within_the_budget():
     assert len(batches) == len(sampler)
     padded = [len(batch) * lengths()[batch].max(axis=0) for batch in batches]  # source and target of each batch
     assert np.max(padded) <= 200
-    assert np.mean(np.max(padded, axis=1)) > 150  # and they are filled
+    assert np.mean(np.max(padded, axis=1)) > 150  # and the budget is used
 
 
-def test_batches_are_drawn_anew_each_epoch_and_again_for_the_same_epoch():
+def test_batches_are_shuffled_in_each_epoch_and_the_same_for_the_same_epoch():
     sampler = TokenBudgetSampler(lengths(), 200)
     first = list(sampler)
     sampler.set_epoch(1)
@@ -45,7 +45,7 @@ def test_batches_are_drawn_anew_each_epoch_and_again_for_the_same_epoch():
 
 
 def ends_row_by_row(lengths: np.ndarray, budget: int) -> list[int]:
-    """Where batches end, found in the plainest way: a row that the batch cannot take begins the next."""
+    """Find where batches end row by row: a row that does not fit starts the next batch."""
     ends, start = [], 0
     for row in range(len(lengths)):
         if (row + 1 - start) * lengths[start : row + 1].max() > budget:
@@ -55,7 +55,7 @@ def ends_row_by_row(lengths: np.ndarray, budget: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_batches_are_those_that_filling_them_row_by_row_gives(seed):
+def test_batches_are_the_same_as_when_filled_row_by_row(seed):
     random = np.random.default_rng(seed)
     rows, sides = random.integers(1, 400), random.integers(1, 3)
     lengths = random.integers(0, random.integers(2, 60), size=(rows, sides)).astype(random.choice([np.int32, int]))
@@ -66,7 +66,7 @@ def test_batches_are_those_that_filling_them_row_by_row_gives(seed):
 
 
 def shares(processes: int, accumulation_steps: int = 1, **options) -> list[list[list[int]]]:
-    """The batches of each process."""
+    """Return the batches of each process."""
     return [
         list(TokenBudgetSampler(lengths(), 400, 0, rank, processes, accumulation_steps, **options))
         for rank in range(processes)
@@ -74,7 +74,7 @@ def shares(processes: int, accumulation_steps: int = 1, **options) -> list[list[
 
 
 @pytest.mark.parametrize(("processes", "accumulation_steps"), [(2, 1), (3, 1), (1, 2), (2, 2), (4, 2)])
-def test_a_step_has_the_same_rows_on_however_many_devices_and_passes(processes, accumulation_steps):
+def test_a_step_has_the_same_rows_for_any_number_of_devices_and_accumulation_steps(processes, accumulation_steps):
     alone = [sorted(batch) for batch in TokenBudgetSampler(lengths(), 400)]
     parts = shares(processes, accumulation_steps)
     steps = [
@@ -82,16 +82,16 @@ def test_a_step_has_the_same_rows_on_however_many_devices_and_passes(processes, 
         for start in range(0, len(parts[0]), accumulation_steps)
     ]
     together = [sorted(row for batch in step for row in batch) for step in steps]
-    # But for the longest rows, where those that are left may be too few for a step.
+    # Except for the longest rows, which may be too few for the parts of a step.
     assert len(together) == len(alone) and sum(a != b for a, b in zip(alone, together, strict=True)) < 6
     assert sorted(row for rows in together for row in rows) == list(range(500))
-    for step in steps:  # within the budget, and in parts of about as many tokens
+    for step in steps:  # parts are within the budget and about equally large
         sizes = [len(batch) * lengths()[batch].max(axis=0) for batch in step]
         assert np.max(np.sum(sizes, axis=0)) <= 400
         assert np.ptp([len(batch) for batch in step]) <= 1
 
 
-def test_a_batch_that_cannot_be_shared_out_is_refused_with_one_that_can():
+def test_a_budget_too_small_for_the_processes_is_refused_with_one_that_works():
     rows = np.full((30, 1), 9)
     with pytest.raises(ValueError, match=r"tokens_per_batch=64 .* 2 rows.* 2 processes x 4 .* such as to 144"):
         TokenBudgetSampler(rows, 64, 0, 0, 2, 4)
@@ -101,7 +101,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused_with_one_that_can():
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
-def test_with_a_budget_per_device_processes_share_out_equally_many_whole_batches(processes):
+def test_with_a_budget_per_device_each_process_gets_as_many_whole_batches(processes):
     parts = shares(processes, per_device=True)
     assert len({len(share) for share in parts}) == 1
     assert sorted(row for share in parts for batch in share for row in batch) == list(range(500))
@@ -124,12 +124,12 @@ def test_batches_without_bucketing_hold_every_row_once_and_as_many_tokens_each(p
     tokens = np.array([lengths()[step].max(axis=1).sum() for step in steps])
     assert 360 < tokens.mean() <= 400 and np.abs(tokens - tokens.mean()).max() <= 39  # the longest row
     longest = [lengths()[step].max(axis=1).max() for step in steps]
-    assert min(longest) > 30  # each step has long ones
+    assert min(longest) > 30  # each step has long rows
     alone = [sorted(batch) for batch in TokenBudgetSampler(lengths(), 400, bucketing="none")]
     assert sorted(alone) == sorted(map(sorted, steps))
 
 
-def test_batches_without_bucketing_are_drawn_anew_each_epoch_in_the_same_number():
+def test_batches_without_bucketing_are_shuffled_in_each_epoch_in_the_same_number():
     sampler = TokenBudgetSampler(lengths(), 200, bucketing="none")
     first = list(sampler)
     sampler.set_epoch(1)
@@ -151,12 +151,12 @@ def test_a_row_longer_than_the_budget_is_named():
         TokenBudgetSampler(np.array([[1, 2], [3, 1], [4, 9]]), 8)
 
 
-def test_rows_that_cannot_be_shared_out_are_refused():
+def test_too_few_rows_for_the_processes_are_refused():
     with pytest.raises(ValueError, match=r"3 rows, each a batch of its own, .* 2 processes: raise tokens_per_batch=8"):
         TokenBudgetSampler(np.array([8, 8, 8]), 8, num_processes=2, per_device=True)
 
 
-def test_lengths_are_those_of_the_rows_in_the_order_of_the_dataset():
+def test_row_lengths_follow_the_order_of_the_dataset():
     rows = [[1] * n for n in (3, 1, 0, 4)]
     pairs = Dataset.from_dict({"input_ids": rows, "labels": [[1], [1, 2], [1, 2, 3], []]}).select([3, 1, 0])
     assert row_lengths(pairs).tolist() == [[4, 0], [1, 2], [3, 1]]
@@ -167,7 +167,7 @@ def test_lengths_are_those_of_the_rows_in_the_order_of_the_dataset():
     assert row_lengths(several).tolist() == [[3], [1], [0], [4]]
 
 
-def test_a_stream_comes_in_batches_of_similar_length_within_the_budget_again_and_again():
+def test_a_stream_is_bucketed_within_the_budget_and_repeated():
     rows = [{"input_ids": [i] * a, "labels": [i] * b} for i, (a, b) in enumerate(lengths())]
     stream = TokenBudgetStream(Dataset.from_list(rows).to_iterable_dataset(), 200, seed=1, buffer_size=100)
     batches = iter(stream)
@@ -179,12 +179,12 @@ def test_a_stream_comes_in_batches_of_similar_length_within_the_budget_again_and
     assert max(sizes) <= 200 and np.mean(sizes) > 140
     second = [next(batches) for _ in first]
     assert {row["input_ids"][0] for batch in second for row in batch} == set(range(500))
-    assert first != second  # drawn anew
+    assert first != second  # shuffled again
     again = iter(TokenBudgetStream(stream.rows, 200, seed=1, buffer_size=100))
     assert [next(again) for _ in first] == first
 
 
-def test_a_stream_comes_in_batches_without_bucketing_as_well():
+def test_a_stream_without_bucketing_has_mixed_lengths():
     rows = [{"input_ids": [i] * a, "labels": [i] * b} for i, (a, b) in enumerate(lengths())]
     batches = iter(TokenBudgetStream(Dataset.from_list(rows).to_iterable_dataset(), 200, 1, 100, bucketing="none"))
     first = []
@@ -202,14 +202,14 @@ def test_a_streamed_row_longer_than_the_budget_is_refused():
         next(iter(TokenBudgetStream(rows, 2)))
 
 
-def test_in_a_stream_several_classes_or_outputs_are_no_tokens():
+def test_labels_of_several_classes_or_outputs_are_not_counted_as_tokens():
     rows = Dataset.from_dict({"input_ids": [[1, 2]] * 6, "labels": [[0.0, 1.0, 1.0, 0.0, 1.0]] * 6})
     batches = iter(TokenBudgetStream(rows.to_iterable_dataset(), 4))
     assert [len(next(batches)) for _ in range(3)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_batch_made_of_a_table_is_that_made_of_its_rows(side):
+def test_collating_a_table_equals_collating_its_rows(side):
     tokenizer = train_tokenizer(["a b c"] * 3, vocab_size=300)
     tokenizer.padding_side = side
     collator = PairCollator(tokenizer, model=encoder_decoder())
@@ -222,13 +222,13 @@ def test_a_batch_made_of_a_table_is_that_made_of_its_rows(side):
         assert by_table[name].dtype == values.dtype and torch.equal(by_table[name], values), name
 
 
-@pytest.mark.parametrize("given", ["a mask in the rows", "an option of padding", "nothing"])
-def test_a_run_filled_with_tokens_keeps_what_its_collator_and_its_rows_say(given, tmp_path):
+@pytest.mark.parametrize("given", ["a mask in the rows", "a padding option", "nothing"])
+def test_token_batches_respect_the_collator_and_extra_columns(given, tmp_path):
     model, tokenizer = encoder_decoder(), train_tokenizer(["a b c"] * 3, vocab_size=300)
     columns = {"input_ids": [[5, 6, 7], [8, 9], [9, 10]], "labels": [[5], [6, 7, 8], [9]]}
     if given == "a mask in the rows":
         columns["attention_mask"] = [[1, 1, 0], [0, 1], [1, 1]]
-    collator = PairCollator(tokenizer, model, pad_to_multiple_of=8 if given == "an option of padding" else None)
+    collator = PairCollator(tokenizer, model, pad_to_multiple_of=8 if given == "a padding option" else None)
     trainer = RecipeSeq2SeqTrainer(
         model=model,
         args=RecipeArguments(output_dir=str(tmp_path), tokens_per_batch=100, use_cpu=True),
@@ -251,14 +251,14 @@ def test_documents_are_packed_into_full_blocks():
     assert packed["labels"] == [[-100, 6, 7, 2], [-100, 2, -100, 10]]
 
 
-def test_a_document_that_goes_on_in_the_next_block_begins_anew_there_and_may_have_no_end():
+def test_positions_restart_when_a_document_continues_in_the_next_block():
     packed = pack_documents([[5, 6, 7, 8], [9, 10]], block_size=3, eos_token_id=None)
     assert packed["input_ids"] == [[5, 6, 7], [8, 9, 10]]
     assert packed["position_ids"] == [[0, 1, 2], [0, 0, 1]]
     assert packed["labels"] == [[-100, 6, 7], [-100, -100, 10]]
 
 
-def test_a_packed_block_gives_the_losses_of_its_documents_apart():
+def test_a_packed_block_has_the_losses_of_its_separate_documents():
     model = decoder_only(use_cache=False)
     documents = [[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16]]
     packed = {name: torch.tensor(rows) for name, rows in pack_documents(documents, 15, 2).items()}

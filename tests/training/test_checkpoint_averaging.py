@@ -1,4 +1,4 @@
-"""The mean of checkpoints, and which checkpoints count."""
+"""Averaging checkpoints, and which checkpoints are averaged."""
 
 import json
 import re
@@ -50,8 +50,8 @@ def test_the_mean_of_one_checkpoint_is_that_checkpoint(tmp_path):
     assert torch.equal(mean["weight"], torch.full((2,), 0.1))
 
 
-def test_half_precision_weights_are_added_up_in_full_precision(tmp_path):
-    # 256 is the last whole number that bfloat16 counts up to in steps of one: a sum in it would stay there.
+def test_half_precision_weights_are_summed_in_full_precision(tmp_path):
+    # Above 256, bfloat16 has no odd numbers: a sum in bfloat16 would stay at 256.
     folders = [
         checkpoint(tmp_path / f"checkpoint-{i}", 0, half=torch.tensor([value], dtype=torch.bfloat16))
         for i, value in enumerate((256.0, 1.0, 1.0, 1.0, 1.0))
@@ -72,7 +72,7 @@ def test_the_mean_of_models_loads_as_a_model(shards, tmp_path):
     save_average(folders, tmp_path / "mean")
     assert len(list((tmp_path / "mean").glob("*.safetensors*"))) == 1
     stored = load_file(tmp_path / "mean" / "model.safetensors")
-    assert stored.keys() == load_weights(folders[0]).keys() < states[0].keys()  # the shared matrix is there once
+    assert stored.keys() == load_weights(folders[0]).keys() < states[0].keys()  # the shared matrix is saved once
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "mean").state_dict()
     for name in states[0]:
         torch.testing.assert_close(loaded[name], (states[0][name] + states[1][name]) / 2)
@@ -111,10 +111,10 @@ def tagger(classes: list[str]) -> VanillaTransformerForTokenClassification:
     ],
     ids=["heads", "classes", "task", "tokens"],
 )
-def test_what_has_weights_of_the_same_shapes_and_another_meaning_is_not_averaged(make, other, said, tmp_path):
+def test_different_models_with_weights_of_the_same_shapes_are_not_averaged(make, other, said, tmp_path):
     folders = [str(tmp_path / name) for name in ("first", "second")]
     for folder, part in zip(folders, (make, other), strict=True):
-        decoder_only(dropout=0.1 if part is make else 0.3).save_pretrained(folder)  # only training knows of dropout
+        decoder_only(dropout=0.1 if part is make else 0.3).save_pretrained(folder)  # dropout does not matter
         part().save_pretrained(folder)
     command = ["--output", str(tmp_path / "mean"), "--checkpoints"]
     with pytest.raises(ValueError, match=f"second is another model than .*first: .*{re.escape(said)}"):
@@ -123,8 +123,7 @@ def test_what_has_weights_of_the_same_shapes_and_another_meaning_is_not_averaged
     main([*command, *folders])
 
 
-def test_copies_of_a_model_are_averaged_though_one_says_twice_how_large_its_vocabulary_is(tmp_path):
-    """As configs of before have it."""
+def test_configs_with_and_without_target_vocab_size_are_averaged_if_both_are_the_same_size(tmp_path):
     for name in ("before", "now"):
         encoder_decoder().save_pretrained(tmp_path / name)
     file = tmp_path / "before/config.json"
@@ -138,14 +137,14 @@ def test_copies_of_a_model_are_averaged_though_one_says_twice_how_large_its_voca
         main(["--output", str(tmp_path / "mean"), "--checkpoints", *folders, str(tmp_path / "other")])
 
 
-def test_no_model_is_written_into_the_folder_that_it_is_copied_from(tmp_path):
+def test_an_average_is_not_written_into_the_checkpoint_it_is_copied_from(tmp_path):
     folder = checkpoint(tmp_path / "last", 1)
     with pytest.raises(ValueError, match=r"avg lies in .*last, which is copied there"):
         main(["--checkpoints", str(folder), str(folder), "--output", str(folder / "avg")])
     assert not (folder / "avg").exists()
 
 
-def test_checkpoints_that_are_cut_short_or_not_there_are_named(tmp_path):
+def test_truncated_or_missing_checkpoints_are_named(tmp_path):
     whole, cut = checkpoint(tmp_path / "whole", 1), checkpoint(tmp_path / "cut", 1)
     weights = cut / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
@@ -164,8 +163,8 @@ def test_weights_that_are_not_finite_are_not_averaged(value, tmp_path):
     assert not list(tmp_path.glob("*mean*"))
 
 
-def test_weights_are_read_from_the_file_that_the_library_reads(tmp_path):
-    """One that is saved over shards has the index of before beside it."""
+def test_weights_are_read_from_the_file_that_from_pretrained_reads(tmp_path):
+    """A model saved over its own shards leaves their index behind."""
     decoder_only().save_pretrained(tmp_path / "model", max_shard_size="20KB")
     model = decoder_only()
     model.save_pretrained(tmp_path / "model")
@@ -174,7 +173,7 @@ def test_weights_are_read_from_the_file_that_the_library_reads(tmp_path):
         assert torch.equal(weight, model.state_dict()[name])
 
 
-def test_the_command_averages_a_runs_last_checkpoints_or_those_it_is_given(tmp_path):
+def test_the_command_averages_the_last_checkpoints_of_a_run_or_given_ones(tmp_path):
     folders = three_checkpoints(tmp_path / "run")
     main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "last")])
     assert load_file(tmp_path / "last" / "model.safetensors")["weight"].tolist() == [20, 20]
@@ -182,7 +181,7 @@ def test_the_command_averages_a_runs_last_checkpoints_or_those_it_is_given(tmp_p
     assert load_file(tmp_path / "given" / "model.safetensors")["weight"].tolist() == [17.5, 17.5]
     with pytest.raises(ValueError, match="run holds 3 of --last 4 checkpoints: those count"):
         main(["--run", str(tmp_path / "run"), "--last", "4", "--output", str(tmp_path / "more")])
-    (folders[2] / RUN_FILE).write_text('{"interrupted": true}')  # of no step where the run saves: as in training
+    (folders[2] / RUN_FILE).write_text('{"interrupted": true}')  # saved on SIGTERM
     main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "uninterrupted")])
     assert load_file(tmp_path / "uninterrupted" / "model.safetensors")["weight"].tolist() == [7.5, 7.5]
     with pytest.raises(ValueError, match="either --run or --checkpoints"):
@@ -190,7 +189,7 @@ def test_the_command_averages_a_runs_last_checkpoints_or_those_it_is_given(tmp_p
 
 
 @pytest.mark.parametrize("size", [40, -1], ids=["in its header", "by one byte"])
-def test_a_half_written_checkpoint_is_passed_over(size, tmp_path):
+def test_a_half_written_checkpoint_is_skipped(size, tmp_path):
     whole = checkpoint(tmp_path / "checkpoint-9", 1)
     cut = checkpoint(tmp_path / "checkpoint-10", 1)
     weights = cut / "model.safetensors"

@@ -26,7 +26,7 @@ OPTIONS = [
 BATCHES = {
     "fixed": ["--tokens_per_batch", "0", "--per_device_train_batch_size", "8"],
     "token budget": ["--tokens_per_batch", "620"],
-    # of an even number of batches (34), so that pairs of them are the same: of an odd one, one would be halved
+    # 34 batches: of an odd number, one would be split
     "token budget per device": ["--tokens_per_batch", "340", "--tokens_per_batch_of", "device"],
 }
 
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def train(folder: Path, launcher: list[str], *options: str) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """The losses of the steps, and the final weights."""
+    """Return the losses of the steps and the final weights."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, *OPTIONS, "--output_dir", str(folder), *options]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
@@ -62,7 +62,7 @@ def test_two_processes_train_as_one_that_accumulates_two_batches(batches, tmp_pa
 
 @pytest.mark.slow
 def test_two_processes_score_answers_as_one_does(tmp_path):
-    """Only the main one answers and scores, for which the other need not be there."""
+    """Only the main process answers and scores."""
     run = tmp_path / "run"
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
     options = [*write_rows("question_answering", tmp_path), *SMALL, *ONE_STACK, "--max_steps", "100"]
@@ -81,12 +81,12 @@ def test_two_processes_score_answers_as_one_does(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_batch_that_one_has(tmp_path):
-    # In float32: matrices of other shapes are rounded otherwise.
+def test_two_processes_split_the_batch_of_one(tmp_path):
+    # In float32: bfloat16 products round differently for other shapes.
     options = ["--tokens_per_batch", "620", "--bf16", "false"]
     one = train(tmp_path / "one", [], *options)
     torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
     two = train(tmp_path / "two", torchrun, *options, "--ddp_backend", "gloo")
     assert len(one[0]) == 6 and two[0] == pytest.approx(one[0], rel=1e-4)
-    for name, weight in one[1].items():  # where a gradient is about zero, Adam makes much of its rounding
+    for name, weight in one[1].items():  # Adam amplifies the rounding of gradients near zero
         torch.testing.assert_close(two[1][name], weight, atol=1e-3, rtol=0)

@@ -1,4 +1,4 @@
-"""The dropout schedule: the rate of each step, of a run that goes on, and of the model in the end."""
+"""The dropout schedule: the rate at each step, in a resumed run, and at the end."""
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
@@ -8,7 +8,7 @@ from vanilla_transformer.training.arguments import RecipeArguments
 
 
 class Rates(TrainerCallback):
-    """Writes down the rates of dropout with which each step is taken."""
+    """Records the dropout rates of each step."""
 
     def __init__(self):
         self.seen = []
@@ -27,32 +27,32 @@ def trained(folder, resume=False, **options):
     return trainer, rates.seen
 
 
-def test_the_rate_goes_from_the_first_step_to_the_last_in_equal_parts(tmp_path):
+def test_the_rate_increases_linearly_from_the_first_step_to_the_last(tmp_path):
     trainer, seen = trained(tmp_path, max_steps=5)
-    # The dropout between the layers of a feed-forward network has a rate of its own, which is 0.
+    # Dropout inside the feed-forward network is config.activation_dropout, which is 0.
     assert seen == [pytest.approx([rate, rate, rate, 0]) for rate in (0.1, 0.15, 0.2, 0.25, 0.3)]
     assert trainer.model.model.encoder.dropout.p == trainer.model.config.dropout == 0.3
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "checkpoint-2").config.dropout == 0.3
 
 
-def test_a_run_that_goes_on_has_the_rates_and_weights_of_one_that_was_not_broken_off(tmp_path):
+def test_a_resumed_run_has_the_rates_and_weights_of_an_uninterrupted_one(tmp_path):
     whole, rates = trained(tmp_path / "whole", max_steps=6)
-    broken_off = tiny_trainer(tmp_path / "parts", dropout=0.3, dropout_start=0.1, save_steps=2, max_steps=6)
+    interrupted = tiny_trainer(tmp_path / "parts", dropout=0.3, dropout_start=0.1, save_steps=2, max_steps=6)
 
-    class BreakOff(TrainerCallback):
+    class Interrupt(TrainerCallback):
         def on_save(self, args, state, control, **kwargs):
             control.should_training_stop = True
 
-    broken_off.add_callback(BreakOff())
-    broken_off.train()
-    assert broken_off.state.global_step == 2
+    interrupted.add_callback(Interrupt())
+    interrupted.train()
+    assert interrupted.state.global_step == 2
     resumed, rest = trained(tmp_path / "parts", resume=True, max_steps=6)
     assert rest == rates[2:]
     for name, weight in whole.model.state_dict().items():
         assert weight.equal(resumed.model.state_dict()[name]), name
 
 
-def test_a_run_that_was_broken_off_leaves_no_other_rate(tmp_path):
+def test_an_interrupted_run_does_not_affect_the_rates_of_the_next(tmp_path):
     trainer = tiny_trainer(tmp_path, dropout=0.3, dropout_start=0.1, max_steps=5, save_strategy="no")
     rates = Rates()
     trainer.add_callback(rates)
@@ -73,7 +73,7 @@ def test_a_run_that_was_broken_off_leaves_no_other_rate(tmp_path):
     assert trainer.model.model.encoder.dropout.p == 0.3
 
 
-def test_another_initial_dropout_is_another_run(tmp_path):
+def test_a_run_with_another_start_is_not_resumed(tmp_path):
     trained(tmp_path, max_steps=2)
     with pytest.raises(ValueError, match=r"dropout_start is 0\.2, and was 0\.1"):
         tiny_trainer(tmp_path, dropout=0.3, dropout_start=0.2, max_steps=4).train(resume_from_checkpoint=True)
@@ -87,7 +87,7 @@ def test_another_initial_dropout_is_another_run(tmp_path):
         ({"dropout_start": 0.1, "torch_compile": True}, "changes the rate at each step, and --torch_compile"),
     ],
 )
-def test_what_cannot_work_is_refused(options, message, tmp_path):
+def test_rates_out_of_range_and_torch_compile_are_refused(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         RecipeArguments(output_dir=str(tmp_path), **options)
 

@@ -1,4 +1,4 @@
-"""Runs of every kind that are killed at any moment, and resumed, end with the weights of one that was left alone.
+"""A run that is killed at any moment and resumed ends with the weights of an uninterrupted one, for every task.
 
 KILLS=200 python -m pytest -m slow tests/training/test_killed_runs.py
 """
@@ -43,7 +43,7 @@ TWO_STACKS = [
 ]
 ONE_STACK = [*SMALL, "--num_layers", "1"]
 BEST = ["--load_best_model_at_end", "true", "--eval_strategy", "steps", "--eval_steps", "4"]
-# Learns so fast that the loss of the held-out rows soon rises.
+# A high learning rate, so that the validation loss soon rises.
 STOPS_EARLY = [*BEST, "--early_stopping_patience", "2", "--learning_rate_scale", "20", "--max_steps", "200"]
 EPOCHS = ["--save_strategy", "epoch", "--eval_strategy", "epoch", "--max_steps", "-1", "--num_train_epochs", "4"]
 KINDS = {
@@ -82,7 +82,7 @@ main(sys.argv[1:])
 
 
 class Run:
-    """A kind of run in a folder: its command can be started as often as one likes."""
+    """A run of one kind in a folder. Its command can be started several times."""
 
     def __init__(self, kind: str, folder: Path, data: Path, *more: str):
         self.task, _, options = KINDS[kind]
@@ -152,7 +152,7 @@ def write_data(kind: str, folder: Path) -> None:
 
 @pytest.fixture(params=KINDS)
 def kind(request, tmp_path) -> str:
-    """A kind of run, whose data lie in `tmp_path`."""
+    """A kind of run, with its data in `tmp_path`."""
     write_data(request.param, tmp_path)
     return request.param
 
@@ -166,7 +166,7 @@ def kind(request, tmp_path) -> str:
         ("masked language model, mean", []),
     ],
 )
-def test_sigterm_to_a_run_and_its_workers_saves_a_checkpoint_and_ends_them_all(kind, options, tmp_path):
+def test_sigterm_to_the_process_group_saves_a_checkpoint_and_ends_all_workers(kind, options, tmp_path):
     write_data(kind, tmp_path)
     options = [*options, "--dataloader_num_workers", "2"]
     run = Run(kind, tmp_path / "run", tmp_path, *options, "--max_steps", "4000")
@@ -184,16 +184,16 @@ def test_sigterm_to_a_run_and_its_workers_saves_a_checkpoint_and_ends_them_all(k
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
-def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_same_weights(kind, tmp_path):
+def test_a_run_stopped_anywhere_and_resumed_ends_with_the_same_weights(kind, tmp_path):
     whole = Run(kind, tmp_path / "whole", tmp_path)
     life, with_checkpoints = whole.measure()
     weights, checkpoints = whole.weights, whole.checkpoints
-    (whole.folder / MODEL_CARD).unlink()  # as if it had been stopped at the very end
+    (whole.folder / MODEL_CARD).unlink()  # as if stopped at the very end
     whole.finish()
     assert whole.weights == weights
     assert whole.checkpoints == checkpoints
 
-    # One stop in five is anywhere in the run's life, the others where there is something to go on from.
+    # One stop in five is anywhere in the run, the others after the first checkpoint.
     spans = {False: life, True: with_checkpoints}
     draw = random.Random(f"{kind} {KILLS}")
     count = math.ceil(KILLS / len(KINDS))
@@ -202,12 +202,12 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_ends_with_the_same_weights(k
         run, how = Run(kind, tmp_path / f"stopped-{number}", tmp_path), stops[-1]
         with_checkpoint = bool(checkpoints) and draw.random() < 0.8
         sooner = run.stop(how, with_checkpoint, draw.uniform(0, spans[with_checkpoint]))
-        if sooner is not None:  # one that is not counted: the machine has become faster
+        if sooner is not None:  # the run ended first; this stop does not count
             spans[with_checkpoint] = min(spans[with_checkpoint], sooner)
             shutil.rmtree(run.folder)
             continue
         left = run.checkpoints
-        again = draw.random() < 0.25 and not run.is_finished  # what goes on can be stopped as well
+        again = draw.random() < 0.25 and not run.is_finished  # also stop the resumed run
         if again:
             run.stop(how, False, draw.uniform(0, spans[False]))
         if not run.is_finished:

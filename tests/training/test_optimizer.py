@@ -27,13 +27,13 @@ def loss(model) -> torch.Tensor:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
-def test_the_matrices_are_those_of_the_layers(make, tied):
+def test_layer_matrices_are_the_matrices_of_the_layers(make, tied):
     model = make(tie_word_embeddings=tied)
     names = {name for name, p in model.named_parameters() if any(p is matrix for matrix in layer_matrices(model))}
     assert names == {name for name, p in model.named_parameters() if ".layers." in name and p.dim() == 2}
 
 
-def test_each_takes_the_steps_of_pytorchs_own(monkeypatch):
+def test_steps_equal_those_of_pytorchs_muon_and_adamw(monkeypatch):
     monkeypatch.setattr(optimizer_module, "has_bf16_matmul", lambda device: True)  # as PyTorch assumes of every device
     ours, theirs = (encoder_decoder(dropout=0.0).train() for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
@@ -55,7 +55,7 @@ def test_each_takes_the_steps_of_pytorchs_own(monkeypatch):
 
 @pytest.mark.parametrize(("bfloat16", "tolerance"), [(True, 0.1), (False, 1e-5)])
 @pytest.mark.parametrize("shape", [(12, 12), (8, 20), (20, 8)])
-def test_directions_of_a_step_keep_their_singular_vectors(monkeypatch, shape, bfloat16, tolerance):
+def test_orthogonalized_matrices_keep_their_singular_vectors(monkeypatch, shape, bfloat16, tolerance):
     monkeypatch.setattr(optimizer_module, "has_bf16_matmul", lambda device: bfloat16)
     torch.manual_seed(0)
     matrices, (a, b, c) = torch.randn(2, *shape), (3.4445, -4.775, 2.0315)
@@ -67,7 +67,7 @@ def test_directions_of_a_step_keep_their_singular_vectors(monkeypatch, shape, bf
     torch.testing.assert_close(steps.double(), u @ torch.diag_embed(s) @ v, atol=tolerance, rtol=0)
 
 
-def test_one_learning_rate_moves_both_and_both_remember():
+def test_one_learning_rate_drives_both_and_both_keep_state():
     model = encoder_decoder()
     optimizer = muon_with_adam(model, 0.01)
     for group in optimizer.param_groups:
@@ -80,7 +80,7 @@ def test_one_learning_rate_moves_both_and_both_remember():
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])
-def test_a_model_of_which_only_vectors_or_only_matrices_train_has_both_optimizers(dimensions, tmp_path):
+def test_a_model_that_trains_only_vectors_or_only_matrices_resumes(dimensions, tmp_path):
     def trainer(steps: int):
         options = {"learning_rate": 0.01, "lr_scheduler_type": "constant", "max_steps": steps, "save_steps": 1}
         trainer = tiny_trainer(tmp_path, muon=True, **options)
@@ -99,14 +99,14 @@ def test_a_model_of_which_only_vectors_or_only_matrices_train_has_both_optimizer
     assert 0 in sizes and sum(sizes) == len(second.optimizer.state) == len(second.optimizer.state_dict()["state"])
 
 
-def test_its_momentum_is_an_option(tmp_path):
+def test_muon_momentum_is_an_option(tmp_path):
     groups = tiny_trainer(tmp_path, muon=True, muon_momentum=0.8, learning_rate=0.01).create_optimizer().param_groups
     assert [group.get("momentum") for group in groups] == [0.8, None]
     with pytest.raises(ValueError, match=r"muon_momentum=1\.0 must be at least 0 and less than 1"):
         tiny_trainer(tmp_path, muon=True, muon_momentum=1.0)
 
 
-def test_the_decay_of_embeddings_is_adamws_and_of_nothing_else(tmp_path):
+def test_embedding_decay_is_adamws_and_affects_only_embeddings(tmp_path):
     options = {"muon": True, "learning_rate": 0.01, "lr_scheduler_type": "constant", "max_steps": 1, "dropout": 0.0}
     plain, decayed = (tiny_trainer(tmp_path, embedding_decay=decay, **options) for decay in (0.0, 0.5))
     before = {name: weight.clone() for name, weight in plain.model.named_parameters()}
@@ -118,7 +118,7 @@ def test_the_decay_of_embeddings_is_adamws_and_of_nothing_else(tmp_path):
         torch.testing.assert_close(others[name], weight - 0.01 * decay * before[name])
 
 
-def test_a_run_with_decay_resumes_as_it_would_have_gone_on(tmp_path):
+def test_a_run_with_embedding_decay_resumes_exactly(tmp_path):
     options = {"muon": True, "learning_rate": 0.01, "embedding_decay": 0.5, "save_strategy": "steps", "save_steps": 2}
     whole = tiny_trainer(tmp_path / "whole", max_steps=4, **options)
     whole.train()
@@ -133,32 +133,34 @@ def test_a_run_with_decay_resumes_as_it_would_have_gone_on(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"muon": True, "embedding_decay": -0.1}, {"embedding_decay": 0.1}])
-def test_a_decay_that_nothing_would_follow_is_refused(tmp_path, options):
+def test_a_negative_decay_or_one_without_muon_is_refused(tmp_path, options):
     with pytest.raises(
         ValueError, match=f"embedding_decay={options['embedding_decay']} (must be at least 0|needs --muon)"
     ):
         tiny_trainer(tmp_path, **options)
 
 
-def test_shards_and_another_optimizer_are_refused(tmp_path):
+def test_fsdp_and_another_optimizer_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"optim=adafactor .* muon=True: leave out one"):
         tiny_trainer(tmp_path, muon=True, optim="adafactor")
     with pytest.raises(ValueError, match="muon=True needs whole matrices"):
         tiny_trainer(tmp_path, muon=True, fsdp=True)
 
 
-def test_the_matrices_of_the_layers_are_normal_and_small():
-    """Of a variance of 2 / (5 fan_in): Nguyen and Salazar 2019."""
+def test_small_initial_weights_are_normal_with_the_right_variance():
+    """The variance is 2 / (5 fan_in): Nguyen and Salazar 2019."""
     model = init_small(encoder_decoder(d_model=256, d_ff=1024))
     matrices = layer_matrices(model)
     assert {matrix.shape[1] for matrix in matrices} == {256, 1024}
     for matrix in matrices:
         weights = matrix.flatten() * (2.5 * matrix.shape[1]) ** 0.5
         assert weights.std().item() == pytest.approx(1, rel=0.02)
-        assert (weights.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.005)  # a normal's two tails
+        assert (weights.abs() > 2).float().mean().item() == pytest.approx(
+            0.0455, abs=0.005
+        )  # the two tails of a normal distribution
 
 
-def test_nothing_else_is_drawn_anew():
+def test_small_initial_weights_leave_other_weights_alone():
     model = encoder_decoder()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     chosen = {id(matrix) for matrix in layer_matrices(init_small(model))}

@@ -1,4 +1,4 @@
-"""What a run does with the folder of an earlier one: go on exactly, or say why not; nothing that is whole is lost."""
+"""Resuming: exactly where the run stopped, or an error that says why not. No usable checkpoint is lost."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def names(folders) -> list[str]:
 
 
 def trained(folder: Path, **options) -> dict[str, torch.Tensor]:
-    """The weights after a run as the scripts do it, which goes on where an earlier one in the folder was."""
+    """Train as the command does, resuming if possible, and return the weights."""
     trainer = tiny_trainer(folder, resume_from_checkpoint="true", **options)
     train.train(trainer)
     return {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
@@ -45,7 +45,7 @@ def assert_equal(weights: dict[str, torch.Tensor], others: dict[str, torch.Tenso
 
 
 def terminate_in(step: int, trainer) -> None:
-    """Let the process have a SIGTERM while it computes a step."""
+    """Send the process SIGTERM during a step."""
 
     def signal_in_time(*_) -> None:
         if trainer.state.global_step == step - 1:
@@ -63,17 +63,17 @@ BEST = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 
 @pytest.mark.parametrize(
     "options", [{}, {"average_checkpoints": 2}, {"lr_scheduler_type": "linear", "learning_rate": 0.1}]
 )
-def test_a_run_whose_last_step_is_done_trains_no_further(options, tmp_path):
+def test_a_finished_run_trains_no_further(options, tmp_path):
     options |= {"max_steps": 7, "save_total_limit": 2}  # in the middle of an epoch
     weights = trained(tmp_path, **options)
     assert names(complete_checkpoints(tmp_path)) == ["checkpoint-6", "checkpoint-7"]
     assert_equal(trained(tmp_path, **options), weights)
     assert names(complete_checkpoints(tmp_path)) == ["checkpoint-6", "checkpoint-7"]
-    trained(tmp_path, **options | {"max_steps": 9})  # unless more steps are asked for
+    trained(tmp_path, **options | {"max_steps": 9})  # unless it gets more steps
     assert names(complete_checkpoints(tmp_path)) == ["checkpoint-7", "checkpoint-9"]
 
 
-def test_a_run_that_stopped_early_stays_stopped_and_keeps_the_best_weights(tmp_path, caplog, monkeypatch):
+def test_a_run_that_stopped_early_stays_stopped_with_the_best_weights(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     options = BEST | {
         "max_steps": 60,
@@ -99,7 +99,7 @@ def test_a_run_that_stopped_early_stays_stopped_and_keeps_the_best_weights(tmp_p
     assert "missing keys" not in caplog.text, "a tied weight is not stored a second time"
 
 
-def test_patience_is_counted_on_where_a_run_was_broken_off(tmp_path):
+def test_early_stopping_keeps_counting_after_a_resume(tmp_path):
     options = BEST | {"max_steps": 60, "early_stopping_patience": 3, "learning_rate_scale": 300.0}
     whole = tiny_trainer(tmp_path / "whole", **options)
     whole.train()
@@ -111,8 +111,8 @@ def test_patience_is_counted_on_where_a_run_was_broken_off(tmp_path):
     assert resumed.state.global_step == last < 60
 
 
-def test_a_run_does_not_go_on_from_a_checkpoint_beside_later_ones_of_its_own(tmp_path):
-    """They would be a part of its mean."""
+def test_a_run_with_later_checkpoints_does_not_resume_from_an_earlier_one(tmp_path):
+    """The later ones would be averaged."""
     tiny_trainer(tmp_path, max_steps=6).train()
     first = tmp_path / "checkpoint-3"
     with pytest.raises(ValueError, match="holds checkpoint-6, which is later than checkpoint-3"):
@@ -125,16 +125,16 @@ def test_a_run_does_not_go_on_from_a_checkpoint_beside_later_ones_of_its_own(tmp
     assert gone_on.state.global_step == 5
 
 
-def test_a_finished_model_whose_checkpoints_are_gone_is_not_trained_over(tmp_path):
+def test_a_finished_model_without_checkpoints_is_not_overwritten(tmp_path):
     (tmp_path / "README.md").write_text("A model card.")
     with pytest.raises(ValueError, match="holds a finished model, and no checkpoint to resume from"):
         trained(tmp_path)
 
 
-# --- Best model and mean
+# --- Best model and average
 
 
-def test_the_best_model_and_a_mean_are_not_both_to_be_had(tmp_path, caplog):
+def test_the_best_model_and_an_average_exclude_each_other(tmp_path, caplog):
     with pytest.raises(ValueError, match="average_checkpoints=3 would replace the best model"):
         RecipeArguments(output_dir=str(tmp_path), average_checkpoints=3, use_cpu=True, **BEST)
 
@@ -148,7 +148,7 @@ def test_the_best_model_and_a_mean_are_not_both_to_be_had(tmp_path, caplog):
     assert "The final model is the best one, not the average" in caplog.text
 
 
-def test_the_mean_is_of_the_weights_that_the_model_has(tmp_path):
+def test_averaged_weights_must_be_those_of_the_model(tmp_path):
     model = encoder_decoder()
     model.save_pretrained(tmp_path)
     load_average(model, [tmp_path])
@@ -159,12 +159,12 @@ def test_the_mean_is_of_the_weights_that_the_model_has(tmp_path):
         load_average(model, [tmp_path])
 
 
-# --- Checkpoints that are not whole
+# --- Incomplete and damaged checkpoints
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[Path, dict[str, torch.Tensor]]:
-    """A run of eight steps, which saves the sixth and the last, and its weights."""
+    """A run of eight steps with three checkpoints, and its weights."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, trained(folder, max_steps=8)
 
@@ -179,7 +179,7 @@ def empty(file: Path) -> None:
 
 @pytest.mark.parametrize("harm", [cut, empty, Path.unlink])
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "config.json", "model.safetensors"])
-def test_a_checkpoint_with_a_file_missing_or_cut_off_is_passed_over(name, harm, whole, tmp_path):
+def test_a_checkpoint_with_a_missing_or_truncated_file_is_skipped(name, harm, whole, tmp_path):
     folder, weights = whole
     shutil.copytree(folder, tmp_path / "harmed")
     harm(tmp_path / "harmed" / "checkpoint-8" / name)
@@ -198,7 +198,7 @@ def flip_a_bit(file: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
-def test_a_checkpoint_whose_contents_have_changed_is_passed_over_with_a_warning(name, whole, tmp_path, caplog):
+def test_a_checkpoint_whose_contents_have_changed_is_skipped_with_a_warning(name, whole, tmp_path, caplog):
     folder, weights = whole
     shutil.copytree(folder, tmp_path / "harmed")
     flip_a_bit(tmp_path / "harmed" / "checkpoint-8" / name)
@@ -212,7 +212,7 @@ def test_a_checkpoint_whose_contents_have_changed_is_passed_over_with_a_warning(
         trained(tmp_path / "harmed", max_steps=8)
 
 
-def test_a_mean_leaves_out_checkpoints_whose_weights_have_changed(tmp_path, caplog):
+def test_an_average_leaves_out_checkpoints_whose_weights_have_changed(tmp_path, caplog):
     trained(tmp_path, max_steps=9)
     flip_a_bit(tmp_path / "checkpoint-6" / "model.safetensors")
     with pytest.raises(ValueError, match=r"checkpoint-6 is damaged: .*model\.safetensors"):
@@ -223,20 +223,20 @@ def test_a_mean_leaves_out_checkpoints_whose_weights_have_changed(tmp_path, capl
     assert all(torch.equal(weights[name], weight) for name, weight in mean.items())
 
 
-def test_a_checkpoint_whose_run_file_is_no_object_is_passed_over(whole, tmp_path):
+def test_a_checkpoint_whose_run_file_is_not_an_object_is_skipped(whole, tmp_path):
     folder, weights = whole
     shutil.copytree(folder, tmp_path / "harmed")
     (tmp_path / "harmed" / "checkpoint-8" / RUN_FILE).write_text("[]")
     assert_equal(trained(tmp_path / "harmed", max_steps=8), weights)
 
 
-def test_what_is_cut_off_makes_room_and_what_is_whole_stays(tmp_path):
+def test_resuming_deletes_incomplete_checkpoints_and_keeps_complete_ones(tmp_path):
     trained(tmp_path / "run", max_steps=9)
     shutil.copytree(tmp_path / "run" / "checkpoint-9", tmp_path / "run" / "checkpoint-old")
     (tmp_path / "run" / "checkpoint-12").mkdir()
     (tmp_path / "run" / "checkpoint-13.txt").write_text("a note")
     cut(tmp_path / "run" / "checkpoint-3" / "optimizer.pt")
-    (tmp_path / "run" / "checkpoint-6" / "optimizer.pt").unlink()  # thinned by the user; its weights are whole
+    (tmp_path / "run" / "checkpoint-6" / "optimizer.pt").unlink()  # deleted by the user; the weights are complete
     trained(tmp_path / "run", max_steps=9)
     left = {"checkpoint-6", "checkpoint-9", "checkpoint-old", "checkpoint-13.txt"}
     assert {path.name for path in (tmp_path / "run").iterdir()} == left
@@ -267,11 +267,11 @@ def test_checkpoints_without_training_state_are_averaged_and_not_resumed(tmp_pat
         ({"muon": True}, "muon is True, and was False"),
     ],
 )
-def test_other_options_than_the_checkpoints_are_refused_by_name(options, message, tmp_path):
+def test_changed_options_are_refused_by_name(options, message, tmp_path):
     trained(tmp_path, max_steps=3)
     with pytest.raises(ValueError, match=f"checkpoint-3 is a checkpoint of another run: {message}. Resume with"):
         trained(tmp_path, max_steps=6, **options)
-    trained(tmp_path, max_steps=6, logging_steps=2)  # what does not change the weights so far may change
+    trained(tmp_path, max_steps=6, logging_steps=2)  # options that do not affect the weights may change
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_an_option_that_is_added_or_left_out_is_refused_by_name(without, added, 
         trained(tmp_path / "with", max_steps=6, **without)
 
 
-def test_nothing_is_assumed_of_a_checkpoint_of_another_program(tmp_path):
+def test_a_checkpoint_of_another_program_is_not_compared(tmp_path):
     trained(tmp_path, max_steps=3, seed=1)
     (tmp_path / "checkpoint-3" / RUN_FILE).unlink()
     trained(tmp_path, max_steps=6, seed=2)
@@ -309,7 +309,7 @@ def test_another_stream_is_refused(tmp_path):
     trained(tmp_path, max_steps=6, streaming=True)
 
 
-def test_a_stream_that_is_drawn_anew_each_time_is_resumed(tmp_path):
+def test_a_stream_that_differs_each_time_is_resumed(tmp_path):
     random = np.random.default_rng()
 
     def rows():
@@ -326,7 +326,7 @@ def test_a_stream_that_is_drawn_anew_each_time_is_resumed(tmp_path):
 def test_other_data_and_architecture_are_refused_by_name(tmp_path):
     trained(tmp_path, max_steps=3)
     trainer = tiny_trainer(tmp_path, max_steps=6)
-    trainer.train_dataset = trainer.train_dataset.select([1, 0, *range(2, 40)])  # as many rows, in another order
+    trainer.train_dataset = trainer.train_dataset.select([1, 0, *range(2, 40)])  # the same rows in another order
     with pytest.raises(ValueError, match=r"another run: dataset fingerprint is [0-9a-f]{16}, and was [0-9a-f]{16}"):
         trainer.train(resume_from_checkpoint=True)
     trainer = tiny_trainer(tmp_path, max_steps=6)
@@ -343,7 +343,7 @@ TAGGER = [
 
 
 def tagger(folder: Path, name: str, *options: str, rows: range = range(40)) -> list[str]:
-    """The options of a small run on a file of rows."""
+    """Return the options of a small run on a file of rows."""
     sentences = phrasebook("tagging", size=1000)["train"]
     file = folder / f"rows-{len(rows)}.jsonl"
     file.write_text("".join(json.dumps(sentences[i]) + "\n" for i in rows))
@@ -351,7 +351,7 @@ def tagger(folder: Path, name: str, *options: str, rows: range = range(40)) -> l
     return [*files, *TAGGER, "--output_dir", str(folder / name), "--resume_from_checkpoint", "true", *options]
 
 
-def test_a_script_refuses_the_checkpoint_of_another_tokenizer(tmp_path):
+def test_the_command_refuses_a_checkpoint_with_another_tokenizer(tmp_path):
     train.main(["tagging", *tagger(tmp_path, "run", "--max_steps", "4")])
     with pytest.raises(
         ValueError, match=r"the tokenizer is another one, in which \d+ of 300 tokens have another id or"
@@ -359,7 +359,7 @@ def test_a_script_refuses_the_checkpoint_of_another_tokenizer(tmp_path):
         train.main(["tagging", *tagger(tmp_path, "run", "--max_steps", "8", rows=range(500, 550))])
 
 
-def test_a_run_goes_on_where_the_locale_is_not_utf8(tmp_path):
+def test_a_run_resumes_if_the_locale_is_not_utf8(tmp_path):
     train.main(["tagging", *tagger(tmp_path, "run", "--max_steps", "4")])
     command = [
         sys.executable,
@@ -378,7 +378,7 @@ def test_a_run_goes_on_where_the_locale_is_not_utf8(tmp_path):
 # --- What is saved, and when
 
 
-def test_a_model_that_cannot_be_scored_is_saved_with_its_card_for_all_to_read_and_without_pickles(tmp_path):
+def test_a_model_is_saved_with_its_card_readable_and_without_pickles_if_scoring_fails(tmp_path):
     os.umask(0o022)
     arguments = tagger(
         tmp_path, "run", "--max_steps", "4", "--hub_token", "hf_secret", "--metric_for_best_model", "f2"
@@ -396,7 +396,7 @@ def test_a_model_that_cannot_be_scored_is_saved_with_its_card_for_all_to_read_an
     weights = load_file(folder / "model.safetensors")
     assert all(torch.equal(trainers[0].model.state_dict()[name], weight) for name, weight in weights.items())
     assert not (folder / "training_args.bin").exists()
-    assert "## Training" in (folder / "README.md").read_text()  # whatever fails while it is scored
+    assert "## Training" in (folder / "README.md").read_text()
     assert trainers[0].args.hub_token == "hf_secret"
     files = [file for file in folder.rglob("*") if file.is_file()]
     assert not [file for file in files if b"hf_secret" in file.read_bytes()]
@@ -423,7 +423,7 @@ def test_rows_beyond_learned_positions_are_refused_before_training(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}, {"gradient_accumulation_steps": 2}])
-def test_a_run_that_diverges_stops_before_it_saves_what_is_not_finite(options, tmp_path):
+def test_a_run_that_diverges_stops_before_it_saves_weights_that_are_not_finite(options, tmp_path):
     trainer = tiny_trainer(tmp_path, save_steps=1, save_total_limit=2, learning_rate=1e30, warmup_steps=0, **options)
     with pytest.raises(FloatingPointError, match="Training has diverged: lower the learning rate"):
         trainer.train()
@@ -431,7 +431,7 @@ def test_a_run_that_diverges_stops_before_it_saves_what_is_not_finite(options, t
         assert all(weight.isfinite().all() for weight in load_file(folder / "model.safetensors").values())
 
 
-def test_a_script_that_diverges_fails(tmp_path):
+def test_the_command_fails_if_training_diverges(tmp_path):
     command = ["-m", "vanilla_transformer", "train", "tagging"]
     command += tagger(tmp_path, "run", "--max_steps", "30", "--learning_rate", "1e35", "--warmup_steps", "0")
     result = run_python(command)
@@ -441,7 +441,7 @@ def test_a_script_that_diverges_fails(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
-def test_a_disk_that_fills_under_the_optimizer_takes_one_line_and_no_checkpoint(tmp_path):
+def test_a_full_disk_gives_a_one_line_error_and_no_checkpoint(tmp_path):
     wide = ("--d_model", "96", "--max_steps")
     train.main(["tagging", *tagger(tmp_path, "run", *wide, "4")])
     whole = tmp_path / "run/checkpoint-4"
@@ -472,7 +472,7 @@ with run_lock(Path(sys.argv[1])):
 """
 
 
-def test_a_folder_is_one_runs_until_its_process_ends_however_it_does(tmp_path):
+def test_a_second_run_in_a_folder_is_refused_until_the_first_process_ends(tmp_path):
     with running(["-c", HOLD, tmp_path]) as (other, output):
         assert output.readline() == "held\n"
         with pytest.raises(ValueError, match="another run trains into this folder"):
@@ -488,10 +488,10 @@ def test_a_folder_is_one_runs_until_its_process_ends_however_it_does(tmp_path):
 @pytest.mark.parametrize(
     "options", [{"save_steps": 4}, {"save_steps": 4, "save_total_limit": 2}, {"save_strategy": "no"}]
 )
-def test_what_sigterm_saves_takes_no_part_in_the_mean(options, tmp_path):
+def test_checkpoints_saved_on_sigterm_are_not_averaged(options, tmp_path):
     options |= {"average_checkpoints": 2, "max_steps": 10}
     whole = trained(tmp_path / "whole", **options)
-    for step in (6, 7):  # once, and again in the resumed run
+    for step in (6, 7):  # interrupt the run, and then the resumed run
         trainer = tiny_trainer(tmp_path / "run", resume_from_checkpoint="true", **options)
         terminate_in(step, trainer)
         with pytest.raises(SystemExit):
@@ -502,7 +502,7 @@ def test_what_sigterm_saves_takes_no_part_in_the_mean(options, tmp_path):
     assert kept == names(complete_checkpoints(tmp_path / "whole"))
 
 
-def test_sigterm_within_an_epoch_does_not_do_what_is_due_at_its_end(tmp_path):
+def test_sigterm_within_an_epoch_skips_the_actions_at_its_end(tmp_path):
     trainer = tiny_trainer(tmp_path, eval_strategy="epoch", save_strategy="epoch")
     terminate_in(7, trainer)
     with pytest.raises(SystemExit):
@@ -512,8 +512,8 @@ def test_sigterm_within_an_epoch_does_not_do_what_is_due_at_its_end(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_quickstart_goes_on_after_ctrl_c(tmp_path):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background of a shell ignores it
+def test_the_quickstart_resumes_after_ctrl_c(tmp_path):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     command = [sys.executable, "-m", "vanilla_transformer", "quickstart", "--output_dir", str(tmp_path / "run")]
     for step in (100, 200):
         log = tmp_path / f"log-{step}"

@@ -1,4 +1,4 @@
-"""The example with everything that makes training short, as its reader runs it: in the library's own Trainer."""
+"""The example with all training levers, run as its reader does."""
 
 import json
 
@@ -11,7 +11,7 @@ NUMBERS = ["eins", "zwei", "drei", "vier", "f\u00fcnf"]
 PAIRS = {f"{a + 1} {b + 1}": f"{NUMBERS[a]} {NUMBERS[b]}" for a in range(5) for b in range(5)}
 
 
-def test_a_hundred_steps_of_it_are_enough_for_pairs_of_numbers(tmp_path):
+def test_a_hundred_steps_are_enough_to_translate_pairs_of_numbers(tmp_path):
     rows = [json.dumps({"source": source, "target": target}) + "\n" for source, target in PAIRS.items()]
     (tmp_path / "pairs.jsonl").write_text("".join(rows * 4), encoding="utf-8")
     done = run_python([ROOT / "docs/examples/sooner.py", "pairs.jsonl", "sooner"], cwd=tmp_path)

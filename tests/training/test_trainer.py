@@ -1,4 +1,4 @@
-"""The training recipe: the paper's optimiser and schedule, and runs that resume exactly, in one process or two."""
+"""The trainer: the paper's optimizer and schedule, its arguments, and exact resume in one process or two."""
 
 import dataclasses
 import json
@@ -39,11 +39,11 @@ def test_the_optimiser_is_the_papers(scale, tmp_path):
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="memory is pinned for a GPU")
 @pytest.mark.filterwarnings("error:'pin_memory'")
-def test_nothing_is_said_of_pinned_memory_where_there_is_no_gpu(tmp_path):
+def test_there_is_no_warning_about_pinned_memory_without_a_gpu(tmp_path):
     assert tiny_trainer(tmp_path, use_cpu=False, bf16=False).evaluate()["eval_loss"] > 0
 
 
-def test_a_best_model_by_what_is_not_measured_is_refused_at_once(tmp_path):
+def test_a_best_model_by_a_metric_that_is_not_measured_is_refused(tmp_path):
     best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "bleu"}
     with pytest.raises(ValueError, match="metric_for_best_model=bleu: during training, this task measures only the"):
         tiny_trainer(tmp_path, **best).train()
@@ -57,12 +57,12 @@ def test_epochs_of_a_stream_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "mean"), [(None, 5), (0, 5), (-1, 5), (2, 2), (9, 5)])
-def test_a_mean_is_of_no_more_checkpoints_than_are_kept(limit, mean, tmp_path):
+def test_an_average_is_of_no_more_checkpoints_than_are_kept(limit, mean, tmp_path):
     args = TranslationArguments(output_dir=str(tmp_path), save_total_limit=limit, use_cpu=True)
     assert args.average_checkpoints == mean
 
 
-def test_a_warm_up_can_be_a_share_of_the_steps(tmp_path):
+def test_warmup_can_be_a_share_of_the_steps(tmp_path):
     run = tiny_trainer(tmp_path, warmup_steps=0.5)
     run.create_optimizer_and_scheduler(10)
     rates = []
@@ -74,8 +74,8 @@ def test_a_warm_up_can_be_a_share_of_the_steps(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"learning_rate": 1e-3, "lr_scheduler_type": "linear"}])
-def test_a_run_that_ends_before_its_rate_has_risen_is_warned_of(options, tmp_path, caplog):
-    """So it is with the paper's 4,000 steps of warm-up and few data: such a model has learned next to nothing."""
+def test_a_run_shorter_than_its_warmup_is_warned_about(options, tmp_path, caplog):
+    """With little data, the paper's 4,000 warm-up steps leave a model that has learned next to nothing."""
     tiny_trainer(tmp_path, warmup_steps=4000, **options).create_optimizer_and_scheduler(40)
     assert "The learning rate rises for 4000 steps, and the run has 40: it ends at 0.01 of its peak" in caplog.text
     caplog.clear()
@@ -86,7 +86,7 @@ def test_a_run_that_ends_before_its_rate_has_risen_is_warned_of(options, tmp_pat
     assert not caplog.text
 
 
-def test_batches_are_drawn_by_the_seed_of_the_data_where_that_is_given(tmp_path):
+def test_batches_follow_the_data_seed_if_given(tmp_path):
     def first(**seeds):
         run = tiny_trainer(tmp_path, tokens_per_batch=64, **seeds)
         return next(iter(run.get_train_dataloader()))["input_ids"].tolist()
@@ -95,7 +95,7 @@ def test_batches_are_drawn_by_the_seed_of_the_data_where_that_is_given(tmp_path)
     assert first(seed=5) == first(seed=2, data_seed=5)
 
 
-def test_a_step_over_a_stream_has_its_budget_in_all_of_its_batches_together(tmp_path):
+def test_accumulated_batches_of_a_stream_share_the_budget_of_the_step(tmp_path):
     options = {"tokens_per_batch": 64, "gradient_accumulation_steps": 2, "max_steps": 4, "streaming": True}
     batches = iter(tiny_trainer(tmp_path, **options).get_train_dataloader())
     assert max(next(batches)["input_ids"].numel() for _ in range(6)) <= 32
@@ -105,7 +105,7 @@ def test_a_step_over_a_stream_has_its_budget_in_all_of_its_batches_together(tmp_
     ("options", "kind", "after_two_steps"),
     [({"lr_scheduler_type": "constant"}, "constant", 0.5), ({}, "linear", 0.2)],  # linear: 2 of 5 warm-up steps
 )
-def test_a_learning_rate_selects_the_librarys_schedules(options, kind, after_two_steps, tmp_path):
+def test_a_learning_rate_selects_the_schedules_of_transformers(options, kind, after_two_steps, tmp_path):
     run = tiny_trainer(tmp_path, learning_rate=0.5, **options)
     run.create_optimizer_and_scheduler(10)
     for _ in range(2):
@@ -121,7 +121,7 @@ def test_a_library_schedule_without_its_learning_rate_is_refused(kind):
         RecipeArguments(lr_scheduler_type=kind)
 
 
-def test_a_learning_rate_beside_the_papers_schedule_is_refused():
+def test_a_learning_rate_with_the_papers_schedule_is_refused():
     with pytest.raises(ValueError, match=r"learning_rate=0.5 belongs to --schedule library.*here 2.0"):
         RecipeArguments(schedule="paper", learning_rate=0.5, learning_rate_scale=2.0)
 
@@ -132,7 +132,7 @@ def test_labels_are_not_smoothed_twice():
 
 
 @pytest.mark.parametrize("options", [{}, {"learning_rate": 0.5, "lr_scheduler_type": "cosine"}])
-def test_arguments_that_are_copied_or_read_back_mean_the_same(options, tmp_path):
+def test_copied_or_reloaded_arguments_do_not_change(options, tmp_path):
     given = RecipeArguments(output_dir=str(tmp_path), learning_rate_scale=0.4, **options)
     file = tmp_path / "options.json"
     names = ("schedule", "learning_rate", "lr_scheduler_type", "learning_rate_scale")
@@ -147,7 +147,7 @@ BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 @pytest.mark.parametrize("capable", BFLOAT16)
-def test_bfloat16_is_the_default_where_the_processor_multiplies_it(capable, monkeypatch, tmp_path, caplog):
+def test_bfloat16_is_the_default_if_the_processor_has_instructions_for_it(capable, monkeypatch, tmp_path, caplog):
     def precision(**options) -> tuple[bool, bool]:
         args = RecipeArguments(output_dir=str(tmp_path), use_cpu=True, **options)
         return args.bf16, args.fp16
@@ -157,7 +157,7 @@ def test_bfloat16_is_the_default_where_the_processor_multiplies_it(capable, monk
     assert precision() == (True, False)
     assert precision(bf16=False) == (False, False) and precision(fp16=True) == (False, True)
     assert precision(bf16=True) == (True, False) and not caplog.text
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # what `accelerate launch` was told counts
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # chosen by `accelerate launch`
     assert precision() == (False, False)
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(BFLOAT16, False) | {"avx2": True})
@@ -166,8 +166,8 @@ def test_bfloat16_is_the_default_where_the_processor_multiplies_it(capable, monk
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_what_is_saved_has_the_config_that_the_model_came_with(use_cache, tmp_path):
-    """The library's Trainer switches the cache off while it trains."""
+def test_the_saved_config_has_the_models_own_use_cache(use_cache, tmp_path):
+    """Trainer sets it to False while it trains."""
     parts = tiny_trainer(tmp_path, max_steps=3)
     model = encoder_decoder(use_cache=use_cache)
     trainer = type(parts)(model, parts.args, parts.data_collator, parts.train_dataset)
@@ -183,7 +183,7 @@ def losses(log_history: list[dict]) -> list[float]:
 
 
 def assert_same_run(folder: Path, other: Path, **tolerance: float) -> None:
-    """Two runs ended with the same losses and weights: bit for bit, unless a tolerance is given."""
+    """Assert that two runs have the same losses and weights, bit for bit unless a tolerance is given."""
     histories = [json.loads((run / "trainer_state.json").read_text())["log_history"] for run in (folder, other)]
     weights = [load_file(run / "model.safetensors") for run in (folder, other)]
     tolerance = tolerance or {"atol": 0, "rtol": 0}
@@ -208,14 +208,14 @@ def train_and_save(trainer, resume_from_checkpoint: str | bool | None = None) ->
     ],
 )
 @pytest.mark.parametrize("step", [3, 6], ids=["first epoch", "second epoch"])
-def test_a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted(options, step, tmp_path):
+def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(options, step, tmp_path):
     train_and_save(tiny_trainer(tmp_path / "whole", **options))
     shutil.copytree(tmp_path / "whole" / f"checkpoint-{step}", tmp_path / "resumed" / f"checkpoint-{step}")
     train_and_save(tiny_trainer(tmp_path / "resumed", **options), True)
     assert_same_run(tmp_path / "whole", tmp_path / "resumed")
 
 
-def test_a_run_goes_on_with_the_same_batches_where_they_are_accumulated_otherwise(tmp_path):
+def test_a_resumed_run_may_accumulate_the_same_batches_in_more_steps(tmp_path):
     options = {"tokens_per_batch": 64, "dropout": 0.0, "bf16": False}
     train_and_save(tiny_trainer(tmp_path / "whole", **options))
     shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
@@ -223,7 +223,7 @@ def test_a_run_goes_on_with_the_same_batches_where_they_are_accumulated_otherwis
     assert_same_run(tmp_path / "whole", tmp_path / "resumed", atol=2e-4, rtol=1e-4)
 
 
-def test_resuming_passes_over_a_checkpoint_that_was_cut_off(tmp_path):
+def test_resuming_skips_a_truncated_checkpoint(tmp_path):
     tiny_trainer(tmp_path, max_steps=6).train()
     weights = tmp_path / "checkpoint-6" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
@@ -235,7 +235,7 @@ def test_resuming_passes_over_a_checkpoint_that_was_cut_off(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_token_batches_take_the_loaders_options(workers, tmp_path):
+def test_token_batches_follow_the_dataloader_options(workers, tmp_path):
     options = {"dataloader_prefetch_factor": 3, "dataloader_persistent_workers": True} if workers else {}
     trainer = tiny_trainer(tmp_path, tokens_per_batch=64, dataloader_num_workers=workers, **options)
     loader = trainer.get_train_dataloader()
@@ -245,7 +245,7 @@ def test_token_batches_take_the_loaders_options(workers, tmp_path):
     assert max(batch["labels"].numel() for batch in loader) <= 64
 
 
-def test_sigterm_in_a_step_saves_a_checkpoint_that_resumes_bit_for_bit_and_exits(tmp_path):
+def test_sigterm_saves_a_checkpoint_that_resumes_bit_for_bit_and_exits(tmp_path):
     train_and_save(tiny_trainer(tmp_path / "whole", save_strategy="no"))
     run = tiny_trainer(tmp_path / "run", save_strategy="no")
     handler, calls = signal.getsignal(signal.SIGTERM), []
@@ -305,7 +305,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_terminated_script_saves_a_checkpoint_and_no_final_model(tmp_path):
+def test_a_terminated_command_saves_a_checkpoint_and_no_final_model(tmp_path):
     command = translation(tmp_path / "run", 100_000, "--save_steps", "20")
     assert run(command, tmp_path / "run" / "checkpoint-20", signal.SIGTERM) == 143
     steps = [int(folder.name.split("-")[1]) for folder in complete_checkpoints(tmp_path / "run")]
@@ -314,7 +314,7 @@ def test_a_terminated_script_saves_a_checkpoint_and_no_final_model(tmp_path):
 
 
 def tiny(folder: Path, processes: int = 1, **options) -> list[str]:
-    """The command of a tiny run whose batches are the same in two processes as in one that accumulates two."""
+    """Return the command of a tiny run with the same batches in two processes as with two accumulation steps."""
     options = {"dropout": 0.0, "tokens_per_batch": 64, "gradient_accumulation_steps": 2 // processes} | options
     command = [sys.executable]
     if processes > 1:
@@ -342,7 +342,7 @@ def test_two_terminated_processes_save_one_checkpoint_that_resumes(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_train_and_score_on_a_stream_as_one_does(tmp_path):
-    """Its batches of so many rows are of several lengths."""
+    """Its batches have different lengths."""
     options = {"streaming": True, "tokens_per_batch": 0, "max_steps": 6, "bf16": False}
     options |= {"eval_strategy": "steps", "eval_steps": 3}
     run(tiny(tmp_path / "one", **options, per_device_eval_batch_size=4))
@@ -353,7 +353,7 @@ def test_two_processes_train_and_score_on_a_stream_as_one_does(tmp_path):
     assert len(one) == 2 and one == pytest.approx(two, rel=1e-5)
 
 
-# Saves anew what is loaded, which stores tied weights once.
+# Saves the loaded model again, with tied weights saved once.
 LOAD = """
 from transformers import AutoModelForSeq2SeqLM
 model = AutoModelForSeq2SeqLM.from_pretrained(arguments[0], trust_remote_code=True)
@@ -363,16 +363,16 @@ print(1)
 
 
 @pytest.mark.slow
-def test_two_processes_that_shard_the_model_train_as_one_and_resume_and_save_what_loads_anywhere(tmp_path):
-    # In float32: FSDP2 rounds all weights to bfloat16 where autocast rounds some.
+def test_two_processes_with_fsdp_train_as_one_resume_and_save_a_model_that_loads_anywhere(tmp_path):
+    # In float32: FSDP2 rounds all weights to bfloat16, autocast only some.
     run(tiny(tmp_path / "whole", save_steps=100, bf16=False))
     sharded = tmp_path / "sharded"
     run(tiny(sharded, 2, fsdp=True, bf16=False))
-    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # it was FSDP indeed
+    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # it was FSDP
     resumed = tmp_path / "resumed"
     shutil.copytree(sharded / "checkpoint-3", resumed / "checkpoint-3")
     run(tiny(resumed, 2, fsdp=True, bf16=False, resume=True))
     for folder in (sharded, resumed):
-        # The folder has its code, and weights that are whole.
+        # The folder has its code and full weights.
         run_fresh(LOAD, tmp_path, str(folder))
         assert_same_run(tmp_path / "whole", folder, atol=5e-5, rtol=1e-4)

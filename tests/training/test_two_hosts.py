@@ -1,4 +1,4 @@
-"""Two hosts, which are two network namespaces joined by a virtual cable, train one model as one process does.
+"""Two hosts (network namespaces connected by a virtual cable) train a model like one process.
 
 Needs root and `ip netns`; elsewhere the tests are skipped.
 """
@@ -24,7 +24,7 @@ from vanilla_transformer.training.checkpoints import complete_checkpoints, is_co
 pytestmark = pytest.mark.slow
 
 PROGRAM = str(ROOT / "tests" / "tiny_training.py")
-# Small steps, so that rounding in another order stays small.
+# Small steps, so that different rounding has little effect.
 OPTIONS = {"dropout": 0.0, "tokens_per_batch": 64, "bf16": False, "learning_rate_scale": 0.01}
 PORT = 29_400
 
@@ -34,7 +34,7 @@ def ip(*arguments: str) -> None:
 
 
 class Host:
-    """A network namespace with an address of its own."""
+    """A network namespace with its own address."""
 
     def __init__(self, number: int):
         self.name = f"vt{os.getpid()}h{number}"
@@ -86,12 +86,12 @@ def hosts() -> Iterator[list[Host]]:
 
 
 def remove(hosts: list[Host]) -> None:
-    for host in hosts:  # with their ends of the cable
+    for host in hosts:
         subprocess.run(["ip", "netns", "delete", host.name], capture_output=True)
 
 
 def finish(processes: list[subprocess.Popen], folder: Path) -> None:
-    """Wait until both parts of a run have ended well."""
+    """Wait until both processes of a run have succeeded."""
     try:
         statuses = [process.wait(600) for process in processes]
     finally:
@@ -102,14 +102,14 @@ def finish(processes: list[subprocess.Popen], folder: Path) -> None:
 
 
 def result(folder: Path) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The losses of all steps, and the final weights."""
+    """Return the losses of all steps and the final weights."""
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     losses = torch.tensor([entry["loss"] for entry in history if "loss" in entry])
     return losses, load_file(folder / "model.safetensors")
 
 
 def train_alone(folder: Path, **options) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """In one process, whose steps are cut into two parts as those of two hosts are."""
+    """Train in one process, which splits each step in two, as the two hosts do."""
     given = json.dumps(OPTIONS | {"gradient_accumulation_steps": 2} | options)
     subprocess.run(
         [sys.executable, PROGRAM, str(folder), given],
@@ -130,7 +130,7 @@ def test_two_hosts_train_as_one_process(sharding, hosts, tmp_path):
     torch.testing.assert_close((losses, kept), expected, atol=5e-5, rtol=1e-4)
 
 
-def test_a_worker_that_is_killed_comes_back_and_the_run_ends_with_the_same_weights(hosts, tmp_path):
+def test_a_killed_worker_is_restarted_and_the_run_ends_with_the_same_weights(hosts, tmp_path):
     options = {"max_steps": 120, "save_steps": 20, "save_total_limit": 2}
     expected = train_alone(tmp_path / "alone", **options)
     folder = tmp_path / "together"
