@@ -339,7 +339,7 @@ FAULTS = {
         {"train_file": [("a.csv", 'source,target\n"Yes" he said,"Sí"\n')]},
     ),
     # Labels
-    "the phrasebook for several classes": ("multi_label", "phrasebook has no data for multi_label", {}),
+    "the phrasebook for several classes": ("multi_label", "phrasebook has no data for this task", {}),
     "unseen class": (
         "classification",
         "b.jsonl, row 2: label 'y' never occurs in training",
