@@ -10,6 +10,8 @@ in a model folder runs only with --trust_remote_code, and then with your rights.
 
 import argparse
 import os
+import sys
+from io import TextIOWrapper
 
 from vanilla_transformer.cli.export import QUANTIZATIONS
 from vanilla_transformer.loading import shipped_models
@@ -49,6 +51,8 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--quantization {args.quantization} is for CTranslate2: add --engine ctranslate2.")
     from vanilla_transformer.app.app import build, serve  # Gradio takes seconds to import
 
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # show the address at once, in a log file too
     models = args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
     try:
         note = "" if models else NO_MODEL
