@@ -1,14 +1,11 @@
 """Sections of training steps: the same batches for each model, in turns."""
 
-import statistics
-import sys
-
 import torch
 from torch import Tensor, nn
 
 from benchmarking.peers import Makers
-from benchmarking.results import COMPILED, OURS, PACKED, PACKED_COMPILED, Result
-from benchmarking.timing import Machine, MatrixProducts, in_turns, large_product_rate
+from benchmarking.results import Result
+from benchmarking.timing import Machine, in_turns
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
@@ -87,38 +84,14 @@ class Trainee:
         self.optimizer.zero_grad()
         return tokens
 
-    def matrix_products(self) -> MatrixProducts:
-        """Of one forward and backward pass over each batch."""
-        with MatrixProducts() as products:
-            for inputs, _ in self.batches:
-                self.loss(inputs).backward()
-        self.optimizer.zero_grad()
-        return products
-
 
 def measure_training(
     section: str, makers: Makers, batches: list[Batch], rounds: int, machine: Machine, precision: str
 ) -> list[Result]:
-    """Real tokens per second, and which share of the time the step's matrix products would take by themselves."""
+    """Real tokens per second of each model."""
     section = f"{section}, {precision}"
     trainees = {name: Trainee(make(), batches, machine, precision) for name, make in makers.items()}
-    # Counting runs every batch once, so that no shape is met for the first time when time counts. What is compiled
-    # has the products of what is not.
-    twins = {COMPILED: OURS, PACKED_COMPILED: PACKED}
-    products = {name: trainee.matrix_products() for name, trainee in trainees.items() if name not in twins}
-    for name in twins.keys() & trainees.keys():
-        products[name] = products[twins[name]]
+    for trainee in trainees.values():  # so that no shape is new when time counts
         for _ in batches:
-            trainees[name]()
-    tokens = sum(number for _, number in batches)
-    rate = large_product_rate(machine, precision)
-    print(f"{section}: a large matrix product runs at {rate / 1e9:,.0f} GFLOP/s", file=sys.stderr)
-    results = []
-    for name, rates in in_turns(machine, trainees, rounds).items():
-        share = products[name].seconds(machine) / tokens * statistics.median(rates)
-        reached = products[name].operations() / tokens * statistics.median(rates) / rate
-        note = f"{share:.0%} of the matrix rate at its shapes, {reached:.0%} of a large product's"
-        if stated := machine.stated_rate(precision):
-            note += f", MFU {reached * rate / stated:.0%}"
-        results.append(Result(section, name, "tokens/s", rates, note))
-    return results
+            trainee()
+    return [Result(section, name, "tokens/s", rates) for name, rates in in_turns(machine, trainees, rounds).items()]

@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
 
 import benchmark
 from benchmarking.costs import step_memory
@@ -31,7 +30,7 @@ from benchmarking.recipe import (
 )
 from benchmarking.results import PACKED, Result, rows_of, write
 from benchmarking.sections import SECTIONS, BenchmarkArguments
-from benchmarking.timing import Machine, MatrixProducts, exponent, in_turns
+from benchmarking.timing import Machine, exponent, in_turns
 from benchmarking.training import Batches, Trainee, block, real_lengths
 from family import right_padded
 from vanilla_transformer.data.arguments import DataArguments
@@ -117,24 +116,6 @@ def test_a_step_trains_and_gives_its_tokens(batches):
     before = trainee.loss(trainee.batches[0][0]).item()
     assert all(trainee() == trainee.batches[0][1] for _ in range(40))
     assert trainee.loss(trainee.batches[0][0]).item() < before
-
-
-def test_matrix_products_are_those_of_forward_and_backward():
-    """y = x W: the gradients of x and of W are a product each, as large as the first."""
-    layer, states = nn.Linear(5, 7), torch.randn(3, 5, requires_grad=True)
-    with MatrixProducts() as products:
-        layer(states).sum().backward()
-    assert products.counts.total() == 3 and products.operations() == 3 * 2 * 3 * 5 * 7
-    with products:
-        torch.bmm(torch.randn(2, 3, 4), torch.randn(2, 4, 6))
-    assert products.operations() == 3 * 2 * 3 * 5 * 7 + 2 * 2 * 3 * 4 * 6
-    assert products.seconds(CPU) > 0
-
-
-def test_products_are_timed_in_the_precision_of_the_step(batches):
-    trainee = Trainee(translators(TOY)[OURS](), [batches.pair(0)], CPU, "bf16")
-    types = {layout.dtype for _, layouts in trainee.matrix_products().counts for layout in layouts}
-    assert types == {torch.bfloat16}
 
 
 def test_ratios_are_of_medians_to_ours_and_to_ours_packed():
