@@ -12,7 +12,7 @@ from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForC
 from vanilla_transformer.data import train_tokenizer
 from vanilla_transformer.fast import make_fast
 from vanilla_transformer.fast.memory import keep_freed_memory
-from vanilla_transformer.tasks.joining import concatenate_pairs
+from vanilla_transformer.tasks.translation import concatenate_pairs
 from vanilla_transformer.training import DropoutSchedule, init_small, muon_with_adam
 
 

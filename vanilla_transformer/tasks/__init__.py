@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from vanilla_transformer.tasks.task import Task
 
 
-HELPERS = ("joining", "metrics", "task")  # modules that are no tasks
+HELPERS = ("metrics", "task")  # modules that are no tasks
 
 
 def task_names() -> list[str]:

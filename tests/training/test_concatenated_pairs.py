@@ -1,12 +1,11 @@
-"""Joined pairs are two rows of the data, one behind the other on both sides, and come beside the rows as they are."""
+"""Concatenated pairs are two rows of the data, one after the other on both sides, in addition to all rows."""
 
 from collections import Counter
 
 import pytest
 from datasets import Dataset
 
-from vanilla_transformer.tasks.joining import concatenate_pairs
-from vanilla_transformer.tasks.translation import TranslationArguments, TranslationTask
+from vanilla_transformer.tasks.translation import TranslationArguments, TranslationTask, concatenate_pairs
 
 
 END = 2
