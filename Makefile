@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart demo benchmark checkpoints docs notebooks install test pytest test-slow test-gpu lint
+.PHONY: quickstart demo benchmark checkpoints docs help notebooks install test pytest test-slow test-gpu lint
 
 quickstart: $(VENV)/train
 	$(BIN)/vanilla-transformer quickstart
@@ -19,6 +19,10 @@ checkpoints: install
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# What `--help` shows: after a change of options.
+help: install
+	$(BIN)/python scripts/documentation/command_help.py
 
 notebooks: install
 	$(BIN)/python scripts/documentation/notebooks.py

@@ -21,7 +21,8 @@ import transformers
 from benchmarking.results import HEADER, Result, rows_of, write
 from benchmarking.sections import BenchmarkArguments, measure
 from benchmarking.timing import Machine
-from vanilla_transformer.cli.parser import CommandParser, run_command
+from vanilla_transformer.cli.errors import run_command
+from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.loading import errors_only
 from vanilla_transformer.markdown import markdown_table

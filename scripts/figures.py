@@ -14,7 +14,8 @@ from plots.embeddings import embedding_map
 from plots.positions import permutation_equivariance, position_dot_products, position_shift, sinusoid_heat_map
 from plots.style import save
 from plots.training import label_smoothing, learning_rate_schedule
-from vanilla_transformer.cli.parser import CommandParser, run_command
+from vanilla_transformer.cli.errors import run_command
+from vanilla_transformer.cli.parser import CommandParser
 
 
 FIGURES = {

@@ -13,7 +13,8 @@ import yaml
 from shipping.data import prepare
 from shipping.package import package
 from vanilla_transformer.cli import train
-from vanilla_transformer.cli.parser import CommandParser, run_command
+from vanilla_transformer.cli.errors import run_command
+from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.cli.train import MODEL_CARD
 
 

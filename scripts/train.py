@@ -1,6 +1,6 @@
 """Run `vanilla-transformer train` as a file, for torchrun and `accelerate launch`, which need a path."""
 
-from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.errors import run_command
 from vanilla_transformer.cli.train import main
 
 

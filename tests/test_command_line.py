@@ -1,19 +1,27 @@
 """A user's errors: one line on stderr and exit code 2, in whatever way the command is started."""
 
+import json
 import os
 import re
+import resource
+import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 
 import pytest
+import transformers
 from huggingface_hub.errors import StrictDataclassClassValidationError
 
+from documentation.command_help import collect
 from fresh_process import ROOT, run_fresh, run_python, running
 from vanilla_transformer.__main__ import COMMANDS
-from vanilla_transformer.cli.parser import EXTRAS, CommandParser, run_command
+from vanilla_transformer.cli.errors import EXTRAS, run_command
+from vanilla_transformer.cli.help import FILE
+from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.cli.translate import TranslateArguments
+from vanilla_transformer.tasks import task_names
 
 
 @dataclass
@@ -172,7 +180,7 @@ def test_a_process_without_standard_output_is_no_error(tmp_path):
 import os, sys
 os.close(1)
 sys.stdout = None
-from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.errors import run_command
 run_command(lambda _: print("done"))
 """
     process = run_python(["-c", code])
@@ -180,6 +188,9 @@ run_command(lambda _: print("done"))
 
 
 def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/config.json").write_text("{}")
+    (tmp_path / "y.jsonl").write_text("{}")
     hidden = [module for modules in EXTRAS.values() for module in modules.split()]
     lacking = {
         "evaluate --model x --test_file y.jsonl": ("accelerate", "train"),
@@ -188,7 +199,7 @@ def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(t
         "export --source x --output y": ("ctranslate2", "export"),
         "export --source x --output y --to onnx": ("onnxscript", "export"),
     }
-    working = [f"{name} --help" for name in COMMANDS if name not in ("datastore", "evaluate")]
+    working = [f"{name} --help" for name in COMMANDS]
     printed = run_fresh(BARE, tmp_path, hidden, [*lacking, *working, "--help", "estimate"], installed=True, cold=True)
     for command, (module, extra) in lacking.items():
         said = f"{module} is not installed: the extra {extra} has it, pip install 'vanilla-transformer[{extra}]'"
@@ -207,3 +218,79 @@ def test_the_modules_of_each_extra_are_those_of_the_installation():
         required = {re.match(r"[\w-]+", line)[0].lower() for line in extras[extra]}
         for module in modules.split():
             assert {name.lower().replace("_", "-") for name in of_module[module]} & required, module
+
+
+# What a command line does, in a new process, before it imports torch: its output, and its CPU time.
+EARLY = """
+import contextlib, io, time
+printed = []
+for command in arguments:
+    sys.argv = ["/bin/vanilla-transformer", *command]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        with contextlib.suppress(SystemExit):
+            from vanilla_transformer.__main__ import main
+            main()
+    printed.append(out.getvalue() + err.getvalue())
+    assert not {"torch", "transformers", "datasets"} & sys.modules.keys(), command
+print(json.dumps([printed, time.process_time()]))
+"""
+
+
+def test_help_of_every_command_comes_at_once(tmp_path):
+    commands = [[], ["--help"], ["train", "--help"], *([name, "--help"] for name in COMMANDS)]
+    commands += [["train", task, "-h"] for task in task_names()]
+    printed, _ = run_fresh(EARLY, tmp_path, *commands, installed=True, cold=True)
+    for command, text in zip(commands, printed, strict=True):
+        assert f"usage: vanilla-transformer {' '.join(command[:-1]) or 'COMMAND'} " in text
+    _, seconds = run_fresh(EARLY, tmp_path, ["train", "translation", "--help"], installed=True, cold=True)
+    assert seconds < 0.5
+
+
+def test_wrong_names_files_and_endings_are_refused_before_torch_is_imported(tmp_path):
+    (tmp_path / "rows.xlsx").write_text("x")
+    (tmp_path / "recipe.yaml").write_text("task: tagging\nmax_stepz: 3\n")
+    wrong = {
+        "translat": "did you mean translate?",
+        "train translatio": "did you mean translation?",
+        "train missing.yaml": "missing.yaml",
+        "train recipe.yaml": "recipe.yaml: there is no option max_stepz; did you mean --max_steps?",
+        "train translation --max-stepz 3": "did you mean --max_steps?",
+        "evaluate --per_device_evl_batch_size 3": "did you mean --per_device_eval_batch_size?",
+        "estimate --gpuss 8": "did you mean --gpus?",
+        "translate --input missing.txt": "missing.txt: there is no such file",
+        "translate --model missing": "missing: there is no such folder",
+        "serve missing": "missing: there is no such folder",
+        "train tagging --train_file missing.jsonl": "missing.jsonl: there is no such file",
+        "train translation --train_file=rows.xlsx": "rows.xlsx: its name must end in one of .json",
+        "evaluate --model user/name --test_file rows.xlsx": "rows.xlsx: its name must end in one of .json",
+    }
+    printed, _ = run_fresh(EARLY, tmp_path, *(command.split() for command in wrong), installed=True, cold=True)
+    for (command, said), line in zip(wrong.items(), printed, strict=True):
+        assert line.startswith("vanilla-transformer") and said in line and line.count("\n") == 1, command
+
+
+def test_the_stored_help_is_that_of_the_parsers():
+    """After a change of options, `make help` writes it."""
+    stored = json.loads(FILE.read_text(encoding="utf-8"))
+    if stored["trainer"]["version"] != transformers.__version__:
+        pytest.skip("the Trainer of another version has other options")
+    assert json.loads(json.dumps(collect())) == stored
+
+
+BASELINE = "import torch; from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationMixin"
+
+
+@pytest.mark.slow
+def test_a_translation_costs_little_more_than_the_imports_that_it_needs():
+    """CPU time of whole processes, each the best of three."""
+
+    def seconds(command: list[str]) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.stderr == "" and done.stdout in ("", "Me gusta viajar.\n")
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    translate = [sys.executable, "-m", "vanilla_transformer", "translate", "I like to travel."]
+    baseline = min(seconds([sys.executable, "-c", BASELINE]) for _ in range(3))
+    assert min(seconds(translate) for _ in range(3)) <= 1.15 * baseline

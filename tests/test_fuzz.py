@@ -38,7 +38,7 @@ from vanilla_transformer import (
     VanillaTransformerForTokenClassification,
 )
 from vanilla_transformer.__main__ import COMMANDS, command
-from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.errors import run_command
 from vanilla_transformer.data import DataArguments, load_splits
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.modeling_vanilla_transformer import CACHE

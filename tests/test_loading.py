@@ -18,7 +18,8 @@ from fresh_process import run_fresh, run_python
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import evaluate, export, generate, translate, walk
-from vanilla_transformer.loading import check_source, load_model, model_class
+from vanilla_transformer.files import check_source
+from vanilla_transformer.loading import load_model, model_class
 
 
 FC1 = "model.encoder.layers.0.feed_forward.fc1.weight"

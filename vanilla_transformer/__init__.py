@@ -5,36 +5,16 @@ Importing this module registers the three families with the Auto classes, so tha
 `AutoModelForSeq2SeqLM.from_pretrained` and its siblings load their checkpoints without `trust_remote_code`.
 """
 
+import sys
+from itertools import pairwise
 from pathlib import Path
 
-import transformers
+from vanilla_transformer.lazy import lazy_names
 
 
 # In a clone the files that travel with a checkpoint lie at the repository's root; in the wheel, inside the package.
 if not Path(__path__[0], "modeling_vanilla_transformer.py").is_file():
     __path__.append(str(Path(__path__[0]).parent))
-
-import vanilla_transformer.fast  # noqa: F401, to register the attention implementation "packed_sdpa"
-from vanilla_transformer.configuration_vanilla_transformer import (
-    PRESETS,
-    VanillaTransformerConfig,
-    VanillaTransformerDecoderConfig,
-    VanillaTransformerEncoderConfig,
-)
-from vanilla_transformer.modeling_vanilla_transformer import (
-    VanillaTransformerDecoderModel,
-    VanillaTransformerEncoderModel,
-    VanillaTransformerForCausalLM,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerForMaskedLM,
-    VanillaTransformerForQuestionAnswering,
-    VanillaTransformerForSequenceClassification,
-    VanillaTransformerForTokenClassification,
-    VanillaTransformerModel,
-    VanillaTransformerPreTrainedModel,
-)
-from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
-
 
 __all__ = [
     "PRESETS",
@@ -55,7 +35,8 @@ __all__ = [
     "VanillaTransformerPreTrainedModel",
 ]
 
-for _config_class in (VanillaTransformerConfig, VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig):
-    transformers.AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
-    for _auto_class, _model_name in _config_class.auto_classes.items():
-        getattr(transformers, _auto_class).register(_config_class, globals()[_model_name], exist_ok=True)
+# The command line shows help and finds wrong options before it imports the models, which takes seconds.
+if Path(sys.argv[0]).stem == "vanilla-transformer" or ("-m", "vanilla_transformer") in pairwise(sys.orig_argv):
+    __getattr__ = lazy_names(__name__, {"models": tuple(__all__)})
+else:
+    from vanilla_transformer.models import *  # noqa: F403

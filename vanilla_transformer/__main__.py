@@ -1,22 +1,31 @@
-"""`vanilla-transformer`, or `python -m vanilla_transformer`: the commands that need no clone of the repository."""
+"""`vanilla-transformer COMMAND`, or `python -m vanilla_transformer COMMAND`.
 
-import ast
+Help, and errors in names of options and files, need neither torch nor transformers, which take seconds to import.
+"""
+
 import sys
+from difflib import get_close_matches
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from pathlib import Path
-from typing import cast
+from itertools import chain
 
-from vanilla_transformer.cli.parser import run_command
+from vanilla_transformer.cli.errors import run_command
+from vanilla_transformer.cli.help import all_help, check_names, trainer_options, values_of
+from vanilla_transformer.cli.recipes import choose_task, is_recipe, read_recipe
+from vanilla_transformer.data.arguments import file_formats
+from vanilla_transformer.files import check_input, check_source
+from vanilla_transformer.tasks import task_names
 
 
-# Sub-command -> module in `vanilla_transformer.cli`.
+# Command -> module in `vanilla_transformer.cli`.
 COMMANDS = {
     "train": "train",
     "translate": "translate",
     "generate": "generate",
     "evaluate": "evaluate",
+    "serve": "serve",
+    "demo": "demo",
+    "tokenizer": "tokenizer",
+    "quickstart": "quickstart",
     "average": "average",
     "datastore": "datastore",
     "estimate": "estimate",
@@ -24,47 +33,93 @@ COMMANDS = {
     "import": "import_checkpoint",
     "export": "export",
     "push": "push",
-    "serve": "serve",
-    "tokenizer": "tokenizer",
-    "quickstart": "quickstart",
-    "demo": "demo",
 }
 
 
-def first_line(module: str) -> str:
-    """What a command's help says first; it is not imported, since that may need an extra that is not there."""
-    spec = find_spec(f"vanilla_transformer.cli.{module}")
-    code = Path(cast(str, cast(ModuleSpec, spec).origin)).read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(code)) or "").partition("\n")[0]
-
-
 def usage() -> str:
-    """The text of `vanilla-transformer --help`: each command with its first line."""
-    lines = [f"  {name:<10} {first_line(module)}" for name, module in COMMANDS.items()]
+    """Return the text of `vanilla-transformer --help`: each command with the first line of its help."""
+    lines = [f"  {name:<10} {all_help()[name].description.partition(chr(10))[0]}" for name in COMMANDS]
     return "\n".join(
         ["usage: vanilla-transformer COMMAND [options]", "", *lines, "", "COMMAND --help shows its options."]
     )
 
 
-def command(arguments: list[str]) -> None:
-    """Run the sub-command that the first argument names.
+def is_answered(name: str, arguments: list[str]) -> bool:
+    """Show the help of a command if it is asked for, and check the names of options and files if not.
 
     Raises:
-        ValueError: there is none of this name.
+        FileNotFoundError: a file or a model's folder does not exist.
+        ValueError: a task or an option does not exist, or the name of a data file has a wrong ending.
+    """
+    recipe, task = None, None
+    if name == "train" and arguments[:1] not in (["-h"], ["--help"]):
+        task, arguments = choose_task(arguments)
+        name = f"train {task}"
+        recipe = arguments[0] if arguments and is_recipe(arguments[0]) else None
+    text = all_help().get(name)
+    if text is None:  # a new task
+        return False
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if "-h" in before or "--help" in before:
+        print(text.render())
+        return True
+    if (names := known_options(name)) is not None:
+        check_names(arguments, names)
+        if recipe is not None:
+            read_recipe(recipe, names)
+    check_files(name, arguments, task)
+    return False
+
+
+def known_options(name: str) -> set[str] | None:
+    """Return the names of a command's options, or None if they are not known before its libraries are imported."""
+    text = all_help()[name]
+    # The options of `evaluate` are also those of the model's task.
+    texts = [text, *(all_help()[f"train {task}"] for task in task_names() if name == "evaluate")]
+    trainers = trainer_options() if any(each.has_trainer_options for each in texts) else set()
+    return None if text.passes_on or trainers is None else trainers.union(*(each.names for each in texts))
+
+
+def check_files(name: str, arguments: list[str], task: str | None) -> None:
+    """Check that the files and models on the command line exist, and that the names of data files tell a format."""
+    for option in ("--input", "--numbers"):
+        for file in values_of(arguments, option):
+            check_input(file)
+    if name != "demo":  # the demo leaves out the models that it cannot load
+        sources = [values_of(arguments, option)[:1] for option in ("--model", "--source", "--model_name_or_path")]
+        sources.append([argument for argument in arguments[:1] if name == "serve" and not argument.startswith("-")])
+        for source in chain(*sources):
+            check_source(source, short_names=name == "import" or task is not None)
+    for split in ("train", "validation", "test"):
+        if files := values_of(arguments, f"--{split}_file"):
+            file_formats(files, parallel=task in (None, "translation"))
+
+
+def command(arguments: list[str]) -> None:
+    """Run the command that the first argument names.
+
+    Raises:
+        ValueError: there is no command of this name; see also `is_answered`.
     """
     name, *arguments = arguments or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
         return
     if name not in COMMANDS:
-        raise ValueError(f"There is no command {name!r}; choose one of: {', '.join(COMMANDS)}.")
-    sys.argv = [f"vanilla-transformer {name}", *arguments]  # what the command's help calls itself
-    import_module(f"vanilla_transformer.cli.{COMMANDS[name]}").main(arguments)
+        near = get_close_matches(name, COMMANDS, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(COMMANDS)}."
+        raise ValueError(f"There is no command {name!r}; {advice}")
+    sys.argv = [f"vanilla-transformer {name}", *arguments]  # the name in errors
+    if not is_answered(name, arguments):
+        if name == "demo":
+            print("Starting the demo; its address follows.", flush=True)
+        import_module("vanilla_transformer.models")  # for the Auto classes
+        import_module(f"vanilla_transformer.cli.{COMMANDS[name]}").main(arguments)
 
 
 def main() -> None:
-    """The console command."""
-    sys.argv[0] = "vanilla-transformer"  # what errors and help call it
+    """Run the console command."""
+    sys.argv[0] = "vanilla-transformer"  # the name in errors
     run_command(command)
 
 

@@ -3,6 +3,7 @@
 import codecs
 import gzip
 import io
+import json
 import logging
 import os
 import shutil
@@ -51,6 +52,61 @@ def check_input(path: str) -> None:
     """Raise a FileNotFoundError if a file does not exist; "-" is standard input."""
     if path != "-" and not Path(path).exists():  # not opened, since a pipe can be opened only once
         raise FileNotFoundError(f"{path}: there is no such file.")
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the settings in the config file of a model or a tokenizer.
+
+    Raises:
+        ValueError: it is not JSON, or not an object.
+    """
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not a valid JSON file: {error}.") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{file} holds {settings!r}; it must be an object of settings.")
+    return settings
+
+
+def read_object(file: Path, setting: str) -> dict[str, Any]:
+    """Return a setting that is an object itself, such as `auto_map`; empty if it is missing.
+
+    Raises:
+        ValueError: it is something else, or see `read_settings`.
+    """
+    value = read_settings(file).get(setting, {})
+    if not isinstance(value, dict):
+        raise ValueError(f"{file}: {setting} is {json.dumps(value)}; it must be an object.")
+    return value
+
+
+def check_source(source: str | Path, short_names: bool = False) -> None:
+    """Check that `source` is a folder with a model, or may be a name on the Hub: an owner and a model.
+
+    Args:
+        short_names: accept names without an owner, as some of the oldest models on the Hub have (gpt2).
+
+    Raises:
+        FileNotFoundError: there is no such folder, or it holds no model.
+        ValueError: its config.json is damaged.
+    """
+    path = Path(source)
+    if path.is_dir():
+        file = path / "config.json"
+        if not file.is_file():
+            raise FileNotFoundError(f"{source} holds no model: it has no config.json.")
+        read_object(file, "auto_map")
+        classes = read_settings(file).get("architectures") or []
+        if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+            raise ValueError(f"{file}: architectures is {json.dumps(classes)}; it must be a list of class names.")
+        return
+    may_be_a_name = (len(path.parts) == 2 and not path.parent.is_dir()) or (short_names and len(path.parts) == 1)
+    if not may_be_a_name or path.is_file():
+        raise FileNotFoundError(
+            f"{source}: there is no such folder. Give that of a trained model, or a name on the Hub, such as "
+            "owner/model."
+        )
 
 
 def check_output(path: str | None) -> None:
@@ -170,6 +226,28 @@ def write_lines(stream: TextIO, texts: Iterable[str]) -> None:
             warned = True
         stream.write(f"{line}\n")
         stream.flush()
+
+
+def check_text(text: str) -> None:
+    """Raise a ValueError for a text of the command line whose bytes are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text!r} is not UTF-8 (at character {error.start + 1}): write it in UTF-8.") from error
+
+
+def check_texts(texts: list[str], file: str) -> None:
+    """Check the input of a command: texts, or the lines of a file.
+
+    Raises:
+        ValueError: both are given, or a text is not UTF-8.
+        FileNotFoundError: there is no such file.
+    """
+    if texts and file != "-":
+        raise ValueError(f"Give texts or --input {file}, not both.")
+    for text in texts:
+        check_text(text)
+    check_input(file)
 
 
 def check_new(path: str | Path) -> None:

@@ -1,7 +1,6 @@
 """Load this project's saved models with the installed classes, and report whatever is wrong with their files."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import cached_file, logging
 
 import vanilla_transformer
+from vanilla_transformer.files import check_source
 
 
 FAMILIES = (
@@ -53,69 +53,32 @@ def shipped_model(name: str) -> str:
 
 
 @contextmanager
-def errors_only() -> Iterator[None]:
-    """Silence transformers' warnings; our own checks report the same problems."""
-    level = logging.get_verbosity()
+def errors_only(progress: bool) -> Iterator[None]:
+    """Silence transformers' warnings, which our own checks report, and without `progress` its progress bars."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
-def read_settings(file: Path) -> dict[str, Any]:
-    """Return the settings in the config file of a model or a tokenizer.
-
-    Raises:
-        ValueError: it is not JSON, or not an object.
-    """
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not a valid JSON file: {error}.") from error
-    if not isinstance(settings, dict):
-        raise ValueError(f"{file} holds {settings!r}; it must be an object of settings.")
-    return settings
-
-
-def read_object(file: Path, setting: str) -> dict[str, Any]:
-    """Return a setting that is an object itself, such as `auto_map`; empty if it is missing.
+def find_device(name: str | None) -> str:
+    """Return the device to run on: `name`, or if it is None a GPU if there is one.
 
     Raises:
-        ValueError: it is something else, or see `read_settings`.
+        ValueError: PyTorch finds no such device on this machine.
     """
-    value = read_settings(file).get(setting, {})
-    if not isinstance(value, dict):
-        raise ValueError(f"{file}: {setting} is {json.dumps(value)}; it must be an object.")
-    return value
-
-
-def check_source(source: str | Path, short_names: bool = False) -> None:
-    """Check that `source` is a folder with a model, or may be a name on the Hub: an owner and a model.
-
-    Args:
-        short_names: accept names without an owner, as some of the oldest models on the Hub have (gpt2).
-
-    Raises:
-        FileNotFoundError: there is no such folder, or it holds no model.
-        ValueError: its config.json is damaged.
-    """
-    path = Path(source)
-    if path.is_dir():
-        file = path / "config.json"
-        if not file.is_file():
-            raise FileNotFoundError(f"{source} holds no model: it has no config.json.")
-        read_object(file, "auto_map")
-        classes = read_settings(file).get("architectures") or []
-        if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-            raise ValueError(f"{file}: architectures is {json.dumps(classes)}; it must be a list of class names.")
-        return
-    may_be_a_name = (len(path.parts) == 2 and not path.parent.is_dir()) or (short_names and len(path.parts) == 1)
-    if not may_be_a_name or path.is_file():
-        raise FileNotFoundError(
-            f"{source}: there is no such folder. Give that of a trained model, or a name on the Hub, such as "
-            "owner/model."
-        )
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    counts = {"cpu": 1} | ({accelerator.type: torch.accelerator.device_count()} if accelerator else {})
+    found = [device for kind, count in counts.items() for device in (kind, *(f"{kind}:{i}" for i in range(count)))]
+    if name is not None and name not in found:
+        raise ValueError(f"--device {name}: PyTorch finds {', '.join(found)} on this machine.")
+    return name or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def wrong_class(source: str | Path, architecture: str, heads: Iterable[str]) -> ValueError:
@@ -220,7 +183,7 @@ def load_model(
             is damaged.
     """
     loaded_class = model_class(source, heads, trust_remote_code, revision)
-    with errors_name(str(source)), errors_only():
+    with errors_name(str(source)), errors_only(progress=not Path(source).is_dir()):  # for a download
         loaded: Any = loaded_class.from_pretrained(
             source,
             trust_remote_code=trust_remote_code,

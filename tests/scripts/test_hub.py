@@ -26,8 +26,8 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
+from vanilla_transformer.cli.errors import run_command
 from vanilla_transformer.cli.model_card import CardFacts, write_model_card
-from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.cli.push import collect, main
 from vanilla_transformer.datastore import build_datastore
 from vanilla_transformer.decoding import translate

@@ -12,9 +12,10 @@ from transformers.utils import cached_file
 from yaml import YAMLError
 
 from vanilla_transformer import modeling_vanilla_transformer
+from vanilla_transformer.files import check_source
 from vanilla_transformer.inside.predictions import is_regression, task_of
 from vanilla_transformer.inside.readings import BLANK
-from vanilla_transformer.loading import check_source, load_model, load_tokenizer
+from vanilla_transformer.loading import load_model, load_tokenizer
 
 
 LONGEST_INPUT = 300  # characters

@@ -19,7 +19,8 @@ from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.datastore import Datastore, build_datastore
 from vanilla_transformer.fast import make_fast
-from vanilla_transformer.loading import check_source, load_model, load_tokenizer
+from vanilla_transformer.files import check_source
+from vanilla_transformer.loading import load_model, load_tokenizer
 from vanilla_transformer.tasks.translation import TranslationTask, encode_pairs
 from vanilla_transformer.training.batching import ArrowRows, PairCollator, TokenBudgetSampler, row_lengths
 

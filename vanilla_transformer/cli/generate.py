@@ -7,14 +7,13 @@ echo "To be" | vanilla-transformer generate --model FOLDER_OR_HUB_NAME --max_new
 from dataclasses import dataclass, field
 from functools import partial
 
-import torch
 from transformers import set_seed
 
-from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser, check_device, check_texts
+from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.decoding import continue_text, longest_input, map_by_length, warn_long_lines
 from vanilla_transformer.fast import fast_products
-from vanilla_transformer.files import check_output, open_output, utf8_lines, write_lines
-from vanilla_transformer.loading import load_model, load_tokenizer
+from vanilla_transformer.files import check_output, check_texts, open_output, utf8_lines, write_lines
+from vanilla_transformer.loading import find_device, load_model, load_tokenizer
 
 
 @dataclass
@@ -41,13 +40,13 @@ class GenerateArguments:
         default=1.0, metadata={"help": "Sample from the likeliest tokens with this total probability."}
     )
     seed: int = field(default=0, metadata={"help": "Seed for sampling."})
-    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device to run on."})
+    device: str | None = field(default=None, metadata={"help": "Device to run on; by default a GPU if there is one."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
     def __post_init__(self):
         if self.batch_size < 1:
             raise ValueError(f"--batch_size {self.batch_size} must be at least 1.")
-        check_device(self.device)
+        self.device = find_device(self.device)
 
 
 def main(arguments: list[str] | None = None) -> None:

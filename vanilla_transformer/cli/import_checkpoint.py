@@ -17,8 +17,8 @@ from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.conversion.from_others import convert, convert_tokenizer, mapping_for
 from vanilla_transformer.conversion.mapping import require
 from vanilla_transformer.conversion.to_others import REVERSE
-from vanilla_transformer.files import new_folder
-from vanilla_transformer.loading import check_source, load_model
+from vanilla_transformer.files import check_source, new_folder
+from vanilla_transformer.loading import load_model
 from vanilla_transformer.training.checkpoints import make_readable
 
 

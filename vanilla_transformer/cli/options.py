@@ -3,23 +3,22 @@
 import dataclasses
 import json
 import re
-import sys
 import types
 import typing
 from dataclasses import dataclass, field, make_dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-import yaml
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.cli.parser import CommandParser
+from vanilla_transformer.cli.recipes import is_recipe, read_recipe
 from vanilla_transformer.configuration_vanilla_transformer import PRESETS, TransformerConfig
 from vanilla_transformer.data.arguments import replaced_options
 from vanilla_transformer.fast import LOSS_CHUNK_SIZE, make_fast
-from vanilla_transformer.loading import check_source, wrong_class
+from vanilla_transformer.files import check_source
+from vanilla_transformer.loading import wrong_class
 from vanilla_transformer.training.optimizer import init_small
 
 
@@ -202,70 +201,38 @@ def fast(model: PreTrainedModel, options: ModelSource) -> PreTrainedModel:
     )
 
 
-class RecipeLoader(yaml.SafeLoader):
-    """YAML whose dates, as in `run_name: 2026-11-26`, are the text that they are on a command line."""
-
-    yaml_implicit_resolvers: typing.ClassVar = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-def is_recipe(argument: str) -> bool:
-    """Whether an argument of the command line is the file of a recipe."""
-    return argument.endswith((".yaml", ".yml", ".json")) and not argument.startswith("-")
-
-
-def load_recipe(file: str) -> dict[str, Any]:
-    """Return the options of a YAML or JSON file, by name.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not YAML or JSON, or holds no options with values.
-    """
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-        options = (json.loads(text) if file.endswith(".json") else yaml.load(text, RecipeLoader)) or {}
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
-    if not isinstance(options, dict):
-        raise ValueError(f"{file} holds no options: give one a line, such as d_model: 128.")
-    return options
-
-
-def read_recipe(file: str, parser: CommandParser, overriding: list[str]) -> list[str]:
+def recipe_arguments(file: str, parser: CommandParser, overriding: list[str]) -> list[str]:
     """Return a recipe's options as command-line arguments, without its task and the data that `overriding` replaces.
 
     Raises:
-        FileNotFoundError, ValueError: see `load_recipe`; or it names an option that does not exist.
+        FileNotFoundError, ValueError: see `read_recipe`.
     """
-    options = {name: value for name, value in load_recipe(file).items() if name != "task"}
-    for name in options:
-        if not parser.has_option(f"--{name}"):
-            raise ValueError(f"{file}: there is no option {name}{parser.hint(f'--{name}')}")
     replaced = replaced_options(parser.given_names(overriding))
     arguments = []
-    for name, value in options.items():
+    for name, value in read_recipe(file, parser.names).items():
         if value in (None, []) or name.replace("-", "_") in replaced:
             continue
         if isinstance(value, list):
             arguments += [f"--{name}", *map(str, value)]
         else:
-            # YAML takes the "no" of `save_strategy: no` for false, which is as good a false.
+            # YAML reads the "no" of `save_strategy: no` as false.
             text = "no" if value is False else value if isinstance(value, str) else json.dumps(value)
             arguments.append(f"--{name}={text}")
     return arguments
 
 
-def parse_options(dataclasses: list[type], arguments: list[str] | None = None) -> tuple[Any, ...]:
-    """An instance of each dataclass. Options may begin with a recipe, a .yaml, .yml or .json file that holds some of
-    them; those after it override it.
+def parse_options(
+    dataclasses: list[type], arguments: list[str], description: str | None = None, usage: str | None = None
+) -> tuple[Any, ...]:
+    """Return an instance of each dataclass. The arguments may begin with a recipe; options after it override it.
+
+    Args:
+        description, usage: of the help.
 
     Raises:
-        FileNotFoundError, ValueError: see `read_recipe`; or an option that none of the dataclasses has.
+        FileNotFoundError, ValueError: see `read_recipe`; or an option that does not exist.
     """
-    parser = CommandParser(dataclasses, sys.modules["__main__"].__doc__)  # what the script says of itself
-    given = sys.argv[1:] if arguments is None else arguments
-    if given and is_recipe(given[0]):
-        given = [*read_recipe(given[0], parser, given[1:]), *given[1:]]
-    return parser.parse_args_into_dataclasses(given)
+    parser = CommandParser(dataclasses, description, usage=usage)
+    if arguments and is_recipe(arguments[0]):
+        arguments = [*recipe_arguments(arguments[0], parser, arguments[1:]), *arguments[1:]]
+    return parser.parse_args_into_dataclasses(arguments)

@@ -19,7 +19,8 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.cli.repository_card import repository_card
-from vanilla_transformer.loading import CHECKPOINTS, check_source, read_object
+from vanilla_transformer.files import check_source, read_object
+from vanilla_transformer.loading import CHECKPOINTS
 from vanilla_transformer.training.checkpoints import weight_files
 
 
@@ -37,7 +38,7 @@ MODEL_FILES = (
 )
 LIBRARY_FILES = (
     "*_vanilla_transformer.py",
-    *(f"vanilla_transformer/**/{name}" for name in ("*.py", "*.css", "*.js", "py.typed")),
+    *(f"vanilla_transformer/**/{name}" for name in ("*.py", "*.css", "*.js", "*.json", "py.typed")),
 )
 THUMBNAIL = "assets/thumbnail.png"
 SPACE_FILES = ("README.md", "requirements.txt", "app.py", THUMBNAIL)

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from vanilla_transformer.cli.parser import CommandParser, run_command
+from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.cli.train import MODEL_CARD, run
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks.translation import TranslationTask
 
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+# The wheel contains this recipe of the repository.
+RECIPES = (Path(__file__).with_name("quickstart.yaml"), Path(__file__).parents[2] / "recipes" / "quickstart.yaml")
 SAMPLES = 10
 
 
@@ -39,7 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         print(f"Training a translator from {locales[0]} to {locales[1]} on the CLDR phrasebook.", flush=True)
         options = ["--source_locale", locales[0], "--target_locale", locales[1], "--output_dir", str(folder)]
-        run(TranslationTask, [str(RECIPE), *options, "--resume_from_checkpoint", "true"])  # if it was stopped before
+        recipe = next(path for path in RECIPES if path.is_file())
+        run(TranslationTask, [str(recipe), *options, "--resume_from_checkpoint", "true"])  # if it was stopped before
 
     # As anybody would load it, without a class of this project.
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -52,8 +54,4 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"  {source}  ->  {output}  ({verdict})")
     print(f"\nThe model folder is {folder}: weights, tokenizer, code and model card (README.md).")
     print(f"Translate your own lines: echo 'May 5, 2031' | vanilla-transformer translate --model {folder}")
-    print(f"Open the demo on it:      make demo MODEL={folder}")
-
-
-if __name__ == "__main__":
-    run_command(main)
+    print(f"Open the demo on it:      vanilla-transformer demo {folder}")

@@ -31,7 +31,7 @@ from transformers.cli.serving import chat_completion, model_manager
 from transformers.cli.transformers import app
 
 from vanilla_transformer import VanillaTransformerForCausalLM
-from vanilla_transformer.cli.parser import CommandParser, run_command
+from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.loading import model_class
 
 
@@ -217,7 +217,3 @@ def main(arguments: list[str] | None = None) -> None:
     model_class(args.model, ("VanillaTransformerForCausalLM",))
     patch_library()
     app(["serve", args.model, "--host", args.host, "--port", str(args.port), *others])
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -11,7 +11,6 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.cli.options import parse_options
-from vanilla_transformer.cli.parser import run_command
 from vanilla_transformer.cli.train import NewTokenizerArguments
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.columns import Schema
@@ -52,7 +51,7 @@ def describe(tokenizer: PreTrainedTokenizerBase, rows: Any, schema: Schema) -> s
 
 
 def main(arguments: list[str] | None = None) -> None:
-    data, args = parse_options([DataArguments, TokenizerFolderArguments], arguments)
+    data, args = parse_options([DataArguments, TokenizerFolderArguments], arguments or [], __doc__)
     task = find_task(args.task)
     splits = load_splits(data, task.data)
     tokenizer = args.train(texts_of(splits["train"], task.data), args.template or task.template)
@@ -60,7 +59,3 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{args.output_dir}: {len(tokenizer)} tokens")
     for split, rows in splits.items():
         print(f"{split}: {describe(tokenizer, rows, task.data)}")
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,21 +22,21 @@ from accelerate.utils import broadcast_object_list
 from datasets import IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
+from vanilla_transformer.cli.help import all_help
 from vanilla_transformer.cli.model_card import CardFacts, write_model_card
 from vanilla_transformer.cli.options import (
     check_model,
-    is_recipe,
-    load_recipe,
     make_model,
     model_options,
     parse_options,
 )
+from vanilla_transformer.cli.recipes import choose_task
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.sources import Rows, cache_folder
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import KINDS, cached_tokenizer, train_tokenizer
 from vanilla_transformer.fast.memory import keep_freed_memory
-from vanilla_transformer.tasks import find_task, task_names
+from vanilla_transformer.tasks import find_task
 from vanilla_transformer.tasks.task import Notes, Scores, Task
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import LOCK_FILE, checkpoints_to_average, last_checkpoint, run_lock
@@ -82,7 +81,10 @@ def parse(task_class: type[Task], arguments: list[str]) -> tuple[Any, DataArgume
     """
     model = model_options(cast(type, task_class.model_class.config_class))
     options, data, tokenizing, training = parse_options(
-        [model, DataArguments, TokenizerArguments, task_class.arguments_class], arguments
+        [model, DataArguments, TokenizerArguments, task_class.arguments_class],
+        arguments,
+        f"Train a model. {task_class.__doc__}".partition("\n")[0],
+        usage=f"vanilla-transformer train {task_class.name} [RECIPE.yaml] [options]",
     )
     folder = Path(training.output_dir)
     files = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -182,31 +184,6 @@ def print_scores(scores: Scores, notes: Notes) -> None:
         print(f"{name} signature: {text}")
 
 
-def choose_task(arguments: list[str]) -> tuple[str, list[str]]:
-    """Return the name of the task, which comes first or is in the recipe, and the arguments that follow it.
-
-    Raises:
-        FileNotFoundError: there is no such recipe.
-        ValueError: no task is named, or none that there is; or the recipe is for another one.
-    """
-    names = ", ".join(task_names())
-    if not arguments:
-        raise ValueError(f"Name a task ({names}) or a recipe such as recipes/quickstart.yaml.")
-    given = None if is_recipe(arguments[0]) else arguments[0]
-    options = arguments if given is None else arguments[1:]
-    in_recipe = load_recipe(options[0]).get("task") if options and is_recipe(options[0]) else None
-    if given is None and in_recipe is None:
-        raise ValueError(f"{arguments[0]} names no task: add a line such as task: translation, or name one before it.")
-    name = given or in_recipe
-    if name not in task_names():
-        near = get_close_matches(str(name), task_names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from {names}, or give a recipe."
-        raise ValueError(f"There is no task {name!r}; {hint}")
-    if in_recipe not in (None, name):
-        raise ValueError(f"{options[0]} is a recipe for {in_recipe}, not for {name}.")
-    return name, options
-
-
 def main(arguments: list[str] | None = None) -> Scores:
     """Run the command `train TASK [RECIPE.yaml] [options]`; a recipe may name the task itself. Returns the scores.
 
@@ -215,7 +192,7 @@ def main(arguments: list[str] | None = None) -> Scores:
     """
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] in (["-h"], ["--help"]):
-        print(__doc__ + f"\nTasks: {', '.join(task_names())}")
+        print(all_help()["train"].render())
         return {}
     name, options = choose_task(given)
     return run(find_task(name), options)

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
-import torch
-
 from vanilla_transformer.cli.export import QUANTIZATIONS
-from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser, check_device, check_texts
+from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.decoding import EXTRA_TOKENS, longest_input, map_by_length, translate, warn_long_lines
 from vanilla_transformer.fast import fast_products
-from vanilla_transformer.files import check_output, open_output, utf8_lines, write_lines
-from vanilla_transformer.loading import load_model, load_tokenizer, shipped_model
+from vanilla_transformer.files import check_output, check_texts, open_output, utf8_lines, write_lines
+from vanilla_transformer.loading import find_device, load_model, load_tokenizer, shipped_model
 
 
 DEFAULT_MODEL = "en-es"
@@ -44,7 +42,7 @@ class TranslateArguments:
     extra_tokens: int = field(
         default=EXTRA_TOKENS, metadata={"help": "How many tokens longer than its input an output may be."}
     )
-    device: str = field(default="cuda" if torch.cuda.is_available() else "cpu", metadata={"help": "Device to run on."})
+    device: str | None = field(default=None, metadata={"help": "Device to run on; by default a GPU if there is one."})
     engine: str = field(
         default="pytorch",
         metadata={
@@ -66,7 +64,7 @@ class TranslateArguments:
         for name, least in {"batch_size": 1, "num_beams": 1, "extra_tokens": 0}.items():
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"--{name} {value} must be at least {least}.")
-        check_device(self.device)
+        self.device = find_device(self.device)
         if self.datastore and self.engine != "pytorch":
             raise ValueError(f"--datastore is for PyTorch: leave out --engine {self.engine}.")
         if self.datastore:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser, check_text
-from vanilla_transformer.files import open_output
+from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
+from vanilla_transformer.files import check_text, open_output
 from vanilla_transformer.inside.recorder import find_stacks
 from vanilla_transformer.inside.rendering import Walk, page_html, print_walk
 from vanilla_transformer.inside.walks import walk_example, walk_sentence

@@ -7,6 +7,13 @@ from typing import Literal
 
 
 SPLITS = ("train", "validation", "test")
+# The formats of files by the endings of their names.
+FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".txt": "text"}
+# Tables and archives that are not read. For translation, a file of any other name holds lines of text.
+OTHER_FORMATS = set(
+    ".tab .ndjson .jsonlines .xlsx .xls .ods .arrow .feather .avro .xml .tmx .yaml .yml "
+    ".zip .bz2 .xz .zst .7z .tar".split()
+)
 MIN_SIZE, MAX_SIZE = 1_000, 100_000  # training rows that the phrasebook can generate
 
 
@@ -136,3 +143,35 @@ def parse_renaming(options: list[str], ours: Iterable[str], flag: str) -> dict[s
             raise ValueError(f"{flag} {option}: give ours=yours, where ours is one of {', '.join(ours)}.")
         given[name] = yours
     return given
+
+
+def file_formats(files: list[str], parallel: bool) -> list[str]:
+    """Return the format of each file of a split: "parallel" for files of parallel lines, or a value of `FORMATS`.
+
+    Args:
+        parallel: two files may hold parallel lines, as those of a translator.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a folder, an empty file, or a name that tells no format.
+    """
+    for file in files:
+        if Path(file).is_dir():
+            raise ValueError(f"{file} is a folder: give files, or a folder with a data set as --dataset {file}.")
+        if not Path(file).is_file():
+            raise FileNotFoundError(f"{file}: there is no such file.")
+        if not Path(file).stat().st_size:
+            raise ValueError(f"{file} is empty.")
+    suffixes = [Path(file.removesuffix(".gz")).suffix.lower() for file in files]
+    formats = [FORMATS.get(suffix, "") for suffix in suffixes]
+    if parallel and not OTHER_FORMATS & {*suffixes} and {*formats} <= {"", "text"}:
+        if len(files) != 2:
+            raise ValueError(f"{', '.join(files)}: text is two files of parallel lines, source and target.")
+        return ["parallel"] * 2
+    if "" in formats:
+        file = files[formats.index("")]
+        raise ValueError(
+            f"{file}: its name must end in one of {', '.join(FORMATS)} (also with .gz). Save a table of another kind "
+            "as one of these, such as .csv."
+        )
+    return formats

@@ -20,7 +20,6 @@ from vanilla_transformer.files import open_bytes, utf8_lines
 
 Row = dict[str, Any]
 
-FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".txt": "text"}
 REMEDIES = {"csv": 'put a text with a comma in quotes (")', "tsv": "leave tabs out of texts"}
 BATCH_SIZE = 1000
 # `csv` would end a row at a lone "\r". While it reads, this character stands for it, which no UTF-8 file can contain.

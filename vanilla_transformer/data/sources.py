@@ -13,12 +13,11 @@ import datasets
 import pyarrow as pa
 from datasets import Dataset, Features, IterableDataset, Value, load_dataset, load_dataset_builder
 
-from vanilla_transformer.data.arguments import SPLITS, DataArguments, parse_renaming
+from vanilla_transformer.data.arguments import SPLITS, DataArguments, file_formats, parse_renaming
 from vanilla_transformer.data.columns import Schema, as_list, is_empty
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.readers import (
     BATCH_SIZE,
-    FORMATS,
     Row,
     check_columns,
     class_names,
@@ -34,11 +33,6 @@ from vanilla_transformer.data.readers import (
 from vanilla_transformer.files import temporary_sibling
 
 
-# Tables and archives that are not read. For translation, a file of any other name holds lines of text.
-OTHER_FORMATS = set(
-    ".tab .ndjson .jsonlines .xlsx .xls .ods .arrow .feather .avro .xml .tmx .yaml .yml "
-    ".zip .bz2 .xz .zst .7z .tar".split()
-)
 CHECKED_ROWS_OF_STREAM = 100
 NUMBER = "row"  # the column with the number that a row has in its source, from 1 on
 CACHE_VERSION = 1  # raise it when the same files give other rows
@@ -73,7 +67,7 @@ class Source:
         place: its name in an error.
         schema: our columns.
         columns: the user's name for each of our columns.
-        kind: a value of `FORMATS`, or "parallel" for two files of parallel lines.
+        kind: a value of `FORMATS` in `arguments`, or "parallel" for two files of parallel lines.
         rows: a split of a data set, if the rows are in no file.
     """
 
@@ -203,34 +197,11 @@ def parse_batch(batch: dict[str, list], indices: list[int], source: Source) -> d
 
 
 def file_sources(files: list[str], make: Callable[..., Source], schema: Schema) -> list[Source]:
-    """Return the sources of one split; two files of parallel lines are one source.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a folder, an empty file, or a name that tells no format.
-    """
-    for file in files:
-        if Path(file).is_dir():
-            raise ValueError(f"{file} is a folder: give files, or a folder with a data set as --dataset {file}.")
-        if not Path(file).is_file():
-            raise FileNotFoundError(f"{file}: there is no such file.")
-        if not Path(file).stat().st_size:
-            raise ValueError(f"{file} is empty.")
-    suffixes = [Path(file.removesuffix(".gz")).suffix.lower() for file in files]
-    kinds = [FORMATS.get(suffix) for suffix in suffixes]
-    if schema.parallel and not OTHER_FORMATS & {*suffixes} and {*kinds} <= {None, "text"}:
-        if len(files) != 2:
-            raise ValueError(
-                f"{', '.join(files)}: text is two files of parallel lines, {' and '.join(schema.columns)}."
-            )
+    """Return the sources of one split; two files of parallel lines are one source. For errors see `file_formats`."""
+    formats = file_formats(files, schema.parallel)
+    if formats[0] == "parallel":
         return [make(" and ".join(files), kind="parallel", files=tuple(files))]
-    if None in kinds:
-        file = files[kinds.index(None)]
-        raise ValueError(
-            f"{file}: its name must end in one of {', '.join(FORMATS)} (also with .gz). Save a table of another kind "
-            "as one of these, such as .csv."
-        )
-    return [make(file, kind=kind, files=(file,)) for file, kind in zip(files, kinds, strict=True)]
+    return [make(file, kind=kind, files=(file,)) for file, kind in zip(files, formats, strict=True)]
 
 
 def data_set_sources(args: DataArguments, make: Callable[..., Source], schema: Schema) -> dict[str, list[Source]]:

@@ -3,11 +3,13 @@
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedConfig, PreTrainedModel
 
-from vanilla_transformer.tasks.task import Task
+if TYPE_CHECKING:  # task names are checked before transformers is imported
+    from transformers import PreTrainedConfig, PreTrainedModel
 
+    from vanilla_transformer.tasks.task import Task
 
 HELPERS = ("metrics", "task")  # modules that are no tasks
 
@@ -17,8 +19,10 @@ def task_names() -> list[str]:
     return [module.name for module in iter_modules(__path__) if module.name not in HELPERS]
 
 
-def find_task(name: str) -> type[Task]:
+def find_task(name: str) -> "type[Task]":
     """Return the task in the module of this name."""
+    from vanilla_transformer.tasks.task import Task
+
     module = import_module(f"{__name__}.{name}")
     return next(
         value
@@ -28,7 +32,7 @@ def find_task(name: str) -> type[Task]:
 
 
 @cache
-def all_tasks() -> tuple[type[Task], ...]:
+def all_tasks() -> "tuple[type[Task], ...]":
     """Return all tasks."""
     return tuple(map(find_task, task_names()))
 
@@ -38,7 +42,7 @@ def model_classes() -> tuple[str, ...]:
     return tuple({task.model_class.__name__: None for task in all_tasks()})
 
 
-def task_of(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> type[Task]:
+def task_of(model_class: "type[PreTrainedModel]", config: "PreTrainedConfig") -> "type[Task]":
     """Return the task of a saved model; its class may be a subclass of, or a copy beside its weights of, a task's."""
     names = [base.__name__ for base in model_class.__mro__]
     return next(task for task in all_tasks() if task.model_class.__name__ in names and task.fits(config))

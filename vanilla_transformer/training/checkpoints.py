@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from vanilla_transformer.loading import check_source, read_object, read_settings
+from vanilla_transformer.files import check_source, read_object, read_settings
 
 
 logger = logging.getLogger(__name__)

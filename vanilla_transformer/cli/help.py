@@ -1,0 +1,132 @@
+"""Help and checks of option names without the libraries that a command needs: torch alone takes seconds to import.
+
+`help.json` holds the help of each command. `make help` writes it from the parsers of the commands.
+"""
+
+import difflib
+import json
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+FILE = Path(__file__).with_name("help.json")
+INDENT = 24  # of the explanation of an option
+MAX_WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Help:
+    """The help of one command.
+
+    Args:
+        groups: (title, explanations by option); an option is followed by its value, as in "--port N".
+        has_trainer_options: the command also has the options of the Trainer, which its help leaves out.
+        passes_on: the command passes other options on to another program.
+    """
+
+    usage: str
+    description: str
+    groups: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    has_trainer_options: bool = False
+    passes_on: bool = False
+
+    def render(self) -> str:
+        """Return the text of `--help`, as wide as the terminal."""
+        width = min(shutil.get_terminal_size().columns - 2, MAX_WIDTH)
+        lines = [f"usage: {self.usage}", "", *self.description.strip().splitlines()]
+        for title, options in self.groups:
+            lines += ["", f"{title}:"]
+            for option, explanation in options.items():
+                explained = textwrap.wrap(explanation, max(width - INDENT, 20)) or [""]
+                beside = len(option) + 4 <= INDENT
+                lines += [f"  {option:<{INDENT - 2}}{explained[0]}".rstrip()] if beside else [f"  {option}"]
+                lines += [" " * INDENT + line for line in explained[beside:]]
+        return "\n".join(lines)
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the options in the help."""
+        return {name for _, options in self.groups for option in options for name in re.findall(r"--\w+", option)}
+
+
+@cache
+def load() -> dict[str, Any]:
+    """Return the content of help.json."""
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+@cache
+def all_help() -> dict[str, Help]:
+    """Return the help of every command; that of `train` has one entry for each task, such as "train tagging"."""
+    content = load()
+    texts = {}
+    for name, text in content["commands"].items():
+        groups = [tuple(content["groups"][number]) for number in text.pop("groups")]
+        texts[name] = Help(groups=groups, **text)
+    return texts
+
+
+def trainer_options() -> set[str] | None:
+    """Return the names of the Trainer's options, or None if another version of transformers is installed."""
+    from importlib.metadata import version
+
+    options = load()["trainer"]
+    return {*options["names"]} if version("transformers") == options["version"] else None
+
+
+def normalize(option: str) -> str:
+    """Return the name of an option, written with underscores and without its value."""
+    return "--" + option.partition("=")[0].removeprefix("--").replace("-", "_")
+
+
+def is_option(argument: str) -> bool:
+    """Whether an argument of the command line is an option with a long name."""
+    return re.match(r"--\w[\w-]*(=|$)", argument) is not None
+
+
+def options_in(arguments: Iterable[str]) -> list[str]:
+    """Return the arguments that are options, up to a "--"."""
+    options = []
+    for argument in arguments:
+        if argument == "--":
+            break
+        if is_option(argument):
+            options.append(argument)
+    return options
+
+
+def check_names(arguments: Iterable[str], names: Iterable[str]) -> None:
+    """Raise a ValueError for the first option that does not exist; a unique beginning of a name is enough."""
+    known = sorted(names)
+    for option in options_in(arguments):
+        name = normalize(option)
+        if not any(other.startswith((name, name.replace("--no_", "--", 1))) for other in known):
+            raise ValueError(f"There is no option {option}{hint(option, known)}")
+
+
+def hint(option: str, names: Iterable[str]) -> str:
+    """Return the end of an error about an unknown option: the option that may have been meant."""
+    similar = difflib.get_close_matches(normalize(option), names, n=1)
+    return f"; did you mean {similar[0]}?" if similar else "; see --help"
+
+
+def values_of(arguments: list[str], name: str) -> list[str]:
+    """Return the values that follow an option on the command line, or stand behind its "="."""
+    values: list[str] = []
+    taking = False
+    for argument in arguments:
+        if argument == "--":
+            break
+        if is_option(argument):
+            taking = normalize(argument) == name
+            if taking and "=" in argument:
+                values.append(argument.partition("=")[2])
+        elif taking:
+            values.append(argument)
+    return values

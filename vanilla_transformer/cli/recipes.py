@@ -1,0 +1,84 @@
+"""Recipes: files of options for `train`, which also name the task."""
+
+import json
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from vanilla_transformer.cli.help import hint, normalize
+from vanilla_transformer.tasks import task_names
+
+
+class RecipeLoader(yaml.SafeLoader):
+    """YAML whose dates, as in `run_name: 2026-11-26`, stay strings, as on a command line."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def is_recipe(argument: str) -> bool:
+    """Whether an argument of the command line is the file of a recipe."""
+    return argument.endswith((".yaml", ".yml", ".json")) and not argument.startswith("-")
+
+
+def load_recipe(file: str) -> dict[str, Any]:
+    """Return the options of a YAML or JSON file, by name.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not YAML or JSON, or holds no options with values.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        options = (json.loads(text) if file.endswith(".json") else yaml.load(text, RecipeLoader)) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    if not isinstance(options, dict):
+        raise ValueError(f"{file} holds no options: give one a line, such as d_model: 128.")
+    return options
+
+
+def read_recipe(file: str, names: Iterable[str]) -> dict[str, Any]:
+    """Return the options of a recipe without its task.
+
+    Args:
+        names: of the options that exist, with dashes before them.
+
+    Raises:
+        FileNotFoundError, ValueError: see `load_recipe`; or the recipe names an option that does not exist.
+    """
+    options = {name: value for name, value in load_recipe(file).items() if name != "task"}
+    for name in options:
+        if normalize(name) not in names:
+            raise ValueError(f"{file}: there is no option {name}{hint(name, names)}")
+    return options
+
+
+def choose_task(arguments: list[str]) -> tuple[str, list[str]]:
+    """Return the name of the task, which comes first or is in the recipe, and the arguments that follow it.
+
+    Raises:
+        FileNotFoundError: there is no such recipe.
+        ValueError: no task is named, or one that does not exist; or the recipe is for another one.
+    """
+    names = ", ".join(task_names())
+    if not arguments:
+        raise ValueError(f"Name a task ({names}) or a recipe such as recipes/quickstart.yaml.")
+    given = None if is_recipe(arguments[0]) else arguments[0]
+    options = arguments if given is None else arguments[1:]
+    in_recipe = load_recipe(options[0]).get("task") if options and is_recipe(options[0]) else None
+    if given is None and in_recipe is None:
+        raise ValueError(f"{arguments[0]} names no task: add a line such as task: translation, or name one before it.")
+    name = given or in_recipe
+    if name not in task_names():
+        near = get_close_matches(str(name), task_names(), n=1)
+        advice = f"did you mean {near[0]}?" if near else f"choose from {names}, or give a recipe."
+        raise ValueError(f"There is no task {name!r}; {advice}")
+    if in_recipe not in (None, name):
+        raise ValueError(f"{options[0]} is a recipe for {in_recipe}, not for {name}.")
+    return name, options
