@@ -6,28 +6,26 @@ A block of Python is run, all blocks of a page in one session, and prints what i
     <!-- quoted: module.name -->      it is part of the source of module.name, where a line "..." leaves lines out
 """
 
-import contextlib
-import importlib
 import inspect
-import io
+import json
 import pkgutil
 import re
 import shlex
-import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from code_blocks import blocks, printed
+from documentation.command_help import parsers
 from family import encoder_decoder, encoder_only, tokens
 from vanilla_transformer import VanillaTransformerEncoderModel
-from vanilla_transformer.__main__ import main as command_main
-from vanilla_transformer.cli.options import load_recipe
+from vanilla_transformer.__main__ import COMMANDS, known_options
+from vanilla_transformer.cli.help import check_names, is_option
 from vanilla_transformer.cli.push import REPO_FILES, select_files
+from vanilla_transformer.cli.recipes import choose_task, is_recipe
 from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 from vanilla_transformer.tasks import task_names
 
@@ -77,58 +75,65 @@ def commands(code: str) -> Iterator[list[str]]:
             yield [part for word in words for part in variables.get(word, [word])]
 
 
-@pytest.fixture(scope="module")
-def options_of(tmp_path_factory) -> Callable[..., set[str]]:
-    """A function that returns the options which a command or script lists in its --help and --help_trainer."""
-    folder = tmp_path_factory.mktemp("model")
-    encoder_decoder().save_pretrained(folder)
-    needed = {"evaluate": ["--model", str(folder)]}  # its options depend on the model
-
-    @cache
-    def options(*command: str) -> set[str]:
-        name, *rest = command
-        main = command_main if name == "vanilla-transformer" else importlib.import_module(Path(name).stem).main
-        output = io.StringIO()
-        for help_option in ("--help", "--help_trainer"):
-            with (
-                pytest.MonkeyPatch.context() as patch,
-                contextlib.redirect_stdout(output),
-                contextlib.redirect_stderr(io.StringIO()),
-                contextlib.suppress(SystemExit, ValueError),  # not every command has options of the Trainer
-            ):
-                patch.setattr(sys, "argv", [*command, *needed.get("".join(rest), []), help_option])
-                main()
-        return set(re.findall(r"--\w[\w-]*", output.getvalue()))
-
-    return options
-
-
-def command_of(words: list[str]) -> list[str]:
-    """Return the command that the words begin with: a sub-command, with the task that it trains, or a script."""
-    if words[0] == "scripts/train.py":
-        words = ["vanilla-transformer", "train", *words[1:]]
-    if words[0] != "vanilla-transformer":
-        return words[:1]
-    if words[1] != "train":
-        return words[:2]
-    assert words[2] in task_names() or (ROOT / words[2]).is_file(), f"no task or recipe {words[2]}"
-    return [*words[:2], words[2] if words[2] in task_names() else load_recipe(str(ROOT / words[2]))["task"]]
-
-
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_name_scripts_and_options_and_targets_that_exist(page, options_of):
+def test_commands_name_scripts_and_make_targets_that_exist(page):
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     for block in blocks(PAGES[page], "bash"):
         for words in commands(block.code):
             if words[0] == "make":
                 assert set(words[1:2]) <= set(targets), block.place
-            for position, word in enumerate(words):
-                if word.endswith(".py"):
-                    assert (ROOT / word).is_file(), f"{block.place}: no {word}"
-                elif word != "vanilla-transformer":
-                    continue
-                options = {word.split("=")[0] for word in words[position:] if word.startswith("--")}
-                assert options <= options_of(*command_of(words[position:])), block.place
+            for word in words:
+                assert not word.endswith(".py") or (ROOT / word).is_file(), f"{block.place}: no {word}"
+
+
+QUOTING = (
+    "*.md", "docs/**/*.md", "docs/**/*.py", "docs/**/*.ipynb", "demo/*.md", "recipes/**/*.yaml", "recipes/**/*.md",
+    "checkpoints/*/README.md", "launch/*", "scripts/**/*.py", "vanilla_transformer/**/*.py",
+    "vanilla_transformer/**/*.js",
+)  # fmt: skip
+
+
+# The rest of a command line: a quotation in it may go on in the next line; any other quote ends a string of code.
+REST = r'(?:(?<=\s)"[^"]*"|[^\n`"])*'
+
+
+def quoted_commands() -> Iterator[tuple[str, list[str]]]:
+    """Each command line in pages, notebooks, recipes, cards, docstrings and messages: its place and its words."""
+    for path in sorted({path for pattern in QUOTING for path in ROOT.glob(pattern)} - {ROOT / "CHANGELOG.md"}):
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".ipynb":
+            text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+        text = re.sub(r"\\\n(# )?", " ", text)
+        for name in ("vanilla-transformer", r"scripts/train\.py"):
+            for found in re.finditer(rf"(?<!/){name} ((?:{'|'.join([*COMMANDS, *task_names()])})\b{REST})", text):
+                line = re.split(r"\s[<>|]\s|\s#|\)|\\n| \.\.\.", found[1])[0]
+                if "[" not in line:  # the usage of a command
+                    words = shlex.split(line)
+                    yield f"{path.relative_to(ROOT)}: {line}", words if "\\" not in name else ["train", *words]
+
+
+def test_every_quoted_command_is_one_that_its_parser_takes(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)  # recipes are named from there
+    known, found = parsers(), set()
+    for parser in known.values():  # a quoted command may leave out what is needed
+        for action in parser._actions:
+            action.required = False
+            action.nargs = "?" if not action.option_strings and action.nargs is None else action.nargs
+    for place, (name, *words) in quoted_commands():
+        found.add(name)
+        if not words or words[0] == "reversal":  # the example of a new task in CONTRIBUTING.md
+            continue
+        if name == "train":
+            task, words = choose_task(words)
+            name = f"train {task}"
+            words = words[1:] if words and is_recipe(words[0]) else words
+        try:
+            _, unknown = known[name].parse_known_args(words)
+        except SystemExit:
+            pytest.fail(f"{place}: {capsys.readouterr().err}")
+        check_names(unknown, known_options(name) or ())
+        assert all(is_option(word) for word in unknown[:1]), place
+    assert found == COMMANDS.keys()
 
 
 def headings(page: Path) -> set[str]:

@@ -37,18 +37,22 @@ def parser_of(name: str, main: Callable[[list[str]], Any]) -> CommandParser:
     return parsers[0]
 
 
-def collect() -> dict[str, Any]:
-    """Return the content of help.json: the help of all commands, and of `train` for each task."""
-    tasks = {name: find_task(name) for name in task_names()}
+def parsers() -> dict[str, CommandParser]:
+    """Return the parser of every command, and of `train` for each task."""
     commands = {
         name: import_module(f"vanilla_transformer.cli.{module}").main
         for name, module in COMMANDS.items()
         if name != "train"
     }
-    commands |= {f"train {name}": partial(train.run, task) for name, task in tasks.items()}
-    parsers = {name: parser_of(name, main) for name, main in commands.items()}
-    texts = {name: replace(parser.describe(), passes_on=name in PASS_ON) for name, parser in parsers.items()}
-    summaries = {name: (task.__doc__ or "").partition("\n")[0] for name, task in tasks.items()}
+    commands |= {f"train {name}": partial(train.run, find_task(name)) for name in task_names()}
+    return {name: parser_of(name, main) for name, main in commands.items()}
+
+
+def collect() -> dict[str, Any]:
+    """Return the content of help.json."""
+    made = parsers()
+    texts = {name: replace(parser.describe(), passes_on=name in PASS_ON) for name, parser in made.items()}
+    summaries = {name: (find_task(name).__doc__ or "").partition("\n")[0] for name in task_names()}
     texts["train"] = Help(
         "vanilla-transformer train TASK [RECIPE.yaml] [options]", train.__doc__ or "", [("tasks", summaries)]
     )
@@ -63,7 +67,7 @@ def collect() -> dict[str, Any]:
         "groups": [list(group) for group in groups],
         "trainer": {
             "version": transformers.__version__,
-            "names": sorted(f"--{name}" for name in parsers["train translation"].trainer_options),
+            "names": sorted(f"--{name}" for name in made["train translation"].trainer_options),
         },
     }
 
