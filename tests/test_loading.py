@@ -156,7 +156,9 @@ def plant(folder: Path) -> None:
     for path in folder.glob("*_vanilla_transformer.py"):
         path.write_text(code + path.read_text(encoding="utf-8"), encoding="utf-8")
     (folder / "custom_generate").mkdir()
-    (folder / "custom_generate/generate.py").write_text(code + "def generate(model, **options): return [[5, 6]]\n")
+    (folder / "custom_generate/generate.py").write_text(
+        code + "import torch\ndef generate(model, **options): return torch.tensor([[5, 6]])\n"
+    )
     (folder / "tok.py").write_text(
         code + "import transformers\nclass Tok(transformers.PreTrainedTokenizerFast):\n    pass\n"
     )
