@@ -96,11 +96,11 @@ def convert(found: dict[str, PreTrainedModel], tokenizer: PreTrainedTokenizerBas
     """Write both models as CTranslate2 has them, each into a folder of its name."""
     from ctranslate2.converters import TransformersConverter
 
-    from vanilla_transformer.conversion.to_ctranslate2 import OurConverter
+    from vanilla_transformer.conversion.ctranslate2 import ModelConverter
 
     tokenizer.save_pretrained(folder / "checkpoint")
     found[PEER].save_pretrained(folder / "checkpoint")
-    OurConverter(found[OURS], tokenizer).convert(str(folder / OURS))
+    ModelConverter(found[OURS], tokenizer).convert(str(folder / OURS))
     TransformersConverter(str(folder / "checkpoint")).convert(str(folder / PEER))
 
 

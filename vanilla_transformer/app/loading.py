@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from huggingface_hub import metadata_load
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -49,6 +50,7 @@ class Loaded:
         name: name of its folder, without the path.
         task: what the model does, as `task_of` says.
         examples: texts to try, each with a "text" and, for a reader, its "context".
+        engine: what searches for translations instead of the model: a `CTranslate2Translator`.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Loaded:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     examples: list[dict[str, str]]
+    engine: Any = None
 
     @property
     def estimates(self) -> bool:
@@ -87,11 +90,11 @@ def load(
     if not trust_remote_code:
         warn_of_changed_code(source, settings.get("auto_map", {}), revision)
     tokenizer = one_at_a_time(load_tokenizer(source, **options))
-    if engine == "ctranslate2" and task == "translate":
-        from vanilla_transformer.conversion.engine import use_ctranslate2  # which need not be installed
-
-        use_ctranslate2(model, tokenizer, source, quantization)
     loaded = Loaded(Path(source).name, task, model, tokenizer, [])
+    if engine == "ctranslate2" and task == "translate":
+        from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator  # an extra
+
+        loaded.engine = CTranslate2Translator(model, tokenizer, source, quantization)
     loaded.examples = examples_of(loaded, texts_of_card(source, revision))
     return loaded
 

@@ -77,19 +77,24 @@ class Translator:
     @torch.inference_mode()
     def search(self, text: str) -> list[Hypothesis]:
         """Return the best hypotheses of a beam search with distinct texts, best first."""
-        batch = encode(self.loaded, text)
-        output = self.loaded.model.generate(
-            **batch,
-            num_beams=BEAMS,
-            num_return_sequences=BEAMS,
-            do_sample=False,
-            max_length=longest_output(self.loaded.model.config, batch["input_ids"].shape[1]),
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
+        batch, model = encode(self.loaded, text), self.loaded.model
+        max_length = longest_output(model.config, batch["input_ids"].shape[1])
+        if self.loaded.engine is None:
+            output = model.generate(
+                **batch,
+                num_beams=BEAMS,
+                num_return_sequences=BEAMS,
+                do_sample=False,
+                max_length=max_length,
+                return_dict_in_generate=True,
+                output_scores=True,
+            )
+            rows = [until_end(row[1:], model.config.eos_token_id) for row in output.sequences.tolist()]
+            scored = list(zip(rows, output.sequences_scores.tolist(), strict=True))
+        else:
+            (scored,) = self.loaded.engine.search(batch["input_ids"].tolist(), max_length, num_beams=BEAMS)
         found: dict[str, Hypothesis] = {}
-        for row, score in zip(output.sequences.tolist(), output.sequences_scores.tolist(), strict=True):
-            ids = until_end(row[1:], self.loaded.model.config.eos_token_id)
+        for ids, score in scored:
             hypothesis = Hypothesis(self.loaded.tokenizer.decode(ids, skip_special_tokens=True), score, ids)
             found.setdefault(hypothesis.text, hypothesis)
         return list(found.values())[:ALTERNATIVES]

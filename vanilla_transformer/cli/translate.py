@@ -91,20 +91,21 @@ def main(arguments: list[str] | None = None) -> None:
     loaded = load_model(source, ("VanillaTransformerForConditionalGeneration",), args.trust_remote_code)
     model = fast_products(loaded).to(args.device)
     tokenizer = load_tokenizer(source, args.trust_remote_code)
+    options = {
+        name: getattr(args, name) for name in ("num_beams", "length_penalty") if getattr(args, name) is not None
+    }
+    options["extra_tokens"] = args.extra_tokens
     if args.engine == "ctranslate2":
-        from vanilla_transformer.conversion.engine import use_ctranslate2  # which need not be installed
+        from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator  # an extra
 
-        use_ctranslate2(model, tokenizer, source, args.quantization)
+        function = partial(CTranslate2Translator(model, tokenizer, source, args.quantization).translate, **options)
+    else:
+        function = partial(translate, model=model, tokenizer=tokenizer, truncation=True, **options)
     if args.datastore:
         from vanilla_transformer.datastore import load_datastore, use_datastore
 
         use_datastore(model, load_datastore(source))
     lines = given.text or list(utf8_lines(args.input))
-    options = {
-        name: getattr(args, name) for name in ("num_beams", "length_penalty") if getattr(args, name) is not None
-    }
-    options |= {"extra_tokens": args.extra_tokens, "truncation": True}
-    function = partial(translate, model=model, tokenizer=tokenizer, **options)
     limit = longest_input(tokenizer, model.config)
     warn_long_lines(lines, tokenizer, limit, f"first {limit}")
     with open_output(args.output) as stream:

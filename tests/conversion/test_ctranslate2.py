@@ -1,0 +1,296 @@
+"""CTranslate2 instead of PyTorch: the same translations, and never from an old conversion."""
+
+import re
+from pathlib import Path
+
+import ctranslate2
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from family import decoder_only, encoder_decoder
+from saved_models import save_repeating, with_tokenizer, write
+from vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.cli.translate import main as translate_command
+from vanilla_transformer.conversion import ctranslate2 as module
+from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator
+from vanilla_transformer.decoding import set_paper_decoding, translate
+from vanilla_transformer.inside.readings import until_end
+
+
+TEXTS = ["three miles", "12 kilometers and 3 miles", "may 5", "1 mile or 2"]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A translator with random weights whose translations differ in length."""
+    model, tokenizer = with_tokenizer(
+        texts=TEXTS * 3, output_bias=True, norm_position="pre", position_embedding="learned",
+        max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(7)
+    for parameter in model.parameters():
+        parameter.data.normal_(mean=float(parameter.dim() == 1), std=0.2)
+    for stack in (model.model.encoder, model.model.decoder):
+        stack.embed_positions.weight.data.mul_(10)  # so that no step is like the one before
+    model.lm_head.bias.data[tokenizer.eos_token_id] += 2
+    set_paper_decoding(model)
+    write(tmp_path / "model", model, tokenizer)
+    return tmp_path / "model"
+
+
+def loaded(folder: Path):
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+def caches(folder: Path) -> list[Path]:
+    return sorted(folder.glob("ctranslate2-*"))
+
+
+OPTIONS = [{}, {"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.0}, {"length_penalty": 1.0}, {"extra_tokens": 1}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_it_translates_as_pytorch_does(options, folder):
+    model, tokenizer = loaded(folder)
+    translator = CTranslate2Translator(model, tokenizer, folder)
+    assert translator.translate(TEXTS, **options) == translate(TEXTS, model, tokenizer, **options)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_each_thread_translates_texts_of_its_own(threads, folder):
+    model, tokenizer = loaded(folder)
+    expected = translate(TEXTS, model, tokenizer)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        translator = CTranslate2Translator(model, tokenizer, folder)
+    finally:
+        torch.set_num_threads(before)
+    assert translator.translator.num_translators == threads
+    assert translator.translate(TEXTS) == expected
+    assert translator.translate(TEXTS[:1]) == expected[:1]
+
+
+def hypotheses_of(model, tokenizer, text: str, max_length: int) -> list[tuple[list[int], float]]:
+    """Return all hypotheses of PyTorch's beam search, with their scores."""
+    options = {"num_return_sequences": 4, "return_dict_in_generate": True, "output_scores": True}
+    batch = tokenizer(text, return_tensors="pt")
+    output = model.generate(**batch, **options, max_length=max_length, early_stopping=True)
+    rows = [until_end(row[1:], tokenizer.eos_token_id) for row in output.sequences.tolist()]
+    return list(zip(rows, output.sequences_scores.tolist(), strict=True))
+
+
+def test_all_hypotheses_have_the_tokens_and_the_scores_that_pytorch_gives_them(folder):
+    model, tokenizer = loaded(folder)
+    translator = CTranslate2Translator(model, tokenizer, folder)
+    for text in TEXTS:
+        expected = hypotheses_of(model, tokenizer, text, 20)
+        (found,) = translator.search([tokenizer(text)["input_ids"]], 20)
+        assert [ids for ids, _ in found] == [ids for ids, _ in expected]
+        assert [score for _, score in found] == pytest.approx([score for _, score in expected], rel=1e-4, abs=1e-4)
+
+
+# As generation configs of imported translators have them. With six tokens, some translations are forced to end.
+SETTINGS = {
+    "Marian": {"bad_words_ids": True, "forced_eos_token_id": 2, "renormalize_logits": True},
+    "a first token": {"forced_bos_token_id": 7},
+    "a first token of number 0": {"forced_bos_token_id": 0},
+    "the library's length penalty": {"gnmt_length_penalty": False, "length_penalty": 1.0},
+    "neutral values": {"min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "top_k": 50},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("length", [6, 20])
+def test_it_follows_the_generation_config_as_pytorch_does(length, settings, folder):
+    model, tokenizer = loaded(folder)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    free = model.generate(**batch, max_length=length)
+    if "bad_words_ids" in settings:
+        settings = settings | {"bad_words_ids": [[int(free[:, 1:][free[:, 1:] > 2].mode().values)]]}
+    if "forced_bos_token_id" in settings:
+        model.lm_head.bias.data[tokenizer.eos_token_id] -= 1  # see `search`
+    model.generation_config.update(**settings)
+    translator = CTranslate2Translator(model, tokenizer, folder)
+    for text in TEXTS:
+        (ids, score), *_ = hypotheses_of(model, tokenizer, text, length)
+        (((found_ids, found_score), *_),) = translator.search([tokenizer(text)["input_ids"]], length)
+        assert found_ids == ids and found_score == pytest.approx(score, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("p_end", [0.16, 0.3])
+def test_hypotheses_are_ranked_by_the_penalty_of_the_paper(p_end, tmp_path):
+    folder, _ = save_repeating(tmp_path / "model", p_end)
+    model, tokenizer = loaded(folder)
+    assert CTranslate2Translator(model, tokenizer, folder).translate(["one"]) == translate(["one"], model, tokenizer)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"do_sample": True}, {"no_repeat_ngram_size": 1}, {"min_length": 9}, {"bad_words_ids": [[5]]},
+     {"eos_token_id": None}, {"forced_eos_token_id": 5}, {"decoder_start_token_id": 5}],
+)  # fmt: skip
+def test_a_setting_that_it_does_not_follow_is_refused(settings, folder):
+    model, tokenizer = loaded(folder)
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    (name, value), *_ = settings.items()
+    with pytest.raises(ValueError, match=rf"{name}={re.escape(repr(value))}.*: use PyTorch"):
+        CTranslate2Translator(model, tokenizer, folder)
+    assert not caches(folder)
+
+
+def test_a_text_longer_than_the_positions_is_truncated_and_a_blank_one_stays_blank(folder):
+    model, tokenizer = loaded(folder)
+    tokenizer.model_max_length = 9
+    translator = CTranslate2Translator(model, tokenizer, folder)
+    for text in ("three miles " * 20, " \u3000", "may 5"):
+        assert translator.translate([text]) == translate([text], model, tokenizer, truncation=True)
+    assert translator.translate([" \u3000"]) == [""]
+
+
+# --- What is kept
+
+
+def test_it_converts_once_and_again_for_anything_that_is_new(folder):
+    model, tokenizer = loaded(folder)
+    CTranslate2Translator(model, tokenizer, folder)
+    (first,) = caches(folder)
+    written = (first / "model.bin").stat().st_mtime_ns
+    CTranslate2Translator(*loaded(folder), folder)
+    assert (first / "model.bin").stat().st_mtime_ns == written
+
+    with torch.no_grad():
+        model.model.encoder.layers[0].feed_forward.fc1.weight[0, 0] += 1e-3
+    CTranslate2Translator(model, tokenizer, folder)
+    (second,) = caches(folder)
+    model.config.layer_norm_eps = 1e-3
+    CTranslate2Translator(model, tokenizer, folder)
+    (third,) = caches(folder)
+    tokenizer.eos_token = "three"
+    CTranslate2Translator(model, tokenizer, folder)
+    (fourth,) = caches(folder)
+    assert len({first, second, third, fourth}) == 4
+
+    CTranslate2Translator(model, tokenizer, folder, "int8")
+    assert len(caches(folder)) == 2
+
+
+def test_another_converter_makes_another_one(folder, monkeypatch):
+    CTranslate2Translator(*loaded(folder), folder)
+    (first,) = caches(folder)
+    monkeypatch.setattr(ctranslate2, "__version__", "99.0")
+    CTranslate2Translator(*loaded(folder), folder)
+    (second,) = caches(folder)
+    assert first != second
+
+
+def other_weights(cache: Path) -> None:
+    file = cache / "model.bin"
+    file.write_bytes(file.read_bytes()[:-8] + bytes(8))
+
+
+def cut_off(cache: Path) -> None:
+    (cache / "model.bin").write_bytes((cache / "model.bin").read_bytes()[:100])
+
+
+def without_a_file(cache: Path) -> None:
+    (cache / "config.json").unlink()
+
+
+def without_checksums(cache: Path) -> None:
+    (cache / module.CHECKSUMS).unlink()
+
+
+@pytest.mark.parametrize("harm", [other_weights, cut_off, without_a_file, without_checksums])
+def test_a_damaged_one_is_made_anew(harm, folder):
+    model, tokenizer = loaded(folder)
+    expected = translate(TEXTS, model, tokenizer)
+    CTranslate2Translator(model, tokenizer, folder)
+    (cache,) = caches(folder)
+    whole = {path.name: path.read_bytes() for path in cache.iterdir()}
+    harm(cache)
+    assert CTranslate2Translator(*loaded(folder), folder).translate(TEXTS) == expected
+    assert {path.name: path.read_bytes() for path in cache.iterdir()} == whole
+
+
+@pytest.mark.skipif(not Path("/proc/1").is_dir(), reason="has no folder in which nobody can write")
+def test_where_nothing_can_be_written_it_is_kept_elsewhere(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "HF_HOME", str(tmp_path / "home"))
+    model, tokenizer = loaded(folder)
+    expected = translate(TEXTS, model, tokenizer)
+    for source in ("/proc/1", "somebody/something", None):
+        assert CTranslate2Translator(model, tokenizer, source).translate(TEXTS) == expected
+    kept = sorted(path.parent.name for path in (tmp_path / "home").rglob("ctranslate2-*"))
+    assert kept == ["ctranslate2", "proc--1", "somebody--something"]
+    monkeypatch.setattr(module, "HF_HOME", "/proc/1")
+    with pytest.raises(OSError, match="/proc/1"):
+        CTranslate2Translator(model, tokenizer, "/proc/1")
+
+
+# --- The command
+
+
+def test_the_command_translates_the_same_and_in_int8(folder, tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS))
+    for name, options in {"plain": [], "fast": ["--engine", "ctranslate2"]}.items():
+        files = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / name)]
+        translate_command(["--model", str(folder), *files, *options])
+    assert (tmp_path / "fast").read_text() == (tmp_path / "plain").read_text()
+    files = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "int8")]
+    translate_command(["--model", str(folder), *files, "--engine", "ctranslate2", "--quantization", "int8"])
+    assert len((tmp_path / "int8").read_text().splitlines()) == len(TEXTS)
+    assert [path.name.rsplit("-", 1)[0] for path in caches(folder)] == ["ctranslate2-float32", "ctranslate2-int8"]
+
+
+def test_the_command_keeps_a_forced_first_token_of_number_0(folder, capsys):
+    """As imported BART models have it; 0 is not False."""
+    model, tokenizer = loaded(folder)
+    model.lm_head.bias.data[tokenizer.eos_token_id] -= 1
+    model.generation_config.forced_bos_token_id = 0
+    model.save_pretrained(folder)
+    printed = []
+    for options in ([], ["--engine", "ctranslate2"]):
+        translate_command(["--model", str(folder), *options, *TEXTS])
+        printed.append(capsys.readouterr().out)
+    model.generation_config.forced_bos_token_id = None
+    model.save_pretrained(folder)
+    translate_command(["--model", str(folder), *TEXTS])
+    assert printed[0] == printed[1] != capsys.readouterr().out
+
+
+def test_int8_belongs_to_ctranslate2(folder):
+    with pytest.raises(ValueError, match="--quantization int8 is for CTranslate2: add --engine ctranslate2"):
+        translate_command(["--model", str(folder), "--quantization", "int8"])
+
+
+@pytest.mark.parametrize(("fields", "reason"), [({"d_k": 4, "d_v": 16}, "d_k=4"), ({"sliding_window": 4}, "window=4")])
+def test_what_it_cannot_hold_is_an_error_at_once(fields, reason, tmp_path):
+    with pytest.raises(ValueError, match=reason):
+        CTranslate2Translator(*with_tokenizer(**fields), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_is_no_translator_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="is for translators, and this is a VanillaTransformerForCausalLM"):
+        CTranslate2Translator(*with_tokenizer(decoder_only, "causal"), tmp_path)
+    with pytest.raises(ValueError, match="is for translators, and this is a VanillaTransformerModel"):
+        CTranslate2Translator(encoder_decoder().model, None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("processor", "use_mkl", "warned"),
+    [
+        ({"cpu_name": "AMD EPYC", "avx2": True, "avx512_vnni": False}, "0", True),
+        ({"cpu_name": "AMD EPYC", "avx2": True, "avx512_vnni": False}, "1", False),
+        ({"cpu_name": "AMD EPYC", "avx512_vnni": True}, "0", False),
+        ({"cpu_name": "Intel Xeon", "avx2": True}, "0", False),
+    ],
+)
+def test_int8_where_its_products_overflow_is_warned_of(folder, monkeypatch, caplog, processor, use_mkl, warned):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor)
+    monkeypatch.setenv("CT2_USE_MKL", use_mkl)
+    CTranslate2Translator(*loaded(folder), folder, "int8")
+    assert ("no instructions for products of int8" in caplog.text) is warned
