@@ -24,8 +24,8 @@ from benchmarking.timing import Machine
 from vanilla_transformer.cli.errors import run_command
 from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.data.arguments import DataArguments
+from vanilla_transformer.files import markdown_table
 from vanilla_transformer.loading import errors_only
-from vanilla_transformer.markdown import markdown_table
 
 
 def describe(machine: Machine) -> str:

@@ -273,3 +273,9 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         except OSError:
             check_new(path)  # another process may have made it in the meantime
             raise
+
+
+def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    """Return a table in Markdown."""
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from vanilla_transformer.files import open_output
+from vanilla_transformer.files import markdown_table, open_output
 from vanilla_transformer.inside.palette import LIGHT
-from vanilla_transformer.markdown import markdown_table
 
 
 OURS, PACKED = "ours", "ours, packed"

@@ -18,8 +18,8 @@ from vanilla_transformer.cli import evaluate
 from vanilla_transformer.cli.train import MODEL_CARD
 from vanilla_transformer.configuration_vanilla_transformer import OLDEST
 from vanilla_transformer.decoding import translate
+from vanilla_transformer.files import markdown_table
 from vanilla_transformer.loading import load_model
-from vanilla_transformer.markdown import markdown_table
 from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from vanilla_transformer.tasks import find_task
 

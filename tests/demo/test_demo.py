@@ -175,7 +175,7 @@ def test_bad_input_is_answered_in_plain_words(client, text, message):
         ((0, ["one"], None, None), "/explore", r"A text is needed to explore, not \['one'\]"),
         *(((model, "one"), "/explore", "models 0 to 6") for model in (1.0, True, None, "0", [0])),
         *(((5, "one", target), "/explore", "A target is a text, or a list") for target in NO_TARGETS),
-        ((5, "one", []), "/explore", "A translation has at least one token"),
+        ((5, "one", []), "/explore", "give at least one"),
         ((5, "one", "中" * LONGEST_INPUT), "/explore", r"keep to \d+ tokens; what is to be written has 90\d"),
         *(
             ((5, "one", None, None, "decoder", layer), "/explore_layer", "does not exist")

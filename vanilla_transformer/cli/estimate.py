@@ -11,7 +11,7 @@ from vanilla_transformer.cli.costs import StepCost, step_cost
 from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
 from vanilla_transformer.fast import LOSS_CHUNK_SIZE
-from vanilla_transformer.markdown import markdown_table
+from vanilla_transformer.files import markdown_table
 
 
 GIB = 2**30

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
 from vanilla_transformer.configuration_vanilla_transformer import OLDEST
-from vanilla_transformer.markdown import markdown_table
+from vanilla_transformer.files import markdown_table
 from vanilla_transformer.tasks.task import Task
 
 
