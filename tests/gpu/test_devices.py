@@ -22,7 +22,7 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.cli.costs import step_cost
+from vanilla_transformer.cli.estimate import step_cost
 from vanilla_transformer.fast import make_fast
 from vanilla_transformer.fast.chunked_loss import ChunkedCrossEntropy
 from vanilla_transformer.fast.transfer import to_device, to_host

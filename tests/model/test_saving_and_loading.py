@@ -18,7 +18,7 @@ from vanilla_transformer import (
     VanillaTransformerForQuestionAnswering,
     configuration_vanilla_transformer,
 )
-from vanilla_transformer.cli.costs import recompute
+from vanilla_transformer.cli.estimate import checkpoint_layers
 from vanilla_transformer.configuration_vanilla_transformer import require_private_names
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.modeling_vanilla_transformer import MODELS
@@ -259,7 +259,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(make):
     model(ids, labels=ids).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    recompute(model)
+    checkpoint_layers(model)
     model(ids, labels=ids).loss.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name])

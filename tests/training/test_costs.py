@@ -10,7 +10,7 @@ from accelerate.utils import calculate_maximum_sizes
 from fresh_process import run_fresh
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import estimate
-from vanilla_transformer.cli.costs import step_cost
+from vanilla_transformer.cli.estimate import step_cost
 
 
 SIZES = {"vocab_size": 2000, "d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}

@@ -4,45 +4,67 @@ vanilla-transformer estimate --preset big --tokens_per_batch 25000 --gpus 8
 vanilla-transformer estimate --preset base --gpus 1 --gradient_accumulation_steps 4 --steps 100000
 """
 
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
-from vanilla_transformer.cli.costs import StepCost, step_cost
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from vanilla_transformer import PRESETS, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli.parser import CommandParser
-from vanilla_transformer.configuration_vanilla_transformer import PRESETS, VanillaTransformerConfig
 from vanilla_transformer.fast import LOSS_CHUNK_SIZE
 from vanilla_transformer.files import markdown_table
 
 
 GIB = 2**30
+FLOAT = 4  # bytes: weights, gradients and Adam's states are float32 even if products are bfloat16
+ADAM_STATES = 2  # running means of the gradient and of its square
+CHUNK_LOGIT = 2 + 4 + 4 + 2  # bytes per logit of a chunk: bfloat16, float32, its logarithm, the gradient in bfloat16
+# The parts of which each of n devices holds only one n-th.
+SHARDED: dict[str, tuple[str, ...]] = {
+    "ddp": (),
+    "zero2": ("gradients", "optimizer"),
+    "fsdp2": ("weights", "gradients", "optimizer"),
+}
 
 
 @dataclass
 class EstimateArguments:
-    """Options of the command: of the model, of a step, of the machines."""
+    """Options of the command: of the model, of a step, of the machines.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
 
     preset: str = field(default="base", metadata={"help": f"A row of the paper's Table 3: {', '.join(PRESETS)}."})
     vocab_size: int = field(default=37000, metadata={"help": "Tokens of the shared vocabulary (section 5.1: 37000)."})
     norm_position: Literal["post", "pre"] = field(
-        default="post", metadata={"help": "Where the layers are normalised, as in training."}
+        default="post", metadata={"help": "Where layers are normalised, as in training."}
     )
     tokens_per_batch: int = field(
         default=25_000,
         metadata={"help": "Source tokens of a whole step, and as many target tokens (section 5.1: 25000)."},
     )
     sentence_length: int = field(
-        default=30, metadata={"help": "Mean number of tokens per sentence; attention costs more in longer ones."}
+        default=30, metadata={"help": "Mean number of tokens per sentence; longer ones cost more attention."}
     )
-    gpus: int = field(default=1, metadata={"help": "GPUs that share a step, counted over all machines."})
-    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Passes that each GPU makes per step."})
+    gpus: int = field(default=1, metadata={"help": "GPUs that share a step, over all machines."})
+    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Passes of each GPU per step."})
     sharding: Literal["ddp", "zero2", "fsdp2"] = field(
-        default="ddp",
-        metadata={"help": "How the model is spread over the GPUs, as by the launch file of the same name."},
+        default="ddp", metadata={"help": "How the model is spread over the GPUs, named like the launch files."}
     )
     bf16: bool = field(default=True, metadata={"help": "Multiply matrices in bfloat16."})
     loss_chunk_size: int = field(
         default=LOSS_CHUNK_SIZE,
-        metadata={"help": "Positions whose logits are held at once, as in training; 0 means all."},
+        metadata={"help": "Positions whose logits exist at once; 0 means all."},
     )
     gradient_checkpointing: bool = field(
         default=False, metadata={"help": "Run layers twice to save memory, as in training."}
@@ -53,9 +75,7 @@ class EstimateArguments:
     )
     tflops: float = field(
         default=989.0,
-        metadata={
-            "help": "Peak operations per second of one GPU, in 10^12: dense, in the precision of training (H100: 989)."
-        },
+        metadata={"help": "Peak of one GPU in 10^12 operations per second, dense, in bfloat16 (H100: 989)."},
     )
     mfu: float = field(default=0.4, metadata={"help": "Share of this peak that training reaches."})
 
@@ -70,25 +90,176 @@ class EstimateArguments:
             raise ValueError(f"--loss_chunk_size {self.loss_chunk_size} must not be negative; 0 means all at once.")
 
 
-def rows_of(args: EstimateArguments, cost: StepCost) -> list[tuple[str, str]]:
-    """Each quantity and its value."""
+@dataclass(frozen=True)
+class StepCost:
+    """The cost of a training step.
+
+    Args:
+        parameters: number of trained parameters.
+        memory: peak bytes on each device, by part.
+        operations: multiplications and additions in the matrix products of a whole step, over all devices.
+    """
+
+    parameters: int
+    memory: dict[str, int]
+    operations: int
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """Bytes that a forward pass keeps for the backward pass: all activations, the logits, the share of each layer."""
+
+    activations: int
+    logits: int
+    layers: tuple[int, ...]
+
+
+class SavedBytes:
+    """Count the bytes that autograd saves in a `with` block: each storage once, without the weights."""
+
+    def __init__(self, model: nn.Module):
+        # A fake storage has no data pointer, but an address of its own.
+        self.weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
+        self.storages: dict[int, int] = {}
+        self.saved: list[Tensor] = []  # keeps the storages alive, so that no address is used twice
+        self.hooks = saved_tensors_hooks(self.count, lambda tensor: tensor)
+
+    def count(self, tensor: Tensor) -> Tensor:
+        """Count a tensor that autograd saves."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.weights:
+            self.storages[storage._cdata] = storage.nbytes()
+        self.saved.append(tensor)
+        return tensor
+
+    def __enter__(self) -> Callable[[], int]:
+        self.hooks.__enter__()
+        return lambda: sum(self.storages.values())
+
+    def __exit__(self, *error) -> None:
+        self.hooks.__exit__(*error)
+
+
+def fused_dropout(probability: float, states: Tensor) -> Tensor:
+    """Apply dropout as on a GPU, which keeps one byte per number; on a CPU, PyTorch keeps a float."""
+    return torch.native_dropout(states, probability, True)[0]
+
+
+def checkpoint_layers(model: PreTrainedModel) -> None:
+    """Switch on gradient checkpointing, by the name that this version of transformers has for it."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+
+
+def count_pass(
+    config: VanillaTransformerConfig, rows: int, length: int, bf16: bool, checkpointing: bool, on_accelerator: bool
+) -> ForwardPass:
+    """Run `rows` pairs of sentences of `length` tokens forward on fake tensors."""
+    with FakeTensorMode():
+        model = VanillaTransformerForConditionalGeneration(config).train()
+        if checkpointing:
+            checkpoint_layers(model)
+        for module in model.modules():
+            if on_accelerator and isinstance(module, nn.Dropout) and module.p:
+                module.forward = partial(fused_dropout, module.p)  # type: ignore[method-assign]
+        ids = torch.zeros(rows, length, dtype=torch.long)
+        layers: list[int] = []
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16), SavedBytes(model) as saved:
+            for layer in (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)):
+                layer.register_forward_pre_hook(lambda *_: layers.append(-saved()))
+                layer.register_forward_hook(lambda *_: layers.append(layers.pop() + saved()))
+            states = model.model(input_ids=ids, decoder_input_ids=ids).last_hidden_state
+            activations = saved()
+            model.logits_and_loss(states, ids)
+            return ForwardPass(activations, saved() - activations, tuple(layers))
+
+
+def count_operations(config: VanillaTransformerConfig, length: int, checkpointing: bool) -> int:
+    """Count the operations in the matrix products of training on one pair of sentences of `length` tokens.
+
+    The full length x length attention matrix is counted.
+    """
+    with FakeTensorMode():
+        model = VanillaTransformerForConditionalGeneration(deepcopy(config)).train()
+        model.set_attn_implementation("eager")  # the counter sees its products; this changes the config
+        if checkpointing:
+            checkpoint_layers(model)
+        ids = torch.zeros(1, length, dtype=torch.long)
+        with FlopCounterMode(display=False) as operations:
+            model(input_ids=ids, labels=ids).loss.backward()
+        return operations.get_total_flops()
+
+
+def step_cost(
+    config: VanillaTransformerConfig,
+    tokens: int,
+    length: int,
+    devices: int = 1,
+    accumulation_steps: int = 1,
+    sharding: str = "ddp",
+    bf16: bool = True,
+    loss_chunk_size: int = 0,
+    checkpointing: bool = False,
+    on_accelerator: bool = True,
+) -> StepCost:
+    """Return the cost of a step over `tokens` source and as many target tokens, in sentences of `length` tokens.
+
+    The model runs on fake tensors, which have shapes but no content. PyTorch's own hooks count what it would keep for
+    the backward pass and which matrix products it would compute.
+
+    Raises:
+        ValueError: there is less than one sentence for each device and accumulation step.
+    """
+    rows = tokens // (devices * accumulation_steps * length)
+    if rows < 1:
+        raise ValueError(
+            f"tokens_per_batch={tokens} are fewer than a sentence of {length} tokens for each of {devices} devices x "
+            f"{accumulation_steps} accumulation steps."
+        )
+    config = deepcopy(config)
+    config.use_cache = False  # as the Trainer sets it
+    with torch.device("meta"):
+        parameters = VanillaTransformerForConditionalGeneration(config).num_parameters(only_trainable=True)
+    # Everything grows with the rows, except autocast's copies of the weights in bfloat16.
+    two, three = (count_pass(config, n, length, bf16, False, on_accelerator) for n in (2, 3))
+    by_row, positions = three.activations - two.activations, rows * length
+    copies = two.activations - 2 * by_row
+    if checkpointing:
+        # The inputs of all layers, and in the backward pass the activations of one layer at a time.
+        inputs = [count_pass(config, n, length, bf16, True, on_accelerator).activations for n in (2, 3)]
+        by_row = inputs[1] - inputs[0] + max(b - a for a, b in zip(two.layers, three.layers, strict=True))
+    vocab_size = config.target_vocab_size or config.vocab_size
+    if loss_chunk_size:
+        loss = 2 * FLOAT * positions * config.d_model + FLOAT * vocab_size * config.d_model
+        loss += CHUNK_LOGIT * min(loss_chunk_size, positions) * vocab_size
+    else:
+        loss = rows * (three.logits - two.logits) + FLOAT * positions * vocab_size  # and the gradient of the logits
+    states = FLOAT * parameters
+    memory = {"weights": states, "gradients": states, "optimizer": ADAM_STATES * states}
+    for part in SHARDED[sharding]:
+        memory[part] = -(-memory[part] // devices)
+    memory["weights"] += copies  # autocast keeps them to the end of the forward pass
+    if devices > 1 and sharding == "ddp":
+        memory["exchange of gradients"] = states
+    memory |= {"activations": rows * by_row, "logits and loss": loss}
+    return StepCost(parameters, memory, count_operations(config, length, checkpointing) * tokens // length)
+
+
+def table_rows(args: EstimateArguments, cost: StepCost) -> list[tuple[str, str]]:
+    """Return each quantity and its value."""
+    memory = cost.memory | {"all of these": sum(cost.memory.values())}
     rows = [("parameters", f"{cost.parameters / 1e6:,.1f} million")]
-    rows += [(f"memory of a GPU: {part}", f"{size / GIB:.2f} GiB") for part, size in cost.memory.items()]
-    rows += [
-        ("memory of a GPU: all of these", f"{sum(cost.memory.values()) / GIB:.2f} GiB"),
-        ("operations of a step", f"{cost.operations / 1e12:,.1f} x 10^12"),
-    ]
-    for steps in args.steps:
-        hours = cost.hours(steps, args.gpus, args.tflops, args.mfu)
-        rows.append((f"{steps:,} steps", f"{hours:,.2f} hours"))
-    return rows
+    rows += [(f"memory of a GPU: {part}", f"{size / GIB:.2f} GiB") for part, size in memory.items()]
+    rows.append(("operations of a step", f"{cost.operations / 1e12:,.1f} x 10^12"))
+    seconds = cost.operations / (args.gpus * args.tflops * 1e12 * args.mfu)
+    return rows + [(f"{steps:,} steps", f"{steps * seconds / 3600:,.2f} hours") for steps in args.steps]
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: an unknown preset, or a number that cannot be.
+        ValueError: an unknown preset, or a number that is out of range.
     """
     (args,) = CommandParser(EstimateArguments, __doc__).parse_args_into_dataclasses(arguments)
     config = VanillaTransformerConfig.from_preset(
@@ -106,8 +277,8 @@ def main(arguments: list[str] | None = None) -> None:
         checkpointing=args.gradient_checkpointing,
     )
     devices = "1 GPU" if args.gpus == 1 else f"{args.gpus} GPUs"
-    print(markdown_table((f"{args.preset}, {devices} ({args.sharding})", ""), rows_of(args, cost)))
+    print(markdown_table((f"{args.preset}, {devices} ({args.sharding})", ""), table_rows(args, cost)))
     print(
-        f"\nHours at {args.mfu:.0%} of {args.tflops:g} x 10^12 operations per second (--mfu, --tflops). Beside this "
-        "memory, PyTorch needs 1 to 2 GiB for itself and for what it does not fill."
+        f"\nHours at {args.mfu:.0%} of {args.tflops:g} x 10^12 operations per second (--mfu, --tflops). PyTorch "
+        "needs 1 to 2 GiB more for itself and for fragmentation."
     )
