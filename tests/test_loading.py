@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -209,30 +208,24 @@ def test_who_trusts_the_code_gets_the_class_beside_the_weights(translator):
 TRAIN_BOTH = """
 import torch
 from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from vanilla_transformer.fast import make_fast
 from vanilla_transformer.loading import load_model
 beside = load_model(arguments[0], trust_remote_code=True)
 own = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig.from_pretrained(arguments[0]))
 assert type(beside) is not type(own)
 mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
 ids = torch.where(mask == 1, 5, 0)
-for model in (own, beside):
-    model.eval().set_attn_implementation("packed_sdpa")
-    losses = [model(input_ids=ids, attention_mask=mask, labels=ids.where(mask == 1, -100)).loss]
-    model.set_attn_implementation("sdpa")
-    losses.append(model(input_ids=ids, attention_mask=mask, labels=ids.where(mask == 1, -100)).loss)
-    assert abs(losses[0] - losses[1]) < 1e-5, losses
-    losses[0].backward()
+batch = {"input_ids": ids, "attention_mask": mask, "labels": ids.where(mask == 1, -100)}
+plain = [model.eval()(**batch).loss for model in (own, beside)]
+for model, loss in zip((own, beside), plain):
+    model.set_attn_implementation("packed_sdpa")
+    fast = make_fast(model)(**batch).loss
+    assert abs(fast - loss) < 1e-5, (fast, loss)
+    fast.backward()
 print(json.dumps(True))
 """
 
 
-def test_code_of_another_version_and_the_installed_one_train_in_one_process(translator, tmp_path):
-    """Each registers its attention under one name, and the last one to do so serves the models of both."""
-    code = translator / "attention_vanilla_transformer.py"
-    other = code.read_text()
-    for name in ("queries", "keys", "unpack_heads", "shared"):  # what another version might call otherwise
-        other = re.sub(rf"\b(self|layout)\.{name}\b", rf"\1.{name}_of_old", other)
-        other = other.replace(f"def {name}(", f"def {name}_of_old(")
-    assert other.count("_of_old") > 10
-    code.write_text(other)
+def test_a_folders_code_and_the_installed_one_train_packed_in_one_process(translator, tmp_path):
+    """Both register their attention functions under the same names."""
     assert run_fresh(TRAIN_BOTH, tmp_path, str(translator), installed=True)
