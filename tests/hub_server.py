@@ -30,7 +30,7 @@ ROUTES: list[tuple[str, re.Pattern, Callable]] = []  # methods, pattern of the p
 
 def route(methods: str, path: str) -> Callable[[Callable], Callable]:
     """Register a function for requests whose path matches: {kind}, {name}, {revision} and {rest} are its arguments."""
-    parts = {"kind": "(models|spaces)", "name": "([^/]+/[^/]+?)", "revision": "([^/]+)", "rest": "(.+)"}
+    parts = {"kind": "(models|spaces|datasets)", "name": "([^/]+/[^/]+?)", "revision": "([^/]+)", "rest": "(.+)"}
 
     def register(function: Callable) -> Callable:
         ROUTES.append((methods, re.compile(path.format(**parts)), function))
@@ -224,12 +224,20 @@ class HubHandler(BaseHTTPRequestHandler):
         commit = repo.resolve(revision or "main")
         return {"id": name, "modelId": name, "sha": commit, "private": repo.private, "siblings": siblings}
 
-    @route("GET", "/api/{kind}/{name}/tree/{revision}")
-    def tree(self, kind, name, revision):
-        files = self.repo(kind, name).files(revision).items()
-        return [{"type": "file", "path": path, "size": len(content), "oid": "0" * 40} for path, content in files]
+    @route("GET", "/api/{kind}/{name}/tree/{revision}(?:/{rest})?")
+    def tree(self, kind, name, revision, folder):
+        inside = f"{folder}/" if folder else ""
+        files = {path: each for path, each in self.repo(kind, name).files(revision).items() if path.startswith(inside)}
+        if folder and not files:
+            raise HubError(404, "EntryNotFound")
+        found = [{"type": "file", "path": path, "size": len(each), "oid": "0" * 40} for path, each in files.items()]
+        if "recursive=true" in self.path.lower():
+            return found
+        here = [one for one in found if "/" not in one["path"].removeprefix(inside)]
+        folders = {inside + path.removeprefix(inside).split("/")[0] for path in files} - {*files}
+        return here + [{"type": "directory", "path": path, "oid": "0" * 40} for path in sorted(folders)]
 
-    @route("GET HEAD", "/(?:(spaces)/)?{name}/resolve/{revision}/{rest}")
+    @route("GET HEAD", "/(?:(spaces|datasets)/)?{name}/resolve/{revision}/{rest}")
     def download(self, kind, name, revision, path):
         repo = self.repo(kind or "models", name)
         headers = {"X-Repo-Commit": repo.resolve(revision)}  # also where nothing is found: clients remember that too

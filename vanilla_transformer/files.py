@@ -31,6 +31,15 @@ def reraise_gzip_errors(path: str) -> Iterator[None]:
         raise ValueError(f"{path} is not a whole gzip file ({error}): fetch or compress it again.") from error
 
 
+def open_binary(path: str) -> io.BufferedReader:
+    """Open a local file, or one on the Hub for "hf://..."."""
+    if path.startswith("hf://"):
+        from huggingface_hub import HfFileSystem  # slow to import
+
+        return io.BufferedReader(HfFileSystem().open(path))
+    return open(path, "rb")
+
+
 @contextmanager
 def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
     """Open a file, decompressed if its name ends in .gz, or standard input for "-".
@@ -42,10 +51,14 @@ def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
     if path == "-":
         yield sys.stdin.buffer
         return
-    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream, reraise_gzip_errors(path):
-        if not isinstance(stream, gzip.GzipFile) and stream.peek(2).startswith(GZIP_MAGIC):
+    with open_binary(path) as file, reraise_gzip_errors(path):
+        if path.endswith(".gz"):
+            with gzip.open(file) as stream:
+                yield stream
+        elif file.peek(2).startswith(GZIP_MAGIC):
             raise ValueError(f"{path} is a gzip file: rename it to {path}.gz, or decompress it.")
-        yield stream
+        else:
+            yield file
 
 
 def check_input(path: str) -> None:

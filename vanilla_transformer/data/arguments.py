@@ -1,4 +1,4 @@
-"""Options of the data, without the libraries that read them: `--help` needs none."""
+"""Options of the data. This module imports no library, so that `--help` is quick."""
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ MIN_SIZE, MAX_SIZE = 1_000, 100_000  # training rows that the phrasebook can gen
 
 @dataclass
 class DataArguments:
-    """Options of the data: where they come from, what their columns are called, and how many rows are used.
+    """Where the data come from, what their columns are called, and how many rows are used.
 
     Raises:
-        ValueError: options that exclude each other, or a number that is out of range.
+        ValueError: two options exclude each other, or a number is out of range.
     """
 
     dataset: str = field(
@@ -34,17 +34,16 @@ class DataArguments:
     splits: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "What the splits of a data set on the Hub are called, as ours=yours, such as "
-            "validation=dev. test=none leaves a split out, for example because its labels are "
-            "withheld."
+            "help": "Names of the data set's splits, as ours=yours, such as validation=dev. test=none leaves a split "
+            "out, for example because its labels are withheld."
         },
     )
     train_file: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "Local training data instead of --dataset: .jsonl, .json, .csv, .tsv, .parquet or .txt, "
-            "optionally gzipped. For translation, two files of parallel lines also work, such as "
-            "train.en train.de."
+            "help": "Local training data instead of --dataset: .jsonl, .json (also SQuAD's own), .csv, .tsv, .parquet "
+            "or .txt, optionally gzipped. For translation, two files of parallel lines also work, such as train.en "
+            "train.de."
         },
     )
     validation_file: list[str] = field(
@@ -53,20 +52,15 @@ class DataArguments:
     test_file: list[str] = field(default_factory=list, metadata={"help": "Local test data, in the same formats."})
     columns: list[str] = field(
         default_factory=list,
-        metadata={"help": "What your columns are called, as ours=yours, such as source=en target=translation.de."},
+        metadata={"help": "Names of your columns, as ours=yours, such as source=en target=translation.de."},
     )
     sample_by: Literal["line", "paragraph", "document"] = field(
         default="document",
-        metadata={
-            "help": "What counts as one document in a .txt file, for language models: each line, each "
-            "paragraph, or the whole file."
-        },
+        metadata={"help": "For language models: one document is each line, each paragraph, or all of a .txt file."},
     )
     drop_empty: bool = field(
         default=False,
-        metadata={
-            "help": "Skip rows with an empty text, which are an error otherwise; language models always skip them."
-        },
+        metadata={"help": "Skip rows with an empty text instead of refusing them. Language models always skip them."},
     )
     validation_fraction: float = field(
         default=0.05, metadata={"help": "Share of the training rows to hold out if there is no validation split."}
@@ -78,7 +72,7 @@ class DataArguments:
     source_locale: str = field(default="en", metadata={"help": "Source language of the phrasebook's translations."})
     target_locale: str = field(default="es", metadata={"help": "Target language of the phrasebook's translations."})
     phrases: int | None = field(
-        default=None, metadata={"help": f"How many training rows the phrasebook generates: {MIN_SIZE} to {MAX_SIZE}."}
+        default=None, metadata={"help": f"Training rows that the phrasebook generates: {MIN_SIZE} to {MAX_SIZE}."}
     )
     streaming: bool = field(
         default=False, metadata={"help": "Read the training text as it arrives (language models and translation)."}
@@ -110,22 +104,22 @@ class DataArguments:
 
     @property
     def name(self) -> str:
-        """What a model card calls the data: files and folders without the path to them, which is nobody else's."""
+        """The name of the data for a model card: files and folders without their path, which is private."""
         files = next(iter(self.files.values()), [self.dataset] if Path(self.dataset).is_dir() else [])
         return " ".join(Path(file).absolute().name for file in files) or self.dataset
 
     @property
     def languages(self) -> list[str] | None:
-        """The languages of the phrasebook's translations, as the Hub has them; None for other data."""
+        """The Hub's codes of the two languages of the phrasebook's translations; None for other data."""
         if self.files or self.dataset != "phrasebook":
             return None
         return [locale.replace("-", "_").split("_")[0] for locale in (self.source_locale, self.target_locale)]
 
 
 def replaced_options(given: Set[str]) -> Set[str]:
-    """The options of a recipe that say where its data lie, where those `given` beside it say otherwise.
+    """Return the options of a recipe that no longer apply when options after it name other data.
 
-    Local files take the place of a data set, and another data set that of both; `columns` stay.
+    Local files replace a data set, and a data set replaces both. `columns` stay.
     """
     of_dataset = {"dataset", "dataset_config", "dataset_revision", "splits"}
     of_files = {f"{split}_file" for split in SPLITS}
@@ -135,7 +129,7 @@ def replaced_options(given: Set[str]) -> Set[str]:
 
 
 def parse_renaming(options: list[str], ours: Iterable[str], flag: str) -> dict[str, str]:
-    """From `["source=en"]` to `{"source": "en"}`."""
+    """Return `{"source": "en"}` for `["source=en"]`."""
     given = {}
     for option in options:
         name, separator, yours = option.partition("=")
@@ -145,24 +139,30 @@ def parse_renaming(options: list[str], ours: Iterable[str], flag: str) -> dict[s
     return given
 
 
+def suffix_of(file: str) -> str:
+    """Return the end of a file's name that tells its format, without ".gz"."""
+    return Path(file.removesuffix(".gz")).suffix.lower()
+
+
 def file_formats(files: list[str], parallel: bool) -> list[str]:
     """Return the format of each file of a split: "parallel" for files of parallel lines, or a value of `FORMATS`.
 
     Args:
+        files: local files, or URLs of files on the Hub.
         parallel: two files may hold parallel lines, as those of a translator.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a folder, an empty file, or a name that tells no format.
     """
-    for file in files:
+    for file in (file for file in files if not file.startswith("hf://")):
         if Path(file).is_dir():
             raise ValueError(f"{file} is a folder: give files, or a folder with a data set as --dataset {file}.")
         if not Path(file).is_file():
             raise FileNotFoundError(f"{file}: there is no such file.")
         if not Path(file).stat().st_size:
             raise ValueError(f"{file} is empty.")
-    suffixes = [Path(file.removesuffix(".gz")).suffix.lower() for file in files]
+    suffixes = [suffix_of(file) for file in files]
     formats = [FORMATS.get(suffix, "") for suffix in suffixes]
     if parallel and not OTHER_FORMATS & {*suffixes} and {*formats} <= {"", "text"}:
         if len(files) != 2:

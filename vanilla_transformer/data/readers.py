@@ -55,12 +55,24 @@ def value_at(row: Row, name: str) -> Any:
     return record.get(field) if isinstance(record, dict) else None
 
 
-def parse_json(text: str, place: str) -> Any:
-    """Return the value of a JSON text.
+def is_squad(value: dict[str, Any]) -> bool:
+    """Return whether a JSON object has the nested format in which SQuAD is published."""
+    articles = value.get("data")
+    return isinstance(articles, list) and all(isinstance(each, dict) and "paragraphs" in each for each in articles)
 
-    Raises:
-        ValueError: it is not JSON; the message begins with `place`.
-    """
+
+def squad_rows(file: str, articles: list[dict[str, Any]]) -> Iterator[Row]:
+    """Yield a row for each question of a file in SQuAD's format (version 1.1 or 2.0)."""
+    try:
+        for paragraph in chain.from_iterable(article["paragraphs"] for article in articles):
+            for question in paragraph["qas"]:
+                yield {**question, "context": paragraph["context"]}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{file}: not SQuAD's format, a paragraph lacks context or qas ({error}).") from None
+
+
+def parse_json(text: str, place: str) -> Any:
+    """Return the value of a JSON text, or raise a ValueError that begins with `place`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -69,47 +81,25 @@ def parse_json(text: str, place: str) -> Any:
         raise ValueError(f"{place} is neither an object on one line nor a list of objects: {error}.") from None
 
 
-def begins_json_lines(line: str) -> bool:
-    """Return whether the first line of a file is a whole row, with or without a comma that does not belong there."""
-    try:
-        value = json.loads(line.rstrip().removesuffix(","))
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and not is_squad(value)
-
-
-def is_squad(value: Any) -> bool:
-    """Return whether a JSON value has the nested format in which SQuAD is published."""
-    articles = value.get("data") if isinstance(value, dict) else None
-    return isinstance(articles, list) and all(isinstance(each, dict) and "paragraphs" in each for each in articles)
-
-
-def squad_rows(file: str, articles: list[dict[str, Any]]) -> Iterator[Row]:
-    """Yield a row for each question of a file in SQuAD's format (versions 1.1 and 2.0)."""
-    try:
-        for article in articles:
-            for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    yield {**question, "context": paragraph["context"]}
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{file}: not SQuAD's format, a paragraph lacks context or qas ({error}).") from None
-
-
 def read_json(file: str) -> Iterator[Any]:
     """Yield the rows of JSON Lines, of one JSON list, or of SQuAD's format."""
     lines = filter(str.strip, utf8_lines(file))
     first = next(lines, "[]")
-    if begins_json_lines(first):
+    try:
+        value = json.loads(first.rstrip().removesuffix(","))
+    except (ValueError, RecursionError):
+        value = None  # the first of several lines of one value
+    if isinstance(value, dict) and not is_squad(value):
         for number, line in enumerate(chain([first], lines), start=1):
             yield parse_json(line, f"{file}, row {number}")
         return
-    document = parse_json("\n".join([first, *lines]), file)
-    if is_squad(document):
-        yield from squad_rows(file, document["data"])
-    elif isinstance(document, list):
-        yield from document
+    value = parse_json("\n".join([first, *lines]), file)
+    if isinstance(value, list):
+        yield from value
+    elif isinstance(value, dict) and is_squad(value):
+        yield from squad_rows(file, value["data"])
     else:
-        raise ValueError(f"{file} holds {short(document)}: write one object a line, or one list of objects.")
+        raise ValueError(f"{file} holds {short(value)}: write one object a line, or one list of objects.")
 
 
 def csv_records(file: str) -> Iterator[list[str]]:

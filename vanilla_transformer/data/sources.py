@@ -11,9 +11,17 @@ from typing import Any, TypeAlias, cast
 
 import datasets
 import pyarrow as pa
-from datasets import Dataset, Features, IterableDataset, Value, load_dataset, load_dataset_builder
+from datasets import (
+    Dataset,
+    DownloadManager,
+    Features,
+    IterableDataset,
+    Value,
+    load_dataset,
+    load_dataset_builder,
+)
 
-from vanilla_transformer.data.arguments import SPLITS, DataArguments, file_formats, parse_renaming
+from vanilla_transformer.data.arguments import FORMATS, SPLITS, DataArguments, file_formats, parse_renaming, suffix_of
 from vanilla_transformer.data.columns import Schema, as_list, is_empty
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.readers import (
@@ -83,7 +91,9 @@ class Source:
     def read(self) -> Iterator[Any]:
         """Return the rows as they are in the source; columns that nobody asked for may be missing."""
         wanted = list(self.columns.values())
-        if isinstance(self.rows, Dataset):
+        if self.rows is not None:
+            if self.rows.features is None:  # a stream may not know its columns
+                return each_row(self.rows)
             columns = columns_to_read(self.place, self.rows.features.arrow_schema, wanted)
             rows = self.rows.select_columns(columns)
             return class_names(each_row(rows), rows.features)
@@ -96,18 +106,18 @@ class Source:
             return read_parquet(file, wanted)
         return read_text(file, self.sample_by) if self.kind == "text" else read_json(file)
 
-    def parse(self, rows: Iterator[Any], start: int = 1) -> Iterator[tuple[int, Row]]:
+    def parse(self) -> Iterator[tuple[int, Row]]:
         """Yield the number of each row and its values under our names, each with the type of its column.
 
         Raises:
             ValueError: a value cannot be used; the message names place, row, column and value.
         """
         first = None
-        for number, row in enumerate(rows, start):
+        for number, row in enumerate(self.read(), start=1):
             place = f"{self.place}, row {number}"
             if not isinstance(row, dict):
                 raise ValueError(f'{place} is {row!r}; it must be an object, such as {{"column": "text", ...}}.')
-            if number == start:
+            if number == 1:
                 check_columns(self.place, names_in(row), self.columns.values())
             values = {ours: value_at(row, yours) for ours, yours in self.columns.items()}
             if self.drop_empty and any(is_empty(values[name]) for name in self.schema.texts):
@@ -131,9 +141,9 @@ class Source:
         file = self.cache_file()
         if file is not None and file.exists():
             return Dataset.from_file(str(file))
-        rows: Iterator[Row] = ({NUMBER: number, **row} for number, row in self.parse(self.read()))
+        rows: Iterator[Row] = ({NUMBER: number, **row} for number, row in self.parse())
         if (first := next(rows, None)) is None:
-            raise ValueError(f"{self.place}: there are no rows{' with a text' if self.drop_empty else ''}.")
+            raise self.without_rows()
         features = Features({NUMBER: Value("int64")} | self.schema.features(first))
         if file is None:
             return Dataset.from_list([first, *rows], features)
@@ -147,6 +157,10 @@ class Source:
             os.replace(part, file)
         return Dataset.from_file(str(file))
 
+    def without_rows(self) -> ValueError:
+        """Return the error for a source without rows."""
+        return ValueError(f"{self.place}: there are no rows{' with a text' if self.drop_empty else ''}.")
+
     def cache_file(self) -> Path | None:
         """Return the Arrow file for these rows, named by the content of their files; None for rows in memory."""
         cached = self.rows.cache_files if isinstance(self.rows, Dataset) else []
@@ -159,41 +173,36 @@ class Source:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
         return cache_folder() / digest.hexdigest() / "rows.arrow" if files else None
 
-    def stream(self) -> IterableDataset:
-        """Return the rows as they are read, and check the first ones.
 
-        Raises:
-            ValueError: there is one row or none, or see `parse`; of later rows only once they are read.
-        """
-        features = Features(self.schema.features())
-        if self.rows is None:
-            rows = IterableDataset.from_generator(parsed_rows, features, gen_kwargs={"source": self})
+def stream(sources: list[Source]) -> IterableDataset:
+    """Return the rows of a split as they are read. The first ones are parsed now, to check them.
+
+    Raises:
+        ValueError: there are fewer than two rows, or see `Source.parse`; for later rows, once they are read.
+    """
+    shards = []
+    for source in sources:
+        if isinstance(source.rows, IterableDataset):
+            count = source.rows.num_shards
+            shards += [replace(source, rows=source.rows.shard(count, index)) for index in range(count)]
         else:
-            given = self.rows.features or next(iter(self.rows))
-            rows = self.rows.map(
-                parse_batch, with_indices=True, batched=True, remove_columns=list(given), features=features,
-                fn_kwargs={"source": replace(self, rows=None)},
-            )  # fmt: skip
-        first = list(rows.take(CHECKED_ROWS_OF_STREAM))
-        if not first:
-            raise ValueError(f"{self.place}: there are no rows{' with a text' if self.drop_empty else ''}.")
-        if len(first) == 1:
-            remedy = "choose another --sample_by" if self.kind == "text" else "leave out --streaming"
-            raise ValueError(f"{self.place}: a stream of one row cannot be shuffled or split: {remedy}.")
-        return rows
+            shards.append(source)
+    # `from_generator` takes the items of a list for shards, which workers can read side by side.
+    rows = IterableDataset.from_generator(parsed_rows, Features(sources[0].schema.features()), {"shards": shards})
+    first = list(rows.take(CHECKED_ROWS_OF_STREAM))
+    if not first:
+        raise sources[0].without_rows()
+    if len(first) == 1:
+        remedy = "choose another --sample_by" if sources[0].kind == "text" else "leave out --streaming"
+        raise ValueError(f"{sources[0].place}: a stream of one row cannot be shuffled or split: {remedy}.")
+    return rows
 
 
-def parsed_rows(source: Source) -> Iterator[Row]:
+def parsed_rows(shards: list[Source]) -> Iterator[Row]:
     """Yield the rows of a stream."""
-    for _, row in source.parse(source.read()):
-        yield row
-
-
-def parse_batch(batch: dict[str, list], indices: list[int], source: Source) -> dict[str, list]:
-    """Return a batch of a stream's rows, parsed."""
-    rows = (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
-    parsed = [row for _, row in source.parse(rows, indices[0] + 1)]
-    return {name: [row[name] for row in parsed] for name in source.columns}
+    for source in shards:
+        for _, row in source.parse():
+            yield row
 
 
 def file_sources(files: list[str], make: Callable[..., Source], schema: Schema) -> list[Source]:
@@ -205,15 +214,15 @@ def file_sources(files: list[str], make: Callable[..., Source], schema: Schema) 
 
 
 def data_set_sources(args: DataArguments, make: Callable[..., Source], schema: Schema) -> dict[str, list[Source]]:
-    """Return the sources of a data set's splits: its files if it is a folder, its rows if it is on the Hub.
+    """Return the sources of a data set's splits. Files whose columns have no declared types are read like local ones.
 
     Raises:
-        ValueError: it has no split of a name that was given.
+        ValueError: the data set has no split of a name that was given.
     """
-    available: Any  # rows or files by split
-    if Path(args.dataset).is_dir():
-        available = load_dataset_builder(args.dataset, args.dataset_config).config.data_files
-    else:
+    builder = load_dataset_builder(args.dataset, args.dataset_config, revision=args.dataset_revision)
+    available: Any = {split: list(map(str, files)) for split, files in (builder.config.data_files or {}).items()}
+    has_formats = {*map(suffix_of, chain.from_iterable(available.values()))} <= {*FORMATS}
+    if not Path(args.dataset).is_dir() and (builder.info.features or not has_formats):
         available = load_dataset(
             args.dataset, args.dataset_config, revision=args.dataset_revision, streaming=args.streaming
         )
@@ -224,10 +233,11 @@ def data_set_sources(args: DataArguments, make: Callable[..., Source], schema: S
         if name not in available:
             if split in chosen and name != "none":
                 raise ValueError(f"{args.dataset} has no split {name!r}; it has: {', '.join(available)}.")
-        elif isinstance(available[name], Rows):
-            sources[split] = [make(f"{args.dataset} {name}", rows=available[name])]
+        elif isinstance(available[name], list):
+            files = available[name] if args.streaming else DownloadManager().download(available[name])
+            sources[split] = file_sources([str(file).removeprefix(f"{Path.cwd()}/") for file in files], make, schema)
         else:
-            sources[split] = file_sources([os.path.relpath(file) for file in available[name]], make, schema)
+            sources[split] = [make(f"{args.dataset} {name}", rows=available[name])]
     return sources
 
 

@@ -6,7 +6,8 @@
 import math
 import zlib
 from collections.abc import Iterator
-from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import pandas
@@ -25,43 +26,28 @@ from vanilla_transformer.data.sources import (
     check_width,
     each_row,
     find_sources,
+    stream,
 )
 
 
-def is_held_out(row: Row, column: str, fraction: float, seed: int) -> bool:
-    """Return whether a row of a stream belongs to validation, by the hash of its text."""
-    return zlib.crc32(f"{seed} {row[column]}".encode()) < fraction * 2**32
-
-
-def is_kept(row: Row, column: str, fraction: float, seed: int) -> bool:
-    """Return whether a row of a stream belongs to training."""
-    return not is_held_out(row, column, fraction, seed)
+def has_side(row: Row, held_out: bool, column: str, fraction: float, seed: int) -> bool:
+    """Return whether a row of a stream is held out (or is not), by the hash of its text."""
+    return (zlib.crc32(f"{seed} {row[column]}".encode()) < fraction * 2**32) is held_out
 
 
 def split_stream(train: IterableDataset, args: DataArguments, schema: Schema) -> dict[str, Rows]:
-    """Hold out rows of a stream by their hash, which might choose none of a few rows: split those like a data set.
-
-    Raises:
-        ValueError: see `draw`.
-    """
+    """Hold out rows of a stream by their hash. A short stream is split like a data set, lest no row be held out."""
     first = list(train.take(CHECKED_ROWS_OF_STREAM))
     if len(first) < CHECKED_ROWS_OF_STREAM:
         splits = draw(Dataset.from_list(first, features=train.features), args, schema)
         return {split: rows.to_iterable_dataset() for split, rows in splits.items()}
-    text_column, fraction, seed = inputs_of(schema)[0], args.validation_fraction, args.data_split_seed
-    sides = {"train": is_kept, "validation": is_held_out}
-    return {
-        split: train.filter(partial(side, column=text_column, fraction=fraction, seed=seed))
-        for split, side in sides.items()
-    }
+    options = {"column": inputs_of(schema)[0], "fraction": args.validation_fraction, "seed": args.data_split_seed}
+    sides = {"train": False, "validation": True}
+    return {split: train.filter(has_side, fn_kwargs={"held_out": side, **options}) for split, side in sides.items()}
 
 
 def split_document(train: Dataset, fraction: float) -> dict[str, Dataset]:
-    """Hold out the end of a single document.
-
-    Raises:
-        ValueError: one side would be empty.
-    """
+    """Hold out the end of a single document."""
     (name,) = train.column_names
     text = train[0][name]
     end = int(len(text) * (1 - fraction))
@@ -89,11 +75,7 @@ def input_hashes(rows: Dataset, schema: Schema) -> np.ndarray:
 
 
 def draw(train: Dataset, args: DataArguments, schema: Schema) -> dict[str, Dataset]:
-    """Hold out rows drawn by seed. Rows with the same input stay together.
-
-    Raises:
-        ValueError: nothing can be held out, or nothing would be left.
-    """
+    """Hold out rows drawn by seed. Rows with the same input stay together."""
     fraction, seed = args.validation_fraction, args.data_split_seed
     _, inputs = np.unique(input_hashes(train, schema), return_inverse=True)
     distinct = int(inputs.max()) + 1
@@ -115,11 +97,7 @@ def draw(train: Dataset, args: DataArguments, schema: Schema) -> dict[str, Datas
 
 
 def keep_rare_classes(train: Dataset, validation: Dataset, column: str) -> dict[str, Dataset]:
-    """Move held-out rows back to training that have a class which only they have.
-
-    Raises:
-        ValueError: no row stays held out.
-    """
+    """Move a held-out row back to training if no training row has one of its classes."""
     known = classes_of(train, column)
     is_known = np.array([known.issuperset(as_list(value)) for value in validation[column]])
     if not is_known.any():
@@ -171,6 +149,29 @@ def check_classes(place: str, rows: Dataset, column: str, known: set[str]) -> No
                 raise ValueError(f"{place}, row {row[NUMBER]}: {column} {label!r} never occurs in training.")
 
 
+def load_rows(
+    found: dict[str, list[Source]], args: DataArguments, schema: Schema, known_classes: set[str] | None
+) -> dict[str, Dataset]:
+    """Return the rows of each split. All sources have the same count of numbers, and held-out rows no new classes.
+
+    Raises:
+        ValueError: a source differs from the others, or see `Source.load`.
+    """
+    loaded = {split: [(source.place, source.load()) for source in sources] for split, sources in found.items()}
+    if numbers := schema.numbers:
+        parts = [(place, rows[0]) for each in loaded.values() for place, rows in each]
+        firsts = [(f"{place}, row {row[NUMBER]}", row[numbers]) for place, row in parts]
+        for first in firsts:
+            check_width(numbers, *first, *firsts[0])
+    data = {split: concatenate_datasets([rows for _, rows in each]) for split, each in loaded.items()}
+    if (column := schema.classes) and (known_classes is not None or "train" in data):
+        if known_classes is None:
+            known_classes = classes_of(first_rows(data["train"], args.max_train_samples), column)
+        for place, rows in chain.from_iterable(loaded[split] for split in loaded.keys() - {"train"}):
+            check_classes(place, rows, column, known_classes)
+    return {split: rows.select_columns(list(schema.columns)) for split, rows in data.items()}
+
+
 def load_splits(
     args: DataArguments, schema: Schema, known_classes: set[str] | None = None
 ) -> DatasetDict | IterableDatasetDict:
@@ -188,26 +189,16 @@ def load_splits(
             "--streaming is for language models and translation, on files or a data set on the Hub: leave it out."
         )
     found = find_sources(args, schema)
-    load = Source.stream if args.streaming else Source.load
-    loaded = {split: [(source.place, load(source)) for source in sources] for split, sources in found.items()}
-    if numbers := schema.numbers:
-        parts = [(place, rows[0]) for each in loaded.values() for place, rows in each]
-        firsts = [(f"{place}, row {row[NUMBER]}", row[numbers]) for place, row in parts]
-        for first in firsts:
-            check_width(numbers, *first, *firsts[0])
-    data = {split: concatenate_datasets([rows for _, rows in each]) for split, each in loaded.items()}
+    data: dict[str, Any]
+    if args.streaming:
+        data = {split: stream(sources) for split, sources in found.items()}
+    else:
+        data = load_rows(found, args, schema, known_classes)
     if "train" in data:
         data["train"] = first_rows(data["train"], args.max_train_samples)
-    if column := schema.classes:
-        if known_classes is None and "train" in data:
-            known_classes = classes_of(data["train"], column)
-        for place, rows in (part for split in loaded.keys() - {"train"} for part in loaded[split]):
-            if known_classes is not None:
-                check_classes(place, rows, column, known_classes)
-    data = {split: rows.select_columns(list(schema.columns)) for split, rows in data.items()}
-    if "train" in data and "validation" not in data and args.validation_fraction:
-        place = " and ".join(place for place, _ in loaded["train"])
-        data |= hold_out(place, data["train"], args, schema)
+        if "validation" not in data and args.validation_fraction:
+            place = " and ".join(source.place for source in found["train"])
+            data |= hold_out(place, data["train"], args, schema)
     for split in data.keys() - {"train"}:
         data[split] = first_rows(data[split], args.max_eval_samples)
     return IterableDatasetDict(data) if args.streaming else DatasetDict(data)
