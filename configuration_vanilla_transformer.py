@@ -10,12 +10,10 @@
 `VanillaTransformerConfig()` is the base model; `VanillaTransformerConfig.from_preset("big")` another row of Table 3.
 """
 
-import copy
-import inspect
 import math
 from dataclasses import fields
 from importlib.metadata import version
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 import transformers
 from huggingface_hub.dataclasses import strict
@@ -26,7 +24,7 @@ from transformers.activations import ACT2FN
 
 __version__ = "0.2.0"  # of the project: pyproject.toml reads it here, and every saved config names it
 
-OLDEST = "5.4"  # release of transformers
+OLDEST = "5.20.2"  # release of transformers
 KNOWN_TO_WORK = {"transformers": "5.24", "torch": "2.13"}
 
 if Version(transformers.__version__).release < Version(OLDEST).release:
@@ -36,20 +34,18 @@ if Version(transformers.__version__).release < Version(OLDEST).release:
     )
 
 
-def require_private_names(owner: Any, *names: str) -> None:
-    """Raise a RuntimeError unless `owner`, of transformers or PyTorch, has all these names, private as they are.
+def check_private_api(owner: Any, *names: str) -> None:
+    """Raise a RuntimeError unless `owner`, a class or an object of transformers or PyTorch, has all these attributes.
 
-    Those of a function are its parameters.
+    A release that renames a private method would otherwise skip our override of it in silence.
     """
-    found = inspect.signature(owner).parameters if inspect.isfunction(owner) else ()
-    missing = [name for name in names if name not in found and not hasattr(owner, name)]
-    if missing:
-        owner_name = getattr(owner, "__name__", type(owner).__name__)
-        library = "torch" if owner.__module__.startswith("torch") else "transformers"
-        raise RuntimeError(
-            f"The Vanilla Transformer builds on {owner_name}.{missing[0]}, which {library} {version(library)} does "
-            f"not have. Known to work: pip install '{library}~={KNOWN_TO_WORK[library]}.0'"
-        )
+    for name in names:
+        if not hasattr(owner, name):
+            library, owner_name = owner.__module__.split(".")[0], getattr(owner, "__name__", type(owner).__name__)
+            raise RuntimeError(
+                f"The Vanilla Transformer builds on {owner_name}.{name}, which {library} {version(library)} does not "
+                f"have. Known to work: pip install '{library}~={KNOWN_TO_WORK[library]}.0'"
+            )
 
 
 # Table 3 of the paper. A row lists what differs from the base model, whose values are the defaults below. `num_layers`
@@ -85,12 +81,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-Config = TypeVar("Config", bound="TransformerConfig")
-
-# Larger numbers are slips, and PyTorch or memory would fail on them with other words.
-LARGEST_SIZE, MOST_LAYERS, MOST_LABELS = 2**31 - 1, 10_000, 10_000_000
-
 OUR_MODULES = ("configuration_vanilla_transformer.", "modeling_vanilla_transformer.", "pipeline_vanilla_transformer.")
+
+
+def is_ours(reference: Any) -> bool:
+    """Whether a reference such as "user/repo--modeling_vanilla_transformer.Name" names code of these files."""
+    return str(reference).split("--")[-1].startswith(OUR_MODULES)
 
 
 @strict
@@ -137,14 +133,14 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
     attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "d_model",
         "num_attention_heads": "num_heads",
+        "num_key_value_heads": "num_heads",  # every head has keys and values of its own
         "intermediate_size": "d_ff",
         "head_dim": "d_k",
         "hidden_act": "activation_function",
     }
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache"]
-    # Which class an Auto class finds for this family: the registration and every saved folder read it from here.
-    auto_classes: ClassVar[dict[str, str]] = {}
-    # Pipelines of the tasks that transformers 5 no longer has: task -> (our class for it, Auto class of its model).
+    auto_classes: ClassVar[dict[str, str]] = {}  # Auto class -> our class of this family
+    # Task that transformers 5 has no pipeline for -> (our pipeline, Auto class of its model).
     pipeline_classes: ClassVar[dict[str, tuple[str, str]]] = {}
     layer_count_fields: ClassVar[tuple[str, ...]] = ("num_layers",)
 
@@ -178,7 +174,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
     use_cache: bool = True
 
     @classmethod
-    def from_preset(cls: type[Config], name: str, **overrides: Any) -> Config:
+    def from_preset(cls, name: str, **overrides: Any) -> Self:
         """Make the configuration of a row of `PRESETS`; `overrides` are fields that take precedence.
 
         Raises:
@@ -194,45 +190,23 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """As the library's, which sets what is given beside the dictionary later: here it is checked, and others are
-        derived from it.
-        """
+        """Like `PreTrainedConfig.from_dict`, but validates `kwargs` and derives other fields from them."""
         ours = {f.name for f in fields(cls)} - {f.name for f in fields(configuration_utils.PreTrainedConfig)}
         given = {name: kwargs.pop(name) for name in ours & kwargs.keys()}
         return super().from_dict(config_dict | given, **kwargs)
 
     def __post_init__(self, **kwargs):
-        self.take_names_of_the_library(kwargs)
+        self._resolve_aliases(kwargs)
         if self.num_heads > 0 and self.d_model % self.num_heads == 0:
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
-        # The version of the project that saved this config; None for one that is new, or older than this entry.
+        # The version of the project that saved this config; None for a new config.
         self.vanilla_transformer_version = kwargs.pop("vanilla_transformer_version", None)
-        self.custom_pipelines = kwargs.pop("custom_pipelines", None) or {}
-        given_classes = kwargs.pop("auto_map", None) or {}
         kwargs.pop("loss_chunk_size", None)  # of version 0.1
-        num_labels = kwargs.get("num_labels", 2)  # the library makes a name for each
-        if not (isinstance(num_labels, int) and 0 <= num_labels <= MOST_LABELS):
-            raise ValueError(f"num_labels={num_labels!r} must be an integer from 0 to {MOST_LABELS}.")
         super().__post_init__(**kwargs)
-        # A checkpoint travels with its code, so every Auto class of the family finds its model beside the weights.
-        # Classes that others have derived from ours stay as they were saved.
-        ours = {"AutoConfig": f"configuration_vanilla_transformer.{type(self).__name__}"} | {
-            auto_class: f"modeling_vanilla_transformer.{name}" for auto_class, name in self.auto_classes.items()
-        }
-        derived = {
-            auto_class: name
-            for auto_class, name in given_classes.items()
-            if not str(name).split("--")[-1].startswith(OUR_MODULES)
-        }
-        self.auto_map = ours | derived
 
-    def take_names_of_the_library(self, given: dict[str, Any]) -> None:
-        """Set the fields that are `given` by a name of `attribute_map`, before others are derived from them.
-
-        Raises:
-            ValueError: two names of one field say different things.
-        """
+    def _resolve_aliases(self, given: dict[str, Any]) -> None:
+        """Resolve `attribute_map` aliases first, because other fields are derived from them. Refuse contradictions."""
         fields: dict[str, tuple[str, Any]] = {}
         for name in [name for name in self.attribute_map if name in given]:
             field, value = self.attribute_map[name], given.pop(name)
@@ -241,47 +215,30 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
                 raise ValueError(f"{first}={first_value} and {name}={value} must be equal: here both are {field}.")
             setattr(self, field, value)
 
-    @property
-    def num_key_value_heads(self) -> int:
-        """The library's name for the number of heads that have keys and values of their own: all."""
-        return self.num_heads
-
-    @num_key_value_heads.setter
-    def num_key_value_heads(self, number: int) -> None:
-        if number != self.num_heads:
-            raise ValueError(
-                f"num_key_value_heads={number} and num_heads={self.num_heads} must be equal: each head has keys and "
-                "values of its own."
-            )
-
-    @property
-    def custom_pipelines(self) -> dict[str, dict[str, Any]]:
-        """Where `transformers.pipeline` finds the pipeline of a saved model's own task, if the library has none.
-
-        With those that were set, as a pipeline of a user's own class does when it is saved. Made anew each time, since
-        the library writes into what it reads.
-        """
-        ours = {
-            task: {"impl": f"pipeline_vanilla_transformer.{pipeline}", "pt": [auto_class]}
-            for task, (pipeline, auto_class) in self.pipeline_classes.items()
-            if self.auto_classes[auto_class] in (self.architectures or ())
-        }
-        return ours | copy.deepcopy(self._set_pipelines)
-
-    @custom_pipelines.setter
-    def custom_pipelines(self, pipelines: dict[str, dict[str, Any]]) -> None:
-        self._set_pipelines = {}
-        for task, info in pipelines.items():
-            name = info["impl"].split("--")[-1]  # without the repository that it was loaded from
-            if not name.startswith(OUR_MODULES):
-                self._set_pipelines[task] = info
-            elif task not in self.pipeline_classes:  # our code travels along
-                self._set_pipelines[task] = info | {"impl": name}
-
     def to_dict(self) -> dict[str, Any]:
-        fields = super().to_dict() | {"vanilla_transformer_version": __version__}
-        fields.pop("_set_pipelines", None)
-        return fields | {"custom_pipelines": self.custom_pipelines} if self.custom_pipelines else fields
+        """Like `PreTrainedConfig.to_dict`, with references to the code that travels with a checkpoint."""
+        fields = super().to_dict() | {"vanilla_transformer_version": __version__} | self._code_references()
+        return {name: value for name, value in fields.items() if name != "custom_pipelines" or value}
+
+    def _code_references(self) -> dict[str, dict[str, Any]]:
+        """Return `auto_map` and `custom_pipelines`: where the Auto classes and `pipeline` find code in a saved folder.
+
+        They name every Auto class of the family, and keep the entries of classes that a user has derived.
+        """
+        auto_map = {"AutoConfig": f"configuration_vanilla_transformer.{type(self).__name__}"}
+        auto_map |= {auto: f"modeling_vanilla_transformer.{name}" for auto, name in self.auto_classes.items()}
+        auto_map |= {auto: name for auto, name in getattr(self, "auto_map", {}).items() if not is_ours(name)}
+        pipelines = {
+            task: {"impl": f"pipeline_vanilla_transformer.{pipeline}", "pt": [auto]}
+            for task, (pipeline, auto) in self.pipeline_classes.items()
+            if self.auto_classes[auto] in (self.architectures or ())
+        }
+        for task, info in getattr(self, "custom_pipelines", {}).items():
+            if not is_ours(info["impl"]):
+                pipelines[task] = info
+            elif task not in self.pipeline_classes:  # a task that a user has added for one of our pipelines
+                pipelines[task] = info | {"impl": info["impl"].split("--")[-1]}
+        return {"auto_map": auto_map, "custom_pipelines": pipelines}
 
     def validate_architecture(self):
         """Refuse a model that cannot be built or cannot learn; part of the validation that `@strict` runs."""
@@ -292,19 +249,14 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
             )
         sizes = ("vocab_size", "d_model", "num_heads", "d_k", "d_v", "d_ff", "max_position_embeddings")
         for name in (*sizes, "layer_norm_eps", *self.layer_count_fields):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0.")
-        limits = dict.fromkeys((*sizes, "position_offset", "sliding_window"), LARGEST_SIZE)
-        for name, limit in (limits | dict.fromkeys(self.layer_count_fields, MOST_LAYERS)).items():
-            if (getattr(self, name) or 0) > limit:
-                raise ValueError(f"{name}={getattr(self, name)} must be at most {limit}.")
-        if math.isinf(self.layer_norm_eps):
-            raise ValueError(f"layer_norm_eps={self.layer_norm_eps} must be finite.")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0, and finite.")
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is a probability: it must lie between 0 and 1.")
-        if self.position_offset < 0:
-            raise ValueError(f"position_offset={self.position_offset} must not be negative.")
+        for name in ("position_offset", "type_vocab_size"):
+            if getattr(self, name, 0) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must not be negative.")
         if self.sliding_window is not None and self.sliding_window < 2:
             raise ValueError(f"sliding_window={self.sliding_window} must be at least 2, or None for full attention.")
         if self.activation_function not in ACT2FN:
@@ -366,11 +318,7 @@ class VanillaTransformerConfig(TransformerConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """As above. Of two embeddings that were saved, none may be lost.
-
-        Raises:
-            ValueError: `share_encoder_decoder_embeddings` is given for a model that was saved without.
-        """
+        """Like `TransformerConfig.from_dict`, but refuses to merge two saved embeddings into one."""
         shared = "share_encoder_decoder_embeddings"
         if kwargs.get(shared) and not config_dict.get(shared, True):
             raise ValueError(f"{shared}=True: the model was saved with two embeddings. Leave it out, to load both.")
@@ -379,7 +327,7 @@ class VanillaTransformerConfig(TransformerConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def __post_init__(self, **kwargs):
-        if "num_layers" in kwargs and "model_type" not in kwargs:  # which a saved config has
+        if "num_layers" in kwargs and "model_type" not in kwargs:  # a saved config has it
             raise ValueError(
                 f"num_layers={kwargs['num_layers']} is of one stack: give encoder_layers and decoder_layers."
             )
@@ -389,12 +337,10 @@ class VanillaTransformerConfig(TransformerConfig):
             self.target_vocab_size = None  # one vocabulary, whatever size it will be given
 
     def validate_vocabularies(self):
-        """Refuse sizes of the decoder that cannot be; part of the validation that `@strict` runs."""
+        """Refuse impossible sizes of the decoder; part of the validation that `@strict` runs."""
         for name in ("target_vocab_size", "decoder_d_ff"):
-            if getattr(self, name) is not None and not 0 < getattr(self, name) <= LARGEST_SIZE:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} must be from 1 to {LARGEST_SIZE}, or None for the encoder's."
-                )
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be greater than 0, or None for the encoder's.")
         if self.target_vocab_size not in (None, self.vocab_size) and self.share_encoder_decoder_embeddings:
             raise ValueError(
                 f"target_vocab_size={self.target_vocab_size} differs from vocab_size={self.vocab_size}: one "
@@ -437,11 +383,6 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
     pooling: Literal["mean", "first", "max"] = "mean"
     type_vocab_size: int = 0
     mlm_head_transform: bool = False
-
-    def validate_types(self):
-        """Refuse a number of kinds that cannot be; part of the validation that `@strict` runs."""
-        if not 0 <= self.type_vocab_size <= LARGEST_SIZE:
-            raise ValueError(f"type_vocab_size={self.type_vocab_size} must be from 0 to {LARGEST_SIZE}.")
 
 
 @strict

@@ -9,38 +9,35 @@ Read from top to bottom, it follows the paper:
     stacks   encoder and decoder: embedding + position, the masks, N layers
     models   VanillaTransformerModel: encoder and decoder joined
     heads    one class for each task
+    losses; restricted attention (4); variants of the sinusoids; checks of the input
 
-The three families share all of it: the encoder-only model is the encoder; the decoder-only model is the same stack of
-`TransformerLayer` under a causal mask; the encoder-decoder joins an encoder to a decoder whose layers attend to it.
-The losses lie in the file losses_vanilla_transformer.py, forms of attention that are faster than Equation 1 as it
-stands in attention_vanilla_transformer.py.
+The three families share these parts: the encoder-only model is the encoder; the decoder-only model is the same stack
+of `TransformerLayer` under a causal mask; the encoder-decoder joins an encoder to a decoder that attends to it.
 
 Shapes: `batch`; `length` of the sequence (`query_length` and `key_length` where two meet); `heads`; widths d_model,
 d_k, d_v and d_ff; `vocab`; `labels`. In parts and layers, `x` is a sequence (batch, length, d_model), `memory` the
-encoder's output (batch, source_length, d_model), and a `mask` says who may look at whom.
+encoder's output (batch, source_length, d_model), and a `mask` says which query may attend to which key.
 """
 
-import copy
-import inspect
 import math
-import os
 from collections.abc import Callable
-from contextvars import ContextVar
-from functools import wraps
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.configuration_utils import PreTrainedConfig
-from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.generation.continuous_batching import PagedAttentionCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
     create_bidirectional_mask,
     create_causal_mask,
     create_sliding_window_causal_mask,
+    sdpa_mask,
     sliding_window_bidirectional_overlay,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -58,43 +55,23 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import is_tracing, logging
+from transformers.utils import ModelOutput, is_tracing
 from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from .attention_vanilla_transformer import windowed_sdpa_attention_forward  # noqa: F401  (registers it)
 from .configuration_vanilla_transformer import (
     STACK_TP_PLAN,
     TransformerConfig,
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
-    require_private_names,
+    check_private_api,
 )
-from .losses_vanilla_transformer import (
-    IGNORED_LABEL,
-    check_aligned_ids,
-    check_ids,
-    check_input_ids,
-    check_inputs_embeds,
-    check_mask,
-    check_rows,
-    check_tensor,
-    cross_entropy,
-    is_padding,
-    sequence_loss,
-    span_loss,
-    without_padding,
-)
+from .generation_vanilla_transformer import CACHE, LanguageGenerationMixin, TranslationGenerationMixin, takes_cache
 from .pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
 
 
-logger = logging.get_logger(__name__)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Parts
-# ---------------------------------------------------------------------------------------------------------------------
+# Parts --------------------------------------------------------------------------------------------------------------
 
 
 def eager_attention_forward(
@@ -121,7 +98,7 @@ def eager_attention_forward(
         The weighted values (batch, query_length, heads, d_v), the weights (batch, heads, query_length, key_length).
     """
     scores = query @ key.transpose(-2, -1) * scaling  # (batch, heads, query_length, key_length)
-    if attention_mask is not None and attention_mask.dtype == torch.bool:  # a caller's whole mask
+    if attention_mask is not None and attention_mask.dtype == torch.bool:  # 4-D mask of the caller
         attention_mask = scores.new_zeros(()).masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -134,8 +111,8 @@ def eager_attention_forward(
 class MultiHeadAttention(nn.Module):
     """Multi-head attention, section 3.2.2: MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W_O.
 
-    How Equation 1 is computed is the choice of `config._attn_implementation`: eager as written above, or a fused
-    kernel (sdpa, flash_attention_2, flex_attention). Subclasses say where keys and values are kept between two steps.
+    `config._attn_implementation` selects how Equation 1 is computed: eager as written above, or by a fused kernel
+    (sdpa, flash_attention_2, flex_attention). Subclasses say where keys and values are cached between two steps.
     """
 
     num_key_value_groups = 1  # every query head has a key head of its own
@@ -173,7 +150,7 @@ class MultiHeadAttention(nn.Module):
             The same shape as `x`, and the weights (batch, heads, query_length, key_length); None from a fused kernel.
         """
         query = self.split_heads(self.q_proj(x), self.d_k)
-        # A paged cache adds to the arguments of Equation 1.
+        # A paged cache adds keyword arguments for the attention function.
         key, value = self.keys_and_values(source, past_key_values, kwargs=kwargs)
         dropout = self.attention_dropout if self.training else 0.0
         window = self.sliding_window
@@ -185,16 +162,16 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(MultiHeadAttention):
-    """A sequence looks at itself: in the encoder at all of it, in the decoder at nothing behind the query."""
+    """A sequence attends to itself: in the encoder to all positions, in the decoder to none after the query."""
 
     def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool):
         super().__init__(config, layer_idx, is_causal)
-        # Flash kernels take the window as a number of tokens counted from the query, itself included.
+        # Flash kernels count the window from the query on one side, the query included.
         window = config.sliding_window
         self.sliding_window = window if window is None or is_causal else window // 2 + 1
 
     def keys_and_values(self, source: Tensor, cache: Cache | None = None, **options) -> tuple[Tensor, Tensor]:
-        """Those of the positions before `source` come first, from the cache."""
+        """Append the keys and values of `source` to those in the cache, and return all of them."""
         key, value = super().keys_and_values(source)
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
@@ -202,7 +179,7 @@ class SelfAttention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """The decoder looks at the encoder's output, whose keys and values are computed once for a generation."""
+    """The decoder attends to the encoder's output, whose keys and values are computed once per generation."""
 
     def keys_and_values(
         self, source: Tensor, cache: EncoderDecoderCache | None = None, **options
@@ -214,11 +191,6 @@ class CrossAttention(MultiHeadAttention):
             return cache.cross_attention_cache.update(*super().keys_and_values(source), self.layer_idx)
         kept = cache.cross_attention_cache.layers[self.layer_idx]
         return kept.keys, kept.values
-
-
-def drop(x: Tensor, dropout: nn.Dropout) -> Tensor:
-    """Dropout(x) in training. Else it is not even called, which would be felt where tokens come one by one."""
-    return dropout(x) if dropout.training else x
 
 
 class FeedForward(nn.Module):
@@ -233,7 +205,7 @@ class FeedForward(nn.Module):
         self.fc2 = nn.Linear(d_ff, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(drop(self.activation(self.fc1(x)), self.dropout))
+        return self.fc2(self.dropout(self.activation(self.fc1(x))))
 
 
 def layer_norm(config: TransformerConfig) -> nn.LayerNorm:
@@ -243,8 +215,8 @@ def layer_norm(config: TransformerConfig) -> nn.LayerNorm:
 class AddAndNorm(nn.Module):
     """The "Add & Norm" box of Figure 1, with the dropout of section 5.4: LayerNorm(x + Dropout(Sublayer(x))).
 
-    With `norm_position="pre"`, as in many later models: x + Dropout(Sublayer(LayerNorm(x))). The sub-layer is
-    given as a function, not as a module: where a model is offloaded, modules among the arguments would be moved.
+    With `norm_position="pre"`, as in many later models: x + Dropout(Sublayer(LayerNorm(x))). The sub-layer is passed
+    as a function, because accelerate moves modules among the arguments when it offloads a model.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -255,8 +227,8 @@ class AddAndNorm(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.norm_first:
-            return x + drop(sublayer(self.norm(x)), self.dropout)
-        return self.norm(x + drop(sublayer(x), self.dropout))
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
 
 
 def sinusoids(position_ids: Tensor, d_model: int) -> Tensor:
@@ -272,7 +244,7 @@ def sinusoids(position_ids: Tensor, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Positions as sinusoids, computed where they are used: nothing to save, to refill or to grow."""
+    """Positional encoding as a module without weights or buffers: it is computed when it is used."""
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
@@ -282,9 +254,7 @@ class SinusoidalPositions(nn.Module):
         return sinusoids(position_ids, self.d_model)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Layers
-# ---------------------------------------------------------------------------------------------------------------------
+# Layers -------------------------------------------------------------------------------------------------------------
 
 
 class TransformerLayer(GradientCheckpointingLayer):
@@ -333,51 +303,11 @@ class DecoderLayer(GradientCheckpointingLayer):
         return self.feed_forward_add_norm(x, lambda x: self.feed_forward(x))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Stacks
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class ForwardSignature(inspect.Signature):
-    """The signature of a `forward`, for which `generate` asks at every step: that of a bound method is made once."""
-
-    bound: inspect.Signature | None = None
-
-    def replace(self, **changes) -> inspect.Signature:
-        if changes != {"parameters": tuple(self.parameters.values())[1:]}:  # without `self`
-            return super().replace(**changes)
-        self.bound = self.bound or super().replace(**changes)
-        return self.bound
-
-
-# The library's name for `past_key_values`, by which `generate` hands them over: since its version 5.24 it is `cache`.
-HANDED_OVER = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
-CACHE = "cache" if "cache" in HANDED_OVER else "past_key_values"
-
-
-def takes_cache(forward: Callable) -> Callable:
-    """Decorator of a `forward` that has `past_key_values`: they may be given by the library's name as well.
-
-    Of two, an empty one gives way: PEFT gives a prefix by the old name beside the new cache of a generation.
-    """
-    if CACHE == "past_key_values":
-        return forward
-
-    @wraps(forward)
-    def call(self, *args, cache: Cache | None = None, **kwargs):
-        if cache is not None and (kwargs.get("past_key_values") is None or cache.get_seq_length()):
-            kwargs["past_key_values"] = cache
-        return forward(self, *args, **kwargs)
-
-    signature = inspect.signature(forward)
-    *named, rest = signature.parameters.values()
-    named.append(inspect.Parameter("cache", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Cache | None))
-    call.__signature__ = ForwardSignature([*named, rest], return_annotation=signature.return_annotation)
-    return call
+# Stacks -------------------------------------------------------------------------------------------------------------
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
-    """What the library needs to know of every model below: initialisation, loading, backends, parallel plans."""
+    """What transformers needs to know of every model below: initialisation, loading, backends, parallel plans."""
 
     config: TransformerConfig
     base_model_prefix = "model"
@@ -390,20 +320,15 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
 
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls):
-            cls.forward.__signature__ = ForwardSignature.from_callable(cls.forward)
-
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """With a window, "sdpa" (the default) becomes the form of it whose cost is linear in the length, and back."""
+        """With a window, replace "sdpa" (the default) by "windowed_sdpa", whose cost is linear in the length."""
         implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
         if self.config.sliding_window is None:
             return "sdpa" if implementation == "windowed_sdpa" else implementation
         return "windowed_sdpa" if implementation in ("sdpa", "packed_sdpa") else implementation
 
     def save_pretrained(self, *args, **kwargs):
-        """As the library's. What others have made two embeddings of one, as PEFT does, is saved as two."""
+        """Like `PreTrainedModel.save_pretrained`. If the shared embedding was split (PEFT), say so in the config."""
         if self.config.is_encoder_decoder and self.config.share_encoder_decoder_embeddings:
             shared = self.get_encoder().embed_tokens.weight is self.get_decoder().embed_tokens.weight
             self.config.share_encoder_decoder_embeddings = shared
@@ -411,7 +336,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module. The paper is silent; linear weights are Xavier's, the usual choice.
+        """Initialise one module. The paper does not say how; linear weights are Xavier's, the usual choice.
 
         Embeddings have a standard deviation of d_model^-0.5: after the factor sqrt(d_model) of section 3.4 they have
         about the size of the sinusoids added to them, and tied logits start at about unit scale.
@@ -423,30 +348,20 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
 
     def mark_tied_weights_as_initialized(self, loading_info) -> None:
-        """One module under two names, which no file has, is missing: the library takes the second name for a tie.
-
-        If a file has both, it may be of two modules.
-        """
+        """Initialise a shared embedding that a checkpoint lacks: transformers would skip both of its names as tied."""
         missing = set(loading_info.missing_keys)
         super().mark_tied_weights_as_initialized(loading_info)
         for tied, source in self.all_tied_weights_keys.items():
             weight = self.get_parameter(source)
-            if weight is not self.get_parameter(tied):
-                continue
-            if {tied, source} <= missing:
+            if weight is self.get_parameter(tied) and {tied, source} <= missing:
                 loading_info.missing_keys.add(source)
                 weight._is_hf_initialized = False
-            elif not {tied, source} & missing:
-                logger.warning(
-                    f"{source} and {tied} are both saved, and only the second is kept: if they differ, set "
-                    "share_encoder_decoder_embeddings=False in the config, which has True."
-                )
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
-        """A target embedding of its own changes its size with the source's.
+        """Like `PreTrainedModel._resize_token_embeddings`, but a separate target embedding is resized too.
 
         Raises:
-            ValueError: source and target have vocabularies of their own.
+            ValueError: source and target have separate vocabularies.
         """
         if getattr(self.config, "target_vocab_size", None) is not None:
             raise ValueError(
@@ -462,38 +377,18 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return embeddings
 
 
-class ForeignSinusoids(SinusoidalPositions):
-    """Sinusoids as some published models have them, in another order or at slightly other frequencies.
-
-    `sinusoid_layout="half_split"` has all sines before all cosines; the lowest frequency of
-    `sinusoid_frequencies="tensor2tensor"`, the code of the paper's authors, is exactly 1 / 10000.
-    """
-
-    def __init__(self, config: TransformerConfig):
-        super().__init__(config)
-        self.half_split = config.sinusoid_layout == "half_split"
-        self.exact_end = config.sinusoid_frequencies == "tensor2tensor"
-
-    def forward(self, position_ids: Tensor) -> Tensor:
-        even = torch.arange(0, self.d_model, 2, device=position_ids.device, dtype=torch.float32)
-        period = max(2 * len(even) - 2, 1) if self.exact_end else self.d_model
-        angles = position_ids[..., None] * torch.exp(even * (-math.log(10000.0) / period))
-        waves = (angles.sin(), angles.cos())
-        return (torch.cat(waves, -1) if self.half_split else torch.stack(waves, -1).flatten(-2))[..., : self.d_model]
-
-
-def make_positions(config: TransformerConfig) -> nn.Module:
-    """What makes embeddings of positions (batch or 1, length): sinusoids, or the learned table of Table 3, row E."""
+def position_embedding(config: TransformerConfig) -> nn.Module:
+    """Return the module that embeds positions (batch or 1, length): sinusoids, or learned ones (Table 3, row E)."""
     if config.position_embedding == "learned":
         return nn.Embedding(config.max_position_embeddings + config.position_offset, config.d_model)
     of_the_paper = config.sinusoid_layout == "interleaved" and config.sinusoid_frequencies == "paper"
-    return SinusoidalPositions(config) if of_the_paper else ForeignSinusoids(config)
+    return SinusoidalPositions(config) if of_the_paper else SinusoidVariants(config)
 
 
 class TransformerStack(VanillaTransformerPreTrainedModel):
-    """What an encoder and a decoder have in common: embedding + position below, N layers, a final norm if pre-norm.
+    """The common part of encoder and decoder: embedding + position, N layers, and a final norm if pre-norm.
 
-    A subclass makes the layers, and calls `post_init` when it has made all that it is made of.
+    A subclass adds the layers and then calls `post_init`.
     """
 
     _tp_plan = STACK_TP_PLAN
@@ -503,7 +398,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(vocab_size or config.vocab_size, config.d_model)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.embed_positions = make_positions(config)
+        self.embed_positions = position_embedding(config)
         self.embed_norm = layer_norm(config) if config.normalize_embedding else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList()  # filled by the subclasses
@@ -511,35 +406,31 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         self.gradient_checkpointing = False
 
     def token_embeddings(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """(batch, length) ids -> (batch, length, d_model), before scale and position; or the given `inputs_embeds`."""
+        """(batch, length) ids -> (batch, length, d_model), before scale and position; or return `inputs_embeds`."""
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
             raise ValueError(f"Give exactly one of input_ids and inputs_embeds to {type(self).__name__}; got {given}.")
         if inputs_embeds is None:
-            check_input_ids(input_ids, self.embed_tokens.weight.shape[0], self.config)
+            check_ids("input_ids", input_ids, self.embed_tokens.weight.shape[0], "the vocabulary")
             return self.embed_tokens(input_ids)
-        check_inputs_embeds(inputs_embeds, self.config.d_model)
+        check_embeds(inputs_embeds, self.config.d_model)
         return inputs_embeds
 
     def add_positions(self, inputs_embeds: Tensor, position_ids: Tensor) -> Tensor:
-        """Dropout(embedding * sqrt(d_model) + position): sections 3.4, 3.5 and 5.4.
-
-        Raises:
-            ValueError: a position is past the end of learned ones.
-        """
+        """Dropout(embedding * sqrt(d_model) + position): sections 3.4, 3.5 and 5.4."""
         if self.config.position_embedding == "learned":
             limit = self.config.max_position_embeddings
             check_ids("position_ids", position_ids, limit, "position_embedding='learned'")
         if self.config.position_offset:
             position_ids = position_ids + self.config.position_offset
         positions = self.embed_positions(position_ids).to(inputs_embeds.dtype)
-        return drop(self.embed_norm(inputs_embeds * self.embed_scale + positions), self.dropout)
+        return self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions))
 
     @staticmethod
     def make_position_ids(
         inputs_embeds: Tensor, attention_mask: Tensor | None, past_length: int | Tensor = 0
     ) -> Tensor:
-        """Number the real tokens 0, 1, 2, ..., wherever padding stands. (batch or 1, length)"""
+        """Number the real tokens 0, 1, 2, ..., on whatever side the padding stands: (batch or 1, length)."""
         length = inputs_embeds.shape[1]
         if not is_padding(attention_mask):
             if isinstance(past_length, int):
@@ -565,7 +456,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
 
 
 class VanillaTransformerEncoderModel(TransformerStack):
-    """The encoder of section 3.1: on its own a model, in the encoder-decoder its left half."""
+    """The encoder of section 3.1: a model of its own, and the left half of the encoder-decoder."""
 
     config: VanillaTransformerEncoderConfig
     _can_record_outputs = {"hidden_states": TransformerLayer, "attentions": SelfAttention}
@@ -578,13 +469,13 @@ class VanillaTransformerEncoderModel(TransformerStack):
         self.post_init()
 
     def add_types(self, inputs_embeds: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """The embeddings of tokens and of their kinds, where the config has several (BERT's segments)."""
+        """Add the embeddings of token types, if the config has any (BERT's segments)."""
         if self.embed_types is None:
             return inputs_embeds
         if token_type_ids is None:
             token_type_ids = torch.zeros(inputs_embeds.shape[:2], dtype=torch.long, device=inputs_embeds.device)
-        check_aligned_ids("token_type_ids", token_type_ids, *inputs_embeds.shape[:2])
-        check_ids("token_type_ids", token_type_ids, self.embed_types.weight.shape[0], "type_vocab_size")
+        kinds = self.embed_types.weight.shape[0]
+        check_ids("token_type_ids", token_type_ids, kinds, "type_vocab_size", inputs_embeds.shape[:2], same_rows=True)
         return inputs_embeds + self.embed_types(token_type_ids)
 
     @merge_with_config_defaults
@@ -603,15 +494,15 @@ class VanillaTransformerEncoderModel(TransformerStack):
             input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
             attention_mask: (batch, length), 1 for real tokens and 0 for padding; or (batch, 1, length, length).
             position_ids: (batch, length); by default real tokens are numbered from 0.
-            token_type_ids: (batch, length), for `type_vocab_size` kinds of tokens; by default all are of kind 0.
+            token_type_ids: (batch, length) in [0, type_vocab_size); by default all are 0.
 
         Returns:
-            `last_hidden_state` (batch, length, d_model), and what was asked for with `output_hidden_states` and
-            `output_attentions`.
+            `last_hidden_state` (batch, length, d_model); `hidden_states` and `attentions` on request.
         """
         inputs_embeds = self.add_types(self.token_embeddings(input_ids, inputs_embeds), token_type_ids)
         batch, length = inputs_embeds.shape[:2]
-        check_aligned_ids("position_ids", position_ids, batch, length)
+        if position_ids is not None:
+            check_ids("position_ids", position_ids, shape=(batch, length), same_rows=True)
         check_mask("attention_mask", attention_mask, batch, self.config.num_heads, length, length)
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask)
@@ -628,16 +519,7 @@ class VanillaTransformerEncoderModel(TransformerStack):
 
 
 class CausalStack(TransformerStack):
-    """The two decoders, with an encoder to look at and without: each position sees itself and those before it."""
-
-    def sees_all(self, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None) -> bool:
-        """Whether it is plain without a mask: one position more, behind no padding, sees all that a cache holds.
-
-        It is so at every step of a translation, of which the making of a mask would take about a hundredth.
-        """
-        one_more = inputs_embeds.shape[1] == 1 and attention_mask is None and self.config.sliding_window is None
-        has_room = past_key_values is not None and past_key_values.is_compileable  # of a fixed size, partly empty
-        return one_more and not has_room and not is_tracing(inputs_embeds)
+    """The common part of both decoders, with and without an encoder: each position sees itself and those before it."""
 
     def embed_and_mask(
         self,
@@ -647,36 +529,36 @@ class CausalStack(TransformerStack):
         inputs_embeds: Tensor | None,
         past_key_values: Cache | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What any decoder's layers need: embeddings (batch, length, d_model), their positions, the causal mask.
+        """Return the embeddings (batch, length, d_model), their positions, and the causal mask.
 
         Raises:
-            ValueError: past keys and values that are not a cache, as those of earlier versions of the library.
+            ValueError: `past_key_values` is not a cache, but a tuple as in transformers 4.
         """
-        if isinstance(past_key_values, PagedAttentionCache):  # whose masks and positions are given
+        if isinstance(past_key_values, PagedAttentionCache):  # it brings its own masks and positions
             past_key_values = None
         if not isinstance(past_key_values, Cache | None):
             kind = type(past_key_values).__name__
             raise ValueError(f"past_key_values is a {kind}; it must be a Cache, as DynamicCache(config=...) makes it.")
         inputs_embeds = self.token_embeddings(input_ids, inputs_embeds)
         batch, length = inputs_embeds.shape[:2]
-        check_aligned_ids("position_ids", position_ids, batch, length)
+        if position_ids is not None:
+            check_ids("position_ids", position_ids, shape=(batch, length), same_rows=True)
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         if isinstance(past_length, int):
             lengths = (length, past_length + length)
             check_mask("attention_mask", attention_mask, batch, self.config.num_heads, *lengths, cache_has_room=True)
 
         make_mask = create_causal_mask if self.config.sliding_window is None else create_sliding_window_causal_mask
-        mask = None
-        if not self.sees_all(inputs_embeds, attention_mask, past_key_values):
-            # An empty cache that grows needs the mask of none, and only without one the library looks at positions.
-            grows = past_key_values is not None and not past_key_values.is_compileable
-            mask = make_mask(
-                config=self.config,
-                inputs_embeds=inputs_embeds,
-                attention_mask=attention_mask,
-                position_ids=position_ids,  # where they restart, several sequences are packed into one row
-                **{CACHE: None if grows and past_length == 0 else past_key_values},
-            )
+        # The mask for an empty dynamic cache is the one for no cache, and only without a cache does transformers look
+        # for several sequences in a row, whose position ids restart.
+        is_empty = past_key_values is not None and not past_key_values.is_compileable and past_length == 0
+        mask = make_mask(
+            config=self.config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            **{CACHE: None if is_empty else past_key_values},
+        )
         if position_ids is None:
             position_ids = self.make_position_ids(inputs_embeds, attention_mask, past_length)
         return inputs_embeds, position_ids, mask
@@ -710,12 +592,12 @@ class VanillaTransformerDecoderModel(CausalStack):
         Args:
             input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
             attention_mask: (batch, past + length), 1 for real tokens and 0 for padding; or (batch, 1, length, keys).
-            position_ids: (batch, length); by default real tokens are numbered from 0. Where they begin anew, and no
-                mask is given, a row holds several sequences, each of which sees itself alone.
-            past_key_values: keys and values of the tokens before these; or as `cache`, the library's name since 5.24.
+            position_ids: (batch, length); by default real tokens are numbered from 0. Without a mask, each restart
+                from 0 begins a new sequence, which does not attend to the one before it.
+            past_key_values: keys and values of earlier tokens; `cache` in transformers since 5.24.
 
         Returns:
-            `last_hidden_state` (batch, length, d_model), the cache by the library's name, and what was asked for.
+            `last_hidden_state` (batch, length, d_model); the cache; `hidden_states` and `attentions` on request.
         """
         if use_cache and past_key_values is None and not self.training:
             past_key_values = DynamicCache(config=self.config)
@@ -726,8 +608,8 @@ class VanillaTransformerDecoderModel(CausalStack):
         return BaseModelOutputWithPast(last_hidden_state=hidden_states, **{CACHE: past_key_values})
 
 
-class VanillaTransformerCrossDecoder(CausalStack):
-    """The decoder of section 3.1 whole: the right half of Figure 1, which attends to the encoder's output."""
+class VanillaTransformerDecoderStack(CausalStack):
+    """The decoder of section 3.1: the right half of Figure 1, which attends to the encoder's output."""
 
     config: VanillaTransformerConfig
     _no_split_modules = ["DecoderLayer"]
@@ -804,9 +686,7 @@ class VanillaTransformerCrossDecoder(CausalStack):
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: past_key_values})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Models
-# ---------------------------------------------------------------------------------------------------------------------
+# Models -------------------------------------------------------------------------------------------------------------
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
@@ -817,14 +697,14 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         self.encoder = VanillaTransformerEncoderModel(config)
-        self.decoder = VanillaTransformerCrossDecoder(config)
+        self.decoder = VanillaTransformerDecoderStack(config)
         if config.share_encoder_decoder_embeddings:
-            self.decoder.embed_tokens = self.encoder.embed_tokens  # one module, which sharding (FSDP) relies on
+            self.decoder.embed_tokens = self.encoder.embed_tokens  # one module: FSDP2 shards two modules apart
             self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
         self.post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Sharing one embedding between the stacks is a choice of its own, with or without a tied output."""
+        """Like the base class, but the stacks may share an embedding although the output is not tied."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
@@ -862,10 +742,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             decoder_input_ids: (batch, length) token ids of the target, shifted right by one so that position t
                 predicts token t; or `decoder_inputs_embeds` (batch, length, d_model).
             decoder_attention_mask: (batch, past + length); not needed where the target is padded on the right.
-            past_key_values: keys and values of the target tokens before these, and of the source; or as `cache`.
+            past_key_values: keys and values of earlier target tokens and of the source; `cache` since 5.24.
 
         Returns:
-            `last_hidden_state` (batch, length, d_model) of the decoder, the encoder's, and what was asked for.
+            `last_hidden_state` (batch, length, d_model) of the decoder, and `encoder_last_hidden_state`.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError("Give decoder_input_ids or decoder_inputs_embeds, or labels to a head; got none of them.")
@@ -903,35 +783,27 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Heads
-# ---------------------------------------------------------------------------------------------------------------------
+# Heads --------------------------------------------------------------------------------------------------------------
 
 
-class VocabularyModel(VanillaTransformerPreTrainedModel):
-    """What the models that predict tokens share: the output projection (section 3.4) and its loss."""
+def without_states(outputs: ModelOutput) -> dict[str, Any]:
+    """Return the outputs of a model that its heads return too: all but `last_hidden_state`."""
+    return {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+
+
+class LMHeadModel(VanillaTransformerPreTrainedModel):
+    """The common part of models that predict tokens: the output projection (section 3.4) and its loss."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def add_lm_head(self, embedding: str) -> None:
-        """Make the projection d_model -> vocab, tied to the parameter of that name if the config says so."""
+        """Add the projection d_model -> vocab, tied to the parameter `embedding` if the config says so."""
         vocab_size = getattr(self.config, "target_vocab_size", None) or self.config.vocab_size
         self.lm_head = nn.Linear(self.config.d_model, vocab_size, bias=self.config.output_bias)
         self._tied_weights_keys = {"lm_head.weight": embedding}
         if self.can_generate() and self.generation_config.max_length is None:
             self.generation_config.max_length = self.config.max_position_embeddings
-
-    def _prepare_generated_length(
-        self, *, generation_config: GenerationConfig, has_default_max_length: bool, **kwargs
-    ):
-        """The model's own max_length is no wish of the user's: no warning where it stands beside max_new_tokens."""
-        is_ours = generation_config.max_length == self.generation_config.max_length
-        return super()._prepare_generated_length(
-            generation_config=generation_config,
-            has_default_max_length=has_default_max_length or (generation_config.max_new_tokens and is_ours),
-            **kwargs,
-        )
 
     def logits_and_loss(
         self,
@@ -952,124 +824,35 @@ class VocabularyModel(VanillaTransformerPreTrainedModel):
         return logits, loss
 
 
-GNMT_LENGTH_PENALTY: ContextVar[bool] = ContextVar("gnmt_length_penalty", default=False)  # in the search under way
-
-
-class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixin):
-    """The encoder-decoder with its output layer: the model of the paper, for translation and the like."""
+class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerationMixin):
+    """The encoder-decoder with its output layer: the model of the paper, for translation and similar tasks."""
 
     config: VanillaTransformerConfig
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        # For who calls `model.loss_function`, as our own loss does not: it must not shift labels once more.
+        # `model.loss_function`, which only callers use, must not shift the labels again.
         self.loss_type = "ForMaskedLM"
         self.model = VanillaTransformerModel(config)
         stack = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
         self.add_lm_head(f"model.{stack}.embed_tokens.weight")
-        self.offer_gnmt_length_penalty()
+        self._enable_gnmt_length_penalty()
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift (batch, length) labels right by one behind the start token, with padding in the place of -100."""
-        check_rows("labels", labels)
+        """Shift labels (batch, length) right by one, behind the start token, and replace -100 by padding."""
         vocab_size = self.config.target_vocab_size or self.config.vocab_size
         check_ids("labels", labels, vocab_size, "the vocabulary", ignored=IGNORED_LABEL)
         for name in ("decoder_start_token_id", "pad_token_id"):
             token = getattr(self.config, name)
             if token is None or not 0 <= token < vocab_size:
                 raise ValueError(
-                    f"config.{name} is {token}; to make decoder inputs from labels, set it to one of the vocabulary's "
-                    f"ids, 0 to {vocab_size - 1}."
+                    f"config.{name} is {token}; to make decoder inputs from labels, set it to an id of the "
+                    f"vocabulary, 0 to {vocab_size - 1}."
                 )
         start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
-
-    def prepare_inputs_for_generation(self, *args, decoder_attention_mask: Tensor | None = None, **kwargs) -> dict:
-        """Number the real tokens also where, for a static cache, the library makes a whole mask of one of padding."""
-        inputs = super().prepare_inputs_for_generation(*args, decoder_attention_mask=decoder_attention_mask, **kwargs)
-        mask = inputs.get("decoder_attention_mask", decoder_attention_mask)
-        unnumbered = decoder_attention_mask is not None and kwargs.get("decoder_position_ids") is None
-        if unnumbered and decoder_attention_mask.dim() < mask.dim():
-            positions = (decoder_attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-            inputs["decoder_position_ids"] = positions[:, -mask.shape[2] :]
-        return inputs
-
-    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
-        """A window limits self-attention only: the keys of the source are kept whole. A mask of ones is left out."""
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
-        cache, mask = model_kwargs.get(CACHE), model_kwargs.get("attention_mask")
-        source = model_kwargs["encoder_outputs"][0].shape[:2]
-        # The library leaves it out where there is no encoder. Else each step would look at it again; where that is
-        # compiled, batches with padding and without would need a step each.
-        whole = mask is not None and mask.shape == source and bool(mask.all())
-        if whole and not getattr(cache, "is_compileable", False):
-            model_kwargs["attention_mask"] = None
-        if isinstance(cache, EncoderDecoderCache) and any(cache.cross_attention_cache.is_sliding):
-            config = copy.deepcopy(self.config.get_text_config(decoder=True))
-            config.sliding_window = None
-            cross_cache_class = type(cache.cross_attention_cache)
-            cache.cross_attention_cache = cross_cache_class(
-                config=config, **({} if cross_cache_class is DynamicCache else {"max_cache_len": source[1]})
-            )
-
-    # The length penalty of section 6.1 is that of Wu et al. (2016, arXiv 1609.08144), Equation 14: n tokens score
-    # log P / ((5 + n) / 6)^alpha, where the library divides by n^alpha. `GenerationConfig(gnmt_length_penalty=True)`
-    # asks for it, as the model's own or passed to `generate`. In the library's terms, 5 more tokens are a prompt
-    # shorter by 5, and the 6 is a factor 6^alpha of every log P.
-    def offer_gnmt_length_penalty(self) -> None:
-        """Make the option one that the model's generation config knows: it can be updated, passed and saved."""
-        if not hasattr(self.generation_config, "gnmt_length_penalty"):
-            self.generation_config.gnmt_length_penalty = False
-        self.generation_config._from_model_config = False  # else it would be loaded without what is not the library's
-
-    def adjust_generation_fn(
-        self, generation_config, from_auto_class, from_pipeline, pretrained_model_name_or_path, *args, **kwargs
-    ) -> None:
-        """Read the generation config beside the weights. In a subfolder of ".", the library would look beside it."""
-        source = pretrained_model_name_or_path
-        source = os.path.abspath(source) if source is not None and os.path.isdir(source) else source
-        super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, source, *args, **kwargs)
-        self.offer_gnmt_length_penalty()
-
-    def _beam_search(self, *args, generation_config: GenerationConfig, **kwargs):
-        token = GNMT_LENGTH_PENALTY.set(bool(getattr(generation_config, "gnmt_length_penalty", False)))
-        try:
-            return super()._beam_search(*args, generation_config=generation_config, **kwargs)
-        finally:
-            GNMT_LENGTH_PENALTY.reset(token)
-
-    def _update_finished_beams(
-        self, *, topk_log_probs: Tensor, decoder_prompt_len: int, length_penalty: float, **kwargs
-    ):
-        if GNMT_LENGTH_PENALTY.get():
-            topk_log_probs, decoder_prompt_len = topk_log_probs * 6**length_penalty, decoder_prompt_len - 5
-        return super()._update_finished_beams(
-            topk_log_probs=topk_log_probs,
-            decoder_prompt_len=decoder_prompt_len,
-            length_penalty=length_penalty,
-            **kwargs,
-        )
-
-    def _check_early_stop_heuristic(
-        self, *, running_beam_scores: Tensor, decoder_prompt_len: int, length_penalty: float, **kwargs
-    ):
-        if GNMT_LENGTH_PENALTY.get():
-            running_beam_scores, decoder_prompt_len = running_beam_scores * 6**length_penalty, decoder_prompt_len - 5
-        return super()._check_early_stop_heuristic(
-            running_beam_scores=running_beam_scores,
-            decoder_prompt_len=decoder_prompt_len,
-            length_penalty=length_penalty,
-            **kwargs,
-        )
-
-    def compute_transition_scores(self, *args, **kwargs) -> Tensor:
-        """As the library's, which takes `config.vocab_size` for that of the scores: the target may have its own."""
-        model = copy.copy(self)
-        model.config = copy.copy(self.config)
-        model.config.vocab_size = self.config.target_vocab_size or self.config.vocab_size
-        return GenerationMixin.compute_transition_scores(model, *args, **kwargs)
 
     @takes_cache
     @can_return_tuple
@@ -1093,13 +876,13 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
     ) -> Seq2SeqLMOutput:
         """
         Args:
-            labels: (batch, length) target tokens, -100 where none. Without decoder inputs, these are made from them.
-                Where `decoder_attention_mask` is 0, they are left out.
+            labels: (batch, length) target tokens, -100 for "no target", also where `decoder_attention_mask` is 0.
+                Without decoder inputs, they are made from the labels.
             logits_to_keep: compute the logits of this many last positions only; 0 is all. Or their indices (count,).
         All others: see `VanillaTransformerModel.forward`.
 
         Returns:
-            `logits` (batch, length, vocab), `loss` where labels were given, and what the model returns.
+            `logits` (batch, length, vocab), `loss` if labels were given, and the outputs of the model.
         """
         if labels is not None:
             use_cache = False
@@ -1121,20 +904,10 @@ class VanillaTransformerForConditionalGeneration(VocabularyModel, GenerationMixi
         )
         labels = without_padding(labels, decoder_attention_mask)
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-            **{CACHE: getattr(outputs, CACHE)},
-        )
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **without_states(outputs))
 
 
-class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
+class VanillaTransformerForCausalLM(LMHeadModel, LanguageGenerationMixin):
     """The decoder-only model with its output layer: language modelling and generation."""
 
     config: VanillaTransformerDecoderConfig
@@ -1162,21 +935,19 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """
         Args:
-            labels: (batch, length), the input tokens themselves, -100 where none; position t is compared with t + 1.
-                Padding, and what it would predict, the first token behind it, are left out; a Trainer, which counts
-                targets itself, needs -100 there.
-            shift_labels: (batch, length), already shifted, in the place of `labels`. Only a keyword argument, since a
-                Trainer takes each named parameter with "label" in it for a column that all data have.
+            labels: (batch, length), the input tokens; position t is compared with t + 1. No targets are -100, padding,
+                and the first token after padding. Trainer counts targets itself and needs -100 for all of these.
+            shift_labels: (batch, length), already shifted, instead of `labels`. It is not a named parameter, because
+                Trainer expects a column in all data for each parameter with "label" in its name.
             logits_to_keep: compute the logits of this many last positions only; 0 is all. Or their indices (count,).
         All others: see `VanillaTransformerDecoderModel.forward`.
 
         Returns:
-            `logits` (batch, length, vocab), and what the model returns; where labels were given, `loss` and no
-            `past_key_values`.
+            `logits` (batch, length, vocab) and the outputs of the model; if labels were given, `loss` and no cache.
         """
         shift_labels = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
-            check_rows("labels", labels)
+            check_ids("labels", labels)
             labels = without_padding(labels, attention_mask)
             shift_labels = F.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
         outputs = self.model(
@@ -1192,39 +963,18 @@ class VanillaTransformerForCausalLM(VocabularyModel, GenerationMixin):
         logits, loss = self.logits_and_loss(
             outputs.last_hidden_state, shift_labels, num_items_in_batch, logits_to_keep
         )
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-            **{CACHE: getattr(outputs, CACHE)},
-        )
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **without_states(outputs))
 
 
-class MaskedLMTransform(nn.Module):
-    """What BERT has before its output layer: LayerNorm(activation(x W + b)). (batch, length, d_model) -> the same"""
-
-    def __init__(self, config: VanillaTransformerEncoderConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.d_model, config.d_model)
-        self.activation = ACT2FN[config.activation_function]
-        self.norm = layer_norm(config)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.norm(self.activation(self.dense(hidden_states)))
-
-
-class VanillaTransformerForMaskedLM(VocabularyModel):
-    """The encoder with an output layer that names the tokens behind its masks."""
+class EncoderHead(VanillaTransformerPreTrainedModel):
+    """The common part of models with an encoder and one output layer: subclasses compute logits and loss in `head`."""
 
     config: VanillaTransformerEncoderConfig
+    output_class: type[ModelOutput]
 
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__(config)
         self.model = VanillaTransformerEncoderModel(config)
-        self.transform = MaskedLMTransform(config) if config.mlm_head_transform else nn.Identity()
-        self.add_lm_head("model.embed_tokens.weight")
-        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -1236,25 +986,52 @@ class VanillaTransformerForMaskedLM(VocabularyModel):
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> MaskedLMOutput:
+    ) -> ModelOutput:
         """
         Args:
-            labels: (batch, length), the token where one is to be predicted, -100 elsewhere. Padding has none.
+            labels: see `head`.
         All others: see `VanillaTransformerEncoderModel.forward`.
 
         Returns:
-            `logits` (batch, length, vocab) and `loss` where labels were given.
+            `logits`, and `loss` if labels were given.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        logits, loss = self.head(outputs.last_hidden_state, attention_mask, labels, num_items_in_batch)
+        return self.output_class(loss=loss, logits=logits, **without_states(outputs))
+
+
+class MaskedLMTransform(nn.Module):
+    """BERT's layer before the output: LayerNorm(activation(x W + b)). (batch, length, d_model) -> the same"""
+
+    def __init__(self, config: VanillaTransformerEncoderConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.activation = ACT2FN[config.activation_function]
+        self.norm = layer_norm(config)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(hidden_states)))
+
+
+class VanillaTransformerForMaskedLM(EncoderHead, LMHeadModel):
+    """The encoder with an output layer that predicts the masked tokens."""
+
+    output_class = MaskedLMOutput
+
+    def __init__(self, config: VanillaTransformerEncoderConfig):
+        super().__init__(config)
+        self.transform = MaskedLMTransform(config) if config.mlm_head_transform else nn.Identity()
+        self.add_lm_head("model.embed_tokens.weight")
+        self.post_init()
+
+    def head(self, states: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_items_in_batch=None):
+        """Logits (batch, length, vocab) for labels (batch, length): the masked tokens, and -100 elsewhere."""
         labels = without_padding(labels, attention_mask)
-        logits, loss = self.logits_and_loss(self.transform(outputs.last_hidden_state), labels, num_items_in_batch)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return self.logits_and_loss(self.transform(states), labels, num_items_in_batch)
 
 
 def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
-    """One vector for each sequence, from its real tokens: (batch, length, d_model) -> (batch, d_model)."""
+    """Return one vector per sequence, from its real tokens: (batch, length, d_model) -> (batch, d_model)."""
     if not is_padding(attention_mask):
         attention_mask = hidden_states.new_ones(hidden_states.shape[:2])
     real = attention_mask.to(hidden_states.device).bool()
@@ -1266,18 +1043,17 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str) -> 
     return (hidden_states * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedModel):
-    """The encoder with one prediction for each sequence: a class, several classes, or numbers.
+class VanillaTransformerForSequenceClassification(EncoderHead):
+    """The encoder with one prediction per sequence: a class, several classes, or numbers.
 
-    `config.problem_type` says which; without it, one label is regression, integer labels are single-label and
-    real-valued ones multi-label classification, as everywhere in the library.
+    If `config.problem_type` is None, one label is regression, integer labels are single-label and real-valued ones
+    multi-label classification, as everywhere in transformers.
     """
 
-    config: VanillaTransformerEncoderConfig
+    output_class = SequenceClassifierOutput
 
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__(config)
-        self.model = VanillaTransformerEncoderModel(config)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.d_model, config.num_labels)
         self.post_init()
@@ -1290,78 +1066,34 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
             return "regression"
         return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> SequenceClassifierOutput:
-        """
-        Args:
-            labels: (batch,) class ids, or (batch, labels) numbers: 0 or 1 for multi-label, any for regression.
-        All others: see `VanillaTransformerEncoderModel.forward`.
-
-        Returns:
-            `logits` (batch, labels), raw, and `loss` where labels were given.
-        """
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
-        pooled = pool(outputs.last_hidden_state, attention_mask, self.config.pooling)
-        logits = self.classifier(self.dropout(pooled))
-        loss = None
-        if labels is not None:
-            loss = sequence_loss(logits, labels, self.problem_type(labels), num_items_in_batch)
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    def head(self, states: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_items_in_batch=None):
+        """Logits (batch, labels) for class ids (batch,), or numbers (batch, labels): 0 or 1 if multi-label."""
+        logits = self.classifier(self.dropout(pool(states, attention_mask, self.config.pooling)))
+        if labels is None:
+            return logits, None
+        return logits, sequence_loss(logits, labels, self.problem_type(labels), num_items_in_batch)
 
 
-class VanillaTransformerForTokenClassification(VanillaTransformerPreTrainedModel):
-    """The encoder with one class for each token: tagging."""
+class VanillaTransformerForTokenClassification(EncoderHead):
+    """The encoder with one class per token: tagging."""
 
-    config: VanillaTransformerEncoderConfig
+    output_class = TokenClassifierOutput
 
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__(config)
-        self.model = VanillaTransformerEncoderModel(config)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.d_model, config.num_labels)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> TokenClassifierOutput:
-        """
-        Args:
-            labels: (batch, length) class ids, -100 for tokens that have none, as padding has none.
-        All others: see `VanillaTransformerEncoderModel.forward`.
-
-        Returns:
-            `logits` (batch, length, labels), raw, and `loss` where labels were given.
-        """
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+    def head(self, states: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_items_in_batch=None):
+        """Logits (batch, length, labels) for class ids (batch, length), -100 for tokens without a class."""
+        logits = self.classifier(self.dropout(states))
         labels = without_padding(labels, attention_mask)
-        loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return logits, None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
 
 
 class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
-    """The encoder with a start and an end score for each token: extractive question answering."""
+    """The encoder with a start and an end score per token: extractive question answering."""
 
     config: VanillaTransformerEncoderConfig
 
@@ -1386,11 +1118,11 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
         """
         Args:
             start_positions, end_positions: (batch,) index of the answer's first and last token; an index outside the
-                sequence (an answer that was cut off) is left out of the loss.
+                sequence (the answer was truncated) is ignored by the loss.
         All others: see `VanillaTransformerEncoderModel.forward`.
 
         Returns:
-            `start_logits` and `end_logits`, each (batch, length), raw, and `loss` where positions were given.
+            `start_logits` and `end_logits`, each (batch, length), and `loss` if positions were given.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
@@ -1398,69 +1130,332 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
         if start_positions is not None and end_positions is not None:
             positions = (start_positions, end_positions)
             loss = span_loss((start_logits, end_logits), positions, attention_mask, num_items_in_batch)
-        return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits,
-            end_logits=end_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
+        logits = {"start_logits": start_logits, "end_logits": end_logits}
+        return QuestionAnsweringModelOutput(loss=loss, **logits, **without_states(outputs))
+
+
+# Losses --------------------------------------------------------------------------------------------------------------
+# Each is a sum divided by the number of targets: of this batch, or, with gradient accumulation or several processes,
+# of the whole step (`num_items_in_batch`), so that the gradient does not depend on how a step is split.
+
+
+IGNORED_LABEL = -100  # PyTorch's value for "no target"
+
+
+def cross_entropy(
+    logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, label_smoothing: float = 0.0
+) -> Tensor:
+    """Cross-entropy over the last dimension. Label smoothing (section 5.4) spreads epsilon evenly over all classes.
+
+    Args:
+        logits: (..., classes); labels: (...) class ids, or -100 for "no target".
+    """
+    check_labels(labels, logits.shape[:-1], logits.shape[-1])
+    total = F.cross_entropy(
+        logits.flatten(0, -2).float(),
+        labels.flatten().to(logits.device).long(),
+        ignore_index=IGNORED_LABEL,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    return mean(total, (labels != IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)
+
+
+def mean(total: Tensor, number: Tensor | int) -> Tensor:
+    """Divide a sum by the number of targets, at least 1, without reading a number that may be on a GPU."""
+    if not isinstance(number, Tensor):
+        return total / max(number, 1)
+    number = number.clamp(min=1)
+    is_host_scalar = number.dim() == 0 and number.device.type == "cpu"  # divides a tensor on any device
+    return total / (number if is_host_scalar else number.to(total.device))
+
+
+def is_padding(attention_mask: Any) -> bool:
+    """Whether a mask is (batch, length), which says what tokens are real, and not 4-D."""
+    return isinstance(attention_mask, Tensor) and attention_mask.dim() == 2
+
+
+def without_padding(labels: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+    """Replace labels (batch, length) by -100 where the mask (batch, past + length) has padding.
+
+    The logits of padding are meaningless, and differ between attention implementations.
+    """
+    if labels is None or not is_padding(attention_mask) or labels.dim() != 2:
+        return labels
+    padding = attention_mask[:, -labels.shape[1] :].to(labels.device) == 0
+    return labels.masked_fill(padding, IGNORED_LABEL) if padding.shape == labels.shape else labels
+
+
+def sequence_loss(
+    logits: Tensor, labels: Tensor, problem_type: str, num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    """Loss of one prediction per sequence: cross-entropy, or the mean of binary or squared errors over all outputs.
+
+    Args:
+        logits: (batch, labels); labels: (batch,) ids for single_label_classification, else (batch, labels) numbers.
+    """
+    if problem_type == "single_label_classification":
+        column = labels.shape == (len(logits), 1)
+        return cross_entropy(logits, labels[:, 0] if column else labels, num_items_in_batch)
+    if labels.squeeze().shape != logits.squeeze().shape:
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)}; {problem_type} with num_labels={logits.shape[-1]} needs "
+            f"{tuple(logits.shape)}."
+        )
+    if problem_type == "multi_label_classification" and labels.device.type == "cpu" and not is_tracing(labels):
+        wrong = ~((labels >= 0) & (labels <= 1))
+        if wrong.any():
+            raise ValueError(f"labels holds {labels[wrong][0].item()}; {problem_type} needs numbers from 0 to 1.")
+    error = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
+    total = error(logits.float(), labels.reshape(logits.shape).to(logits.device).float(), reduction="sum")
+    if problem_type == "regression" and num_items_in_batch is not None:
+        # Trainer does not count labels equal to -100, but for regression -100 is an ordinary target: correct the
+        # count, assuming that the other batches of the step have the same share of such targets.
+        counted = (labels != IGNORED_LABEL).sum()
+        num_items_in_batch = torch.as_tensor(num_items_in_batch).clamp(min=1) * labels.numel() / counted.clamp(min=1)
+    return mean(total, labels.numel() if num_items_in_batch is None else num_items_in_batch)
+
+
+def span_loss(
+    logits: tuple[Tensor, Tensor],
+    positions: tuple[Tensor, Tensor],
+    attention_mask: Tensor | None = None,
+    num_items_in_batch: Tensor | int | None = None,
+) -> Tensor:
+    """Loss of the start and the end of an answer: the mean of their cross-entropies over the real tokens.
+
+    Args:
+        logits: of start and end, each (batch, length); positions: of start and end, each (batch,).
+    """
+    losses = []
+    for name, scores, position in zip(("start_positions", "end_positions"), logits, positions, strict=True):
+        check_tensor(name, position)
+        position = position.to(scores.device).flatten()
+        check_ids(name, position, shape=(len(scores),))
+        if is_padding(attention_mask):
+            padding = attention_mask.to(scores.device) == 0
+            scores = scores.float().masked_fill(padding, torch.finfo(torch.float32).min)
+        outside = (position < 0) | (position >= scores.shape[1])
+        losses.append(cross_entropy(scores, position.masked_fill(outside, IGNORED_LABEL), num_items_in_batch))
+    return (losses[0] + losses[1]) / 2
+
+
+# Restricted attention (section 4) -----------------------------------------------------------------------------------
+
+
+def windowed_sdpa_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **kwargs,
+) -> tuple[Tensor, None]:
+    """Compute Equation 1 in a neighbourhood of r positions at a cost of O(r n d) instead of O(n^2 d).
+
+    The queries are split into blocks, and each block attends only to the keys in its reach. Cross-attention and a
+    decoding step, which have no blocks, use PyTorch's fused attention over all keys.
+
+    Args:
+        attention_mask: (batch, length), True for real tokens; or a 4-D mask of `sdpa_mask`; or None.
+        sliding_window: number of positions seen on one side, the query included.
+    All others, and what is returned: see `eager_attention_forward`; no weights.
+    """
+    batch, _, length, _ = query.shape
+    if attention_mask is not None and attention_mask.dim() == 2:
+        padding, attention_mask = attention_mask, attention_mask[:, None, None, :]
+    else:
+        padding = None if attention_mask is not None else query.new_ones(batch, length, dtype=torch.bool)
+    if sliding_window is None or padding is None or length != key.shape[2]:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+
+    before = min(sliding_window, length) - 1
+    after = 0 if module.is_causal else before
+    block = before + 1 + after
+    span = before + block + after  # the keys in reach of some query of a block
+    blocks = -(-length // block)
+    rest = blocks * block - length
+
+    def spans(states: Tensor) -> Tensor:
+        """(batch, heads, length, width) -> (batch * blocks, heads, span, width)"""
+        states = F.pad(states, (0, 0, before, rest + after)).unfold(2, span, block)
+        return states.permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+    queries = F.pad(query, (0, 0, 0, rest)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
+    real = F.pad(padding, (before, rest + after)).unfold(1, span, block)  # (batch, blocks, span)
+    distance = torch.arange(span, device=query.device) - torch.arange(block, device=query.device)[:, None]
+    in_reach = (distance >= 0) & (distance <= before + after)  # (block, span)
+    mask = (real[:, :, None, :] & in_reach).flatten(0, 1)[:, None]
+    output = F.scaled_dot_product_attention(
+        queries, spans(key), spans(value), attn_mask=mask, dropout_p=dropout, scale=scaling
+    )
+    output = output.unflatten(0, (batch, blocks)).transpose(2, 3).flatten(1, 2)  # (batch, blocks * block, heads, d_v)
+    return output[:, :length].contiguous(), None
+
+
+def windowed_sdpa_mask(q_length: int, kv_length: int, attention_mask: Tensor | None = None, **kwargs) -> Tensor | None:
+    """Return the padding (batch, length) if a whole sequence attends to itself, otherwise the mask of "sdpa".
+
+    Several sequences packed into a row, which `allow_is_causal_skip=False` indicates, need the mask of "sdpa" too.
+    """
+    packed = kwargs.get("local_size") is not None and not kwargs.get("allow_is_causal_skip", True)
+    if q_length == kv_length and not packed:
+        return attention_mask
+    return sdpa_mask(q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, **kwargs)
+
+
+ALL_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_attention_forward)
+ALL_MASK_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_mask)
+
+
+class SinusoidVariants(SinusoidalPositions):
+    """Sinusoids of other published models, in another order or at slightly other frequencies.
+
+    `sinusoid_layout="half_split"` puts all sines before all cosines. `sinusoid_frequencies="tensor2tensor"`, the code
+    of the paper's authors, has a lowest frequency of exactly 1 / 10000.
+    """
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        self.half_split = config.sinusoid_layout == "half_split"
+        self.exact_end = config.sinusoid_frequencies == "tensor2tensor"
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        even = torch.arange(0, self.d_model, 2, device=position_ids.device, dtype=torch.float32)
+        period = max(2 * len(even) - 2, 1) if self.exact_end else self.d_model
+        angles = position_ids[..., None] * torch.exp(even * (-math.log(10000.0) / period))
+        waves = (angles.sin(), angles.cos())
+        return (torch.cat(waves, -1) if self.half_split else torch.stack(waves, -1).flatten(-2))[..., : self.d_model]
+
+
+# Checks of the input. Values are read on a CPU only: on other devices that would synchronise. -----------------------
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Raise a TypeError unless `value` is a tensor, or a proxy for one in tracing."""
+    if not hasattr(value, "dim"):
+        raise TypeError(
+            f"{name} is of type {type(value).__name__}; it must be a tensor, as torch.tensor(...) makes it."
         )
 
 
-# What is overridden, set or called above of the library's private interfaces. Were one renamed, the library would not
-# call ours any more, or not with what we look for, and say nothing. Not among them: `_fsdp_plan`, which older releases
-# do not know and do not miss.
-require_private_names(
+def check_ids(
+    name: str,
+    ids: Tensor,
+    limit: int | None = None,
+    owner: str = "",
+    shape: tuple[int, ...] | None = None,
+    same_rows: bool = False,
+    ignored: int | None = None,
+) -> None:
+    """Raise an error unless `ids` are integers of this shape, each `ignored` or in [0, limit).
+
+    Args:
+        owner: has `limit` entries, for the error.
+        shape: by default any (batch, length); `same_rows`: one row (1, length) may stand for all.
+    """
+    check_tensor(name, ids)
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"{name} has dtype {ids.dtype}; it must be torch.int64 or torch.int32.")
+    if shape is None and ids.dim() != 2:
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}; it must be (batch, length).")
+    if shape is not None and ids.shape != shape and not (same_rows and ids.shape == (1, *shape[1:])):
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}; it must be {tuple(shape)}.")
+    if is_tracing(ids):
+        return
+    if 0 in ids.shape:
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}: there is nothing to compute.")
+    if limit is None or ids.device.type != "cpu":
+        return
+    try:
+        least, most = (bound.item() for bound in ids.aminmax())  # cheaper at each step than the comparisons below
+    except RuntimeError:  # under `torch.func.vmap`, where values cannot be read
+        return
+    if least < 0 or most >= limit:
+        wrong = ids[(ids < 0) | (ids >= limit)]
+        wrong = wrong if ignored is None else wrong[wrong != ignored]
+        if wrong.numel():
+            value = wrong[0].item()
+            raise ValueError(f"{name} holds {value}, but {owner} has {limit}: give ids from 0 to {limit - 1}.")
+
+
+def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int) -> None:
+    """Raise an error unless `labels` are integers of this shape, each in [0, classes) or -100."""
+    check_ids("labels", labels, classes, "the output layer", shape, ignored=IGNORED_LABEL)
+
+
+def check_embeds(inputs_embeds: Tensor, d_model: int) -> None:
+    """Raise an error unless `inputs_embeds` are numbers (batch, length, d_model), and not empty."""
+    check_tensor("inputs_embeds", inputs_embeds)
+    shape, dtype = tuple(inputs_embeds.shape), inputs_embeds.dtype
+    if len(shape) != 3 or shape[-1] != d_model or not dtype.is_floating_point:
+        raise ValueError(
+            f"inputs_embeds has shape {shape} and dtype {dtype}; it must be (batch, length, d_model={d_model}), "
+            "floating-point."
+        )
+    if not is_tracing(inputs_embeds) and 0 in shape:
+        raise ValueError(f"inputs_embeds has shape {shape}: there is nothing to compute.")
+
+
+def check_mask(
+    name: str,
+    mask: Tensor | None,
+    batch: int,
+    heads: int,
+    query_length: int,
+    key_length: int,
+    cache_has_room: bool = False,
+) -> None:
+    """Raise an error unless `mask` is (batch, key_length) or (1 or batch, 1 or heads, query_length, key_length).
+
+    A 4-D mask may have more keys than there are yet, if a cache has room for them.
+    """
+    if isinstance(mask, list | tuple | str | int | float | np.ndarray):  # some backends pass non-tensor masks
+        check_tensor(name, mask)
+    if not isinstance(mask, Tensor) or is_tracing(mask):
+        return
+    if mask.shape == (batch, key_length):
+        if mask.device.type == "cpu" and not torch.equal(mask, (mask != 0).to(mask.dtype)):
+            wrong = mask[(mask != 0) & (mask != 1)][0].item()
+            raise ValueError(f"{name} holds {wrong}; a mask (batch, length) is 1 for real tokens and 0 for padding.")
+        return
+    rows, mask_heads, queries, keys = mask.shape if mask.dim() == 4 else (0, 0, 0, 0)
+    right_keys = keys == key_length or (cache_has_room and keys >= query_length)
+    if not (rows in (1, batch) and mask_heads in (1, heads) and queries == query_length and right_keys):
+        raise ValueError(
+            f"{name} has shape {tuple(mask.shape)}; it must be (batch, length) = {(batch, key_length)} or "
+            f"(batch, 1 or heads, query_length, key_length) = {(batch, 1, query_length, key_length)}."
+        )
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(
+            f"{name} of shape {tuple(mask.shape)} is {mask.dtype}; a 4-D mask is True where a query may attend, or is "
+            "added to the scores: 0 there, and very negative elsewhere."
+        )
+
+
+# Registration -------------------------------------------------------------------------------------------------------
+
+
+check_private_api(
     PreTrainedModel,
-    "_can_compile_fullgraph",
-    "_can_record_outputs",
     "_get_resized_embeddings",
-    "_init_weights",
-    "_no_split_modules",
     "_resize_token_embeddings",
-    "_skip_keys_device_placement",
-    "_supports_attention_backend",
-    "_supports_flash_attn",
-    "_supports_flex_attn",
-    "_supports_sdpa",
-    "_tied_weights_keys",
-    "_tp_plan",
     "get_correct_attn_implementation",
     "get_expanded_tied_weights_keys",
     "mark_tied_weights_as_initialized",
 )
-require_private_names(
-    GenerationMixin,
-    "_beam_search",
-    "_check_early_stop_heuristic",
-    "_prepare_cache_for_generation",
-    "_prepare_generated_length",
-    "_update_finished_beams",
-    "adjust_generation_fn",
-)
-require_private_names(GenerationMixin.prepare_inputs_for_generation, CACHE)
-require_private_names(GenerationConfig(), "_from_model_config")
-require_private_names(PreTrainedConfig, "_attn_implementation")
 
-MODELS = (
-    VanillaTransformerModel,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerEncoderModel,
-    VanillaTransformerForMaskedLM,
-    VanillaTransformerForSequenceClassification,
-    VanillaTransformerForTokenClassification,
-    VanillaTransformerForQuestionAnswering,
-    VanillaTransformerDecoderModel,
-    VanillaTransformerForCausalLM,
-)
+# `save_pretrained` copies the files that travel next to the weights, once for each Auto class.
+MODELS = []
+for _config_class in (VanillaTransformerConfig, VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig):
+    for _auto_class, _name in _config_class.auto_classes.items():
+        MODELS.append(globals()[_name])
+        MODELS[-1].register_for_auto_class(_auto_class)
 
-# `save_pretrained` copies this file and its configuration beside the weights, under the name of each Auto class.
-for _model in MODELS:
-    for _auto_class, _name in _model.config_class.auto_classes.items():
-        if _name == _model.__name__:
-            _model.register_for_auto_class(_auto_class)
-
-# A saved folder holds each file that is imported here, so `transformers.pipeline` finds these beside the weights.
+# `transformers.pipeline` finds these in a saved folder, which holds every file that is imported here.
 PIPELINES = (QuestionAnsweringPipeline, TranslationPipeline)
 
 __all__ = [_model.__name__ for _model in MODELS] + ["VanillaTransformerPreTrainedModel"]

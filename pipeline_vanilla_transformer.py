@@ -16,8 +16,6 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline, Pipeline
 
-from .configuration_vanilla_transformer import require_private_names
-
 
 # What other tasks that a config may name for `TranslationPipeline` call its output.
 TEXT_KEYS = {"summarization": "summary_text", "text2text-generation": "generated_text"}
@@ -263,17 +261,6 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             for start, end in best
         ]
         return answers[0] if top_k == 1 else answers
-
-
-require_private_names(
-    Pipeline,
-    "_forward",
-    "_load_feature_extractor",
-    "_load_image_processor",
-    "_load_processor",
-    "_load_tokenizer",
-    "_sanitize_parameters",
-)
 
 
 def window_answers(

@@ -32,7 +32,7 @@ from transformers.utils import cached_file
 
 from vanilla_transformer.files import temporary_sibling
 from vanilla_transformer.loading import weights_hash
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 
 
 FOLDER = "datastore"  # inside the model folder

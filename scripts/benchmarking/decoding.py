@@ -13,7 +13,7 @@ from transformers import CompileConfig, PreTrainedModel, PreTrainedTokenizerBase
 from benchmarking.peers import Size, translators
 from benchmarking.results import OURS, Result
 from benchmarking.timing import Machine, in_turns
-from vanilla_transformer.configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.configuration_vanilla_transformer import check_private_api
 from vanilla_transformer.data.tokenizer import BOS, EOS, PAD, PreTrainedTokenizerFast
 
 
@@ -51,7 +51,7 @@ def generating(model: PreTrainedModel, **options) -> Decoder:
     return decode
 
 
-require_private_names(CompileConfig, "_compile_all_devices")
+check_private_api(CompileConfig, "_compile_all_devices")
 
 
 def compiled() -> dict:

@@ -39,7 +39,7 @@ from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.files import open_output
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.translation import TranslationTask, encode_pairs
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.batching import row_lengths

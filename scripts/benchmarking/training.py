@@ -9,7 +9,7 @@ from benchmarking.timing import Machine, in_turns
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.translation import TranslationTask
 from vanilla_transformer.training.trainer import send_batch
 

@@ -134,8 +134,8 @@ DECODER = Stack(
         Sublayer("Feed-forward", FEED_FORWARD, f"DecoderLayer.forward{FORWARD}"),
     ),
     top=(
-        ("Linear, tied to the embedding", "VocabularyModel.add_lm_head: self.lm_head ="),
-        ("Softmax, in the loss", "VocabularyModel.logits_and_loss"),
+        ("Linear, tied to the embedding", "LMHeadModel.add_lm_head: self.lm_head ="),
+        ("Softmax, in the loss", "LMHeadModel.logits_and_loss"),
     ),
     result="probabilities of the next token",
     side=1,

@@ -73,7 +73,7 @@ def append(file: Path, line: str) -> None:
         stream.write(f"\n{line}\n")
 
 
-@pytest.mark.parametrize("file", ["modeling_vanilla_transformer.py", "attention_vanilla_transformer.py"])
+@pytest.mark.parametrize("file", ["modeling_vanilla_transformer.py", "generation_vanilla_transformer.py"])
 def test_code_that_differs_runs_only_where_it_is_trusted(file, folder, tmp_path, capsys):
     append(folder / file, f"open({str(tmp_path / 'ran')!r}, 'w')")
     assert loaded_module(folder) == INSTALLED and not (tmp_path / "ran").exists()

@@ -29,10 +29,8 @@ from vanilla_transformer.modeling_vanilla_transformer import CACHE
         ({"sliding_window": 1}, "sliding_window=1 must be at least 2"),
         ({"activation_function": "rectify"}, "activation_function='rectify' must be one of: .*relu"),
         ({"norm_position": "both"}, "norm_position.*post.*pre.*both"),
-        ({"d_model": 2**63}, "d_model=9223372036854775808 must be at most 2147483647"),
-        ({"encoder_layers": 10**9}, "encoder_layers=1000000000 must be at most 10000"),
-        ({"layer_norm_eps": float("inf")}, "layer_norm_eps=inf must be finite"),
-        ({"decoder_d_ff": -4}, "decoder_d_ff=-4 must be from 1 to"),
+        ({"layer_norm_eps": float("inf")}, "layer_norm_eps=inf must be .* finite"),
+        ({"decoder_d_ff": -4}, "decoder_d_ff=-4 must be greater than 0"),
         ({"vocab_size": "many"}, "vocab_size.*expected int, got str"),
     ],
 )
@@ -58,13 +56,8 @@ def test_a_config_that_cannot_work_is_refused_when_it_is_changed_in_loading(fiel
     assert (smaller.d_k, smaller.d_v, smaller.dropout) == (4, 4, 0.25)
 
 
-def test_more_labels_than_can_have_names_are_refused_when_the_config_is_made():
-    with pytest.raises(ValueError, match=f"num_labels={10**30} must be an integer from 0 to 10000000"):
-        VanillaTransformerEncoderConfig(num_labels=10**30)
-
-
 def test_kinds_of_tokens_below_zero():
-    with pytest.raises(StrictDataclassError, match="type_vocab_size=-1 must be from 0 to"):
+    with pytest.raises(StrictDataclassError, match="type_vocab_size=-1 must not be negative"):
         VanillaTransformerEncoderConfig(type_vocab_size=-1)
 
 
@@ -110,7 +103,7 @@ def test_embeddings_of_another_shape(make, shape):
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
 @pytest.mark.parametrize("shape", [(7,), (2, 6), (3, 7), (2, 7, 1)])
 def test_positions_that_are_not_one_for_each_token(make, shape):
-    with pytest.raises(ValueError, match=r"position_ids has shape .*; it must be \(batch, length\) = \(2, 7\)"):
+    with pytest.raises(ValueError, match=r"position_ids has shape .*; it must be \(2, 7\)"):
         make()(tokens(2, 7), position_ids=torch.zeros(shape, dtype=torch.long))
 
 
@@ -124,9 +117,9 @@ def test_a_special_token_outside_the_vocabulary_is_named_where_it_is_used(tmp_pa
     translator.save_pretrained(tmp_path)
     loaded = type(translator).from_pretrained(tmp_path)  # what does not use it works
     assert loaded(tokens(), decoder_input_ids=tokens()).logits.shape == (2, 7, 50)
-    with pytest.raises(ValueError, match=r"config.decoder_start_token_id is 1000000; .* ids, 0 to 49"):
+    with pytest.raises(ValueError, match=r"config.decoder_start_token_id is 1000000; .* 0 to 49"):
         loaded(tokens(), labels=tokens())
-    with pytest.raises(ValueError, match=r"input_ids holds 1000000, .*config's decoder_start_token_id is 1000000"):
+    with pytest.raises(ValueError, match="input_ids holds 1000000, but the vocabulary has 50"):
         loaded.generate(tokens(), max_new_tokens=2)
 
 
@@ -161,7 +154,7 @@ def test_a_mask_of_the_wrong_shape(make, shape):
 
 @pytest.mark.parametrize("shape", [(2, 1, 7, 7), (2, 4, 7, 7), (1, 1, 7, 7)])
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
-def test_whole_masks_for_each_head_for_all_heads_and_for_all_rows(make, shape):
+def test_4d_masks_for_each_head_for_all_heads_and_for_all_rows(make, shape):
     model, ids = make(), tokens(2, 7)
     looks_back = torch.ones(7, 7, dtype=torch.bool).tril().expand(shape)
     expected = model(ids, attention_mask=looks_back[:1, :1].expand(2, 4, 7, 7)).logits
@@ -171,14 +164,14 @@ def test_whole_masks_for_each_head_for_all_heads_and_for_all_rows(make, shape):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "packed_sdpa"])
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
-def test_a_whole_mask_of_bools_hides_the_same_in_every_form_of_attention(make, implementation, dtype):
+def test_a_4d_mask_of_bools_hides_the_same_in_every_form_of_attention(make, implementation, dtype):
     model, ids = make().to(dtype), tokens(2, 7)
     model.set_attn_implementation(implementation)
     looks_back = torch.ones(1, 1, 7, 7, dtype=torch.bool).tril()
     added = torch.zeros(1, 1, 7, 7, dtype=dtype).masked_fill(~looks_back, torch.finfo(dtype).min)
     expected = model(ids, attention_mask=added).logits
     torch.testing.assert_close(model(ids, attention_mask=looks_back).logits, expected)
-    with pytest.raises(ValueError, match=r"attention_mask of shape .* is torch.int64; a whole mask is True where"):
+    with pytest.raises(ValueError, match=r"attention_mask of shape .* is torch.int64; a 4-D mask is True where"):
         model(ids, attention_mask=looks_back.long())
 
 
@@ -207,12 +200,10 @@ def test_names_of_the_library_that_contradict_one_another():
 
 
 def test_heads_that_share_keys():
-    with pytest.raises(ValueError, match="num_key_value_heads=2 and num_heads=8 must be equal"):
-        VanillaTransformerConfig(num_key_value_heads=2)
+    with pytest.raises(ValueError, match="num_attention_heads=8 and num_key_value_heads=2 must be equal"):
+        VanillaTransformerConfig(num_attention_heads=8, num_key_value_heads=2)
     config = VanillaTransformerConfig(num_attention_heads=4, num_key_value_heads=4)
     assert (config.num_heads, config.num_key_value_heads) == (4, 4)
-    with pytest.raises(ValueError, match="num_key_value_heads=1 and num_heads=4 must be equal"):
-        VanillaTransformerConfig.from_dict(config.to_dict(), num_key_value_heads=1)
 
 
 def test_a_number_of_layers_for_two_stacks():
@@ -265,7 +256,7 @@ def test_labels_of_another_kind():
     with pytest.raises(ValueError, match=r"labels holds 2.0; multi_label_classification needs numbers from 0 to 1"):
         model(tokens(), labels=torch.full((2, 3), 2.0))
     model = encoder_only(VanillaTransformerForQuestionAnswering)
-    with pytest.raises(ValueError, match=r"end_positions has shape \(3,\); it must be \(batch,\) = \(2,\)"):
+    with pytest.raises(ValueError, match=r"end_positions has shape \(3,\); it must be \(2,\)"):
         model(tokens(), start_positions=torch.tensor([1, 2]), end_positions=torch.tensor([1, 2, 3]))
 
 

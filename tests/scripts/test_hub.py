@@ -37,11 +37,10 @@ from vanilla_transformer.loading import HUB_NAME, load_model
 IDS = list(range(3, 12))
 MODEL_FILES = {
     "README.md",
-    "attention_vanilla_transformer.py",
     "config.json",
     "configuration_vanilla_transformer.py",
     "generation_config.json",
-    "losses_vanilla_transformer.py",
+    "generation_vanilla_transformer.py",
     "model.safetensors",
     "modeling_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",
@@ -475,7 +474,7 @@ def test_an_installed_copy_translates_with_the_model_that_the_hub_has(hub, clone
         ("checkpoints", "There are no models in"),
         ("checkpoints/tagger/model.safetensors", "has no weights"),
         ("checkpoints/tagger/config.json", "has no config.json"),
-        ("losses_vanilla_transformer.py", "No such file"),
+        ("generation_vanilla_transformer.py", "No such file"),
         ("modeling_vanilla_transformer.py", "has no modeling_vanilla_transformer.py, which"),
     ],
 )

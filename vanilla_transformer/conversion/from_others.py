@@ -80,8 +80,8 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
     require(not missing and not unexpected, f"There is no counterpart of: {', '.join([*missing, *unexpected])}.")
     if ours.can_generate():
         ours.generation_config = copy.deepcopy(theirs.generation_config)
-        if hasattr(ours, "offer_gnmt_length_penalty"):
-            ours.offer_gnmt_length_penalty()
+        if hasattr(ours, "_enable_gnmt_length_penalty"):
+            ours._enable_gnmt_length_penalty()
     return ours.eval()
 
 

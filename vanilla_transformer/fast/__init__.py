@@ -20,18 +20,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from vanilla_transformer.configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.configuration_vanilla_transformer import check_private_api
 from vanilla_transformer.fast import dropout
 from vanilla_transformer.fast.chunked_loss import ChunkedCrossEntropy
 from vanilla_transformer.fast.onednn import PLAIN, linear, onednn_is_faster
 from vanilla_transformer.fast.packing import mask_from_labels, packs_itself, register, round_up, run_layers
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL, check_labels, mean
-from vanilla_transformer.modeling_vanilla_transformer import VocabularyModel
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL, LMHeadModel, check_labels, mean
 
 
 LOSS_CHUNK_SIZE = 512  # positions whose logits are held at once
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
-require_private_names(nn.Module(), *HOOKS)
+check_private_api(nn.Module(), *HOOKS)
 
 
 def make_fast(
@@ -118,7 +117,7 @@ def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
     """The method `logits_and_loss` of a model, for `size` positions at a time."""
 
     def logits_and_loss(
-        self: VocabularyModel,
+        self: LMHeadModel,
         states: Tensor,
         labels: Tensor | None,
         num_items_in_batch: Tensor | int | None = None,

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from vanilla_transformer.fast.onednn import linear, transposed_product
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):

@@ -27,7 +27,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import is_tracing
 
 from vanilla_transformer.fast.transfer import to_device, to_host
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL, check_rows
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL, check_ids
 
 
 def round_up(number: int) -> int:
@@ -362,7 +362,7 @@ def mask_from_labels(
     given = args[4:] or any(options.get(name) is not None for name in others)
     if labels is None or given or model.config._attn_implementation != "packed_sdpa" or is_tracing(labels):
         return args, options
-    check_rows("labels", labels)
+    check_ids("labels", labels)
     inputs = [*args[3:4], options.get("decoder_input_ids"), options.get("decoder_inputs_embeds")]
     if any(given is not None and given.shape[:2] != labels.shape for given in inputs):
         return args, options  # the loss will raise the shape error

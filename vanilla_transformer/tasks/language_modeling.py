@@ -13,7 +13,7 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBa
 
 from vanilla_transformer import VanillaTransformerForCausalLM
 from vanilla_transformer.data.columns import TEXT, Schema
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.metrics import language_model_scores
 from vanilla_transformer.tasks.task import Notes, Rows, Task, measure
 from vanilla_transformer.training.arguments import RecipeArguments

@@ -16,7 +16,7 @@ from transformers import (
 
 from vanilla_transformer import VanillaTransformerForTokenClassification
 from vanilla_transformer.data.columns import TAGS, TOKENS, Schema
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.metrics import TAGGING_SCORES, tagging_scores
 from vanilla_transformer.tasks.task import Notes, Task, measure, warn_truncated
 from vanilla_transformer.training.arguments import RecipeArguments

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel
 
-from vanilla_transformer.losses_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.training.arguments import RecipeArguments
 
 

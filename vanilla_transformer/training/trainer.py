@@ -28,7 +28,7 @@ from transformers import (
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import SchedulerType, seed_worker
 
-from vanilla_transformer.configuration_vanilla_transformer import require_private_names
+from vanilla_transformer.configuration_vanilla_transformer import check_private_api
 from vanilla_transformer.fast.transfer import AsyncScalars, to_device
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.averaging import load_weights
@@ -62,7 +62,7 @@ from vanilla_transformer.training.optimizer import PaperSchedule, muon_with_adam
 logger = logging.getLogger(__name__)
 
 # Private methods of Trainer that are overridden below. If a release renames one, Trainer would ignore the override.
-require_private_names(
+check_private_api(
     Trainer,
     "_get_dataloader",
     "_get_grad_norm",
