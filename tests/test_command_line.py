@@ -197,6 +197,7 @@ def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(t
         "datastore --model x --train_file y.jsonl": ("datasets", "train"),
         "translate --model x --datastore": ("faiss", "datastore"),
         "export --source x --output y": ("ctranslate2", "export"),
+        "translate --engine ctranslate2 x": ("ctranslate2", "export"),
         "export --source x --output y --to onnx": ("onnxscript", "export"),
     }
     working = [f"{name} --help" for name in COMMANDS]

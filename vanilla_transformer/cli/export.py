@@ -16,7 +16,7 @@ from vanilla_transformer.files import check_new, new_folder
 from vanilla_transformer.loading import MODELS, load_model, load_tokenizer
 
 
-# Without an output layer a decoder gives nothing that another runtime could use.
+# The output of a decoder without output layer is of no use to another runtime.
 EXPORTED = tuple(name for name in MODELS if name not in ("VanillaTransformerModel", "VanillaTransformerDecoderModel"))
 QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16", "float32")
 
@@ -26,7 +26,7 @@ class ExportArguments:
     """Options of the command.
 
     Raises:
-        ValueError: a quantization for ONNX; an output folder that exists.
+        ValueError: a quantization is given for ONNX, or the output folder exists.
     """
 
     source: str = field(metadata={"help": "Model folder, or name on the Hub."})
@@ -47,7 +47,7 @@ class ExportArguments:
 
 
 def write_facts(config: PreTrainedConfig, file: Path) -> None:
-    """Write what a graph does not say, such as the names of classes; no code, which is not there."""
+    """Write the config, which has the names of classes, without its references to code."""
     facts = config.to_dict()
     for name in ("auto_map", "custom_pipelines"):
         facts.pop(name, None)
@@ -58,10 +58,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model is of another class, or has something that the format cannot hold.
+        ValueError: the format does not support the model.
     """
     (args,) = CommandParser(ExportArguments, __doc__).parse_args_into_dataclasses(arguments)
-    # Each runtime is needed for its own format only.
+    # Each format has an optional dependency of its own.
     if args.to == "ctranslate2":
         from vanilla_transformer.conversion.ctranslate2 import export_ctranslate2
     else:

@@ -21,7 +21,7 @@ class GenerateArguments:
     """Options of the command: model, files, and how the next token is chosen.
 
     Raises:
-        ValueError: batches of no prompts; a device that there is not.
+        ValueError: `batch_size` is below 1, or the device does not exist.
     """
 
     model: str = field(metadata={"help": "Model folder, or name on the Hub."})
@@ -33,7 +33,7 @@ class GenerateArguments:
         default=True, metadata={"help": "Sample the next token; with false, take the likeliest one."}
     )
     temperature: float = field(
-        default=1.0, metadata={"help": "Values below 1 sharpen the distribution that is sampled from."}
+        default=1.0, metadata={"help": "Values below 1 sharpen the distribution, values above 1 flatten it."}
     )
     top_k: int = field(default=50, metadata={"help": "Sample from this many of the likeliest tokens; 0 means all."})
     top_p: float = field(
@@ -53,8 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model is no language model, a text or the input is not UTF-8, or a prompt leaves no learned
-            position; or there are texts and a file.
+        ValueError: the model is not a language model, a text is not UTF-8, or both texts and a file are given.
     """
     parser = CommandParser(GenerateArguments, __doc__)
     parser.add_argument("text", nargs="*", help="Texts to continue, instead of --input.")

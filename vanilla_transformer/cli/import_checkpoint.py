@@ -1,4 +1,4 @@
-"""Convert a published model of this architecture into one of ours, or one of ours into a Marian or GPT-2 model.
+"""Convert a published model to this project's classes, or one of this project's models to Marian or GPT-2.
 
 vanilla-transformer import --source Helsinki-NLP/opus-mt-en-de --output runs/opus-mt-en-de
 vanilla-transformer import --source runs/opus-mt-en-de --output runs/marian-en-de --to marian
@@ -24,14 +24,14 @@ from vanilla_transformer.training.checkpoints import make_readable
 
 @dataclass
 class ImportArguments:
-    """Options of the command: what is converted, which way, and where it goes."""
+    """Options of the command: source, output, and direction of the conversion."""
 
     source: str = field(metadata={"help": "Model folder, or name on the Hub."})
     output: str = field(metadata={"help": "Folder to create for the converted model."})
     to: str | None = field(
         default=None,
         metadata={
-            "help": "Convert in the other direction: from a model of this project.",
+            "help": "Convert a model of this project to this architecture.",
             "choices": ["marian", "gpt2"],
         },
     )
@@ -39,7 +39,7 @@ class ImportArguments:
 
 
 def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
-    """The converted model."""
+    """Load and convert a model."""
     if to is None:
         check_source(source, short_names=True)
         config = AutoConfig.from_pretrained(source, revision=revision)
@@ -47,7 +47,7 @@ def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
         theirs, loading = getattr(transformers, architecture).from_pretrained(
             source, revision=revision, output_loading_info=True
         )
-        # Not those of heads that ours does not have: published models of BERT have some, and lack others.
+        # Published BERT models may lack weights that are dropped anyway, such as poolers.
         missing = sorted(name for name in loading["missing_keys"] if not re.fullmatch(mapping.dropped, name))
         require(not missing, f"{source} has no weights for: {', '.join(missing)}.")
         return convert(theirs)
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model has something that the other side does not; the output folder exists.
+        ValueError: the model uses something that the other architecture does not support, or the output folder exists.
     """
     (args,) = CommandParser(ImportArguments, __doc__).parse_args_into_dataclasses(arguments)
     with new_folder(args.output) as part:

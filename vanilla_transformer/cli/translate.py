@@ -25,7 +25,7 @@ class TranslateArguments:
     """Options of the command: model, files, and how it decodes.
 
     Raises:
-        ValueError: a quantization for PyTorch; a number that is too small; a device that there is not.
+        ValueError: a number is too small, the device does not exist, or options exclude each other.
     """
 
     model: str | None = field(
@@ -46,8 +46,8 @@ class TranslateArguments:
     engine: str = field(
         default="pytorch",
         metadata={
-            "help": "PyTorch, or CTranslate2, which is faster; the model is converted for it once, and the "
-            "result kept in its folder.",
+            "help": "PyTorch or CTranslate2, which is faster; the model is converted once, and the result kept in "
+            "the model folder.",
             "choices": ["pytorch", "ctranslate2"],
         },
     )
@@ -56,7 +56,7 @@ class TranslateArguments:
     )
     datastore: bool = field(
         default=False,
-        metadata={"help": "Translate by the training data's most similar states as well, which lie beside the model."},
+        metadata={"help": "Also look up similar states of the training data in the datastore of the model folder."},
     )
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
@@ -68,7 +68,9 @@ class TranslateArguments:
         if self.datastore and self.engine != "pytorch":
             raise ValueError(f"--datastore is for PyTorch: leave out --engine {self.engine}.")
         if self.datastore:
-            import_module("vanilla_transformer.datastore")  # which says so now if FAISS is not installed
+            import_module("vanilla_transformer.datastore")  # fail now if FAISS is not installed
+        if self.engine == "ctranslate2":
+            import_module("vanilla_transformer.conversion.ctranslate2")
         if self.quantization is not None and self.engine != "ctranslate2":
             raise ValueError(f"--quantization {self.quantization} is for CTranslate2: add --engine ctranslate2.")
 
@@ -77,10 +79,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model is no translator, or CTranslate2 lacks something of it; a text or the input is not UTF-8;
-            or there are texts and a file.
-        FileNotFoundError: no model is named, and the one that ships with this project cannot be had.
-        ImportError: CTranslate2 or a datastore is asked for, and it or FAISS is not installed.
+        ValueError: the model is not a translator, CTranslate2 does not support it, a text is not UTF-8, or both texts
+            and a file are given.
+        FileNotFoundError: no model is given, and the default one cannot be loaded.
+        ImportError: CTranslate2 or FAISS is needed and not installed.
     """
     parser = CommandParser(TranslateArguments, __doc__)
     parser.add_argument("text", nargs="*", help="Texts to translate, instead of --input.")

@@ -1,4 +1,4 @@
-"""A published model of this architecture as one of ours: the same logits and the same generated text."""
+"""Convert published models of this architecture to ours, with the same logits and the same generated text."""
 
 import copy
 
@@ -28,36 +28,36 @@ from vanilla_transformer.conversion.marian_tokenizer import fast_marian_tokenize
 
 
 def config_class_for(auto_class: str) -> type[TransformerConfig]:
-    """The config of ours whose models an Auto class stands for."""
+    """Return our config class for the models of an Auto class."""
     if auto_class == "AutoModelForSeq2SeqLM":
         return VanillaTransformerConfig
     return VanillaTransformerDecoderConfig if auto_class == "AutoModelForCausalLM" else VanillaTransformerEncoderConfig
 
 
 def mapping_for(config: PreTrainedConfig, architecture: str | None = None) -> tuple[Mapping, str]:
-    """The mapping of a model and its class, which a saved config names.
+    """Return the mapping for a config and the name of the model's class.
 
     Raises:
-        CannotRepresent: neither is known.
+        CannotRepresent: the architecture or its head is not supported.
     """
     require(
         config.model_type in MAPPINGS,
-        f"model_type={config.model_type!r} is not a Transformer that ours can hold; these are: {', '.join(MAPPINGS)}.",
+        f"model_type={config.model_type!r} is not supported; choose a model of: {', '.join(MAPPINGS)}.",
     )
     mapping = MAPPINGS[config.model_type]
     architecture = architecture or (config.architectures or [next(iter(mapping.heads))])[0]
     require(
         architecture in mapping.heads,
-        f"{architecture} has a head that ours does not; these have none: {', '.join(mapping.heads)}.",
+        f"{architecture} is not supported; choose one of: {', '.join(mapping.heads)}.",
     )
     return mapping, architecture
 
 
 def convert(theirs: PreTrainedModel) -> PreTrainedModel:
-    """Our model with the weights of theirs, in evaluation mode.
+    """Return our model with the weights of `theirs`, in evaluation mode.
 
     Raises:
-        CannotRepresent: the model has something that ours does not.
+        CannotRepresent: the model uses something that ours does not support.
     """
     config = theirs.config
     mapping, architecture = mapping_for(config, type(theirs).__name__)
@@ -72,7 +72,7 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
             fields["share_encoder_decoder_embeddings"] = torch.equal(source, target)
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "id2label", "label2id"):
         fields[name] = getattr(config, name, None)
-    fields["label_smoothing"] = 0.0  # the loss that theirs has
+    fields["label_smoothing"] = 0.0  # like the loss of `theirs`
     config_class = config_class_for(auto_class)
     model_class = getattr(vanilla_transformer, config_class.auto_classes[auto_class])
     ours = model_class(config_class(**fields))
@@ -86,14 +86,14 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
 
 
 def convert_tokenizer(source: str, revision: str | None, model: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """A tokenizer that AutoTokenizer loads with no code of ours: of Marian's SentencePiece files a fast one.
+    """Return a tokenizer that AutoTokenizer loads without our code; a fast one for most Marian models.
 
     Raises:
-        ValueError: the source has no tokenizer, so that the library makes one that knows no words.
+        ValueError: the source has no tokenizer files. AutoTokenizer may then make an empty one.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    except TypeError:  # as Marian's has it without its files
+    except TypeError:  # raised by MarianTokenizer without its files
         tokenizer = None
     if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError(f"{source} has no tokenizer beside the model: put its files there.")

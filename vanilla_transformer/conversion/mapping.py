@@ -1,7 +1,6 @@
-"""How published models of this architecture name and lay out what ours has: one table for each, read either way.
+"""Tables of the names and layouts that published models of this architecture use for config fields and weights.
 
-A `Mapping` says which config fields a model has, and what its weights are called here; `convert` follows it, and the
-converters in `to_others` read the same tables backwards.
+`convert` follows a `Mapping` to make our model, and the converters in `to_others` read the same tables backwards.
 """
 
 import re
@@ -17,7 +16,7 @@ from transformers.activations import ACT2FN
 
 Weights = dict[str, Tensor]
 
-# Fragments of names, theirs and ours, in the order in which they are replaced.
+# Fragments of weight names, theirs and ours, in the order of replacement.
 FAIRSEQ_NAMES = [
     ("encoder_attn_layer_norm", "cross_attn_add_norm.norm"),
     ("self_attn_layer_norm", "self_attn_add_norm.norm"),
@@ -81,7 +80,7 @@ DISTILBERT_NAMES = [
     ("vocab_projector.", "lm_head."),
 ]
 
-# Fields of configs, theirs and ours, whose values are the same.
+# Config fields, theirs and ours, with equal values.
 TRANSLATOR_FIELDS = [
     ("d_model", "d_model"),
     ("encoder_attention_heads", "num_heads"),
@@ -109,7 +108,7 @@ GPT_FIELDS = [
     ("n_positions", "max_position_embeddings"),
 ]
 GPT2_FIELDS = [*GPT_FIELDS, ("activation_function", "activation_function")]
-# DistilBERT's config has names of its own for some, and aliases for these.
+# DistilBERT's config has aliases for these names.
 ENCODER_FIELDS = [
     ("vocab_size", "vocab_size"),
     ("hidden_size", "d_model"),
@@ -135,11 +134,11 @@ DISTILBERT_FIELDS = [
 TOKEN_FIELDS = [(name, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
 Fields = list[tuple[str, str]]
 
-FUSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # of GPT-1 and GPT-2: (inputs, outputs)
+FUSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # GPT-1 and GPT-2 store these as (inputs, outputs)
 
 
 class CannotRepresent(ValueError):
-    """The model has something that ours, or theirs, does not."""
+    """The target architecture does not support something that the model uses."""
 
 
 def require(condition: bool, reason: str) -> None:
@@ -149,10 +148,10 @@ def require(condition: bool, reason: str) -> None:
 
 
 def our_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
-    """Values of their config under our names.
+    """Return values of their config under our names.
 
     Raises:
-        CannotRepresent: an activation function that the library does not have.
+        CannotRepresent: transformers has no such activation function.
     """
     values = {ours: getattr(config, theirs) for theirs, ours in fields}
     name = values.get("activation_function", "relu")
@@ -161,46 +160,46 @@ def our_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
 
 
 def their_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
-    """Values of our config under their names."""
+    """Return values of our config under their names."""
     return {theirs: getattr(config, ours) for theirs, ours in fields}
 
 
 def translator_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """What the translators share that come from fairseq's code or keep its config."""
+    """Return the fields that all translators with fairseq's config names share."""
     heads = (config.encoder_attention_heads, config.decoder_attention_heads)
-    require(heads[0] == heads[1], f"{heads[0]} heads in the encoder, {heads[1]} in the decoder: ours has one number.")
+    require(heads[0] == heads[1], f"{heads[0]} heads in the encoder, {heads[1]} in the decoder: both must be equal.")
     own = {"attention_bias": True, "layer_norm_eps": 1e-5, "sinusoid_layout": "half_split"}
     return our_fields(config, TRANSLATOR_FIELDS) | own
 
 
 def marian_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Marian: sinusoids in halves, and a bias on the logits."""
+    """Return Marian's fields: sinusoids in halves, and a bias on the logits."""
     target = config.decoder_vocab_size
     own = {} if config.share_encoder_decoder_embeddings or target is None else {"target_vocab_size": target}
     return translator_fields(config) | own | {"output_bias": True}
 
 
 def bart_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """BART: learned positions, of which the first two are not used, and a norm on the embeddings."""
+    """Return BART's fields: learned positions, of which the first two are unused, and a norm on the embeddings."""
     learned = {"position_embedding": "learned", "position_offset": 2, "sinusoid_layout": "interleaved"}
     return translator_fields(config) | learned | {"output_bias": True, "normalize_embedding": True}
 
 
 def m2m_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """M2M100 and NLLB: pre-norm, and positions that are counted from behind the padding's id."""
+    """Return the fields of M2M100 and NLLB: pre-norm, and positions that start after the padding id."""
     positions = {"sinusoid_frequencies": "tensor2tensor", "position_offset": config.pad_token_id + 1}
     return translator_fields(config) | positions | {"norm_position": "pre"}
 
 
 def fsmt_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """FSMT: two vocabularies, and positions that are counted from behind the padding's id."""
+    """Return FSMT's fields: two vocabularies, and positions that start after the padding id."""
     positions = {"sinusoid_frequencies": "tensor2tensor", "position_offset": config.pad_token_id + 1}
     sizes = {"vocab_size": config.src_vocab_size, "target_vocab_size": config.tgt_vocab_size}
     return translator_fields(config) | positions | sizes
 
 
 def gpt_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
-    """What GPT-1 and GPT-2 share."""
+    """Return the fields that GPT-1 and GPT-2 share."""
     return our_fields(config, fields) | {
         "d_ff": getattr(config, "n_inner", None) or 4 * config.n_embd,
         "position_embedding": "learned",
@@ -210,32 +209,32 @@ def gpt_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
 
 
 def gpt1_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """GPT-1: post-norm, and its own names of activation functions.
+    """Return GPT-1's fields: post-norm, and its own names of activation functions.
 
     Raises:
-        CannotRepresent: an activation function that GPT-1 does not know.
+        CannotRepresent: the activation function is none of GPT-1's.
     """
-    functions = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}  # what GPT-1 means by them
+    functions = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}  # GPT-1's names
     require(config.afn in functions, f"afn={config.afn!r} is not one of: {', '.join(functions)}.")
     return gpt_fields(config, GPT_FIELDS) | {"activation_function": functions[config.afn]}
 
 
 def gpt2_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """GPT-2: pre-norm.
+    """Return GPT-2's fields: pre-norm.
 
     Raises:
-        CannotRepresent: cross-attention, or another scale of the scores.
+        CannotRepresent: the model has cross-attention, or scales scores differently.
     """
-    require(not config.add_cross_attention, "add_cross_attention=True: ours has a decoder-only model without it.")
-    require(config.scale_attn_weights, "scale_attn_weights=False: ours divides scores by sqrt(d_k).")
+    require(not config.add_cross_attention, "add_cross_attention=True: our decoder-only model has no cross-attention.")
+    require(config.scale_attn_weights, "scale_attn_weights=False: our model divides scores by sqrt(d_k).")
     require(
-        not config.scale_attn_by_inverse_layer_idx, "scale_attn_by_inverse_layer_idx=True: ours has one scale for all."
+        not config.scale_attn_by_inverse_layer_idx, "scale_attn_by_inverse_layer_idx=True: our layers share one scale."
     )
     return gpt_fields(config, GPT2_FIELDS) | {"norm_position": "pre"}
 
 
 def encoder_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
-    """What BERT and DistilBERT share."""
+    """Return the fields that BERT and DistilBERT share."""
     return our_fields(config, fields) | {
         "layer_norm_eps": getattr(config, "layer_norm_eps", 1e-12),
         "position_embedding": "learned",
@@ -248,19 +247,19 @@ def encoder_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
 
 
 def bert_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """BERT.
+    """Return BERT's fields.
 
     Raises:
-        CannotRepresent: relative positions, or a decoder.
+        CannotRepresent: the model has relative positions, or is a decoder.
     """
     kind = getattr(config, "position_embedding_type", "absolute")
-    require(kind == "absolute", f"position_embedding_type={kind!r}: ours adds absolute positions to the embeddings.")
-    require(not config.is_decoder, "is_decoder=True: ours is an encoder.")
+    require(kind == "absolute", f"position_embedding_type={kind!r}: our model has absolute positions.")
+    require(not config.is_decoder, "is_decoder=True: our model is an encoder.")
     return encoder_fields(config, BERT_FIELDS)
 
 
 def distilbert_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """DistilBERT, which has no token types."""
+    """Return DistilBERT's fields; it has no token types."""
     return encoder_fields(config, DISTILBERT_FIELDS)
 
 
@@ -269,11 +268,11 @@ class Mapping:
     """A published architecture.
 
     Args:
-        fields: their config -> fields of ours.
+        fields: returns our config fields for their config.
         names: fragments of weight names, theirs and ours.
-        heads: their classes that have a counterpart -> the Auto class of ours.
-        base_prefix: what names of a model with a head have before those of the model without one.
-        dropped: regular expression for weights that say nothing new: copies, poolers, computed positions.
+        heads: their supported classes -> our Auto class.
+        base_prefix: prefix of weight names that a model with a head has and a model without one lacks.
+        dropped: regular expression for weights that are not needed: copies, poolers, computed positions.
     """
 
     fields: Callable[[PreTrainedConfig], dict[str, Any]]
@@ -283,7 +282,7 @@ class Mapping:
     dropped: str = "$^"
 
 
-# The copies of one matrix, and what is computed rather than learned.
+# Copies of the shared embedding, and computed positions.
 TRANSLATOR_COPIES = r"model\.shared\.weight|.*embed_positions\.weight"
 MAPPINGS = {
     "marian": Mapping(
@@ -336,14 +335,14 @@ MAPPINGS = {
 
 
 def rename(name: str, names: list[tuple[str, str]]) -> str:
-    """A name with its fragments replaced, one pair after the other."""
+    """Replace the fragments of a name, one pair after the other."""
     for old, new in names:
         name = name.replace(old, new)
     return name
 
 
 def from_theirs(weights: Weights, mapping: Mapping, with_head: bool) -> Weights:
-    """Their weights under our names and in our layout."""
+    """Return their weights under our names and in our layout."""
     prefix = "" if with_head else f"{mapping.base_prefix}."
     ours: Weights = {}
     for name, weight in weights.items():
@@ -362,12 +361,12 @@ def from_theirs(weights: Weights, mapping: Mapping, with_head: bool) -> Weights:
 
 
 def interleaved_to_half_split(weights: Weights, d_model: int) -> Weights:
-    """Reorder the d_model features of every weight so that the model wants all sines before all cosines.
+    """Permute the d_model features of every weight, so that all sines come before all cosines.
 
-    Embeddings, norms and residuals do not know an order of the features, so the model computes the same.
+    Embeddings, norms and residuals do not depend on the order of features, so the model computes the same.
     """
     order = torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)))
-    writes = (".o_proj.", ".fc2.", "norm.")  # what gives features; all else takes them, or has them as its rows
+    writes = (".o_proj.", ".fc2.", "norm.")  # these output features; all other matrices take features as input
     reordered = {}
     for name, weight in weights.items():
         if any(part in name for part in writes):
@@ -380,5 +379,5 @@ def interleaved_to_half_split(weights: Weights, d_model: int) -> Weights:
 
 
 def to_theirs(weights: Weights, names: list[tuple[str, str]]) -> Weights:
-    """Our weights under their names; the reverse of `rename`."""
+    """Return our weights under their names; the reverse of `rename`."""
     return {rename(name, [(ours, theirs) for theirs, ours in reversed(names)]): w for name, w in weights.items()}

@@ -1,4 +1,4 @@
-"""Marian's tokenizer, two SentencePiece models over one vocabulary, as one fast tokenizer in a single file."""
+"""Convert Marian's tokenizer, two SentencePiece models over one vocabulary, to a fast tokenizer in one file."""
 
 from typing import Any, cast
 
@@ -9,11 +9,11 @@ from transformers.convert_slow_tokenizer import import_protobuf
 from vanilla_transformer.data.tokenizer import PreTrainedTokenizerFast
 
 
-FOREIGN = -1000.0  # score of a piece that the source's model does not have: taken only where it knows nothing else
+FOREIGN = -1000.0  # score of pieces missing in the source model: used only where nothing else fits
 
 
 def precompiled_normalizer(sentencepiece: Any) -> list[normalizers.Normalizer]:
-    """The table by which a SentencePiece model replaces characters, if it has one."""
+    """Return the character replacements of a SentencePiece model, if it has any."""
     proto = import_protobuf().ModelProto()
     proto.ParseFromString(sentencepiece.serialized_model_proto())
     table = proto.normalizer_spec.precompiled_charsmap
@@ -23,8 +23,7 @@ def precompiled_normalizer(sentencepiece: Any) -> list[normalizers.Normalizer]:
 def has_fast_form(slow: MarianTokenizer) -> bool:
     """Whether `fast_marian_tokenizer` gives the same ids.
 
-    One tokenizer cannot number source and target tokens differently, and it knows SentencePiece's unigram model as
-    that is by default, with a vocabulary without gaps.
+    That needs one vocabulary without gaps for source and target, and a unigram model with the default settings.
     """
     proto = import_protobuf().ModelProto()
     proto.ParseFromString(slow.spm_source.serialized_model_proto())
@@ -41,13 +40,13 @@ def has_fast_form(slow: MarianTokenizer) -> bool:
 
 
 def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
-    """A tokenizer with the same ids as Marian's for source text, and the same text for target ids.
+    """Return a tokenizer with the same ids as Marian's for source text, and the same text for target ids.
 
-    Marian cuts target text by a model of its own; here one model serves both, and the pieces that only the target has
-    are used where the source's model would give <unk>. So are smaller ones for a piece that the vocabulary lacks.
+    Marian tokenizes target text with a second model. Here one model tokenizes both: where the source model would give
+    <unk>, it uses pieces of the target model or smaller pieces.
 
     Args:
-        slow: one that `has_fast_form`.
+        slow: tokenizer that `has_fast_form`.
     """
     source = slow.spm_source
     scores = {source.id_to_piece(i): source.get_score(i) for i in range(source.get_piece_size())}
@@ -66,7 +65,7 @@ def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
     languages = [piece for piece in by_id if piece.startswith(">>") and piece.endswith("<<")]
     special = [slow.eos_token, slow.unk_token, slow.pad_token]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    # A user writes the language before a text, so it is a token also where the names of special ones are text.
+    # Users write the language before a text. It must stay a token when special tokens are read as text.
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in languages])
     added = sorted((i, str(token)) for i, token in slow.added_tokens_decoder.items() if i >= len(encoder))
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for _, token in added])

@@ -1,18 +1,18 @@
-"""Our models as ONNX graphs, with any batch size and length, and with the keys and values of earlier steps as inputs.
+"""Export models as ONNX graphs for any batch size and length, with the keys and values of earlier steps as inputs.
 
-    model.onnx      encoders: input_ids, attention_mask -> what the head gives
+    model.onnx      encoders: input_ids, attention_mask -> outputs of the head
                     language models: also past.N.key and past.N.value -> logits, present.N.key, present.N.value
     encoder.onnx    translators: input_ids, attention_mask -> cross.N.key, cross.N.value of each decoder layer
     decoder.onnx    translators: input_ids, past..., encoder_attention_mask, cross... -> logits, present...
 
-The first step gets past keys and values of length 0.
+At the first step, past keys and values have length 0.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-import onnxscript  # noqa: F401  # which PyTorch's exporter imports: better missed before a model is loaded
+import onnxscript  # noqa: F401  # torch.onnx needs it: fail before loading a model
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
@@ -23,22 +23,22 @@ Caches = list[Tensor]  # key and value of each layer in turn, each (batch, heads
 
 
 def pairs(tensors: Caches) -> list[tuple[Tensor, Tensor]]:
-    """Key and value of each layer, from the flat list of a graph's inputs."""
+    """Return the key and value of each layer from the flat list of a graph's inputs."""
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
 def flat(cache: DynamicCache) -> Caches:
-    """Keys and values of a cache as the flat list of a graph's outputs."""
+    """Return the keys and values of a cache as the flat list of a graph's outputs."""
     return [tensor for layer in cast(Any, cache.layers) for tensor in (layer.keys, layer.values)]
 
 
 def cache_names(kind: str, layers: int) -> list[str]:
-    """Names of keys and values in the order of `flat`, such as past.0.key."""
+    """Return the names of keys and values in the order of `flat`, such as past.0.key."""
     return [f"{kind}.{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
 
 
 class LanguageModel(nn.Module):
-    """A language model as a graph sees it: caches go in and come out as lists of tensors."""
+    """Language model whose caches are lists of tensors."""
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
@@ -52,7 +52,7 @@ class LanguageModel(nn.Module):
 
 
 class TranslatorEncoder(nn.Module):
-    """An encoder with the projections of its output that cross-attention needs: they are made once a sentence."""
+    """Encoder with the keys and values of cross-attention, which are computed once per sentence."""
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
@@ -65,7 +65,7 @@ class TranslatorEncoder(nn.Module):
 
 
 class TranslatorDecoder(nn.Module):
-    """A decoder that is given the keys and values of the source, in the place of the encoder's output."""
+    """Decoder that takes the keys and values of the source instead of the encoder's output."""
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
@@ -89,7 +89,7 @@ class TranslatorDecoder(nn.Module):
 
 
 class HeadOutputs(nn.Module):
-    """An encoder's output as a plain tuple: logits, or start and end logits, or the last hidden state."""
+    """Encoder whose output is a tuple: logits, or start and end logits, or the last hidden state."""
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
@@ -98,14 +98,14 @@ class HeadOutputs(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Ids, mask and types (batch, length) -> what the model gives, in its order; `names` are their names."""
+        """Ids, mask and types (batch, length) -> outputs of the model in order; sets `names` to their names."""
         output = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
         self.names = list(output)
         return tuple(output.values())
 
 
 def dynamic(value: Tensor | list, *axes: int):
-    """Which axes of an input are free; the same for each tensor of a list."""
+    """Return the free axes of an input, or of each tensor of a list."""
     if isinstance(value, list):
         return [dynamic(tensor, *axes) for tensor in value]
     return dict.fromkeys(axes, Dim.DYNAMIC)
@@ -114,7 +114,7 @@ def dynamic(value: Tensor | list, *axes: int):
 def write_graph(
     module: nn.Module, file: Path, inputs: dict, free: dict, input_names: Iterable[str], output_names: Iterable[str]
 ) -> None:
-    """Trace the module with `inputs` by name, whose `free` axes may have any size, into an ONNX file."""
+    """Trace the module with `inputs` by name into an ONNX file; `free` axes may have any size."""
     program = torch.onnx.export(
         module.eval(),
         kwargs=inputs,
@@ -124,12 +124,12 @@ def write_graph(
         dynamo=True,
         verbose=False,
     )
-    assert program is not None  # as it is without dynamo
+    assert program is not None  # it is None without dynamo
     program.save(file)
 
 
 def empty_caches(model: PreTrainedModel, layers: int, length: int, batch: int = 2) -> Caches:
-    """Zeros as keys and values for tracing: (batch, num_heads, length, d_k) and (..., d_v) of each layer."""
+    """Return zeros as keys and values for tracing: (batch, num_heads, length, d_k) and (..., d_v) of each layer."""
     config = model.config
     widths = (config.d_k, config.d_v) * layers
     return [torch.zeros(batch, config.num_heads, length, width) for width in widths]
@@ -140,7 +140,7 @@ def export_onnx(model: PreTrainedModel, folder: Path) -> None:
     """Write the graphs into the new folder.
 
     Raises:
-        ValueError: the model has a window, whose blocks depend on the length.
+        ValueError: the model has a sliding window, whose blocks depend on the length.
     """
     if model.config.sliding_window is not None:
         raise ValueError(f"sliding_window={model.config.sliding_window}: a graph with free lengths cannot hold it.")
@@ -151,7 +151,7 @@ def export_onnx(model: PreTrainedModel, folder: Path) -> None:
         export_translator(model, folder)
     elif model.can_generate():
         layers = model.config.num_layers
-        past = empty_caches(model, layers, length=2)  # with the 5 new tokens 7 in all
+        past = empty_caches(model, layers, length=2)  # and 5 new tokens: 7 in all
         free = {name: dynamic(tensor, 0, 1) for name, tensor in source.items()} | {"past": dynamic(past, 0, 2)}
         names = [*source, *cache_names("past", layers)]
         outputs = ["logits", *cache_names("present", layers)]

@@ -1,4 +1,4 @@
-"""One of our models as a Marian or GPT-2 model, for the tools that are built for those."""
+"""Convert our models to Marian or GPT-2 models, for tools that support those."""
 
 import copy
 from typing import Any, TypeVar
@@ -31,12 +31,12 @@ Theirs = TypeVar("Theirs", bound=PreTrainedModel)
 
 
 def to_marian(ours: PreTrainedModel) -> MarianMTModel:
-    """A Marian model that computes the same, for the tools that are built for those.
+    """Return a Marian model that computes the same, up to the epsilon of layer norms (1e-5 in Marian).
 
-    Marian has biases everywhere, which are 0 here where ours has none, and an epsilon of 1e-5 in layer normalisation.
+    Biases that our model does not have are 0.
 
     Raises:
-        CannotRepresent: ours has something that Marian does not.
+        CannotRepresent: the model uses something that Marian does not support.
     """
     config = ours.config
     require(config.norm_position == "post", "norm_position='pre': Marian normalises after each sub-layer.")
@@ -72,10 +72,10 @@ def to_marian(ours: PreTrainedModel) -> MarianMTModel:
 
 
 def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
-    """A GPT-2 model that computes the same. Sinusoids become the learned table that GPT-2 has.
+    """Return a GPT-2 model that computes the same. Sinusoids become GPT-2's table of learned positions.
 
     Raises:
-        CannotRepresent: ours has something that GPT-2 does not.
+        CannotRepresent: the model uses something that GPT-2 does not support.
     """
     config = ours.config
     require(config.norm_position == "pre", "norm_position='post': GPT-2 normalises before each sub-layer.")
@@ -87,7 +87,7 @@ def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
     weights = {name: weight.clone() for name, weight in ours.state_dict().items()}
     positions = torch.arange(config.max_position_embeddings)[None] + config.position_offset
     weights["model.embed_positions.weight"] = ours.model.embed_positions(positions)[0].detach()
-    if scaled:  # GPT-2 does not scale, so the table for reading is the scaled one, and no longer that for writing
+    if scaled:  # GPT-2 does not scale embeddings: scale the input table, which is then no longer tied to the output
         weights["model.embed_tokens.weight"] *= config.d_model**0.5
     for name in [name for name in weights if ".q_proj." in name]:
         parts = [weights.pop(name.replace("q_proj", f"{letter}_proj")) for letter in "qkv"]
@@ -111,19 +111,19 @@ def require_usual_heads(config: PreTrainedConfig) -> None:
     usual = config.d_model // config.num_heads
     require(
         config.d_model % config.num_heads == 0 and (config.d_k, config.d_v) == (usual, usual),
-        f"d_k={config.d_k} and d_v={config.d_v}: theirs are d_model / num_heads = {usual}.",
+        f"d_k={config.d_k} and d_v={config.d_v}: Marian and GPT-2 have d_model / num_heads = {usual}.",
     )
 
 
 def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
-    """Load the weights, with 0 for biases of theirs that ours has not.
+    """Load the weights, and set biases that our model does not have to 0.
 
     Raises:
         CannotRepresent: other weights are missing or left over.
     """
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
     parameters = dict(theirs.named_parameters())
-    computed = ("bias", "embed_positions.weight")  # by theirs, or 0
+    computed = ("bias", "embed_positions.weight")  # set to 0, or computed by `theirs`
     wrong = [name for name in missing if name in parameters and not name.endswith(computed)]
     require(not wrong and not unexpected, f"There is no counterpart of: {', '.join([*wrong, *unexpected])}.")
     with torch.no_grad():
@@ -133,11 +133,11 @@ def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tens
 
 
 def finish(theirs: Theirs, ours: PreTrainedModel) -> Theirs:
-    """Theirs in evaluation mode, with the generation settings of ours that theirs knows."""
+    """Return `theirs` in evaluation mode, with the generation config of `ours` as far as it has those settings."""
     settings: Any = copy.deepcopy(ours.generation_config)
     if getattr(settings, "gnmt_length_penalty", False):
         print(
-            "The length penalty of Wu et al. is left out: theirs divides by the length to the power of "
+            "The length penalty of Wu et al. is dropped: Marian divides scores by the length to the power of "
             "length_penalty, so beam search may prefer other sentences."
         )
         del settings.gnmt_length_penalty
