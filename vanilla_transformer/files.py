@@ -263,12 +263,6 @@ def check_texts(texts: list[str], file: str) -> None:
     check_input(file)
 
 
-def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    """Return a Markdown table with a header."""
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
-
-
 def check_new(path: str | Path) -> None:
     """Raise a ValueError if a path exists, even as a broken link."""
     if os.path.lexists(path):
