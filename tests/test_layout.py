@@ -17,7 +17,7 @@ LONGEST_REPEAT = 9
 # Imports run from a floor to its own or to those before it.
 FLOORS = (
     {f"{name}_vanilla_transformer" for name in TRAVELLING},
-    {"lazy", "loading", "decoding", "files", "data", "fast"},
+    {"lazy", "models", "loading", "decoding", "files", "data", "fast"},
     {"training", "conversion", "inside", "datastore"},
     {"tasks"},
     {"app"},
