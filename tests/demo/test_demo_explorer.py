@@ -80,12 +80,12 @@ def test_who_wants_no_motion_gets_none_and_steps_by_hand(browser, address):
         explorer = opened(page)
         expect(explorer.get_by_label("Motion")).not_to_be_checked()
         expect(explorer.locator(".caption")).to_contain_text("The translation:")
-        explorer.get_by_label("Moment of the forward pass").fill("0")
+        explorer.get_by_label("Step of the forward pass").fill("0")
         expect(explorer.locator(".caption")).to_contain_text("The encoder reads, layer 1 of 2")
-        explorer.get_by_role("button", name="One step on").click()
+        explorer.get_by_role("button", name="One step forward").click()
         expect(explorer.locator(".caption")).to_contain_text("layer 2 of 2")
         expect(explorer.locator(".chip.away").first).to_be_attached()
-        explorer.get_by_role("button", name="Show all of it").click()
+        explorer.get_by_role("button", name="Skip to the end").click()
         expect(explorer.locator(".chip.away")).to_have_count(0)
 
 
@@ -106,7 +106,7 @@ def test_a_token_a_head_and_a_box_open_by_pointer_and_by_keyboard(browser, addre
         expect(
             explorer.get_by_role("group", name="Head", exact=True).get_by_role("button", name="2")
         ).to_have_attribute("aria-pressed", "true")
-        explorer.get_by_text("These weights as a table").click()
+        explorer.get_by_text("Weights as a table").click()
         caption = explorer.locator(".flow table caption")
         expect(caption).to_contain_text("Cross-attention, layer 1, head 2")
 
@@ -131,12 +131,12 @@ def test_the_keyboard_s_place_is_kept_where_what_had_it_goes(browser, address):
         expect(box).to_be_focused()
         explorer.get_by_label("Causal mask").press(" ")
         expect(explorer.locator(".verdict")).to_be_visible()
-        explorer.get_by_role("button", name="Everything on again").press("Enter")
+        explorer.get_by_role("button", name="Reset all").press("Enter")
         expect(explorer.get_by_label("Positions of the encoder")).to_be_focused()
-        explorer.get_by_label("Moment of the forward pass").fill("0")
-        explorer.get_by_role("button", name="Show all of it").press("Enter")
+        explorer.get_by_label("Step of the forward pass").fill("0")
+        explorer.get_by_role("button", name="Skip to the end").press("Enter")
         expect(explorer.get_by_role("button", name="Play")).to_be_focused()
-        writer = explorer.get_by_role("button", name="Write on writer")
+        writer = explorer.get_by_role("button", name="Continue writer")
         writer.press("Enter")
         expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
         expect(writer).to_be_focused()
@@ -157,8 +157,8 @@ def test_the_keyboard_s_place_is_at_the_side_that_is_shown_above(browser, addres
 def test_a_text_to_go_on_from_is_read_with_the_space_around_it(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
-        explorer.get_by_role("button", name="Write on writer").click()
-        text = explorer.get_by_label("Text to go on from")
+        explorer.get_by_role("button", name="Continue writer").click()
+        text = explorer.get_by_label("Text to continue")
         for asked, first in [("July", '"J'), (" July", '" J')]:
             text.fill(asked)
             text.press("Enter")
@@ -174,12 +174,12 @@ def test_every_family_has_its_place(browser, address):
         page.set_viewport_size({"width": 360, "height": 740})
         assert explorer.locator(".switches > .scroll").evaluate("table => table.scrollWidth <= table.clientWidth")
         page.set_viewport_size(DESK)
-        explorer.get_by_role("button", name="Write on writer").click()
+        explorer.get_by_role("button", name="Continue writer").click()
         expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
-        explorer.get_by_label("Text to go on from").fill("The parcel from")
-        explorer.get_by_label("Text to go on from").press("Enter")
+        explorer.get_by_label("Text to continue").fill("The parcel from")
+        explorer.get_by_label("Text to continue").press("Enter")
         expect(explorer.locator(".answer")).to_contain_text("The parcel from")
-        expect(explorer.locator(".broken thead")).to_have_text("the layer+ X, self-attention+ X, feed-forward")
+        expect(explorer.locator(".broken thead")).to_have_text("layerresidual, self-attentionresidual, feed-forward")
         page.set_viewport_size(PHONE)
         last = explorer.locator(".broken th[scope=col]").last.bounding_box()
         assert last["x"] + last["width"] <= PHONE["width"]
@@ -188,8 +188,8 @@ def test_every_family_has_its_place(browser, address):
         expect(explorer.locator(".verdict")).to_contain_text(re.compile(r"from [\d.]+ % to [\d.]+ % \(geometric mean"))
         asked, answer = (explorer.locator(part).first.inner_text() for part in (".beside .answer", ".output .answer"))
         assert asked.strip() == answer.strip()
-        explorer.get_by_label("Text to go on from").fill("Köln")  # a letter of two tokens
-        explorer.get_by_label("Text to go on from").press("Enter")
+        explorer.get_by_label("Text to continue").fill("Köln")  # a letter of two tokens
+        explorer.get_by_label("Text to continue").press("Enter")
         expect(explorer.locator(".output .answer").first).to_contain_text("Köln")
         explorer.get_by_label("Positions of the decoder").uncheck()
         expect(explorer.locator(".beside .answer").first).to_contain_text("ln")
@@ -228,18 +228,18 @@ def test_a_number_is_shown_as_one_after_each_layer_too_and_beside_a_class(browse
         explorer = opened(page)
         number = explorer.locator(".bars .number").inner_text()
         assert re.fullmatch(r"−?\d+\.\d{3}", number)
-        expect(explorer.locator(".caption")).to_have_text(f"Estimated: {number}")
+        expect(explorer.locator(".caption")).to_have_text(f"The estimate: {number}")
         expect(explorer.locator(".answer")).to_have_text(number)
         expect(explorer.get_by_role("button", name="Estimate", exact=True)).to_have_count(1)
         lens = explorer.locator(".lens td").all_inner_texts()
         assert lens[0] == number and all(re.fullmatch(r"−?\d+\.\d{3}", text) for text in lens)
-        explorer.get_by_role("button", name="Set classifier beside it").click()
+        explorer.get_by_role("button", name="Compare with classifier").click()
         cells = explorer.locator(".beside td")
         expect(cells.first).to_have_text(number)
         expect(cells.last).to_have_text(re.compile("%$"))
         expect(explorer.locator(".beside th[scope=col]")).to_have_text(["", "number", "classifier", "probability"])
         explorer.get_by_label("Positions of the encoder").uncheck()
-        expect(explorer.locator(".beside th[scope=col]")).to_have_text(["", "as it is", "changed"])
+        expect(explorer.locator(".beside th[scope=col]")).to_have_text(["", "original", "changed"])
 
 
 def test_the_tag_beside_a_token_is_a_part_of_its_name(browser, tmp_path):
@@ -258,17 +258,15 @@ def test_an_answer_of_one_s_own_is_shown_token_by_token_with_its_rank(browser, a
     with visit(browser, address) as page:
         explorer = opened(page)
         if task == "generate":
-            explorer.get_by_role("button", name="Write on writer").click()
+            explorer.get_by_role("button", name="Continue writer").click()
             expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
-        explorer.get_by_text(re.compile("^Make it .* of your own$")).click()
-        own = explorer.get_by_label("It is shown token by token")
+        explorer.get_by_text(re.compile("^Force a .* of your own$")).click()
+        own = explorer.get_by_label("Each token is shown")
         own.fill("July")
         own.press("Enter")
         expect(explorer.locator(".answer")).to_have_text(re.compile("July$"))
         explorer.locator(".chip.own").first.click()
-        expect(explorer.locator(".output")).to_contain_text(
-            re.compile(r"(Number [\d,]+|The most probable) of \d+ tok")
-        )
+        expect(explorer.locator(".output")).to_contain_text(re.compile(r"(Rank [\d,]+|The most probable) of \d+ tok"))
         expect(explorer.locator(".bars .chosen .name")).to_have_text(re.compile("^Ju"))
 
 
@@ -277,17 +275,17 @@ def test_a_text_that_fills_a_language_model_is_shown_whole_and_what_has_no_room_
         return decoder_only(position_embedding="learned", max_position_embeddings=5, **fields)
 
     with address_of(save(tmp_path / "writer", make, "causal")) as address, visit(browser, address) as page:
-        text = page.get_by_label("Text to go on from")
+        text = page.get_by_label("Text to continue")
         text.fill("one")
         text.press("Enter")
         explorer = opened(page)
-        expect(explorer.locator(".caption")).to_contain_text("How it goes on: one")
+        expect(explorer.locator(".caption")).to_contain_text("The continuation: one")
         text.fill("xxxx")
         text.press("Enter")
-        expect(explorer.locator(".caption")).to_contain_text("the text takes all 5 positions")
+        expect(explorer.locator(".caption")).to_contain_text("all 5 positions")
         expect(explorer.locator(".chip")).to_have_count(6)
-        explorer.get_by_text(re.compile("^Make it .* of your own$")).click()
-        own = explorer.get_by_label("It is shown token by token")
+        explorer.get_by_text(re.compile("^Force a .* of your own$")).click()
+        own = explorer.get_by_label("Each token is shown")
         own.fill("more")
         own.press("Enter")
         expect(explorer.get_by_role("alert")).to_contain_text("this text, with what is to follow it, has")
@@ -309,7 +307,7 @@ def test_a_head_that_is_switched_off_changes_what_stands_beside_the_original(bro
         beside.get_by_role("button", name="Show it above").click()
         expect(explorer.locator(".stage")).to_have_css("outline-style", "solid")
         expect(explorer.locator(".ranking")).to_have_count(0)  # those of the model as it is would not be true here
-        explorer.get_by_role("button", name="Everything on again").click()
+        explorer.get_by_role("button", name="Reset all").click()
         expect(beside).to_be_hidden()
 
 
@@ -321,9 +319,9 @@ def test_tab_goes_from_the_tokens_to_the_handles_of_the_one_that_was_chosen(brow
         explorer.locator(".chip").last.focus()
         page.keyboard.press("Tab")
         handle = explorer.locator(".handle:focus")
-        expect(handle).to_have_attribute("aria-label", re.compile(" looks at token "))
+        expect(handle).to_have_attribute("aria-label", re.compile(" attends to token "))
         looking = explorer.locator(".chip.looks").get_attribute("aria-label").split(", ")[1]
-        expect(handle).to_have_attribute("aria-label", re.compile(f"“{re.escape(looking)}” looks"))
+        expect(handle).to_have_attribute("aria-label", re.compile(f"“{re.escape(looking)}” attends"))
         expect(explorer.get_by_role("button", name="Token 3,").last).to_have_class(re.compile("looks"))
 
 
@@ -332,7 +330,7 @@ def test_a_weight_is_dragged_and_what_comes_out_changes_within_a_second(browser,
     with visit(browser, address, size) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:")).click()
-        handle = explorer.get_by_role("slider", name=re.compile("looks at token 1, .* cross-attention, layer 1"))
+        handle = explorer.get_by_role("slider", name=re.compile("attends to token 1, .* cross-attention, layer 1"))
         handle.scroll_into_view_if_needed()
         before = int(handle.get_attribute("aria-valuenow"))
         knob = handle.locator(".knob").bounding_box()
@@ -352,12 +350,12 @@ def test_a_weight_is_dragged_and_what_comes_out_changes_within_a_second(browser,
         page.keyboard.press("ArrowLeft")
         expect(handle).to_have_attribute("aria-valuenow", "95")
         page.keyboard.press("ArrowDown")
-        second = explorer.get_by_role("slider", name=re.compile("looks at token 2, "))
+        second = explorer.get_by_role("slider", name=re.compile("attends to token 2, "))
         expect(second).to_be_focused()
         page.keyboard.press("End")  # no more than the first leaves, which keeps what it was given
         expect(second).to_have_attribute("aria-valuenow", "5")
         expect(handle).to_have_attribute("aria-valuetext", "95 %")
-        expect(explorer.get_by_role("slider", name=re.compile("looks at token 3, "))).to_have_attribute(
+        expect(explorer.get_by_role("slider", name=re.compile("attends to token 3, "))).to_have_attribute(
             "aria-valuenow", "0"
         )
         page.keyboard.press("Delete")
@@ -378,7 +376,7 @@ def test_a_weight_that_is_set_has_the_effect_that_the_server_says(browser, addre
         expect(explorer.locator(".changed .bars li").first).to_be_visible()
         shown = explorer.locator(".changed .bars .chosen .number").inner_text()
         with page.expect_download() as download:
-            explorer.get_by_role("button", name="These weights (CSV)").click()
+            explorer.get_by_role("button", name="Weights (CSV)").click()
         table = [*csv.reader(Path(download.value.path()).read_text(encoding="utf-8").splitlines())]
     loaded = load(models[0])
     found = compare_data(loaded.model, loaded.tokenizer, text, interventions_from_json(changes))
@@ -428,9 +426,9 @@ def test_back_brings_back_what_was_seen_before(browser, address):
         mask = explorer.locator(".broken").get_by_label("Causal mask")
         mask.uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
-        explorer.get_by_role("button", name="Write on writer").click()
+        explorer.get_by_role("button", name="Continue writer").click()
         expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
-        explorer.get_by_role("button", name="Train watch one learn").click()
+        explorer.get_by_role("button", name="Train watch a model learn").click()
         expect(explorer.locator(".train .squares canvas")).to_have_count(4)
 
         page.go_back()
@@ -475,8 +473,8 @@ def test_a_damaged_link_says_so_and_opens_what_can_be_opened(browser, address, d
         expect(explorer.get_by_role("alert")).to_be_visible()
 
 
-DAMAGED = "The link is damaged. Here is what could be read of it."
-NOT_HERE = "The link is of the model gone, which is not here."
+DAMAGED = "The link is damaged. Only part of it could be restored."
+NOT_HERE = "The link is for the model gone, which is not loaded here."
 
 
 @pytest.mark.parametrize(
@@ -545,7 +543,7 @@ def test_what_cannot_be_asked_while_the_server_is_away_leaves_what_was_seen(brow
         expect(explorer.locator(".ranking")).to_be_visible()
         seen, link = explorer.locator(".output").inner_text(), page.url
         page.context.set_offline(True)
-        writer = explorer.get_by_role("button", name="Write on writer")
+        writer = explorer.get_by_role("button", name="Continue writer")
         writer.click()
         expect(explorer.get_by_role("alert")).to_have_text("The server cannot be reached. Please try again.")
         expect(writer).to_have_attribute("aria-pressed", "false")
@@ -610,7 +608,7 @@ def test_page_picture_and_data_can_be_taken_along(browser, address, tmp_path):
     with visit(browser, address) as page:
         explorer = opened(page)
         for button, begin in [("Page (HTML)", b"<!doctype"), ("Picture (PNG)", b"\x89PNG"), ("All data (JSON)", b"{"),
-                              ("These weights (CSV)", b'"attention"')]:  # fmt: skip
+                              ("Weights (CSV)", b'"attention"')]:  # fmt: skip
             with page.expect_download() as download:
                 explorer.get_by_role("button", name=button).click()
             file = tmp_path / download.value.suggested_filename
@@ -622,7 +620,7 @@ def test_page_picture_and_data_can_be_taken_along(browser, address, tmp_path):
         expect(explorer.locator(".answer").first).to_have_text(answer)
         explorer.get_by_role("button", name="Feed-forward, encoder layer 2: open").click()
         expect(explorer.locator("section.box")).to_contain_text("max(0, H)")
-        expect(explorer.locator(".save")).to_contain_text("Breaking the model")
+        expect(explorer.locator(".save")).to_contain_text("switching parts off")
 
 
 @pytest.mark.parametrize("second", ["other", "translator, changed"])
@@ -641,7 +639,7 @@ def test_what_stands_beside_the_model_is_taken_along_each_by_its_name(browser, m
     with address_of(models[0], other) as address, visit(browser, address) as page:
         explorer = opened(page)
         if second == "other":
-            explorer.get_by_role("button", name="Set other beside it").click()
+            explorer.get_by_role("button", name="Compare with other").click()
         else:
             explorer.get_by_label("Positions of the encoder").uncheck()
         explorer.locator(".beside").get_by_role("button", name="Show it above").click()
@@ -666,7 +664,7 @@ def test_what_stands_beside_the_model_is_taken_along_each_by_its_name(browser, m
 def test_one_learns_before_one_s_eyes(browser, address, size):
     with visit(browser, address, size) as page:
         explorer = opened(page)
-        explorer.get_by_role("button", name="Train watch one learn").click()
+        explorer.get_by_role("button", name="Train watch a model learn").click()
         train = explorer.locator(".train")
         expect(train.locator(".squares canvas")).to_have_count(4)
         expect(train.locator(".digits")).to_contain_text("314159")
@@ -683,14 +681,19 @@ def test_a_table_stands_behind_every_picture(browser, address):
         explorer = opened(page)
         explorer.get_by_label("Causal mask").uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
-        for title, rows in [("The model as a table", 4), ("These weights", 1), ("All heads", 24), ("The squares", 2)]:
+        for title, rows in [
+            ("The model as a table", 4),
+            ("Weights as a table", 1),
+            ("All heads", 24),
+            ("The squares", 2),
+        ]:
             summary = explorer.locator(".whole summary").filter(has_text=re.compile(f"^{title}"))
             summary.click()
             expect(summary.locator("..").locator("tbody tr").nth(rows - 1)).to_be_visible()
         first, last = (explorer.locator(".flow table").nth(1).locator("tr").nth(i).locator("td") for i in (1, -1))
         assert set(first.all_inner_texts()) == {"100 %", "0"}, "what comes later is hidden"
         assert all(re.fullmatch(r"\d+\.\d %|< 0\.05 %", text) for text in last.all_inner_texts())
-        explorer.get_by_role("button", name="Train watch one learn").click()
+        explorer.get_by_role("button", name="Train watch a model learn").click()
         expect(explorer.locator(".train .squares canvas")).to_have_count(4)
         explorer.locator(".train").get_by_text("The squares as tables").click()
         expect(explorer.locator(".train table")).to_have_count(4)
@@ -729,11 +732,11 @@ def run(tmp_path):
 def test_a_run_s_file_draws_its_curves_in_the_browser(browser, address, run, tmp_path):
     with visit(browser, address) as page:
         explorer = opened(page)
-        explorer.get_by_role("button", name="Train watch one learn").click()
+        explorer.get_by_role("button", name="Train watch a model learn").click()
         runs = explorer.locator(".runs")
         file = runs.locator("input[type=file]")
         file.set_input_files(run / "checkpoint-20/trainer_state.json")
-        expect(runs.locator(".run h3")).to_contain_text(re.compile("in training 2.25 .*in evaluation 3.13"))
+        expect(runs.locator(".run h3")).to_contain_text(re.compile("training 2.25 .*evaluation 3.13"))
         expect(runs.locator(".caption")).to_contain_text("step 20 of 40, epoch 1")
         runs.get_by_role("button", name="Bleu").click()
         expect(runs.locator(".run h3")).to_contain_text("Bleu 12.5")
@@ -748,7 +751,7 @@ def test_a_run_that_goes_on_is_offered_by_the_server_and_tells_no_path(browser, 
     with address_of(runs=[str(run)]) as address, visit(browser, address) as page:
         runs = page.locator(".runs")
         runs.get_by_role("button", name="my-run").click()
-        expect(runs.locator(".run h3")).to_contain_text("in training 2.25")
+        expect(runs.locator(".run h3")).to_contain_text("training 2.25")
         state = json.loads((run / "checkpoint-20/trainer_state.json").read_text())
         later = [*LOG, {"step": 40, "epoch": 2.0, "loss": 1.5}]
         file = run / "checkpoint-40/trainer_state.json"
@@ -756,7 +759,7 @@ def test_a_run_that_goes_on_is_offered_by_the_server_and_tells_no_path(browser, 
         file.write_text("{")  # as far as it is written when it is asked for
         expect(page.get_by_role("alert")).to_contain_text("my-run cannot be read now")
         file.write_text(json.dumps(state | {"global_step": 40, "log_history": later}))
-        expect(runs.locator(".run h3")).to_contain_text("in training 1.5")
+        expect(runs.locator(".run h3")).to_contain_text("training 1.5")
         expect(page.get_by_role("alert")).to_be_hidden()
         client = Client(address, verbose=False)
         found = client.predict(0, api_name="/training_run")

@@ -155,6 +155,25 @@ def test_with_changes_the_model_decodes_anew():
         assert [step["rank"] for step in other["steps"]] == [1] * len(other["steps"]) or changes.causal_off
 
 
+@TASKS
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_every_intervention_can_be_explored_in_every_task(task, positions):
+    model, tokenizer = made(task, position_embedding=positions, max_position_embeddings=64)
+    stack = "decoder" if task == "generate" else "encoder"
+    for interventions in (
+        Interventions(heads_off={(stack, 0, 1)}),
+        Interventions(layers_off={(stack, 0)}),
+        Interventions(residuals_off={(stack, 0, "feed-forward")}),
+        Interventions(positions_off={stack}),
+        Interventions(causal_off=stack == "decoder"),
+        Interventions(weights=(Weight(stack, 0, 0, 1, 1, 0.9),)),
+    ):
+        data = explore_data(
+            model, tokenizer, TEXT, context=CONTEXT, interventions=interventions, effects=False, values=False
+        )
+        assert all(math.isfinite(step["p"]) for step in data["steps"])
+
+
 def test_the_numbers_of_each_step_are_those_of_the_changed_model():
     model, tokenizer = made("translate")
     weight = Weight("decoder", 1, 2, 3, 1, 0.75)
@@ -204,6 +223,16 @@ def test_a_tagger_s_answer_names_spans_and_a_word_has_the_tag_of_its_first_token
     text = "The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
     data = explore_data(model, tokenizer, text, effects=False, values=False)
     assert data["answer"].startswith("Kenya: COUNTRY, 7.7 ounces: WEIGHT, 98 months ago: ")
+
+
+def test_a_tagger_names_characters_that_take_several_tokens_each():
+    model, tokenizer = made("tag", id2label={0: "O", 1: "B-FOOD"})
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor([0.0, 1.0]))
+    data = explore_data(model, tokenizer, "I ❤️ 🍕, सूर्य!", effects=False, values=False)
+    assert data["answer"] == "I: FOOD, ❤️: FOOD, 🍕: FOOD, सूर्य: FOOD"
+    assert [token["text"] for token in data["source"] if token["bytes"]][:3] == ["E2", "9D", "A4"]
 
 
 def test_what_mattered_in_a_text_is_gradient_times_input():

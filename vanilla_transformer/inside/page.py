@@ -32,7 +32,7 @@ from vanilla_transformer.inside.interventions import (
 )
 from vanilla_transformer.inside.palette import LIGHT, css
 from vanilla_transformer.inside.predictions import Prediction, predict
-from vanilla_transformer.inside.readings import display_token, max_length
+from vanilla_transformer.inside.readings import display_token, is_partial, max_length
 from vanilla_transformer.inside.recorder import MASKED, find_stacks, record
 
 
@@ -129,9 +129,12 @@ def compare_data(
 
 
 def describe_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[dict]:
-    """Return the id and text of each token, and whether it is a special token."""
+    """Return the id and text of each token, and whether it is a special token, or only some bytes of a character."""
     special = set(tokenizer.all_special_ids)
-    return [{"id": i, "text": display_token(tokenizer, i), "special": i in special} for i in ids]
+    return [
+        {"id": i, "text": display_token(tokenizer, i), "special": i in special, "bytes": is_partial(tokenizer, i)}
+        for i in ids
+    ]
 
 
 def describe_model(model: PreTrainedModel, prediction: Prediction) -> dict:

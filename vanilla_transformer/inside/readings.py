@@ -16,11 +16,15 @@ INPUTS = ("input_ids", "attention_mask")
 BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}  # of byte-level tokens
 
 
+def is_partial(tokenizer: PreTrainedTokenizerBase, token: int) -> bool:
+    """Whether a token is only part of a character."""
+    return "\ufffd" in token_text(tokenizer, token)
+
+
 def display_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     """Return the text of a token. A token that is only part of a character is shown as hexadecimal bytes."""
-    text = token_text(tokenizer, token)
-    if "\ufffd" not in text:
-        return text
+    if not is_partial(tokenizer, token):
+        return token_text(tokenizer, token)
     name = str(tokenizer.convert_ids_to_tokens(token))
     return " ".join(f"{BYTES[letter]:02X}" for letter in name) if set(name) <= BYTES.keys() else name
 

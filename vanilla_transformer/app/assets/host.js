@@ -37,8 +37,10 @@ function host(models, runs) {
         // What streams may be stopped, and its last words would come into the next answer.
         if (event === "complete" && !onFrame) rest().catch(() => {});
         if (event === "complete") return data?.[0];
-        if (event === "error")
-          throw new Error(data?.error ?? data ?? "Something went wrong on the server. Please try again.");
+        if (event === "error") {
+          const told = data?.error ?? data;
+          throw new Error(typeof told === "string" ? told : "Something went wrong on the server. Please try again.");
+        }
         if (event === "generating" && onFrame) onFrame(data[0]);
       }
     }

@@ -1,25 +1,30 @@
-// Asking, and drawing what comes: here it begins.
+// Requests, drawing of their answers, and the start of the page.
 
+/** Show an error below the control that has the focus, and scroll it into view. */
 function complain(error) {
+  const place = root.activeElement?.closest("fieldset, .row, .stage, section") ?? parts.top;
   message.textContent = error.message ?? String(error);
   message.hidden = false;
+  place.after(message);
+  message.scrollIntoView({ block: "nearest" });
 }
 
-/** Data with the name of their model and what it was asked for, which go along where they are saved. */
+/** Add the model's name and the request to the data, which are saved with them. */
 const named = (data, request, name = host.models[request.model].name) => Object.assign(data, { name, request });
 
 /**
  * Ask, and draw the answer.
- * then: in the place of a step in the browser's history, and of playing. failed: where no answer comes.
+ * then: called instead of adding a history entry and playing. failed: called if there is no answer.
  */
 async function ask(request, then = null, failed = null) {
   const number = ++state.asked;
   pause();
   message.hidden = true;
+  frame.classList.remove("stale");
   frame.classList.add("busy");
   try {
     const answer = await host.explore(request);
-    if (number !== state.asked) return; // another wish came meanwhile
+    if (number !== state.asked) return; // superseded
     take(named(answer, request), request);
     if (then) then();
     else {
@@ -40,7 +45,7 @@ async function ask(request, then = null, failed = null) {
     state.own.effects = effects;
     show("heads");
   } catch {
-    // the picture is whole without them
+    // the page is complete without them
   }
 }
 
@@ -54,7 +59,7 @@ function take(answer, request) {
   show(...Object.keys(DRAW));
 }
 
-/** Draw these data: of the model as it is, or of what is beside it. */
+/** Draw the data of the original model, or of the model beside it. */
 function view(data) {
   Object.assign(state, { data, step: 0, hover: null, pinned: null, revealed: Infinity, box: null });
   state.kinds = new Set(data.attention.map(({ kind }) => kind));
@@ -80,14 +85,14 @@ const DRAW = {
   save: drawSave,
 };
 
-/** Draw parts anew. A table that was open is open again; what had the focus has it again, or the first of its part. */
+/** Redraw parts. Open tables stay open, and the focus stays on its control, or moves to the first one of its part. */
 function show(...names) {
   const nameOf = (element) =>
     element.getAttribute("aria-label") ?? (element.labels?.[0] ?? element).textContent;
   const tables = () => [...root.querySelectorAll("details.table")];
   const titleOf = (details) => nameOf(details.querySelector("summary"));
   const focused = root.activeElement,
-    name = focused && nameOf(focused), // while its label is there
+    name = focused && nameOf(focused), // before its label is replaced
     part = focused?.closest("section"),
     before = tables();
   names.forEach((name) => DRAW[name]());
@@ -109,7 +114,7 @@ function drawTop() {
   const fields = make("form", {
     submit: (event) => {
       event.preventDefault();
-      ask(wish());
+      ask(wish(), null, () => frame.classList.add("stale")); // what is shown is not this text's
     },
   });
   const field = (label, name, value, extra = {}) =>
@@ -126,7 +131,7 @@ function drawTop() {
     context: value("context"),
     target: value("target"),
   });
-  /** Fill the fields with what was asked for; what is forced on the next text too is seen. */
+  /** Fill the form with a request, and open the field of a forced answer if it has one. */
   const fillIn = ({ text, context, target }) => {
     for (const [name, content] of Object.entries({ text, context, target }))
       if (fields.elements[name]) fields.elements[name].value = typeof content === "string" ? content : "";
@@ -139,8 +144,8 @@ function drawTop() {
     const [verb, label] = wordsFor(model);
     const [example] = model.examples;
     const forced = {
-      translate: ["Make it write something of your own", "your own translation"],
-      generate: ["Make it go on with words of your own", "your own words"],
+      translate: ["Force a translation of your own", "your own translation"],
+      generate: ["Force a continuation of your own", "your own words"],
     }[model.task];
     const run = (each) => {
       fillIn(each);
@@ -149,7 +154,7 @@ function drawTop() {
     fill(
       fields,
       field(label, "text", example.text),
-      model.task === "answer" ? field("Text with the answer", "context", example.context) : "",
+      model.task === "answer" ? field("Text to search", "context", example.context) : "",
       make("button", { type: "submit", class: "go" }, verb),
       make(
         "div",
@@ -166,7 +171,7 @@ function drawTop() {
             "details",
             { class: "force" },
             make("summary", {}, forced[0]),
-            field("It is shown token by token, with the probability and the rank of each", "target", "", {
+            field("Each token is shown with its probability and rank", "target", "", {
               placeholder: forced[1],
             }),
           )
@@ -181,13 +186,13 @@ function drawTop() {
     const pressed = chips.children[on ? models.length : chosen];
     for (const button of chips.children) button.setAttribute("aria-pressed", String(button === pressed));
     if (on) {
-      state.asked++; // an answer that is on its way comes too late
+      state.asked++; // ignore pending answers
       frame.classList.remove("busy");
       pause();
       startTraining();
     } else stopTraining();
   };
-  /** Its form, which is left as it is where it is there: with what has the focus. */
+  /** Show the form of a model, or keep it if it is shown, with its focus. */
   const turnTo = (number) => (state.data && number === chosen ? learning(false) : pick(number));
   const back = () => {
     if (!state.request) return;
@@ -206,7 +211,7 @@ function drawTop() {
         ask(wish(), null, () => (wasLearning ? learning(true) : back()));
       }),
     ),
-    chip("Train", "watch one learn", () => {
+    chip("Train", "watch a model learn", () => {
       learning(true);
       remember(true);
     }),
@@ -220,27 +225,27 @@ function drawTop() {
     const [hasModel, hasText] = ["model", "text"].map((name) => typeof linked[name] === "string");
     const [example] = models[chosen].examples;
     if (hasText) fillIn({ ...linked, context: linked.context ?? example.context });
-    const target = number >= 0 && Array.isArray(linked.target) ? linked.target : wish().target; // ids are the model's own
+    const target = number >= 0 && Array.isArray(linked.target) ? linked.target : wish().target; // ids belong to one model
     const tell = (isWhole) => {
-      if (hasModel && number < 0) complain(`The link is of the model ${linked.model}, which is not here.`);
+      if (hasModel && number < 0) complain(`The link is for the model ${linked.model}, which is not loaded here.`);
       else if (linked.damaged || !hasModel || !hasText || !isWhole)
-        complain("The link is damaged. Here is what could be read of it.");
+        complain("The link is damaged. Only part of it could be restored.");
     };
     const failed = () => {
-      state.astray = true; // from the address, which is kept
+      state.astray = true; // the address stays
       if (state.data) return back();
       pick(chosen);
       ask(wish(), () => tell(false));
     };
     ask({ ...wish(), target }, () => tell(look(linked)), failed);
   };
-  /** Whether the address holds something, which is then shown. */
+  /** Restore the state in the address. Returns whether there is one. */
   const follow = () => {
     const linked = fromLink();
     if (linked) restore(linked);
     return Boolean(linked);
   };
-  addEventListener("popstate", follow); // also by another link in the same window
+  addEventListener("popstate", follow); // also for another link in the same window
   if (follow()) return;
   pick(0);
   ask(wish());

@@ -1,6 +1,6 @@
 // Side by side.
 
-/** Which of two lists' items are in their longest common part: two sets of indices. */
+/** Indices of the longest common subsequence in each of two lists, as two sets. */
 function common(one, other) {
   const lengths = Array.from({ length: one.length + 1 }, () => new Array(other.length + 1).fill(0));
   for (let i = one.length - 1; i >= 0; i--)
@@ -18,15 +18,15 @@ function common(one, other) {
   return found;
 }
 
-/** The answer of the model as it is, or of what is beside it, with marks where they differ. */
+/** The original answer (0) or the other one (1), with marks where they differ. */
 function marked(which) {
   const both = [state.own, state.beside.data],
     each = both[which];
   if (!["translate", "generate"].includes(each.model.task))
     return both[0].answer === both[1].answer ? answerOf(each) : make("mark", {}, answerOf(each));
-  // What a language model would write next is no part of its answer.
+  // The prediction after the last token is not part of a language model's answer.
   const stepsOf = ({ steps, model }) => (model.task === "generate" ? steps.slice(0, -1) : steps);
-  // What each step adds: half a character nothing, its last byte all of it; nor does the end add anything.
+  // The text that each step adds: the end adds none, and a character of several tokens comes with the last of them.
   const pieces = both.map((data) =>
     stepsOf(data)
       .map((step, n, all) => step.so_far.slice(all[n - 1]?.so_far.length ?? 0))
@@ -45,26 +45,26 @@ function drawBeside() {
   const log = (list) => list.reduce((sum, step) => sum + Math.log(Math.max(step.p, 1e-9)), 0);
   const stays = own.answer === data.answer;
   const { regression } = own.model;
-  // Of a language model, what it wrote: neither what was given to it, nor what would come next.
+  // A language model's answer is the text that it wrote, without the prompt and the prediction after the last token.
   const answered = (list) =>
     task() === "generate" && own.written ? list.slice(list.length - 1 - own.written, -1) : list;
   const [before, after] = [own.steps, kept ?? []].map((list) => log(answered(list)));
   const places = answered(own.steps).length;
   const tiny = Math.max(before, after) < Math.log(1e-4);
-  const whole = state.changes.causal_off ? ", read as a whole, where each place sees what comes after it" : "";
+  const whole = state.changes.causal_off ? ", with later tokens visible, since the causal mask is off" : "";
   const goes = tiny
-    ? `from ${percent(Math.exp(before / places))} to ${percent(Math.exp(after / places))} (geometric mean of its places${whole})`
+    ? `from ${percent(Math.exp(before / places))} to ${percent(Math.exp(after / places))} (geometric mean over its tokens${whole})`
     : `from ${percent(Math.exp(before))} to ${percent(Math.exp(after))}${whole && ` (${whole.slice(2)})`}`;
   let verdict = null;
   if (kept && regression) {
     verdict = `The number goes from ${decimals(own.steps[0].p, 3)} to ${decimals(kept[0].p, 3)}.`;
   } else if (kept && !stays) {
-    verdict = `The answer changes; the probability of the old one goes ${goes}: here the model did use what was changed.`;
+    verdict = `The answer changes. The probability of the original answer goes ${goes}: the model used the changed part.`;
   } else if (kept) {
     const lost = before - after > Math.log(2);
     verdict = lost
-      ? `The answer stays, but its probability goes ${goes}: what was changed spoke for it.`
-      : `The answer stays, and its probability goes ${goes}: wherever the changed parts look, the answer does not hang on it.`;
+      ? `The answer stays the same, but its probability goes ${goes}: the changed part supported it.`
+      : `The answer stays the same, and its probability goes ${goes}: the answer does not depend on the changed part.`;
   }
   const count = Math.max(own.steps.length, steps.length);
   const value = (p, { model } = own) => (p === undefined ? "" : model.regression ? decimals(p, 3) : percent(p));
@@ -79,7 +79,7 @@ function drawBeside() {
   });
   const measure = ({ model }) => (model.regression ? "number" : "probability");
   const header = kept
-    ? ["as it is", "changed", ...(regression ? [] : ["rank then", "first then"])]
+    ? ["original", "changed", ...(regression ? [] : ["new rank", "new best"])]
     : [measure(own), title, measure(data)];
   const kind = state.changes.weights.at(-1)?.[0] ?? [...state.kinds][0] ?? own.attention[0].kind;
   const what = `${capital(KINDS[kind].name)}, layer ${layerSeen(kind) + 1}, ${state.head === "mean" ? "mean of all heads" : `head ${state.head + 1}`}`;
@@ -126,7 +126,7 @@ function drawBeside() {
     make(
       "div",
       { class: "scroll" },
-      grid(kept ? "The usual answer, place by place" : "The answers, place by place", ["", ...header], rows),
+      grid(kept ? "The original answer, step by step" : "The answers, step by step", ["", ...header], rows),
     ),
     table("The squares as tables", () =>
       [own, data].map((each, i) =>

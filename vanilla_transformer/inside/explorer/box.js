@@ -1,8 +1,8 @@
-// A box, open: equations with numbers, shapes and the line of code.
+// An open box of the map: equations with numbers, shapes and lines of code.
 
 const layerOf = (stack, layer, data) => host.layer({ ...data.request, target: writtenIds(data), stack, layer });
 
-/** Open a box, or close it, if it is open. Whether that was done: its numbers may not come. */
+/** Open a box, or close it if it is open. Returns whether that succeeded: loading its numbers may fail. */
 async function openBox(id) {
   pause();
   state.box = state.box?.join() === id.join() ? null : id;
@@ -12,7 +12,7 @@ async function openBox(id) {
     updateFlow();
   }
   updateMap();
-  fill(parts.box, state.box ? make("p", { class: "note" }, "The numbers come …") : "");
+  fill(parts.box, state.box ? make("p", { class: "note" }, "Loading the numbers …") : "");
   if (!state.box) return true;
   const name = `${id[0]} ${id[1]}`;
   const { data } = state;
@@ -29,7 +29,7 @@ async function openBox(id) {
   return state.box === id;
 }
 
-/** What a model that writes has written, as ids; null of others. */
+/** Ids of the tokens that the model wrote; null for models that do not write. */
 function writtenIds({ model, steps, source, written }) {
   if (model.task === "translate") return steps.map((step) => step.chosen);
   return model.task === "generate" ? source.slice(source.length - written).map((token) => token.id) : null;
@@ -41,9 +41,9 @@ function drawBox() {
   const steps = (state.data.values?.[`${stack} ${layer}`] ?? []).filter((step) => step.part === part);
   const title =
     part === "embedding"
-      ? `What enters the ${stack}`
+      ? `Input of the ${stack}`
       : part === "output"
-        ? "What leaves the last layer"
+        ? "Output of the last layer"
         : `${capital(part)}, ${stack} layer ${layer + 1}`;
   fill(
     parts.box,
@@ -106,7 +106,7 @@ function stepCard(step) {
       "p",
       { class: "note" },
       shape,
-      hasHeads ? `, here head ${head + 1}` : "",
+      hasHeads ? `; head ${head + 1} is shown` : "",
       step.source ? make("code", {}, step.source) : null,
     ),
     make(

@@ -1,4 +1,4 @@
-// Break it.
+// Interventions: parts switched off, weights set by hand, and another model for comparison.
 
 const unchanged = () => ({
   heads_off: [],
@@ -20,10 +20,10 @@ function toggle(name, item) {
   breakIt();
 }
 
-let broke = 0; // wishes so far
+let broke = 0; // number of requests
 let breaking = false;
 
-/** Ask what the model says with its changes: one question at a time, and after it what was wished meanwhile. */
+/** Ask for the changed model's answer: one request at a time, and the latest changes after it. */
 async function breakIt() {
   pause();
   broke++;
@@ -45,7 +45,7 @@ async function breakIt() {
       named(changed, wish, `${state.own.name}, changed`);
       if (isChanged() && request === state.request) putBeside({ title: "Changed", data: changed, same: steps, rows });
     } catch (error) {
-      if (number === broke) complain(error); // else what was wished meanwhile is asked
+      if (number === broke) complain(error); // else newer changes are asked next
     }
   }
   breaking = false;
@@ -54,7 +54,7 @@ async function breakIt() {
   remember();
 }
 
-/** Set something beside the model as it is; or nothing. */
+/** Show a changed or another model beside the original; null removes it. */
 function putBeside(beside) {
   const shown = state.data !== state.own;
   state.beside = beside;
@@ -82,7 +82,7 @@ async function setBeside(model, step = false) {
 
 const textOf = (column, index) => visible(state.own[column]?.[index]?.text ?? "");
 
-/** The weights that are set: those of all heads of a layer as one, [kind, layer, query, key, weight, each of them]. */
+/** The weights that are set, equal ones of several heads grouped: [kind, layer, query, key, weight, all of them]. */
 function weightsSet() {
   const groups = new Map();
   for (const each of state.changes.weights) {
@@ -135,7 +135,7 @@ function drawBroken() {
             "td",
             {},
             has(stack).includes(part)
-              ? on(`X added around ${part}, ${name}`, "residuals_off", [stack, layer, part])
+              ? on(`Residual connection around ${part}, ${name}`, "residuals_off", [stack, layer, part])
               : "",
           ),
         ),
@@ -176,13 +176,13 @@ function drawBroken() {
     .filter(([each, i]) => each.task === task() && i !== state.request.model);
   fill(
     parts.broken,
-    make("h2", {}, host ? "Break it" : "What is changed"),
+    make("h2", {}, host ? "Switch parts off" : "What was changed"),
     make(
       "p",
       { class: "note" },
       !host
-        ? "What is off here, or set, is so in the changed model."
-        : "Everything here is on. Switch something off, and the same model runs without it: did the answer need what it looked at? Heads have their switch in the pictures below; the weights of attention have handles above, under “Who looks at whom”.",
+        ? "These parts are off, or set, in the changed model."
+        : "Switch a part off to see how the same model answers without it. Heads have switches under “All heads”; attention weights have handles under “Attention”.",
     ),
     make(
       "fieldset",
@@ -197,14 +197,14 @@ function drawBroken() {
           state.changes.heads_off.map(([kind, layer, head]) =>
             make(
               "button",
-              { type: "button", title: "Switch it on again", click: () => toggle("heads_off", [kind, layer, head]) },
+              { type: "button", title: "Switch on", click: () => toggle("heads_off", [kind, layer, head]) },
               `${KINDS[kind].name} ${layer + 1}.${head + 1} off ×`,
             ),
           ),
           weightsSet().map(([kind, layer, query, key, weight, those]) =>
             make(
               "button",
-              { type: "button", title: "As it was", click: () => forgetWeights(those) },
+              { type: "button", title: "Reset", click: () => forgetWeights(those) },
               `${KINDS[kind].name} ${layer + 1}${those.length > 1 ? "" : `.${those[0][2] + 1}`}: “${textOf(columns(kind).from, query + columns(kind).ahead)}” → “${textOf(columns(kind).to, key)}” ${setTo(weight)} ×`,
             ),
           ),
@@ -223,7 +223,7 @@ function drawBroken() {
               "tr",
               {},
               make("th"),
-              ["the layer", ...columnsThere.map((part) => `+ X, ${part}`)].map((text) =>
+              ["layer", ...columnsThere.map((part) => `residual, ${part}`)].map((text) =>
                 make("th", { scope: "col" }, text),
               ),
             ),
@@ -247,11 +247,25 @@ function drawBroken() {
                 breakIt();
               },
             },
-            "Everything on again",
+            "Reset all",
+          )
+        : null,
+      host && state.beside && !state.beside.same
+        ? make(
+            "button",
+            {
+              type: "button",
+              click: () => {
+                putBeside(null);
+                show("broken");
+                remember(true);
+              },
+            },
+            `Remove ${state.beside.title}`,
           )
         : null,
       others.map(([each, i]) =>
-        make("button", { type: "button", click: () => setBeside(i, true) }, `Set ${each.name} beside it`),
+        make("button", { type: "button", click: () => setBeside(i, true) }, `Compare with ${each.name}`),
       ),
     ),
   );

@@ -1,13 +1,13 @@
-// Curves over the steps of a training.
+// Curves over training steps.
 
 /**
- * Curves over the steps of a training.
+ * Draw curves over training steps.
  *
- * A series is {name, color, points: [[step, value]], least, shared, write}. Its scale goes from 0, or a smallest value
- * below, to its largest value, at least to `least`; those that are `shared` have one scale.
+ * A series is {name, color, points: [[step, value]], least, shared, write}. Its scale reaches from 0 or the smallest
+ * negative value to the largest value, at least to `least`. Series with `shared` have a common scale.
  */
 function curves(series, steps) {
-  const width = frame.clientWidth < 680 ? 330 : 520, // so that letters keep their size
+  const width = frame.clientWidth < 680 ? 330 : 520, // keeps the font size
     height = 200,
     left = 44,
     bottom = height - 24;
@@ -60,7 +60,7 @@ function curves(series, steps) {
   ];
 }
 
-/** A number in few letters. */
+/** A number with few digits. */
 const number = (value) =>
   value === 0
     ? "0"

@@ -1,44 +1,44 @@
-// A link, and files.
+// Links and files.
 
 const addressOf = (kept) => `#explore=${encodeURIComponent(JSON.stringify(kept))}`;
 
-/** The state as the address has it. */
+/** The state as an address. */
 function link() {
   if (!parts.train.hidden) return addressOf({ train: true });
   const { request, layer, head, kinds, step, changes, beside, box } = state;
   const kept = { ...request, model: host.models[request.model].name };
-  // What stands beside the model may have other steps, heads and boxes than it, and a link opens with the model.
+  // A link opens with the original model, which may have other steps, heads and boxes than the model beside it.
   if (state.data === state.own) Object.assign(kept, { layer, head, kinds: [...kinds], step, ...(box && { box }) });
   if (isChanged()) kept.changes = changes;
   else if (beside && !beside.same) kept.beside = beside.title;
   return addressOf(kept);
 }
 
-/** Put what is seen into the address; the browser's Back comes back to each step. */
+/** Put the state into the address. With `step`, the browser's Back returns to the state before. */
 function remember(step = false) {
   if (!host || !state.request || location.hash === link()) return;
   try {
     history[(step || state.astray) && fromLink() ? "pushState" : "replaceState"](history.state, "", link());
     state.astray = false;
   } catch {
-    // Some browsers take no more than a hundred in a few seconds.
+    // Some browsers allow only about a hundred history entries in a few seconds.
   }
 }
 
-/** What the address holds, or null; of one that is damaged, what is whole. */
+/** The state in the address, or null; of a damaged address, the fields that can be read. */
 function fromLink() {
   let text = location.hash.match(/^#explore=(.*)$/)?.[1];
   for (let end = ""; text; end = "}") {
     try {
       return { ...JSON.parse(decodeURIComponent(text) + end), damaged: Boolean(end) };
     } catch {
-      text = text.slice(0, Math.max(0, text.lastIndexOf("%2C"))); // the comma before what is cut off
+      text = text.slice(0, Math.max(0, text.lastIndexOf("%2C"))); // drop the last, incomplete field
     }
   }
   return text === undefined ? null : { damaged: true };
 }
 
-/** Show what a link says, as far as the model has it; whether it has all of it. */
+/** Restore the state of a link, as far as the model allows. Returns whether all of it fits. */
 function look(linked) {
   const { model, steps } = state.data;
   const isBelow = (end) => (number) => Number.isInteger(number) && number >= 0 && number < end;
@@ -61,7 +61,7 @@ function look(linked) {
     try {
       return name in linked && !fits[name](linked[name]);
     } catch {
-      return true; // of another form altogether
+      return true; // of another type
     }
   });
   const { layer, head, step, kinds, changes, beside, box } = Object.fromEntries(
@@ -89,13 +89,13 @@ function download(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
-/** All data that are seen: of the model as it is, with what is beside it. */
+/** All shown data: of the original model, and of the model beside it. */
 const seen = () =>
   state.beside ? { ...state.own, beside: { ...state.beside, above: state.data !== state.own } } : state.own;
 
-/** A page that needs nothing else. */
+/** Save a self-contained page. */
 async function savePage() {
-  const all = seen(); // somebody may ask anew meanwhile
+  const all = seen(); // the state may change during the requests below
   for (const each of all.beside ? [all, all.beside.data] : [all])
     for (const [stack, layers] of Object.entries(each.model.stacks))
       for (let layer = 0; layer < layers; layer++)
@@ -106,7 +106,7 @@ async function savePage() {
   download("explorer.html", page, "text/html");
 }
 
-/** The tokens and arcs as they are seen. */
+/** Save the tokens and arcs as a picture. */
 async function savePicture() {
   const shown = parts.flow.querySelector("svg"),
     copy = shown.cloneNode(true);
@@ -134,7 +134,7 @@ async function savePicture() {
   canvas.toBlob((blob) => download("attention.png", blob), "image/png");
 }
 
-/** The weights that are drawn, a row for each query. */
+/** Save the drawn weights, one row per query. */
 function saveTable() {
   const cell = (text) => `"${String(text).replaceAll('"', '""')}"`;
   const lines = [...state.kinds].flatMap((kind) => {
@@ -143,7 +143,7 @@ function saveTable() {
     const layer = layerSeen(kind) + 1,
       head = state.head === "mean" ? "mean" : state.head + 1;
     return [
-      ["attention", "layer", "head", "looks", ...all[0].map((_, key) => tokens(to)[key].text)],
+      ["attention", "layer", "head", "query", ...all[0].map((_, key) => tokens(to)[key].text)],
       ...all.map((row, query) => [
         KINDS[kind].name,
         layer,
@@ -174,7 +174,7 @@ function drawSave() {
     );
   fill(
     parts.save,
-    make("h2", {}, "Take it with you"),
+    make("h2", {}, "Save and share"),
     make(
       "p",
       { class: "actions" },
@@ -182,7 +182,7 @@ function drawSave() {
         ? button("Copy link", async ({ target }) => {
             remember();
             await navigator.clipboard?.writeText(location.href);
-            target.textContent = navigator.clipboard ? "Copied" : "It is in the address bar";
+            target.textContent = navigator.clipboard ? "Copied" : "See the address bar";
             setTimeout(() => {
               target.textContent = "Copy link";
             }, 1500);
@@ -193,14 +193,14 @@ function drawSave() {
       button("All data (JSON)", () =>
         download("explorer.json", JSON.stringify(seen(), null, 1), "application/json"),
       ),
-      button("These weights (CSV)", saveTable),
+      button("Weights (CSV)", saveTable),
     ),
     make(
       "p",
       { class: "note" },
       host
-        ? "The page holds this text with all its numbers and works without a network. Breaking the model, other texts and other models need the model itself: the link brings you back to it here."
-        : "All that is shown is in this page, which works without a network: play it, point at tokens, open boxes and heads. Breaking the model, other texts and other models need the model itself: make demo opens it on them.",
+        ? "The saved page has all numbers for this text and works offline. Other texts, other models and switching parts off need the model; the link opens it here."
+        : "This page works offline: play it, point at tokens, open boxes and heads. Other texts, other models and switching parts off need the model: run vanilla-transformer demo.",
     ),
   );
 }

@@ -1,4 +1,4 @@
-// The flow: tokens, and whom each looks at.
+// The flow: tokens, and what each attends to.
 
 let chips = {}; // column -> elements of its tokens
 let arcs = null;
@@ -39,7 +39,7 @@ function drawFlow() {
       viewBox: `0 0 ${width} ${height}`,
       style: `max-width:${width * 1.15}px`,
       role: "group",
-      "aria-label": "Tokens, and whom each looks at",
+      "aria-label": "Tokens, and what each attends to",
     },
     arcs,
     groups,
@@ -71,7 +71,7 @@ function drawFlow() {
   const heads = [["mean", "all"], ...Array.from({ length: state.data.model.heads }, (_, i) => [i, String(i + 1)])];
   fill(
     parts.flow,
-    make("h2", {}, "Who looks at whom"),
+    make("h2", {}, "Attention"),
     make(
       "div",
       { class: "legend" },
@@ -114,14 +114,26 @@ function drawFlow() {
     ),
     make("div", { class: "scroll" }, svg),
     host ? hint : null,
-    table("These weights as a table", flowTables),
+    bytesNote(names),
+    table("Weights as a table", flowTables),
   );
   updateFlow();
 }
 
-let pressed = []; // buttons, and whether each is
+/** A note if tokens are shown as bytes. */
+function bytesNote(names) {
+  const part = names.flatMap((name) => tokens(name)).find((token) => token.bytes);
+  if (!part) return null;
+  return make(
+    "p",
+    { class: "note" },
+    `Tokens such as ${part.text} are single bytes: the vocabulary has no token for their character, which was rare or missing in the training data.`,
+  );
+}
 
-/** After another layer, head or kind of attention was chosen. */
+let pressed = []; // [button, whether it is pressed]
+
+/** Redraw after another layer, head or kind of attention was chosen. */
 function chose() {
   show("flowing", "mapping", "box", "heads", "beside");
   remember();
@@ -157,7 +169,7 @@ function chip(column, token, index) {
       show("flowing", "mapping");
     }
   };
-  const begins = index === 0 || token.text.startsWith(" ") || state.data[column][index - 1]?.special; // a word
+  const begins = index === 0 || token.text.startsWith(" ") || state.data[column][index - 1]?.special; // of a word
   const tag = task() === "tag" && step >= 0 && begins ? state.data.steps[step].text.replace(/^O$/, "") : "";
   const name = visible(token.text);
   return make(
@@ -173,7 +185,7 @@ function chip(column, token, index) {
       blur: (event) => {
         const intoHandles = handles.group.contains(event.relatedTarget);
         over(false)();
-        if (intoHandles) handles.group.querySelector("[tabindex='0']")?.focus(); // those of another token now
+        if (intoHandles) handles.group.querySelector("[tabindex='0']")?.focus(); // handles were replaced
       },
       click: choose,
       keydown: (event) => {
@@ -205,7 +217,7 @@ function chip(column, token, index) {
   );
 }
 
-/** Arcs, and tints of what is looked at; of one token, or where none looks, the strongest of all. */
+/** Draw arcs and tint the attended tokens: for the current token, or the strongest weights of all tokens. */
 function drawArcs() {
   const hidden = state.revealed,
     first = growing() ? firstWritten() : Infinity;
@@ -233,7 +245,7 @@ function drawArcs() {
     const query = overview ? null : queryOf(kind);
     if (!overview && query === null) continue;
     const rows = query === null ? all.map((row, q) => [q, row]) : [[query, rowSeen(kind, query)]];
-    if (query === null && twoStacks() && token && now.stack !== "encoder") continue; // the encoder rests while the decoder writes
+    if (query === null && twoStacks() && token && now.stack !== "encoder") continue; // no overview while the decoder writes
     for (const [q, row] of rows)
       row.forEach((thousandths, key) => {
         const weight = thousandths / 1000;
@@ -247,15 +259,19 @@ function drawArcs() {
   for (const [name, list] of Object.entries(chips))
     list.forEach((element, index) => {
       const seen = tint.get(`${name} ${index}`);
-      element.classList.toggle("away", !there(name, index));
+      const away = !there(name, index);
+      element.classList.toggle("away", away);
+      element.setAttribute("tabindex", away ? -1 : 0);
+      element.setAttribute("aria-hidden", String(away));
+      element.classList.toggle("tinted", Boolean(seen));
       element.classList.toggle("looks", token?.column === name && token.index === index && now.stack !== "encoder");
       element.classList.toggle(
         "own",
         growing() && name === column && index > first && !element.classList.contains("special"),
       );
       const back = element.querySelector(".tint");
-      back.style.fill = seen ? KINDS[seen.kind].color : "";
-      back.style.fillOpacity = seen ? 0.06 + 0.6 * seen.weight : 0;
+      if (seen) back.style.fill = KINDS[seen.kind].color; // kept while it fades
+      back.style.fillOpacity = seen ? 0.06 + 0.4 * seen.weight : 0;
     });
   drawHandles();
 }
@@ -287,11 +303,11 @@ function arc(kind, from, start, to, end, weight, faint) {
   });
 }
 
-/** The weights of a kind: each row looks at the columns. */
+/** The weights of a kind as a table. */
 function weightTable(kind, data, caption, rows = weights(kind, state.layer, state.head, data)) {
   const { from, to, ahead } = columns(kind);
   return grid(
-    `${caption}: each row looks at the columns`,
+    `${caption}: rows attend to columns`,
     ["", ...rows[0].map((_, key) => visible(tokens(to, data)[key].text))],
     rows.map((row, query) => [
       visible(tokens(from, data)[query + ahead].text),

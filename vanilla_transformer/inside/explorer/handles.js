@@ -1,12 +1,12 @@
-// Handles: whom a token looks at is set by hand.
+// Handles set attention weights by hand.
 
-let handles = null; // {group, of: what they belong to, list}
+let handles = null; // {group, of: name of the query and head, list}
 const hint = make("p", { class: "note" });
-const STEP = 0.05; // of an arrow key
+const STEP = 0.05; // for an arrow key
 
 const total = (numbers) => numbers.reduce((sum, each) => sum + each, 0);
 
-/** A row of weights after some of them, by key, are set: as `set_weights` of interventions.py does it. */
+/** Set some weights of a row, by key, like `set_weights` in interventions.py. */
 function withWeights(row, given, seen) {
   const left = 1000 - total([...given.values()]);
   const free = row.map((_, key) => seen[key] && !given.has(key));
@@ -16,12 +16,12 @@ function withWeights(row, given, seen) {
   return row.map((_, key) => given.get(key) ?? (others[key] * left) / Math.max(1e-9, total(others)));
 }
 
-/** The layer of a kind of attention that is seen, where a stack may have fewer. */
+/** The shown layer of a kind of attention; its stack may have fewer layers than the other one. */
 const layerSeen = (kind) => Math.min(state.layer, layersOf(kind) - 1);
 const headsSeen = () =>
   state.head === "mean" ? Array.from({ length: state.data.model.heads }, (_, head) => head) : [state.head];
 
-/** Whom a token looks at, with the weights that were set by hand. */
+/** A query's weights, including those set by hand. */
 function rowSeen(kind, query) {
   const layer = layerSeen(kind);
   const set = state.changes?.weights.filter((each) => each[0] === kind && each[1] === layer && each[3] === query);
@@ -36,10 +36,10 @@ function rowSeen(kind, query) {
   return rows[0].map((_, key) => total(rows.map((row) => row[key])) / rows.length);
 }
 
-/** All rows, as they are seen. */
+/** The weights of all queries, including those set by hand. */
 const rowsSeen = (kind) => weights(kind).map((_, query) => rowSeen(kind, query));
 
-/** Where the weight of a token is read: beside it, on the side of its arcs; `out` is the direction away from it. */
+/** The track of a token's handle, on the side of its arcs; `out` is the direction away from the token. */
 function track(kind, key) {
   const { from, to } = columns(kind);
   const right = from !== to || from === "target";
@@ -52,7 +52,7 @@ function setWeight(kind, query, key, weight) {
     heads = headsSeen();
   const isOf = ([of, at, head, q]) => of === kind && at === layer && heads.includes(head) && q === query;
   const kept = state.changes.weights.filter((each) => !isOf(each) || each[4] !== key);
-  // The weights of a token sum to 1, and what was set before stays.
+  // Weights sum to 1, and weights that were set before stay.
   const taken = (head) => total(kept.filter((each) => isOf(each) && each[2] === head).map((each) => each[5]));
   const left = 1 - Math.max(...heads.map(taken));
   const rounded = Math.round(100 * Math.min(left, Math.max(0, weight))) / 100;
@@ -72,7 +72,7 @@ function drawHandles() {
     handles.of = name;
     const keysOf = (kind, query) => [...weights(kind)[query].keys()].filter((key) => sees(kind, query, key));
     handles.list = of
-      .filter((each) => keysOf(...each).length > 1) // who can look at one token only has no choice
+      .filter((each) => keysOf(...each).length > 1) // a query with one visible key has no choice
       .flatMap((each) => keysOf(...each).map((key) => handle(...each, key)));
     fill(handles.group, handles.list.map(({ element }) => element));
     const strongest = handles.list.toSorted((a, b) => b.weight() - a.weight())[0];
@@ -80,13 +80,13 @@ function drawHandles() {
   }
   for (const each of handles.list) each.update();
   hint.textContent = handles.list.length
-    ? `Drag a handle to set how much ${state.head === "mean" ? "all heads of this layer look" : "this head looks"} at that token (arrow keys: ← → set, ↑ ↓ go to the next, Delete: as it was). The others share what is left, but for those that you have set. The model then runs anew.`
+    ? `Drag a handle to set how much ${state.head === "mean" ? "all heads of this layer attend" : "this head attends"} to a token, or use the keys: ← → change the weight, ↑ ↓ choose another handle, Delete resets it. The other weights are rescaled to a sum of 1, and the model runs again.`
     : free
-      ? "Click a token to see whom it looks at, and to set that by hand."
+      ? "Click a token to see what it attends to, and to set its weights."
       : "";
 }
 
-/** A slider beside a token that is looked at. */
+/** A slider beside an attended token. */
 function handle(kind, query, key) {
   const { out, x, y, length } = track(kind, key);
   const { from, to, ahead } = columns(kind);
@@ -113,7 +113,7 @@ function handle(kind, query, key) {
       style: `--color:${KINDS[kind].color}`,
       tabindex: -1,
       role: "slider",
-      "aria-label": `How much “${visible(tokens(from)[query + ahead].text)}” looks at token ${key + 1}, “${visible(tokens(to)[key].text)}”, ${KINDS[kind].name}, layer ${layer + 1}`,
+      "aria-label": `How much “${visible(tokens(from)[query + ahead].text)}” attends to token ${key + 1}, “${visible(tokens(to)[key].text)}”, ${KINDS[kind].name}, layer ${layer + 1}`,
       "aria-valuemin": 0,
       "aria-valuemax": 100,
       pointerdown: (event) => {
@@ -139,7 +139,7 @@ function handle(kind, query, key) {
     make("title", {}),
   );
 
-  /** Follow the pointer until it is let go; meanwhile the token that looks stays the same. */
+  /** Follow the pointer until it is released; meanwhile the query stays the same. */
   function drag(begun) {
     const { ownerSVGElement: svg } = element;
     const follow = (event) => {

@@ -3,17 +3,17 @@
 const headOf = (list, kind, layer, head) =>
   list?.find((each) => each.kind === kind && each.layer === layer && each.head === head);
 
-/** What a head does, in few words. */
+/** The main property of a head, in a few words. */
 function trait(numbers) {
   const [name, most] = Object.keys(TRAITS)
     .filter((each) => each in numbers)
     .map((each) => [each, numbers[each]])
     .reduce((a, b) => (b[1] > a[1] ? b : a));
-  return most >= 0.35 ? `${TRAITS[name]} ${Math.round(100 * most)} %` : `spread over ${numbers.tokens.toFixed(1)}`;
+  return most >= 0.35 ? `${TRAITS[name]} ${Math.round(100 * most)} %` : `spread over ${numbers.tokens.toFixed(1)} tokens`;
 }
 
 function drawHeads() {
-  const { attention: kinds, heads, effects, model } = state.data; // what was changed has no effects
+  const { attention: kinds, heads, effects, model } = state.data; // a changed model has no effects
   const most = Math.max(1e-9, ...(effects ?? []).map(({ effect }) => Math.abs(effect)));
   const cell = (kind, layer, head) => {
     const numbers = headOf(heads, kind, layer, head),
@@ -24,7 +24,7 @@ function drawHeads() {
         width: `${(100 * Math.abs(worth.effect)) / most}%`,
         background: `var(--${worth.effect < 0 ? "orange" : "blue"})`,
       });
-    const effect = worth ? `, worth ${decimals(worth.effect, 3)}` : "";
+    const effect = worth ? `, effect ${decimals(worth.effect, 3)}` : "";
     const off = make(
       "button",
       {
@@ -62,7 +62,7 @@ function drawHeads() {
       ),
     );
   };
-  /** In how many columns the heads stand, so that no row is shorter than the others. */
+  /** Number of columns, at most `most`, such that all rows have the same length. */
   const columnsOf = (most) => {
     const { heads: all } = state.data.model;
     for (let n = Math.min(most, all); n > 1; n--) if (all % n === 0) return n;
@@ -71,11 +71,11 @@ function drawHeads() {
   const largest = (effects ?? []).slice(0, 5).filter(({ effect }) => Math.abs(effect) > 1e-4);
   fill(
     parts.heads,
-    make("h2", {}, "All heads at a glance"),
+    make("h2", {}, "All heads"),
     make(
       "p",
       { class: "note" },
-      `Each square is a head: its rows look at its columns. Under it, what it mostly looks at, and as a bar, what it is worth: ${model.regression ? "how far the number moves when it is switched off" : "how much less probable the answer gets when it is switched off (orange: more probable)"}. Click one to open it above.`,
+      `Each square is a head: rows attend to columns. The text below it says what the head mostly attends to. The bar shows the effect of switching it off: ${model.regression ? "how far the number moves" : "how much less probable the answer becomes (orange: more probable)"}. Click a head to show it above.`,
     ),
     largest.length
       ? make(
@@ -117,8 +117,8 @@ function drawHeads() {
     ),
     table("All heads as a table", () =>
       grid(
-        `What each head does: shares of its attention, entropy in bits, and its worth${model.regression ? "" : " in nats"}`,
-        ["head", ...Object.values(TRAITS), "entropy", "worth"],
+        `Each head: shares of its attention, entropy in bits, and effect of switching it off${model.regression ? "" : " in nats"}`,
+        ["head", ...Object.values(TRAITS), "entropy", "effect"],
         heads.map((each) => [each, headOf(effects, each.kind, each.layer, each.head)]).map(([each, worth]) => [
           `${KINDS[each.kind].name} ${each.layer + 1}.${each.head + 1}`,
           ...Object.keys(TRAITS).map((name) => (name in each ? share(1000 * each[name]) : "–")),
@@ -131,7 +131,7 @@ function drawHeads() {
   paintHeads();
 }
 
-/** A picture of weights [query][key], one pixel for each. */
+/** Paint weights [query][key], one pixel each. */
 function paint(canvas, rows, color) {
   const probe = make("span", { style: `color:${color}` });
   frame.append(probe);

@@ -20,20 +20,20 @@ function drawLens() {
   };
   fill(
     parts.lens,
-    make("h2", {}, "What each layer would answer"),
+    make("h2", {}, "What each layer would predict"),
     make(
       "p",
       { class: "note" },
-      "The same model with its last layers left out: from the bottom, where only the embedding is there, to the top, where all of it is." +
-        (model.regression ? "" : " Underlined: already the final answer."),
+      "The prediction when the layers above are skipped (logit lens), from the embedding alone at the bottom to the whole model at the top." +
+        (model.regression ? "" : " Underlined: equal to the final prediction."),
     ),
     make(
       "div",
-      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Answers of each layer" },
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Predictions of each layer" },
       make(
         "table",
         {},
-        make("caption", { class: "unseen" }, "The most probable answer after each layer"),
+        make("caption", { class: "unseen" }, "The most probable prediction after each layer"),
         make(
           "thead",
           {},

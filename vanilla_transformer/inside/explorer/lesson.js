@@ -1,4 +1,4 @@
-// One that learns.
+// Live training of a small model.
 
 const lesson = {
   options: { heads: 4, positions: true, warmup: true, mask: true, norm: "post" },
@@ -34,29 +34,29 @@ async function startTraining() {
   }
 }
 
-/** What is seen in a run, and why it may fail. */
+/** A sentence about the state of the training, and why it may fail. */
 function moral() {
   const { positions, warmup, mask, norm } = lesson.options,
     last = lesson.frames.at(-1);
-  if (!last) return "It begins …";
+  if (!last) return "Training starts …";
   const learned = last.right > 0.9;
   if (!positions)
-    return "Without positions it sees a bag of digits: it knows which there are, and not where. Nothing can be written backwards.";
+    return "Without positions the model sees a bag of digits: it knows which digits there are, but not their order. It cannot reverse them.";
   if (!mask)
-    return "Without the causal mask it is shown what it has to write, and copies that: the loss goes to nothing. When it writes by itself there is nothing to copy, and it fails.";
+    return "Without the causal mask the decoder sees the digits that it has to predict, and copies them: the loss goes to 0. In generation there is nothing to copy, and it fails.";
   if (learned)
-    return `It has learned it, in ${last.step} steps: the squares have turned into anti-diagonals, since the first digit that it writes has to look at the last that it reads.`;
+    return `Learned in ${last.step} steps. The squares have become anti-diagonals: the first digit written attends to the last digit read.`;
   if (!warmup && lesson.running === null)
     return norm === "post"
-      ? "With the full learning rate from the first step, the post-norm of the paper does not find its way. Try pre-norm, or the warm-up."
-      : "Without warm-up it learns worse. The warm-up is what the paper does about it.";
-  if (lesson.running === null) return "It has not learned it in these steps.";
+      ? "With the full learning rate from the first step, post-norm (the paper's choice) does not converge. Try pre-norm, or the warm-up."
+      : "Without the paper's warm-up, training converges worse.";
+  if (lesson.running === null) return "Not learned in these steps.";
   return last.step < 60
-    ? "Grey squares: it looks everywhere a little, and guesses."
-    : "It begins to look somewhere: watch the squares.";
+    ? "Even squares: attention is spread over all digits, and the model guesses."
+    : "Attention becomes focused: watch the squares.";
 }
 
-/** What stays while the picture changes. */
+/** Draw the controls, which stay while the pictures change. */
 function drawLessonControls() {
   const { options } = lesson;
   lesson.controls = [];
@@ -96,11 +96,11 @@ function drawLessonControls() {
   };
   fill(
     parts.train,
-    make("h2", {}, "A Transformer learns to write six digits backwards"),
+    make("h2", {}, "A Transformer learns to reverse six digits"),
     make(
       "p",
       { class: "note" },
-      "One encoder layer, one decoder layer, 64 wide: it is trained on the server now, from nothing. Change something, and it begins again.",
+      "One encoder layer and one decoder layer, 64 wide, are trained on the server from scratch. Change a setting to start again.",
     ),
     make(
       "div",
@@ -131,8 +131,8 @@ function drawLessonControls() {
     kept(
       table("The curves as a table", () =>
         grid(
-          "Loss and share of right answers by step",
-          ["step", "loss", "right"],
+          "Loss and accuracy by step",
+          ["step", "loss", "accuracy"],
           lesson.frames.map((each) => [each.step, each.loss?.toFixed(3) ?? "–", percent(each.right)]),
         ),
       ),
@@ -143,7 +143,7 @@ function drawLessonControls() {
   );
 }
 
-/** Loss and share of right answers, and what it writes. */
+/** Draw loss and accuracy, and the digits that the model writes. */
 function drawLessonCurves(element) {
   const { frames } = lesson,
     last = frames.at(-1),
@@ -154,7 +154,7 @@ function drawLessonCurves(element) {
     curves(
       [
         { name: "loss", color: "var(--orange)", points: points("loss"), least: 2.6, write: (loss) => loss.toFixed(3) },
-        { name: "right", color: "var(--blue)", points: points("right"), least: 1, write: percent },
+        { name: "accuracy", color: "var(--blue)", points: points("right"), least: 1, write: percent },
       ],
       last?.steps ?? 500,
     ),
@@ -174,14 +174,14 @@ function drawSquares(element) {
   const squares = lesson.frames.at(-1)?.attention.map((rows, head) => {
     const canvas = make("canvas", {
       role: "img",
-      "aria-label": `Head ${head + 1}: each digit written looks at the digits read`,
+      "aria-label": `Head ${head + 1}: each written digit attends to the digits read`,
     });
     paint(canvas, rows, "var(--purple)");
     return make("figure", {}, canvas, make("figcaption", { class: "note" }, `head ${head + 1}`));
   });
   fill(
     element,
-    make("h3", {}, "Cross-attention: rows write, columns are read"),
+    make("h3", {}, "Cross-attention: digits written (rows) attend to digits read (columns)"),
     make("div", { class: "squares" }, squares ?? ""),
   );
 }
@@ -192,7 +192,7 @@ function squareTables() {
   const ended = (text) => [...text, "end"];
   return last.attention.map((rows, head) =>
     grid(
-      `Head ${head + 1} at step ${last.step}: each row writes, and looks at the columns`,
+      `Head ${head + 1} at step ${last.step}: rows attend to columns`,
       ["", ...ended(last.text)],
       rows.map((row, i) => [ended(last.written)[i], ...row.map(share)]),
     ),

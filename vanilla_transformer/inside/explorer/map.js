@@ -1,4 +1,4 @@
-// The map: Figure 1 with this model's layers and heads.
+// The map: Figure 1 of the paper with this model's layers and heads.
 
 function drawMap() {
   const { stacks, heads, norm, positions, regression } = state.data.model;
@@ -68,7 +68,7 @@ function drawMap() {
     );
     const label = {
       encoder: twoStacks() ? "The text" : "Text",
-      decoder: twoStacks() ? "What is written so far" : "Text",
+      decoder: twoStacks() ? "Written so far" : "Text",
     }[name];
     items.push(make("text", { class: "small", x: middle, y: height - 6, "text-anchor": "middle" }, label));
     items.push(
@@ -143,7 +143,7 @@ function drawMap() {
       viewBox: `0 0 ${width} ${height}`,
       style: `max-width:${width * 1.15}px`,
       role: "group",
-      "aria-label": "Map of the model: each box opens",
+      "aria-label": "Map of the model; each box opens its numbers",
     },
     items,
   );
@@ -153,12 +153,12 @@ function drawMap() {
     make(
       "p",
       { class: "note" },
-      `${plural(state.data.model.parameters, "parameter")}, ${plural(heads, "head")}, ${norm}-norm. Each dot is a head, the brighter the surer it looks. Open a box to see its numbers.`,
+      `${plural(state.data.model.parameters, "parameter")}, ${plural(heads, "head")}, ${norm}-norm. Each dot is a head; a bright dot attends mainly to one token. Click a box to see its numbers.`,
     ),
     svg,
     table("The model as a table", () =>
       grid(
-        "The layers, in the order in which they run",
+        "The layers in order",
         ["layer", ...Object.keys(PART_SIZES)],
         names.flatMap((name) =>
           Array.from({ length: stacks[name] }, (_, layer) => [
@@ -174,9 +174,9 @@ function drawMap() {
   updateMap();
 }
 
-let mapped = null; // elements of the map, and what they stand for
+let mapped = null; // elements of the map, with the parts that they show
 
-/** Light up what runs, and the heads that are sure of where the token looks that is looking. */
+/** Highlight the running layer, and heads by the current token's largest attention weight. */
 function updateMap() {
   const now = phases()[state.phase];
   for (const [element, isLit] of mapped.lit)
@@ -190,7 +190,7 @@ function updateMap() {
   }
 }
 
-/** The heads of an attention. */
+/** Draw a dot for each head. */
 function headDots(kind, layer, x, width, y, heads) {
   const distance = Math.min(15, width / heads),
     start = x + width / 2 - (distance * (heads - 1)) / 2;
@@ -215,7 +215,7 @@ function headDots(kind, layer, x, width, y, heads) {
   });
 }
 
-/** Which row of a kind's attention the token that looks is; null where it has none. */
+/** The current token's row in the attention of a kind; null if it has none. */
 function queryOf(kind) {
   const token = looking();
   const { from, ahead } = columns(kind);

@@ -1,4 +1,4 @@
-// What comes out.
+// The prediction.
 
 function drawOutput() {
   const { steps, model, hypotheses } = state.data;
@@ -25,7 +25,7 @@ function drawOutput() {
         ? make(
             "p",
             { class: "note" },
-            `${each.rank === 1 ? "The most probable" : `Number ${each.rank.toLocaleString("en")}`} of ${plural(each.options, "token")}.`,
+            `${each.rank === 1 ? "The most probable" : `Rank ${each.rank.toLocaleString("en")}`} of ${plural(each.options, "token")}.`,
           )
         : null,
     ];
@@ -34,7 +34,7 @@ function drawOutput() {
   parts.output.classList.toggle("pending", pending);
   fill(
     parts.output,
-    make("h2", {}, "What comes out"),
+    make("h2", {}, "Prediction"),
     make("p", { class: "answer", lang: "und", dir: "auto" }, answerText()),
     ...content.flat(),
     mattered(),
@@ -43,7 +43,7 @@ function drawOutput() {
       ? make(
           "div",
           {},
-          make("h3", {}, "Beam search kept"),
+          make("h3", {}, "Beam search hypotheses"),
           make(
             "ol",
             { class: "hypotheses", dir: "auto" },
@@ -63,10 +63,10 @@ function drawOutput() {
   );
 }
 
-/** Options with the one that was taken, which may be far down. */
+/** The best options, and the chosen one if it is not among them. */
 const withChosen = (top, id, text, p) => (top.some((option) => option.id === id) ? top : [...top, { id, text, p }]);
 
-/** What comes out of what is beside the model as it is: its answer, this step, its hypotheses. */
+/** The prediction of the changed or other model: its answer, this step, its hypotheses. */
 function besideOutput() {
   const { title, data, same: steps } = state.beside;
   const { regression } = state.own.model;
@@ -95,12 +95,12 @@ function besideOutput() {
   );
 }
 
-/** The text of a classifier in the colours of what spoke for its answer, and against it. */
+/** The text of a classifier, coloured by how much each word raises or lowers the score of its answer. */
 function mattered() {
   const { mattered: pieces, model } = state.data;
   if (!pieces) return null;
   return [
-    make("h3", {}, "What mattered"),
+    make("h3", {}, "Which words mattered"),
     make(
       "p",
       { class: "mattered", lang: "und", dir: "auto" },
@@ -113,11 +113,11 @@ function mattered() {
     make(
       "p",
       { class: "note" },
-      `Gradient × input: blue raises ${model.regression ? "the number" : "the score of this class"} and orange lowers it, to first order. Like attention, it can point at what the answer does not hang on.`,
+      `Gradient × input: blue raises ${model.regression ? "the number" : "the score of this class"} and orange lowers it, to first order. Like attention, it can highlight words that the answer does not depend on.`,
     ),
-    table("What mattered as a table", () =>
+    table("Which words mattered, as a table", () =>
       grid(
-        "Gradient × input; the largest counts as 1",
+        "Gradient × input, scaled to a largest magnitude of 1",
         ["piece", "share"],
         pieces.map(({ text, share }) => [visible(text), decimals(share, 3)]),
       ),
@@ -137,7 +137,7 @@ function bar({ text, p }, chosen, regression) {
   return item;
 }
 
-/** The answer as far as it is written. */
+/** The answer as far as it is revealed. */
 function answerText() {
   const { steps, written } = state.data;
   if (!growing()) return state.revealed === Infinity || phases()[state.phase].answer ? answerOf(state.data) : "…";

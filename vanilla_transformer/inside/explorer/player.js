@@ -1,4 +1,4 @@
-// Playing: what happens, one after the other.
+// The player: layer by layer, token by token.
 
 let timer = null;
 
@@ -41,32 +41,32 @@ function goTo(number) {
   show("player", "flowing", "mapping", "output");
 }
 
-/** One sentence that says what is seen. */
+/** A sentence about the current phase. */
 function caption() {
   const { stack, layer, step, answer } = phases()[state.phase];
   const { steps, model } = state.data;
   if (task() === "generate" && !state.data.written) {
     const full = state.data.source.length >= (model.room ?? Infinity);
-    return `Nothing is written${full ? `: the text takes all ${plural(model.room, "position")} that the model has learned` : ""}. Out comes what it would go on with.`;
+    return `Nothing is added${full ? `: the text fills all ${plural(model.room, "position")} that the model has learned` : ""}. Shown is what would come next.`;
   }
   if (state.revealed === Infinity && !state.playing)
     return `${wordsFor(model)[2]}: ${answerOf(state.data)}`;
   const written = growing() ? steps[step] : null;
   const more = `layer ${layer + 1} of ${model.stacks[stack]}`;
   if (stack === "encoder")
-    return `The encoder reads, ${more}: every token looks at all others, and takes from each what its attention says.`;
+    return `The encoder reads, ${more}: every token attends to all tokens, and adds a weighted mean of their values.`;
   if (stack === "decoder") {
-    const at = twoStacks() ? "what is written and at the text" : "what stands before";
-    return `To write ${written.name}, ${more} looks at ${at}.`;
+    const at = twoStacks() ? "the tokens written so far and to the text" : "the tokens before it";
+    return `To write ${written.name}, ${more} attends to ${at}.`;
   }
-  if (!written) return `The answer comes out: ${answerOf(state.data)}`;
-  return `Out falls a probability for each of ${plural(written.options, "token")}; “${visible(written.text)}” gets ${percent(written.p)} and is written.`;
+  if (!written) return `${wordsFor(model)[2]}: ${answerOf(state.data)}`;
+  return `The softmax gives each of ${plural(written.options, "token")} a probability. “${visible(written.text)}” has ${percent(written.p)} and is written.`;
 }
 
 const scrubber = make("input", {
   type: "range",
   min: 0,
-  "aria-label": "Moment of the forward pass",
+  "aria-label": "Step of the forward pass",
   input: () => {
     pause();
     goTo(Number(scrubber.value));
@@ -81,8 +81,8 @@ const step = (by) => () => {
 const controls = {
   back: round("One step back", "‹", step(-1)),
   play: round("Play", "▶", () => (state.playing ? pause() : play())),
-  on: round("One step on", "›", step(1)),
-  all: round("Show all of it", "⤓", () => finish()),
+  on: round("One step forward", "›", step(1)),
+  all: round("Skip to the end", "⤓", () => finish()),
   motion: make("input", {
     type: "checkbox",
     checked: state.motion,

@@ -1,9 +1,9 @@
-// Any training run, by its trainer_state.json.
+// Curves of any training run, from its trainer_state.json.
 
-const TIMES = /_runtime$|_per_second$|^total_flos$|^train_|_jit_compilation_time$/; // of which there are no curves
-const EVERY = 5000; // milliseconds after which a run that goes on is asked for again
+const TIMES = /_runtime$|_per_second$|^total_flos$|^train_|_jit_compilation_time$/; // not drawn
+const EVERY = 5000; // milliseconds between requests for a running training
 
-/** The curves of a run by title, each a list of series. */
+/** The curves of a run: title -> list of series. */
 function curvesOf(history) {
   const names = [...new Set(history.flatMap(Object.keys))].filter(
     (name) =>
@@ -19,8 +19,8 @@ function curvesOf(history) {
   });
   const found = new Map();
   const losses = [
-    names.includes("loss") && series("loss", "var(--orange)", "in training"),
-    names.includes("eval_loss") && series("eval_loss", "var(--purple)", "in evaluation"),
+    names.includes("loss") && series("loss", "var(--orange)", "training"),
+    names.includes("eval_loss") && series("eval_loss", "var(--purple)", "evaluation"),
   ].filter(Boolean);
   if (losses.length) found.set("Loss", losses.map((each) => ({ ...each, shared: true })));
   for (const name of names.filter((each) => !["loss", "eval_loss"].includes(each))) {
@@ -34,12 +34,12 @@ function curvesOf(history) {
 function readRun(text, name) {
   let found;
   try {
-    found = JSON.parse(text.replace(/:\s*(NaN|-?Infinity)\b/g, ": null")); // which Python writes, and JSON has not
+    found = JSON.parse(text.replace(/:\s*(NaN|-?Infinity)\b/g, ": null")); // Python writes these, but JSON does not have them
   } catch {
-    throw new Error(`${name} is no JSON. A run's file is trainer_state.json, in the folder of each checkpoint.`);
+    throw new Error(`${name} is not JSON. Open the trainer_state.json of a checkpoint.`);
   }
   if (!Array.isArray(found?.log_history) || !found.log_history.some((entry) => typeof entry?.step === "number"))
-    throw new Error(`${name} has no log_history. A run's file is trainer_state.json, in the folder of each checkpoint.`);
+    throw new Error(`${name} has no log_history. Open the trainer_state.json of a checkpoint.`);
   return found;
 }
 
@@ -57,7 +57,7 @@ function makeRuns() {
     if (from !== null && run.global_step < run.max_steps) timer = setTimeout(() => follow(from), EVERY);
   }
 
-  /** A run that goes on is drawn as it goes on, as long as it is seen. */
+  /** Update the curves of a running training while they are visible. */
   async function follow(from) {
     if (shown?.from !== from) return;
     if (parts.train.hidden || !place.isConnected) {
@@ -73,7 +73,7 @@ function makeRuns() {
       put(host.runs[from], await host.run(from), from);
     } catch (error) {
       complain(error);
-      if (shown?.from === from) timer = setTimeout(() => follow(from), EVERY); // it was only being written
+      if (shown?.from === from) timer = setTimeout(() => follow(from), EVERY); // the file may be incomplete
     }
   }
 
@@ -96,7 +96,7 @@ function makeRuns() {
     const columnsShown = [...new Set(history.flatMap(Object.keys))].filter((each) => !TIMES.test(each));
     const details = table("The run as a table", () =>
       grid(
-        `What ${name} has logged`,
+        `Log of ${name}`,
         ["step", ...columnsShown.filter((each) => each !== "step")],
         history.map((entry) => [
           entry.step,
@@ -111,7 +111,7 @@ function makeRuns() {
       make(
         "p",
         { class: "caption" },
-        `${name}: step ${done.toLocaleString("en")}${done < steps ? ` of ${steps.toLocaleString("en")}` : ", its last"}${run.epoch ? `, epoch ${number(run.epoch)}` : ""}.`,
+        `${name}: step ${done.toLocaleString("en")}${done < steps ? ` of ${steps.toLocaleString("en")}` : ", finished"}${run.epoch ? `, epoch ${number(run.epoch)}` : ""}.`,
       ),
       make(
         "div",
@@ -156,11 +156,11 @@ function makeRuns() {
         if (event.dataTransfer.files[0]) read(event.dataTransfer.files[0]);
       },
     },
-    make("h2", {}, "A run of your own"),
+    make("h2", {}, "Your training runs"),
     make(
       "p",
       { class: "note" },
-      "Every checkpoint of the training scripts, and of the Trainer, holds a trainer_state.json. Open one, or drop it here: it is read in your browser, and sent nowhere.",
+      "Every checkpoint of a training run has a trainer_state.json. Open one, or drop it here. It is read in your browser and not uploaded.",
     ),
     make(
       "p",

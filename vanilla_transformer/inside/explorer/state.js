@@ -1,23 +1,23 @@
-// What is drawn, and the frame that it is drawn in; light and dark, motion; what the data say.
+// State, the frame of the page, light and dark theme, motion, and access to the data.
 
 const root = place.shadowRoot ?? place.attachShadow({ mode: "open" });
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const state = {
-  data: null, // that is drawn
-  own: null, // of the model as it is
-  beside: null, // {title, data, same, rows}: a changed model, or another one
-  changes: null, // what is switched off
-  request: null, // what it was asked for
-  astray: false, // whether the address is another's, which could not be restored
-  kinds: new Set(), // of attention that are drawn
+  data: null, // drawn
+  own: null, // of the unchanged model
+  beside: null, // {title, data, same, rows} of a changed model or another model
+  changes: null, // interventions
+  request: null, // text and model of `own`
+  astray: false, // whether the address could not be restored
+  kinds: new Set(), // kinds of attention that are drawn
   layer: 0,
   head: "mean",
   step: 0,
   hover: null, // {column, index}
   dragging: false, // a handle
-  pinned: null, // the same, of a token that was clicked
+  pinned: null, // {column, index} of a clicked token
   phase: 0,
-  revealed: Infinity, // tokens of the answer that are there already
+  revealed: Infinity, // number of answer tokens that are shown
   playing: false,
   motion: !still.matches,
   box: null, // [stack, layer, part] that is open
@@ -84,7 +84,7 @@ const layersOf = (kind, data = state.data) => attention(kind, data)?.weights.len
 const mostLayers = () => Math.max(...state.data.attention.map((each) => each.weights.length));
 const means = new WeakMap();
 
-/** The weights of one head [query][key], or the mean of all, in thousandths. */
+/** Attention weights of one head, or the mean of all heads: [query][key], in thousandths. */
 function weights(kind, layer = state.layer, head = state.head, data = state.data) {
   const heads = attention(kind, data).weights[Math.min(layer, layersOf(kind, data) - 1)];
   if (head !== "mean" && head < heads.length) return heads[head];
@@ -97,13 +97,13 @@ function weights(kind, layer = state.layer, head = state.head, data = state.data
   return means.get(heads);
 }
 
-/** Whether a query sees a key, as far as the model says that: in a decoder, none behind it; in a window, none far away. */
+/** Whether a query may attend to a key, by the causal mask and the sliding window. */
 function sees(kind, query, key, data = state.data) {
   const [back, ahead] = attention(kind, data).reach.map((far) => far ?? Infinity);
   return query - key <= back && key - query <= ahead;
 }
 
-/** The column that queries or keys of a kind stand in, and by how many places the one that looks stands further. */
+/** The columns of queries and keys, and `ahead`: a decoder's query is drawn at the token that it predicts, one further. */
 const columns = (kind) =>
   ({
     encoder: { from: "source", to: "source", ahead: 0 },
@@ -111,7 +111,7 @@ const columns = (kind) =>
     decoder: twoStacks() ? { from: "target", to: "target", ahead: 1 } : { from: "source", to: "source", ahead: 1 },
   })[kind];
 
-/** The tokens of a column, with what comes after the last of a language model. */
+/** The tokens of a column; for a language model, also the token predicted after the last one. */
 function tokens(column, data = state.data) {
   const list = data[column];
   const last = data.steps.at(-1);
@@ -120,19 +120,19 @@ function tokens(column, data = state.data) {
     : list;
 }
 
-const answers = () => (twoStacks() ? "target" : "source"); // the column in which the answer is written
+const answers = () => (twoStacks() ? "target" : "source"); // the column of the answer
 const growing = () => ["translate", "generate"].includes(task());
 const firstWritten = () =>
   task() === "generate" ? Math.max(0, state.data.steps.length - 1 - state.data.written) : 0;
 
-/** The token that looks: under the pointer, or the one that was clicked, or what the step is about. */
+/** The token whose attention is shown: under the pointer, clicked, or of the current step. */
 function looking() {
   if (state.hover ?? state.pinned) return state.hover ?? state.pinned;
   const { token } = state.data.steps[state.step];
   return token === null ? null : { column: answers(), index: token };
 }
 
-/** What happens, one after the other: the layers of the encoder; for each token, those of the decoder; the answer. */
+/** The phases of the player: layers of the encoder; for each token, layers of the decoder and the answer. */
 function phases() {
   const { stacks } = state.data.model;
   const through = (stack, step) =>
