@@ -79,7 +79,7 @@ def test_rows_keep_their_numbers_where_empty_ones_are_left_out():
 def test_half_a_character_is_named():
     """A pair of surrogates that was cut in two, as in texts that were truncated."""
     file = write("a.jsonl", [{"text": "\ud83d\ude00"}, {"text": "a\ud83d"}])
-    refused("language_modeling", r"a.jsonl, row 2: text is 'a\\ud83d', which is no Unicode", train_file=[file])
+    refused("language_modeling", r"a.jsonl, row 2: text is 'a\\ud83d', which is not valid Unicode", train_file=[file])
 
 
 # Files as a whole. Each fault is one sentence.

@@ -1,6 +1,6 @@
-"""Data: the phrasebook, the Hub or local files, checked, and tokenizers.
+"""Read, check and split data from files, the Hub or the phrasebook, and train tokenizers.
 
-A tokenizer can be trained as it is; the rest needs the extra `train`. The phrasebook by itself is
+`train_tokenizer` needs no extra; the rest needs the extra `train`. To generate the phrasebook alone, call
 `vanilla_transformer.data.phrasebook.phrasebook`.
 """
 

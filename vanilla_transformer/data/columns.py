@@ -1,4 +1,4 @@
-"""Columns of data: the type of their values, what a value must be, and how rows of several columns are read."""
+"""Define columns: parse their values into one type, or say what is wrong with a value."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from datasets import List, Value
 from vanilla_transformer.data.readers import Row
 
 
-LARGEST_NUMBER = 1e18  # its square, the loss, is far from the largest number of 32 bits
+LARGEST_NUMBER = 1e18  # its square, the loss, fits into float32
 
 
 def as_list(value: Any) -> list:
@@ -30,7 +30,7 @@ def parse_string(value: Any, row: Row) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"is {short(value)}, which is no Unicode text ({error.reason})") from None
+        raise ValueError(f"is {short(value)}, which is not valid Unicode ({error.reason})") from None
     return value
 
 

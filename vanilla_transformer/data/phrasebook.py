@@ -1,7 +1,7 @@
-"""Data for every task from the Unicode CLDR, the real parallel text in hundreds of locales that Babel carries.
+"""Generate data for every task from Unicode CLDR, the parallel text in hundreds of locales that Babel contains.
 
-`phrasebook(task)` draws phrases of `vanilla_transformer.data.phrases`, alone or inside English sentences, and splits
-them so that train, validation and test share none, while training has every word of a held-out phrase in others.
+`phrasebook(task)` draws phrases from `vanilla_transformer.data.phrases`, alone or inside English sentences. Train,
+validation and test share no phrase, but training has every word of a held-out phrase in other phrases.
 """
 
 import math
@@ -29,13 +29,13 @@ DEFAULT_SIZES = {
     "question_answering": 10_000,
     "language_modeling": 5_000,
 }
-MIN_SEEN = 3  # in how many training examples, at least, each word of a held-out phrase occurs
-MIN_COUNTRIES = 200  # a locale that names fewer says little else in its language
+MIN_SEEN = 3  # training examples, at least, that contain each word of a held-out phrase
+MIN_COUNTRIES = 200  # a locale with fewer names of countries has little other text
 
-# The classes of language identification: pairs of close relatives, and scripts that several of them share.
+# Classes of language identification: pairs of related languages, and several languages for one script.
 CLASSIFIED_LOCALES = ("ar", "de", "en", "es", "fa", "fr", "hi", "mr", "nl", "pt", "ru", "uk")
 
-# English sentences, and what one can ask about each of their facts.
+# English sentences, with a question about each of their facts.
 TEMPLATES = {
     "The flight to {country} leaves on {date} at {time} and costs {money}.": {
         "country": "Where does the flight go?",
@@ -96,7 +96,7 @@ WORD = re.compile(rf"[{UNSPACED}]|[^{UNSPACED}\s\d.,:;/()،]+")
 
 
 def sentence(template: str, rng: Random) -> tuple[str, dict[str, tuple[int, str]]]:
-    """The template with drawn phrases, and for each of its slots where the phrase starts and what it says."""
+    """Fill a template with drawn phrases; also return the start and the phrase of each slot."""
     text, spans = "", {}
     for literal, slot, _, _ in Formatter().parse(template):
         text += literal
@@ -106,26 +106,26 @@ def sentence(template: str, rng: Random) -> tuple[str, dict[str, tuple[int, str]
     return text, spans
 
 
-# Tasks. Each function draws examples without end.
+# Tasks. Each function yields examples without end.
 
 
 class Example(NamedTuple):
-    """What a task drew: a row of data, and by what rows are compared and kept together."""
+    """A row of data, with the keys that find contradictions and keep splits apart."""
 
-    given: str  # what a model is given: one text has one answer
-    group: str  # what no two splits may share
+    given: str  # input of the model: examples with the same input must have the same row
+    group: str  # no two splits share a group
     row: dict[str, Any]
-    is_name: bool = False  # a name cannot be inferred: it belongs to training
+    is_name: bool = False  # a model cannot infer a name, so names belong to training
 
 
 def draw_fact(rng: Random, locales: list[Locale]) -> list[list[str]]:
-    """One fact, in all its forms, for each of the locales."""
+    """Draw one fact and return all its forms in each of the locales."""
     kind, state = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0], rng.getrandbits(64)
     return [say(kind, Random(state), locale) for locale in locales]
 
 
 def translation(rng: Random, source: Locale, target: Locale) -> Iterator[Example]:
-    """First the names of countries, languages and currencies, each once; then phrases, in one form each."""
+    """Yield the names of countries, languages and currencies, each once, and then phrases, in one form each."""
 
     def pair(one: str, other: str, is_name: bool = False) -> Example:
         return Example(one, other, {"source": one, "target": other}, is_name)
@@ -138,14 +138,14 @@ def translation(rng: Random, source: Locale, target: Locale) -> Iterator[Example
     while True:
         pairs: dict[str, str] = {}
         for one, other in zip(*draw_fact(rng, [source, target]), strict=False):
-            # The plainest form stays: "May 3, 2024" is both long and medium in English, but not in Spanish.
+            # Keep the plainest form: "May 3, 2024" is both long and medium in English, but not in Spanish.
             pairs.setdefault(one, other)
         if pairs:
             yield pair(*rng.choice(list(pairs.items())))
 
 
 def classification(rng: Random, names: Sequence[str] = CLASSIFIED_LOCALES) -> Iterator[Example]:
-    """Phrases that only one of the named locales says so, with the name of that locale."""
+    """Yield phrases that occur in only one of the named locales, with the name of that locale."""
     locales = [Locale.parse(name) for name in names]
     while True:
         fact = draw_fact(rng, locales)
@@ -157,7 +157,7 @@ def classification(rng: Random, names: Sequence[str] = CLASSIFIED_LOCALES) -> It
 
 
 def regression(rng: Random) -> Iterator[Example]:
-    """Durations in English, with log10 of their seconds."""
+    """Yield durations in English, with log10 of their seconds."""
     while True:
         state = rng.getrandbits(64)
         text = rng.choice(say("duration", Random(state), ENGLISH))
@@ -166,7 +166,7 @@ def regression(rng: Random) -> Iterator[Example]:
 
 
 def tagging(rng: Random) -> Iterator[Example]:
-    """Sentences in words, with the phrases in them as BIO tags."""
+    """Yield sentences as tokens, with BIO tags for the phrases in them."""
     while True:
         text, spans = sentence(rng.choice(list(TEMPLATES)), rng)
         tokens = list(TOKEN.finditer(text))
@@ -179,7 +179,7 @@ def tagging(rng: Random) -> Iterator[Example]:
 
 
 def question_answering(rng: Random) -> Iterator[Example]:
-    """Texts of three sentences, with each question about them. Every answer stands there once."""
+    """Yield each question about texts of three sentences. Every answer occurs once in its text."""
     ids = count()
     while True:
         context, answered = "", []
@@ -196,7 +196,7 @@ def question_answering(rng: Random) -> Iterator[Example]:
 
 
 def language_modeling(rng: Random) -> Iterator[Example]:
-    """Documents of three to six sentences and a list."""
+    """Yield documents of three to six sentences and a list."""
     while True:
         templates = [*rng.sample(list(TEMPLATES), rng.randint(3, 6)), "Also on the list: {listing}."]
         text = " ".join(sentence(template, rng)[0] for template in templates)
@@ -210,7 +210,7 @@ TASKS: dict[str, Callable[..., Iterator[Example]]] = {
 
 
 def unambiguous(examples: Iterator[Example], size: int) -> list[Example]:
-    """`size` examples that differ in what is given, without those that were drawn with two different answers."""
+    """Return `size` examples with distinct inputs, without inputs that were drawn with two different answers."""
     found: dict[str, Example] = {}
     rejected = set()
     for example in islice(examples, 20 * size):
@@ -223,15 +223,15 @@ def unambiguous(examples: Iterator[Example], size: int) -> list[Example]:
 
 
 def words(example: Example) -> set[str]:
-    """The words of an example, which a held-out one shares with training."""
+    """Return the words of an example; training has each word of a held-out one."""
     return set(WORD.findall(f"{example.given} {example.group}"))
 
 
 def split(examples: list[Example], held_out: int) -> dict[str, list[dict[str, Any]]]:
-    """Rows for training, and at most `held_out` rows each for validation and test.
+    """Return rows for training, and at most `held_out` rows each for validation and test.
 
-    Groups stay whole. Names go to training, and so do groups with a word that training would have in fewer than
-    MIN_SEEN examples.
+    Groups stay whole. Names go to training, and so does a group with a word that would occur in fewer than MIN_SEEN
+    other training examples.
     """
     seen = Counter(word for example in examples for word in words(example))
     groups = defaultdict(list)
@@ -253,7 +253,7 @@ def split(examples: list[Example], held_out: int) -> dict[str, list[dict[str, An
 
 
 def near_locales(name: str) -> list[str]:
-    """CLDR's names of the locales whose name, or English name, is much like `name`; the nearest first."""
+    """Return CLDR's names of locales whose name or English name is similar to `name`, the nearest first."""
     codes = {code.lower(): code for code in localedata.locale_identifiers()}
     languages = {language.lower(): code for code, language in Locale("en").languages.items() if code in codes}
     locales = languages | codes
@@ -261,7 +261,7 @@ def near_locales(name: str) -> list[str]:
 
 
 def parse_locale(name: str) -> Locale:
-    """The locale of a CLDR name such as "en", "pt_BR" or "zh-Hant"."""
+    """Return the locale of a CLDR name such as "en", "pt_BR" or "zh-Hant"."""
     try:
         locale = Locale.parse(name.replace("-", "_"))
     except (UnknownLocaleError, ValueError) as error:

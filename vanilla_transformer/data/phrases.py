@@ -1,10 +1,10 @@
 """Phrases in any locale, from the Unicode CLDR data in Babel: dates, amounts, durations, countries, lists.
 
-A phrase is a function of a random state and a locale: `date(Random(7), spanish)` and `date(Random(7), hindi)` say the
-same thing in two languages.
+A phrase depends on a random state and a locale: `date(Random(7), spanish)` and `date(Random(7), hindi)` are
+translations of each other.
 
-Two things differ from what Babel returns: every run of white space (CLDR has U+00A0 and U+202F, which nobody types) is
-one plain space, and the invisible direction marks U+200E, U+200F and U+061C are gone.
+Babel's strings are normalised: every run of white space (CLDR uses U+00A0 and U+202F, which nobody types) becomes one
+space, and the invisible direction marks U+200E, U+200F and U+061C are removed.
 """
 
 import datetime
@@ -54,63 +54,63 @@ UNITS = {
     "memory": ("digital-kilobyte", "digital-megabyte", "digital-gigabyte"),
 }
 
-# Phrases. Each function draws one fact, in the same way for every locale, and says it in all its forms, the plainest
-# first; None where the locale has no name for it.
+# Phrases. Each function draws one fact, the same for every locale, and returns all its forms, the plainest first. None
+# stands for a name that the locale lacks.
 
 
 def random_moment(rng: Random) -> datetime.datetime:
-    """A second of the years 1950 to 2049."""
+    """Draw a second of the years 1950 to 2049."""
     return datetime.datetime(1950, 1, 1) + datetime.timedelta(seconds=rng.randrange(36_525 * 86_400))
 
 
 def date(rng: Random, locale: Locale) -> list[str]:
-    """A day, with and without its year."""
+    """Draw a day, with and without its year."""
     drawn = random_moment(rng)
     forms = [format_date(drawn, length, locale) for length in ("long", "full", "medium", "short")]
     return [*forms, format_skeleton("MMMMd", drawn, locale=locale)]
 
 
 def month(rng: Random, locale: Locale) -> list[str]:
-    """A month of a year."""
+    """Draw a month of a year."""
     return [format_skeleton("yMMMM", random_moment(rng), locale=locale)]
 
 
 def time(rng: Random, locale: Locale) -> list[str]:
-    """A time of day, to the minute or the second."""
+    """Draw a time of day, to the minute and to the second."""
     drawn = random_moment(rng)
     return [format_time(drawn, length, locale=locale) for length in ("short", "medium")]
 
 
 def moment(rng: Random, locale: Locale) -> list[str]:
-    """A day and a time of day."""
+    """Draw a day and a time of day."""
     drawn = random_moment(rng)
     return [format_datetime(drawn, length, locale=locale) for length in ("medium", "short")]
 
 
 def relative(direction: int, rng: Random, locale: Locale) -> list[str]:
-    """A time before now where `direction` is -1, after now where it is 1."""
+    """Draw a time before now (`direction` is -1) or after now (1)."""
     unit, seconds = rng.choice(list(SECONDS.items()))
     delta = datetime.timedelta(seconds=direction * rng.randint(1, 99) * seconds)
-    # The infinite threshold keeps the unit: Babel would else make 2 years of 20 months.
+    # The infinite threshold keeps the unit: otherwise Babel rounds 20 months to 2 years.
     return [format_timedelta(delta, unit, threshold=math.inf, add_direction=True, locale=locale)]
 
 
 def quantity(value: float, unit: str, length: Length, locale: Locale) -> str:
-    """A number of a unit, by its name in CLDR such as "length-meter"; `length` is "long" or "short"."""
+    """Format a quantity of a unit, such as CLDR's "length-meter"; `length` is "long" or "short"."""
     text = format_unit(value, unit, length, locale=locale)
     # Where CLDR inherits a "long" pattern from the "short" one, Babel writes the identifier of the unit.
     return format_unit(value, unit, "short", locale=locale) if unit in text else text
 
 
 def measure(units: tuple[str, ...], rng: Random, locale: Locale) -> list[str]:
-    """A quantity of one of the units, below 1000, written out and abbreviated."""
+    """Draw a quantity below 1000 of one of the units, written out and abbreviated."""
     value = rng.randrange(1, 10 ** rng.randint(1, 3)) + rng.choice((0, 0, rng.randint(1, 9) / 10))
     unit = rng.choice(units)
     return [quantity(value, unit, length, locale) for length in LENGTHS]
 
 
 def random_duration(rng: Random) -> dict[Unit, int]:
-    """How many of each of one to three neighbouring units, the largest first: {"day": 40, "hour": 23}."""
+    """Draw counts of one to three neighbouring units, the largest first: {"day": 40, "hour": 23}."""
     number = rng.choice((1, 2, 2, 3))
     first = rng.randrange(len(SECONDS) - number + 1)
     units = list(SECONDS)[first : first + number]
@@ -119,7 +119,7 @@ def random_duration(rng: Random) -> dict[Unit, int]:
 
 
 def duration(rng: Random, locale: Locale) -> list[str]:
-    """A length of time in up to three units, written out and abbreviated."""
+    """Draw a length of time in up to three units, written out and abbreviated."""
     drawn = random_duration(rng)
     return [
         format_list([quantity(n, f"duration-{unit}", length, locale) for unit, n in drawn.items()], locale=locale)
@@ -128,39 +128,39 @@ def duration(rng: Random, locale: Locale) -> list[str]:
 
 
 def money(rng: Random, locale: Locale) -> list[str]:
-    """An amount of a currency, from a cent to a million, by its name and by its symbol."""
+    """Draw an amount of money, from a cent to a million, with the currency's name and with its symbol."""
     cents = rng.choice((1, 100)) * rng.randrange(1, 10 ** rng.randint(2, 6))
     amount = partial(format_currency, Decimal(cents) / 100, rng.choice(NAMES["currency"]), locale=locale)
     return [amount(format_type="name"), amount(format_type="standard")]
 
 
 def number(rng: Random, locale: Locale) -> list[str]:
-    """A whole number below ten million, with the locale's separators."""
+    """Draw a whole number below ten million, with the locale's separators."""
     return [format_decimal(rng.randrange(1, 10 ** rng.randint(2, 7)), locale=locale)]
 
 
 def percentage(rng: Random, locale: Locale) -> list[str]:
-    """A whole number of percent, 1 to 100."""
+    """Draw a whole percentage, 1 to 100."""
     return [format_percent(Decimal(rng.randint(1, 100)) / 100, locale=locale)]
 
 
 def name_of(kind: str, code: str, locale: Locale) -> str | None:
-    """What a locale calls a country, language or currency; None where it has no name for it."""
+    """Return a locale's name of a country, language or currency, or None if it lacks one."""
     names = {"country": locale.territories, "language": locale.languages, "currency": locale.currencies}
     return names[kind].get(code)
 
 
 def named(kind: str, rng: Random, locale: Locale) -> list[str | None]:
-    """The name of a country, language or currency."""
+    """Draw the name of a country, language or currency."""
     return [name_of(kind, rng.choice(NAMES[kind]), locale)]
 
 
 def listing(rng: Random, locale: Locale) -> list[str | None]:
-    """Two or three things of a kind; what was drawn twice is said once."""
+    """Draw a list of up to three different things of a kind."""
     kind = KINDS[rng.choice(("country", "country", "language", "language", "currency", "distance", "weight", "month"))]
     style: Literal["standard", "or"] = rng.choice(("standard", "or"))
     states = [rng.getrandbits(64) for _ in range(rng.randint(2, 3))]
-    # Compared in English, so that the same ones stay in every locale.
+    # Duplicates are found in English, so that every locale lists the same things.
     different = {kind(Random(state), ENGLISH)[0]: state for state in states}.values()
     items = [kind(Random(state), locale)[0] for state in different]
     known = [item for item in items if item is not None]
@@ -190,6 +190,6 @@ WEIGHTS = dict.fromkeys(UNITS, 3) | {
 
 
 def say(kind: str, rng: Random, locale: Locale) -> list[str]:
-    """The forms of one drawn fact, in plain spaces, without direction marks; none where the locale lacks a name."""
+    """Draw a fact and return its normalised forms; an empty list if the locale lacks a name."""
     forms = [form for form in KINDS[kind](rng, locale) if form is not None]
     return [" ".join(re.sub("[\u200e\u200f\u061c]", "", form).split()) for form in forms]

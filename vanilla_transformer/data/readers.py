@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 REMEDIES = {"csv": 'put a text with a comma in quotes (")', "tsv": "leave tabs out of texts"}
 BATCH_SIZE = 1000
-# `csv` would end a row at a lone "\r". While it reads, this character stands for it, which no UTF-8 file can contain.
+# The module csv ends a row at a lone "\r". This stands for it while csv reads; a UTF-8 file cannot contain it.
 LONE_RETURN = "\udc0d"
 
 
@@ -47,7 +47,7 @@ def names_in(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def value_at(row: Row, name: str) -> Any:
-    """Return the value of a column, of which `a.b` is the field b of the record a."""
+    """Return the value of a column, where `a.b` is the field b of the record a."""
     if name in row:
         return row[name]
     outer, _, field = name.partition(".")
@@ -140,7 +140,7 @@ def read_table(file: str, kind: str, wanted: list[str]) -> Iterator[Row]:
 
 
 def class_names(rows: Iterable[Row], features: Features) -> Iterator[Row]:
-    """Yield the rows with the names of their classes where they have numbers for them, and None without a name."""
+    """Yield the rows with names in place of the numbers of `ClassLabel` columns; None for a number without a name."""
     labels = {name: getattr(feature, "feature", feature) for name, feature in features.items()}
     names = {name: dict(enumerate(each.names)) for name, each in labels.items() if isinstance(each, ClassLabel)}
     for row in rows:
@@ -151,7 +151,7 @@ def class_names(rows: Iterable[Row], features: Features) -> Iterator[Row]:
 
 
 def columns_to_read(place: str, schema: pa.Schema, wanted: list[str]) -> list[str]:
-    """Return the columns to read for those that are wanted, of which `a.b` is the field b of a."""
+    """Return the columns to read for the wanted ones, where `a.b` is the field b of the record a."""
     fields = {field.name: {inner.name: None for inner in field.type} if pa.types.is_struct(field.type) else None
               for field in schema}  # fmt: skip
     check_columns(place, names_in(fields), wanted)
@@ -159,7 +159,7 @@ def columns_to_read(place: str, schema: pa.Schema, wanted: list[str]) -> list[st
 
 
 def read_parquet(file: str, wanted: list[str]) -> Iterator[Row]:
-    """Yield the rows of a Parquet file, with the columns that are wanted alone."""
+    """Yield the rows of a Parquet file, of which only the wanted columns are read."""
     try:
         with open_bytes(file) as stream:
             table = parquet.ParquetFile(stream)
@@ -173,7 +173,7 @@ def read_parquet(file: str, wanted: list[str]) -> Iterator[Row]:
 
 
 def read_text(file: str, sample_by: str) -> Iterator[Row]:
-    """Yield the documents of a text file: its lines, its paragraphs (parted by empty lines), or all of it."""
+    """Yield the documents of a text file: its lines, its paragraphs (separated by empty lines), or all of it."""
     if sample_by == "document":
         texts: Iterable[str] = ["".join(utf8_lines(file, keep_ends=True)).replace("\r\n", "\n")]
     elif sample_by == "paragraph":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, TypeAlias, cast
 
 import datasets
@@ -89,7 +90,7 @@ class Source:
     rows: Rows | None = None
 
     def read(self) -> Iterator[Any]:
-        """Return the rows as they are in the source; columns that nobody asked for may be missing."""
+        """Return the rows as they are in the source. Columns that are not needed may be missing."""
         wanted = list(self.columns.values())
         if self.rows is not None:
             if self.rows.features is None:  # a stream may not know its columns
@@ -112,22 +113,22 @@ class Source:
         Raises:
             ValueError: a value cannot be used; the message names place, row, column and value.
         """
-        first = None
+        first, texts, numbers = None, self.schema.texts, self.schema.numbers
         for number, row in enumerate(self.read(), start=1):
             place = f"{self.place}, row {number}"
             if not isinstance(row, dict):
-                raise ValueError(f'{place} is {row!r}; it must be an object, such as {{"column": "text", ...}}.')
+                raise ValueError(f'{place} is {short(row)}; it must be an object, such as {{"column": "text", ...}}.')
             if number == 1:
                 check_columns(self.place, names_in(row), self.columns.values())
             values = {ours: value_at(row, yours) for ours, yours in self.columns.items()}
-            if self.drop_empty and any(is_empty(values[name]) for name in self.schema.texts):
+            if self.drop_empty and any(is_empty(values[name]) for name in texts):
                 continue
             for name, column in self.schema.columns.items():
                 try:
                     values[name] = column.parse(values[name], values)
                 except ValueError as error:
                     raise ValueError(f"{place}: {name} {error}.") from None
-            if numbers := self.schema.numbers:
+            if numbers:
                 first = first or (place, values[numbers])
                 check_width(numbers, place, values[numbers], *first)
             yield number, values
@@ -187,7 +188,7 @@ def stream(sources: list[Source]) -> IterableDataset:
             shards += [replace(source, rows=source.rows.shard(count, index)) for index in range(count)]
         else:
             shards.append(source)
-    # `from_generator` takes the items of a list for shards, which workers can read side by side.
+    # `from_generator` treats the items of a list as shards, which it distributes among workers.
     rows = IterableDataset.from_generator(parsed_rows, Features(sources[0].schema.features()), {"shards": shards})
     first = list(rows.take(CHECKED_ROWS_OF_STREAM))
     if not first:

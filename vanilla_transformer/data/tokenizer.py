@@ -1,8 +1,8 @@
-"""Train a tokenizer that AutoTokenizer loads without this project, and that loses nothing: any text decodes to itself.
+"""Train a lossless tokenizer that AutoTokenizer loads without this project: any text decodes to itself.
 
-All kinds fall back to bytes, so no character is ever unknown. As in every tokenizer of the library, the characters
-"</s>" in a text are the special token: a chat template writes it so, and a user <mask>. Where a corpus is tokenized,
-whose "</s>" is a text like any other, the call says so: `tokenizer(texts, split_special_tokens=True)`.
+All kinds fall back to bytes, so no character is ever unknown. As in every transformers tokenizer, "</s>" in a text is
+the special token: chat templates write </s> this way, and users <mask>. To tokenize a corpus in which "</s>" is
+ordinary text, call `tokenizer(texts, split_special_tokens=True)`.
 """
 
 import hashlib
@@ -33,21 +33,23 @@ from vanilla_transformer.files import temporary_sibling
 CACHE_VERSION = 1  # raise it when the same texts and options give another tokenizer
 PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"  # ids 0 to 3; the first three are the defaults of the configs
 
-# What completes one sequence ($A) and a pair of them ($A, $B), for each family of models.
+# Special tokens around one sequence ($A) and around a pair ($A, $B), for each family of models.
 TEMPLATES = {
-    "seq2seq": (f"$A {EOS}", f"$A {EOS} $B {EOS}"),  # source and target alike; the decoder starts with <s> by itself
-    "causal": (f"{BOS} $A", f"{BOS} $A $B"),  # open at its end, so that a prompt can be continued
-    "encoder": (f"{BOS} $A {EOS}", f"{BOS} $A {EOS} $B {EOS}"),  # <s>: what pooling="first" reads, "no answer" in QA
+    "seq2seq": (f"$A {EOS}", f"$A {EOS} $B {EOS}"),  # source and target; the model puts <s> before the target
+    "causal": (f"{BOS} $A", f"{BOS} $A $B"),  # no </s>, so that a prompt can be continued
+    "encoder": (
+        f"{BOS} $A {EOS}",
+        f"{BOS} $A {EOS} $B {EOS}",
+    ),  # <s>: read by pooling="first"; "no answer" in QA
 }
 BYTES = 256
-BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(BYTES)]  # of bytes by themselves, by the name that decoders know
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(BYTES)]  # names that ByteFallback decodes
 
-# No token crosses these borders: a word with its vowel signs and the space before it, one digit, other marks, white
-# space. Digit by digit, numbers that training never saw can be read and written.
+# No token spans two pieces: a word with its vowel signs and the space before it, one digit, other marks, white space.
+# Splitting numbers into digits lets a model read and write numbers that are not in the training data.
 PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
-# A language model knows no roles: it goes on from what was said last. Each turn is a line; what the assistant said is
-# complete, so that a model trained further on chats learns where to end. What it is asked begins what it is taught:
-# there is no other "generation prompt".
+# A language model knows no roles: it continues the last message. Each turn is a line. Assistant turns end with </s>:
+# fine-tuning on chats teaches the model where to stop. There is no generation prompt.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if not loop.first %}{{ '\\n' }}{% endif %}{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -55,11 +57,11 @@ CHAT_TEMPLATE = (
 
 
 class PreTrainedTokenizerFast(TokenizersBackend):
-    """The library's class by the name that transformers 4 knows too: a saved folder names its class."""
+    """`TokenizersBackend` under its name in transformers 4, because a saved folder names the class."""
 
 
 def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
-    """Byte pair encoding (section 5.1) of UTF-8: first all bytes, then pairs that occur at least twice."""
+    """Train byte pair encoding (section 5.1) on UTF-8 bytes; merges occur at least twice."""
     tokenizer = Tokenizer(models.BPE())
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(PIECES, "isolated"), to_bytes])
@@ -76,38 +78,38 @@ def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTo
 
 
 def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
-    """The unigram language model (Kudo 2018, arXiv 1804.10959): each word as its likeliest tokens.
+    """Train a unigram language model (Kudo 2018, arXiv 1804.10959), which splits a word into its likeliest tokens.
 
-    These are stems and endings more often than those of byte pair encoding, which keeps each frequent form whole. A
-    character that no token has is the bytes of its UTF-8. The library's tokenizers for JavaScript (0.2) have no bytes
-    for this model, and read padding there.
+    Its tokens are stems and endings more often than those of byte pair encoding, which keeps each frequent form whole.
+    A character outside the vocabulary becomes its UTF-8 bytes. tokenizers for JavaScript (0.2) lacks this byte
+    fallback and reads such characters as padding.
     """
     names = [str(token) for token in special_tokens]
     room = vocab_size - len(names) - BYTES
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Split(PIECES, "isolated")
     try:
-        # With 16 characters, as the trainer has it, words that are longer leave tokens that begin in their middle.
+        # The trainer's default of 16 characters would leave tokens that begin in the middle of longer words.
         trainer = trainers.UnigramTrainer(vocab_size=max(room, 1), max_piece_length=32, show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
-    except Exception as error:  # the library has no class for it
+    except Exception as error:  # tokenizers raises no specific class
         if "contain all chars" not in str(error):
             raise
         raise ValueError(
-            f"vocab_size={vocab_size} is too small for kind='unigram' on these texts: beside {len(names)} special "
-            f"tokens and {BYTES} bytes it has no room for each of their characters. Raise it, or take kind='byte_bpe'."
+            f"vocab_size={vocab_size} is too small for kind='unigram' on these texts: it must hold {len(names)} "
+            f"special tokens, {BYTES} bytes and every character of the texts. Raise it, or use kind='byte_bpe'."
         ) from error
     trained = json.loads(tokenizer.to_str())["model"]["vocab"]
     scores = {token: round(score, 4) for token, score in trained}  # logarithms of probabilities
-    # What the trainer leaves to chance: last digits, the order of equals, and by how many steps of 0.0001 a character
-    # that it had dropped, and takes back in the end, is above the least score.
+    # The trainer is not deterministic in last digits, in the order of equal scores, and in how far a character that it
+    # dropped and restored is above the lowest score. Rounding, a floor and sorting make the vocabulary reproducible.
     least = min(scores.values())
     characters = [token for token in scores if len(token) == 1]
     scores |= dict.fromkeys((char for char in characters if scores[char] < least + 1e-4 * len(characters)), least)
     learned = sorted(scores, key=lambda token: (-scores[token], token))[:room]
     vocabulary = [*((name, 0.0) for name in names), *((token, least) for token in BYTE_TOKENS)]
     vocabulary += [(token, scores[token]) for token in learned]
-    # The bytes stand for all that is unknown; that the model has an id for it is a formality.
+    # Bytes encode unknown characters, so `unk_id` is never used; byte fallback requires one.
     tokenizer.model = models.Unigram(vocabulary, unk_id=0, byte_fallback=True)
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens(special_tokens)
@@ -115,7 +117,7 @@ def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTok
 
 
 def character(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
-    """One token for each of the most frequent characters; any other character is the bytes of its UTF-8."""
+    """Make one token for each of the most frequent characters; any other character becomes its UTF-8 bytes."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -132,7 +134,7 @@ KINDS = {"byte_bpe": byte_bpe, "unigram": unigram, "character": character}
 
 
 def checked(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, unless one is not a string (TypeError) or all of them are empty (ValueError)."""
+    """Yield the texts; raise a TypeError if one is not a string, and a ValueError if all are empty."""
     characters = 0
     for row, text in enumerate(texts, start=1):
         if not isinstance(text, str):
@@ -153,9 +155,8 @@ def train_tokenizer(
     """Train a tokenizer on `texts`; the same texts always give the same tokenizer.
 
     Args:
-        template: the family of models that will read its output, a key of `TEMPLATES`. "encoder" has `<mask>`,
-            "causal" pads on the left, and to "seq2seq" a first word has a space before it as any other (not for
-            characters).
+        template: family of the model that will read the tokens, a key of `TEMPLATES`. "encoder" has `<mask>`, "causal"
+            pads on the left, and "seq2seq" puts a space before the first word (not with kind="character").
         kind: "byte_bpe" (byte-level byte pair encoding), "unigram" (Kudo 2018) or "character".
         vocab_size: the largest number of tokens; a small corpus gives fewer.
         lowercase: lower-case every text. Decoding then gives the lower-cased text.
@@ -168,8 +169,7 @@ def train_tokenizer(
     for option, value, known in (("template", template, TEMPLATES), ("kind", kind, KINDS)):
         if value not in known:
             raise ValueError(f"{option}={value!r} is not known: choose one of {', '.join(known)}.")
-    of_words = kind != "character"  # tokens have the space before a word as a part
-    # <mask> stands for a word with the space before it.
+    of_words = kind != "character"  # tokens include the space before a word, and so does <mask>
     special_tokens = [
         AddedToken(token, lstrip=token == MASK and of_words, normalized=False, special=True)
         for token in dict.fromkeys(special_names(template).values())
@@ -180,9 +180,8 @@ def train_tokenizer(
             f"vocab_size={vocab_size} is too small: the special tokens and the {BYTES} bytes alone are {smallest}."
         )
 
-    # A translator's texts are whole ones: their first word is the token that it is everywhere else, with a space in
-    # front that decoding takes away. Prompts are continued, and masks have their own places: there texts begin as
-    # they are written.
+    # A translator reads whole sentences: a space before the first word gives it the token that it has elsewhere, and
+    # decoding removes that space. For prompts and masked texts, which may begin mid-sentence, none is added.
     begins = of_words and template == "seq2seq"
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     steps += [normalizers.Prepend(" ")] if begins else []
@@ -195,10 +194,10 @@ def train_tokenizer(
     single, pair = TEMPLATES[template]
     ids = [(str(token), tokenizer.token_to_id(str(token))) for token in special_tokens]
     completed = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
-    # Offsets leave out the space that begins a token, so that those of an answer are the answer.
+    # Offsets exclude the space at the start of a token, so that an answer's offsets span exactly the answer.
     trimmed = [processors.ByteLevel(add_prefix_space=begins, trim_offsets=True)] if of_words else []
     tokenizer.post_processor = processors.Sequence([*trimmed, completed])
-    return in_library(tokenizer, template)
+    return wrap_tokenizer(tokenizer, template)
 
 
 def cached_tokenizer(folder: Path, texts: Callable[[], Iterable[str]], *options: Any) -> PreTrainedTokenizerFast:
@@ -218,17 +217,17 @@ def cached_tokenizer(folder: Path, texts: Callable[[], Iterable[str]], *options:
         with temporary_sibling(file) as part:
             trained.backend_tokenizer.save(str(part / file.name))
             os.replace(part / file.name, file)
-    return in_library(Tokenizer.from_file(str(file)), template=options[0])
+    return wrap_tokenizer(Tokenizer.from_file(str(file)), template=options[0])
 
 
 def special_names(template: str) -> dict[str, str]:
-    """What the library calls the special tokens."""
+    """Return the special tokens by the names of transformers."""
     names = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
     return names | ({"mask_token": MASK, "cls_token": BOS, "sep_token": EOS} if template == "encoder" else {})
 
 
-def in_library(tokenizer: Tokenizer, template: str) -> PreTrainedTokenizerFast:
-    """A tokenizer that was trained for a template, as the library has it."""
+def wrap_tokenizer(tokenizer: Tokenizer, template: str) -> PreTrainedTokenizerFast:
+    """Wrap a trained tokenizer in the class of transformers."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         **special_names(template),
@@ -240,6 +239,6 @@ def in_library(tokenizer: Tokenizer, template: str) -> PreTrainedTokenizerFast:
 
 
 def lowercases(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether all text that the tokenizer gives is in lower case."""
+    """Whether the tokenizer lower-cases its input."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     return normalizer is not None and normalizer.normalize_str("A").strip() == "a"
