@@ -16,7 +16,7 @@ from huggingface_hub.errors import StrictDataclassClassValidationError
 
 from documentation.command_help import collect
 from fresh_process import ROOT, run_fresh, run_python, running
-from vanilla_transformer.__main__ import COMMANDS
+from vanilla_transformer.__main__ import COMMANDS, is_answered
 from vanilla_transformer.cli.errors import EXTRAS, run_command
 from vanilla_transformer.cli.help import FILE
 from vanilla_transformer.cli.parser import CommandParser
@@ -51,6 +51,7 @@ def failing(error: BaseException):
         (ModuleNotFoundError("No module named 'onnx'"), "No module named 'onnx'"),
         (StrictDataclassClassValidationError("check", ValueError("too big")), None),
         (OSError(), "OSError"),
+        (Exception("No space left on device (os error 28)"), "No space left on device (os error 28)"),
     ],
 )
 def test_what_a_user_can_put_right_takes_one_line(error, line, monkeypatch, capsys):
@@ -268,6 +269,19 @@ def test_wrong_names_files_and_endings_are_refused_before_torch_is_imported(tmp_
     printed, _ = run_fresh(EARLY, tmp_path, *(command.split() for command in wrong), installed=True, cold=True)
     for (command, said), line in zip(wrong.items(), printed, strict=True):
         assert line.startswith("vanilla-transformer") and said in line and line.count("\n") == 1, command
+
+
+def test_files_that_some_task_reads_pass_the_early_check(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("book.txt", "train.en", "train.de", "rows.csv.gz"):
+        (tmp_path / name).write_text("a")
+    for command in (
+        "tokenizer --train_file book.txt",
+        "evaluate --test_file train.en train.de",
+        "train tagging --train_file rows.csv.gz",
+    ):
+        name, *arguments = command.split()
+        assert not is_answered(name, arguments)
 
 
 def test_the_stored_help_is_that_of_the_parsers():

@@ -92,7 +92,7 @@ def check_files(name: str, arguments: list[str], task: str | None) -> None:
             check_source(source, short_names=name == "import" or task is not None)
     for split in ("train", "validation", "test"):
         if files := values_of(arguments, f"--{split}_file"):
-            file_formats(files, parallel=task in (None, "translation"))
+            file_formats(files, parallel=len(files) == 2)  # the task decides later whether parallel lines will do
 
 
 def command(arguments: list[str]) -> None:

@@ -14,7 +14,7 @@ from vanilla_transformer.training.checkpoints import checkpoints_to_average
 
 @dataclass
 class AverageArguments:
-    """Options of the command: which checkpoints, and where their mean goes."""
+    """Options of the command: the checkpoints, and the folder for their average."""
 
     output: str = field(metadata={"help": "Folder to create for the averaged model."})
     run: str | None = field(default=None, metadata={"help": "Folder of a training run, with its checkpoints."})
@@ -42,8 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
         folders = checkpoints_to_average(Path(args.run))[-args.last :]
         if len(folders) < args.last:
             raise ValueError(
-                f"{args.run} holds {len(folders)} of --last {args.last} checkpoints: those count that are complete, "
-                "and no work of SIGTERM."
+                f"{args.run} holds {len(folders)} of --last {args.last} checkpoints: only complete checkpoints "
+                "count, and none saved on SIGTERM."
             )
     save_average(folders, Path(args.output))
     print(f"{args.output} is the mean of {', '.join(folder.name for folder in folders)}.")

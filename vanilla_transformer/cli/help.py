@@ -112,7 +112,7 @@ def check_names(arguments: Iterable[str], names: Iterable[str]) -> None:
 
 def hint(option: str, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown option: the option that may have been meant."""
-    similar = difflib.get_close_matches(normalize(option), names, n=1)
+    similar = difflib.get_close_matches(normalize(option), names, n=1) if is_option(option) else []
     return f"; did you mean {similar[0]}?" if similar else "; see --help"
 
 

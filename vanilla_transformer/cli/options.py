@@ -1,4 +1,4 @@
-"""From command-line options to a model: a preset of Table 3, or a checkpoint, and any field of its config."""
+"""Model options of the command line: a preset of Table 3 or a checkpoint, and any field of its config."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ from vanilla_transformer.training.optimizer import init_small
 
 @dataclass
 class ModelSource:
-    """Options of the model: a checkpoint or a size, and how it computes.
+    """Options of the model: a checkpoint or a preset, and how it computes.
 
     Raises:
         ValueError: there is no such preset.
@@ -69,15 +69,15 @@ class ModelSource:
             check_source(self.model_name_or_path, short_names=True)
 
 
-# Decided by the tokenizer, the Trainer or the family, not by the user's command line.
+# Fields that the tokenizer, the Trainer or the family set.
 NOT_OPTIONS = {"vocab_size", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 
 
 def documented_fields(config_class: type) -> dict[str, str]:
-    """The fields that a config's docstrings explain, with their explanation in one line.
+    """Return the fields of a config with their explanations from its docstrings, each in one line.
 
     Raises:
-        TypeError: a docstring leaves a field out, or has it in another form.
+        TypeError: a field has no explanation of the expected form.
     """
     explanations: dict[str, str] = {}
     for cls in reversed(config_class.__mro__):
@@ -85,7 +85,7 @@ def documented_fields(config_class: type) -> dict[str, str]:
             r"^        ([a-z_, ]+): (.+(?:\n            .+)*)", cls.__doc__ or "", re.MULTILINE
         ):
             explanations |= dict.fromkeys(names.split(", "), " ".join(text.split()))
-    # A field that the pattern misses would silently have no option.
+    # Without this check, a field that the pattern misses would have no option.
     own = {f.name for f in dataclasses.fields(config_class)} - {f.name for f in dataclasses.fields(PreTrainedConfig)}
     if missed := own - explanations.keys():
         raise TypeError(f"The docstrings of {config_class.__name__} do not explain: {', '.join(sorted(missed))}.")
@@ -93,19 +93,19 @@ def documented_fields(config_class: type) -> dict[str, str]:
 
 
 def plain_type(annotation: Any) -> Any:
-    """The type that an option parses to: the first of a union such as `float | int`."""
+    """Return the type of an option: the first of a union such as `float | int`."""
     if isinstance(annotation, types.UnionType):
         return next(member for member in typing.get_args(annotation) if member is not type(None))
     return annotation
 
 
 def as_help(text: str) -> str:
-    """A sentence of a docstring as the help of an option."""
+    """Return the explanation of a field as the help of an option."""
     return (text[:1].upper() + text[1:]).replace("%", "%%")
 
 
 def model_options(config_class: type) -> type:
-    """A dataclass for a `CommandParser`: `ModelSource`, and each field of `config_class`, by default None."""
+    """Build a dataclass of options: `ModelSource`, and each field of `config_class` with the default None."""
     annotations = {f.name: f.type for f in dataclasses.fields(config_class)}
     options = [
         (name, plain_type(annotations[name]) | None, field(default=None, metadata={"help": as_help(text)}))
@@ -117,10 +117,10 @@ def model_options(config_class: type) -> type:
 
 
 def check_model(model_class: type[PreTrainedModel], options: Any) -> None:
-    """Refuse, before any data are read, options of which no model can be made.
+    """Validate the model options before reading data.
 
     Raises:
-        ValueError: a checkpoint of another family, or an option that its weights do not fit.
+        ValueError: the checkpoint is of another family, or its weights do not fit an option.
         StrictDataclassError: a config that cannot work.
     """
     config_class = cast(type[TransformerConfig], model_class.config_class)
@@ -143,14 +143,14 @@ def check_model(model_class: type[PreTrainedModel], options: Any) -> None:
 
 
 def shapes(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict[str, torch.Size]:
-    """The weights of a model below its head, which alone may be new beside a checkpoint, by name."""
+    """Return the shapes of the weights without the head, which may differ from that of a checkpoint."""
     with torch.device("meta"):
         model = model_class(config)
     return {name: weight.shape for name, weight in model.base_model.named_parameters()}
 
 
 def given_fields(options: Any) -> dict[str, Any]:
-    """The config fields among the options of a model that were given."""
+    """Return the config fields that the options set."""
     source = {f.name for f in dataclasses.fields(ModelSource)}
     return {name: value for name, value in vars(options).items() if name not in source and value is not None}
 
@@ -158,15 +158,15 @@ def given_fields(options: Any) -> dict[str, Any]:
 def make_model(
     model_class: type[PreTrainedModel], options: Any, tokenizer: PreTrainedTokenizerBase, **task_fields: Any
 ) -> PreTrainedModel:
-    """A new model, or the checkpoint that `options` name; missing and unused weights of a checkpoint are reported.
+    """Make a new model, or load the checkpoint in `options` and report missing and unused weights.
 
     Args:
         options: an instance of `model_options(model_class.config_class)`.
-        task_fields: config fields that the data decide, such as `id2label`.
+        task_fields: config fields that depend on the data, such as `id2label`.
 
     Raises:
-        ValueError: unknown preset; a checkpoint whose weights do not fit the options or the data, or whose vocabulary
-            is smaller than the tokenizer's.
+        ValueError: unknown preset; the checkpoint's weights do not fit the options or the data; its vocabulary is
+            smaller than the tokenizer's.
         StrictDataclassError: a config that cannot work.
     """
     given = given_fields(options)
@@ -182,8 +182,8 @@ def make_model(
         model = model_class.from_pretrained(options.model_name_or_path, **given, **task_fields)
     except RuntimeError as error:
         raise ValueError(
-            f"{options.model_name_or_path} cannot be loaded; are the classes of the data those that it was trained "
-            f"for? {' '.join(str(error).split())}"
+            f"{options.model_name_or_path} cannot be loaded; does the data have other classes than "
+            f"its training data? {' '.join(str(error).split())}"
         ) from error
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
@@ -194,7 +194,7 @@ def make_model(
 
 
 def fast(model: PreTrainedModel, options: ModelSource) -> PreTrainedModel:
-    """The model in the forms that `options` ask for."""
+    """Speed up a model as `options` say."""
     model.set_attn_implementation(options.attn_implementation)
     return make_fast(
         model, packing=options.attn_implementation == "packed_sdpa", loss_chunk_size=options.loss_chunk_size

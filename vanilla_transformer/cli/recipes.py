@@ -55,7 +55,7 @@ def read_recipe(file: str, names: Iterable[str]) -> dict[str, Any]:
     options = {name: value for name, value in load_recipe(file).items() if name != "task"}
     for name in options:
         if normalize(name) not in names:
-            raise ValueError(f"{file}: there is no option {name}{hint(name, names)}")
+            raise ValueError(f"{file}: there is no option {name}{hint(f'--{name}', names)}")
     return options
 
 

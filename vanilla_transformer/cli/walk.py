@@ -24,12 +24,11 @@ TRANSLATOR = "en-es"  # of the models that ship with the project
 
 @dataclass
 class WalkthroughArguments:
-    """Options of the command: an example, or a sentence with the model that reads it, and what of it is shown.
+    """Options of the command: an example, or a sentence and a model, and the part to show.
 
     Raises:
-        ValueError: an empty sentence; a model without a sentence; two of model, example and numbers; a target without
-            a sentence; a text that is not UTF-8.
-        FileNotFoundError: no model is named, and the one that ships with this project cannot be had.
+        ValueError: the sentence is empty or missing; two of sentence, example and numbers; a text is not UTF-8.
+        FileNotFoundError: no model is named, and this project's own can be neither found nor fetched.
     """
 
     example: str | None = field(
@@ -46,15 +45,13 @@ class WalkthroughArguments:
     text: str | None = field(default=None, metadata={"help": "Your sentence; for a translator, the source."})
     model: str | None = field(
         default=None,
-        metadata={
-            "help": f"Model that reads it: a folder, or a name on the Hub; by default checkpoints/{TRANSLATOR}."
-        },
+        metadata={"help": f"Model folder, or name on the Hub; by default checkpoints/{TRANSLATOR}."},
     )
     target: str | None = field(
-        default=None, metadata={"help": "What the decoder of a translator reads; by default, its own translation."}
+        default=None, metadata={"help": "Input of a translator's decoder; by default, its own translation."}
     )
     stack: str | None = field(
-        default=None, metadata={"help": "encoder or decoder; by default, every stack that the model has."}
+        default=None, metadata={"help": "Stack to show, encoder or decoder; by default all of them."}
     )
     layer: int = field(default=1, metadata={"help": "Layer, counted from 1."})
     head: int = field(default=1, metadata={"help": "Attention head, counted from 1."})
@@ -82,7 +79,7 @@ class WalkthroughArguments:
 
 
 def check_number(name: str, number: int, most: int) -> None:
-    """Raise a ValueError unless `number` is one of 1 to `most`."""
+    """Raise a ValueError unless `number` is from 1 to `most`."""
     if not 1 <= number <= most:
         raise ValueError(f"There is no {name} {number}: the model has {name}s 1 to {most}.")
 
@@ -105,7 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def walks_of_example(args: WalkthroughArguments) -> tuple[list[Walk], int]:
-    """The walk through an example, and the decimals that it is printed with."""
+    """Return the walk through an example, and the number of decimals to print."""
     example = EXAMPLES[args.example or "today"] if args.numbers is None else own_example(args.numbers)
     heads = example.model().config.num_heads
     check_number("layer", args.layer, 1)
@@ -116,7 +113,7 @@ def walks_of_example(args: WalkthroughArguments) -> tuple[list[Walk], int]:
 
 
 def walks_of_sentence(args: WalkthroughArguments) -> tuple[list[Walk], int]:
-    """The walks through the stacks that are asked for, and the usual number of decimals.
+    """Return the walks through the stacks to show, and the number of decimals to print.
 
     Raises:
         ValueError: there is no such layer, head or stack.
@@ -127,7 +124,7 @@ def walks_of_sentence(args: WalkthroughArguments) -> tuple[list[Walk], int]:
     stacks = find_stacks(model)
     names = list(stacks) if args.stack is None else [args.stack]
     for name in names:
-        if name in stacks:  # else the recorder says which there are
+        if name in stacks:  # the recorder refuses other names
             check_number("layer", args.layer, len(stacks[name].layers))
     check_number("head", args.head, model.config.num_heads)
     walks = [walk_sentence(model, tokenizer, text, args.target, name, args.layer - 1, args.head - 1) for name in names]
