@@ -20,7 +20,7 @@ NO_SPLIT = {"validation_fraction": 0}
 
 
 def write(name, content):
-    """A file: text, bytes, or rows in the format that its name says."""
+    """Write text, bytes, or rows in the format of the file name's ending. Return the name."""
     path = Path(name)
     kind = path.suffix.lower()
     if isinstance(content, bytes):
@@ -54,7 +54,7 @@ def load(task, **options):
 
 
 def rows_of(task, *files, **options):
-    """The rows of a split that is made of these files."""
+    """Return the rows of these files."""
     return list(load(task, train_file=list(files), **NO_SPLIT, **options)["train"])
 
 

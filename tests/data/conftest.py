@@ -1,4 +1,4 @@
-"""A folder for the files of a test, and for what is cached of them."""
+"""Provide a folder for the files of a test and their cache."""
 
 import datasets
 import pytest

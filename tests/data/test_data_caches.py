@@ -1,4 +1,4 @@
-"""What is read or trained once is found again, and follows the content of the files, not their times."""
+"""Caches of files and tokenizers follow the content of the files, not their times."""
 
 import json
 import os
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def write_at_one_time(name, content):
-    """A file of a fixed time, as `touch -d`, an archive or a copy leaves it."""
+    """Write a file with a fixed modification time, as `touch -d`, archives and copies do."""
     write(name, content)
     os.utime(name, ns=(10**18, 10**18))
     return name
 
 
-# Two sets of rows for each task, which are files of one size.
+# Two sets of rows for each task, whose files have the same size.
 ROWS = {
     "translation": [[{"source": "one", "target": word}] * 2 for word in ("uno", "dos")],
     "classification": [[{"text": "one", "label": word}] * 2 for word in ("uno", "dos")],
@@ -113,7 +113,7 @@ def test_rows_are_tokenized_once():
 
 
 class Texts:
-    """The texts of rows, and how often a tokenizer read them."""
+    """Texts of rows, with a count of how often they were read."""
 
     def __init__(self, rows, task="translation"):
         self.rows, self.task, self.read = rows, task, 0
@@ -136,7 +136,7 @@ def test_a_tokenizer_is_trained_once(template, kind, own_folder):
     texts = Texts(load("translation", train_file=files, **NO_SPLIT)["train"])
     options = (template, kind, 300, False)
     tokenizers = [cached_tokenizer(own_folder / "kept", texts, *options) for _ in range(2)]
-    assert texts.read == 3  # twice to know them, and once to train
+    assert texts.read == 3  # twice for the cache key, and once to train
     tokenizers.append(train_tokenizer(texts(), *options))
     one, other, fresh = (saved(tokenizer, own_folder / str(i)) for i, tokenizer in enumerate(tokenizers))
     assert one == other == fresh

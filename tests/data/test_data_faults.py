@@ -1,4 +1,4 @@
-"""Data that cannot be used are refused before training, with the file, the row, the value, and what would be right."""
+"""Unusable data are refused before training; the error names file, row, value and remedy."""
 
 import datetime
 import gzip
@@ -28,7 +28,7 @@ TEXTS = [(task, name) for task, row in TASKS.items() for name in row if name not
 STREAMED = ("translation", "language_modeling")
 
 
-# Rows that are no text, in every column of texts and every format that can hold them.
+# Values that are not strings, in every column of text and every format that can hold them.
 
 
 @pytest.mark.parametrize("value", [float("nan"), 5, True, {"a": "b"}, 12345678901234567890123])
@@ -77,12 +77,12 @@ def test_rows_keep_their_numbers_where_empty_ones_are_left_out():
 
 
 def test_half_a_character_is_named():
-    """A pair of surrogates that was cut in two, as in texts that were truncated."""
+    """Truncated text may end with half of a surrogate pair."""
     file = write("a.jsonl", [{"text": "\ud83d\ude00"}, {"text": "a\ud83d"}])
     refused("language_modeling", r"a.jsonl, row 2: text is 'a\\ud83d', which is not valid Unicode", train_file=[file])
 
 
-# Files as a whole. Each fault is one sentence.
+# Whole files. Each error is one sentence.
 
 
 @pytest.mark.parametrize("streaming", [False, True])

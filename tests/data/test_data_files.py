@@ -1,4 +1,4 @@
-"""Every format gives the rows as they were written: strings stay strings, and only the task's columns are read."""
+"""Every format returns the rows as written: strings stay strings, and only the task's columns are read."""
 
 import datetime
 import json
@@ -17,7 +17,7 @@ from fresh_process import UNDER_WATCH, run_fresh
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-# Strings that readers take for dates, numbers, booleans, nothing, or the end of a line.
+# Strings that other readers convert to dates, numbers, booleans, missing values or line ends.
 DATES = ["2029-07-04", "July 4, 2029", "2029-07-04T12:00:00Z", "12:30"]
 NUMBERS = ["12345678901234567890123", "007", "1e5", "1,000", "-0.50", "0x1F", "Infinity"]
 WORDS = ["true", "no", "NA", "null", "None", "nan", "#N/A", "<NA>"]
@@ -35,7 +35,7 @@ ODD = {"dates": DATES, "numbers": NUMBERS, "words": WORDS, "signs": SIGNS}
 
 
 def row(task, text):
-    """A row with the string in every column that can hold one."""
+    """Make a row with the string in every column that can hold one."""
     label = {"classification": text, "multi_label": [text], "regression": 0.5}
     if task == "translation":
         return {"source": text, "target": text}
@@ -210,7 +210,7 @@ def test_a_csv_file_may_have_long_texts():
     ]
 
 
-# As editors on Windows write it: a byte order mark, and lines that end with \r\n.
+# Files from Windows: a byte order mark, and lines that end with \r\n.
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -240,7 +240,7 @@ def test_text_as_windows_writes_it_has_its_lines(pack, streaming):
     assert [row["text"] for row in lines] == ["one", "two"]
 
 
-# SQuAD as its authors publish it.
+# SQuAD's own format.
 
 NORWAY = {"text": "Norway", "answer_start": 3}
 QUESTIONS = [

@@ -25,7 +25,7 @@ print(json.dumps(found))
 
 @pytest.fixture
 def load_from_hub(own_folder):
-    """A function that loads a data set of these files as a user elsewhere does, once with each of the options."""
+    """Return a function that publishes files as a data set and loads it in a fresh process, once for each options."""
     with HubServer() as hub:
 
         def load(task, files, *options):

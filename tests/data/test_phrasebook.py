@@ -1,4 +1,4 @@
-"""The embedded data: true to CLDR, the same for the same seed, with nothing shared between the splits."""
+"""The phrasebook follows CLDR and its seed, and its splits share no phrase."""
 
 import hashlib
 import json
@@ -60,7 +60,7 @@ def plain(text: str) -> str:
 
 
 def spans(tokens: list[str], tags: list[str]) -> dict[str, str]:
-    """The tokens of each tagged span, by its kind: a sentence has one span of a kind."""
+    """Return the tokens of each tagged span by its kind; a sentence has one span of a kind."""
     found = {}
     for token, tag in zip(tokens, tags, strict=True):
         position, _, kind = tag.partition("-")
@@ -129,7 +129,7 @@ def test_names_alone_are_in_training_only():
     data = drawn("translation")
     train = {row["source"]: row["target"] for row in data["train"]}
     names = {ENGLISH.territories[code]: SPANISH.territories.get(code) for code in NAMES["country"]}
-    assert len(names.items() & train.items()) > 0.9 * len(names)  # a few are languages too, as Nauru
+    assert len(names.items() & train.items()) > 0.9 * len(names)  # a few are also languages, such as Nauru
     assert not names.keys() & {*data["validation"]["source"], *data["test"]["source"]}
 
 

@@ -87,7 +87,7 @@ def test_rows_are_held_out_by_seed_where_there_is_no_validation_split():
     ],
 )
 def test_rows_with_the_same_input_are_held_out_together(task, row):
-    """The same sentence on both sides would make the score of what was learned by heart."""
+    """The same sentence in both splits would reward memorisation."""
     rows = [json.loads(json.dumps(row).replace("{}", str(i % 40))) for i in range(120)]
     rows[0] |= {"target": "another translation"} if task == "translation" else {}
     files = {"train_file": [write("a.jsonl", rows)], "validation_fraction": 0.1}
@@ -97,7 +97,7 @@ def test_rows_with_the_same_input_are_held_out_together(task, row):
     held_out = [str(value) for value in splits["validation"][name]]
     assert not {*held_out} & {str(value) for value in splits["train"][name]} and len({*held_out}) == 4
     assert held_out == [str(value) for value in again["validation"][name]]
-    assert held_out != sorted(held_out, key=held_out.index)  # mixed, as what --max_eval_samples takes first should be
+    assert held_out != sorted(held_out, key=held_out.index)  # shuffled: --max_eval_samples takes the first rows
 
 
 def test_the_only_example_of_a_class_stays_in_training():
@@ -210,19 +210,7 @@ def test_the_tokenizer_script_saves_a_tokenizer_and_says_how_it_does(capsys):
     assert AutoTokenizer.from_pretrained("out").mask_token is None
 
 
-# The real data sets, where they are at hand.
-
-DATA = os.environ.get("VANILLA_TRANSFORMER_DATA")
-ROWS = {
-    "multi30k_en_de": ("translation", ["source=en", "target=de"], (29000, 1014, 1000)),
-    "sst2": ("classification", ["text=sentence"], (6920, 872, 1821)),
-    "clear_readability": ("regression", [], (3780, 472, 472)),
-    "wnut17": ("tagging", ["tags=ner_tags"], (3394, 1009, 1287)),
-}
-needs_data = pytest.mark.skipif(not DATA, reason="set VANILLA_TRANSFORMER_DATA to the folder of the data sets")
-
-
-# The real data sets, where they are at hand.
+# Real data sets, if VANILLA_TRANSFORMER_DATA names their folder.
 
 DATA = os.environ.get("VANILLA_TRANSFORMER_DATA")
 ROWS = {

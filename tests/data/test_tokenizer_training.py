@@ -1,4 +1,4 @@
-"""Tokenizers: nothing is lost, nothing is unknown, and AutoTokenizer alone loads them."""
+"""Tokenizers are lossless, know every character, and load with AutoTokenizer alone."""
 
 import json
 import math
@@ -92,7 +92,7 @@ print(json.dumps(found))
 
 def test_a_saved_tokenizer_reads_a_special_token_as_one_token_as_every_client_expects(tokenizers, tmp_path):
     for (template, kind), tokenizer in tokenizers.items():
-        tokenizer("a</s>", split_special_tokens=True)  # as a training that went before
+        tokenizer("a</s>", split_special_tokens=True)  # as an earlier training run does
         tokenizer.save_pretrained(tmp_path / f"{template}-{kind}")
     folders = sorted(path.name for path in tmp_path.iterdir())
     assert run_fresh(SPECIAL, tmp_path, *folders) == {folder: [True, True] for folder in folders}
@@ -114,7 +114,7 @@ def test_a_chat_begins_as_a_document_and_what_the_assistant_said_is_complete(tok
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
         assert (ids.count(tokenizer.bos_token_id), ids.count(tokenizer.eos_token_id)) == (1, ends)
         assert ids[0] == tokenizer.bos_token_id
-    # What a model is asked is how the text that teaches it begins.
+    # A prompt is tokenized like the beginning of a training text.
     whole = tokenizer.apply_chat_template(answered)["input_ids"]
     asked_ids = tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
     assert whole[: len(asked_ids)] == asked_ids
@@ -205,7 +205,7 @@ def test_the_unigram_model_parts_endings_from_stems_where_byte_pairs_keep_freque
 
 
 def test_the_unigram_model_gives_each_word_its_likeliest_tokens():
-    """By all ways to part a word, with the probabilities that the saved file names."""
+    """Compute it from all segmentations of a word, with the probabilities in the saved file."""
     tokenizer = train_tokenizer(CORPUS, kind="unigram", vocab_size=600)
     saved = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["vocab"]
     scores = {token: score for token, score in saved if not token.startswith("<")}
@@ -322,7 +322,10 @@ def test_a_saved_folder_names_a_class_that_transformers_4_has_too(tokenizers, tm
     tokenizers["causal", "byte_bpe"].save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert saved["tokenizer_class"] == "PreTrainedTokenizerFast"
-    assert saved["model_input_names"] == ["input_ids", "attention_mask"]  # version 4 adds token_type_ids by default
+    assert saved["model_input_names"] == [
+        "input_ids",
+        "attention_mask",
+    ]  # by default, version 4 adds token_type_ids
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.padding_side == "left"
     assert round_trip(loaded, LITERALS, split_special_tokens=True) == LITERALS
