@@ -33,7 +33,6 @@ from vanilla_transformer.inside.recorder import (
     check_index,
     find_stacks,
     full_mask,
-    zero_mask,
 )
 from vanilla_transformer.modeling_vanilla_transformer import AddAndNorm, MultiHeadAttention
 
@@ -289,7 +288,7 @@ TRACE: ContextVar[Trace | None] = ContextVar("TRACE", default=None)
 
 
 def intervened_attention_forward(
-    module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs
+    module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs
 ) -> tuple[Tensor, Tensor]:
     """Run the model's `eager_attention_forward` with the interventions of this thread's `with` block, if any."""
     attention = sys.modules[type(module).__module__].eager_attention_forward
@@ -306,8 +305,6 @@ def intervened_attention_forward(
     after_cache = kind == "decoder" and query.shape[2] < key.shape[2]
     if after_cache and any(each.need_all_positions() for each in rows.interventions):
         raise ValueError("causal_off and weights of a decoder need all positions at once: give use_cache=False.")
-    if attention_mask is None:
-        attention_mask = zero_mask(query, key)
     free = rows.mask((each.causal_off for each in rows.interventions), 1, 1, 1)
     if free is not None and module.is_causal:
         attention_mask = torch.where(free, without_causality(attention_mask, module.sliding_window), attention_mask)

@@ -313,19 +313,12 @@ RECORDING: ContextVar[Recorder | None] = ContextVar("RECORDING", default=None)
 INTERVENING: ContextVar[Callable[..., tuple[Tensor, Tensor]] | None] = ContextVar("INTERVENING", default=None)
 
 
-def zero_mask(query: Tensor, key: Tensor) -> Tensor:
-    """Return a mask that hides nothing (1, 1, queries, keys), for a step with a cache, where the model passes none."""
-    return query.new_zeros(1, 1, query.shape[2], key.shape[2])
-
-
 def recorded_attention_forward(
-    module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs
+    module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs
 ) -> tuple[Tensor, Tensor]:
     """Run the model's `eager_attention_forward`, with interventions if there are any, and record the layer's steps."""
     attention = INTERVENING.get() or sys.modules[type(module).__module__].eager_attention_forward
     recorder = RECORDING.get()
-    if attention_mask is None:
-        attention_mask = zero_mask(query, key)
     if recorder is not None:
         recorder.operations.clear()
     output, weights = attention(module, query, key, value, attention_mask, **kwargs)
