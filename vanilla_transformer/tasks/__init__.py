@@ -43,6 +43,6 @@ def model_classes() -> tuple[str, ...]:
 
 
 def task_of(model_class: "type[PreTrainedModel]", config: "PreTrainedConfig") -> "type[Task]":
-    """Return the task of a saved model; its class may be a subclass of, or a copy beside its weights of, a task's."""
+    """Return the task of a saved model. Its class may be a subclass, or a copy in the model folder, of the task's."""
     names = [base.__name__ for base in model_class.__mro__]
     return next(task for task in all_tasks() if task.model_class.__name__ in names and task.fits(config))
