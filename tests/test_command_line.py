@@ -292,7 +292,11 @@ def test_the_stored_help_is_that_of_the_parsers():
     assert json.loads(json.dumps(collect())) == stored
 
 
-BASELINE = "import torch; from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationMixin"
+BASELINE = """
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerFast
+"""
 
 
 @pytest.mark.slow

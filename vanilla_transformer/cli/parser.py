@@ -146,9 +146,11 @@ def is_boolean(text: str) -> bool:
 
 
 def group_title(dtype: type) -> str:
-    """Return how a dataclass's docstring begins: "Options of the data: where ..." gives "options of the data"."""
-    words = re.split(r"[:.,\n]", (dtype.__doc__ or "").strip())[0]
-    return words[:1].lower() + words[1:] if words.lower().startswith("options") else "options"
+    """Return the title of a dataclass's options: "data options" for DataArguments."""
+    if issubclass(dtype, TrainingArguments):
+        return "training options"
+    words = re.findall(r"[A-Z][a-z]+", re.sub(r"(Arguments|Options)$", "", dtype.__name__))
+    return " ".join([*map(str.lower, words), "options"])
 
 
 def invocation(action: argparse.Action) -> str:
