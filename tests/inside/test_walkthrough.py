@@ -123,7 +123,7 @@ def test_own_numbers_are_not_called_learned(capsys, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS))
     text = shown(capsys, "--numbers", str(file))
-    assert "The vectors that the example starts from" in text and "the model has learned for it" not in text
+    assert "The vectors that the example starts from" in text and "the model has learned" not in text
 
 
 def test_a_row_alone_is_an_example_too_and_no_warning_comes_with_it(tmp_path):

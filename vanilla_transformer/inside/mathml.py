@@ -1,32 +1,32 @@
-"""Equations of the recorder, which are plain text such as "A = softmax(S / √d_k + M)", as MathML for web pages."""
+"""Convert equations of the recorder, such as "A = softmax(S / √d_k + M)", to MathML for web pages."""
 
 import re
 from html import escape
 
 
 FUNCTIONS = {"softmax", "Concat", "LayerNorm", "Sublayer", "sin", "cos", "max", "relu", "gelu", "swish"}
-SYMBOLS = {"pos", "head", "logits", "t", "i", "h"}  # lower-case names that are no words of a sentence
+SYMBOLS = {"pos", "head", "logits", "t", "i", "h"}  # lower-case names that are not words
 TOKEN = re.compile(r"\s*(√|[^\W\d_]+(?:_(?:\w+))?ᵀ?|\d+(?:\.\d+)?i?|\.\.\.|\S)")
 
 
 def mathml(equation: str) -> str:
-    """A `<math>` element; words between symbols become text, `a / b` a fraction, `x_y` a subscript.
+    """Return a `<math>` element. Words become text, `a / b` a fraction, `x_y` a subscript.
 
-    Fractions are as large as in an equation on a line of its own, and exponents have none, which could not be read.
+    Fractions have display size. An exponent keeps "/", since a fraction there would be too small to read.
     """
     parts = Parts(TOKEN.findall(equation))
     return f'<math displaystyle="true">{parts.row("")}</math>'
 
 
 class Parts:
-    """The tokens of an equation, read from left to right."""
+    """The remaining tokens of an equation, parsed from left to right."""
 
     def __init__(self, tokens: list[str]):
         self.tokens = tokens
         self.in_exponent = False
 
     def row(self, end: str) -> str:
-        """All up to the token `end`, which is taken away too."""
+        """Parse up to and including the token `end`."""
         made: list[str] = []
         while self.tokens:
             token = self.tokens.pop(0)
@@ -39,7 +39,7 @@ class Parts:
         return "<mrow>" + "".join(made) + "</mrow>"
 
     def power(self, base: str) -> str:
-        """The base with its exponent, if one follows: it binds before a fraction does."""
+        """Add the exponent to `base`, if one follows; it binds more tightly than a fraction."""
         if self.tokens[:1] != ["^"]:
             return base
         self.tokens.pop(0)
@@ -49,13 +49,13 @@ class Parts:
         return f"<msup>{base}{exponent}</msup>"
 
     def atom(self) -> str:
-        """What a fraction, a root or a power takes: a symbol, or all between brackets, which it makes needless."""
+        """Parse an operand of a fraction, root or power: a symbol, or the content of brackets without them."""
         token = self.tokens.pop(0)
         return self.row(")") if token == "(" else self.element(token)
 
     def element(self, token: str) -> str:
-        """A token with what belongs to it."""
-        if token == "√":  # no <msqrt>: where there is no mathematical font, Chromium draws it without its sign
+        """Return a token with its operand, as an element."""
+        if token == "√":  # not <msqrt>: without a mathematical font, Chromium draws it without the sign
             return f"<mrow><mo>√</mo>{self.atom()}</mrow>"
         if token == "(":
             return f"<mrow><mo>(</mo>{self.row(')')}<mo>)</mo></mrow>"
@@ -68,7 +68,7 @@ class Parts:
 
     @staticmethod
     def name(token: str) -> str:
-        """A symbol with its subscript, a function, or a word."""
+        """Return a symbol with its subscript, a function, or a word."""
         transposed = token.endswith("ᵀ")
         base, _, subscript = token.removesuffix("ᵀ").partition("_")
         if not subscript and base.islower() and base not in FUNCTIONS | SYMBOLS:

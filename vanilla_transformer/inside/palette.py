@@ -1,14 +1,14 @@
-"""The project's colours: of pictures, pages and tables. Blue is positive or much, orange negative."""
+"""Colours of figures, pages and tables. Blue is positive or large, orange is negative."""
 
 from typing import NamedTuple
 
 
-# Legible on white and on dark, for what is seen on either.
+# Legible on white and on dark backgrounds.
 BLUE, ORANGE, GREY = "#2f81f7", "#db6d28", "#777b84"
 
 
 class Theme(NamedTuple):
-    """A background, what is written on it, thin lines, and colours for curves, of which the first two are as above."""
+    """Colours of the background, text and thin lines, and of curves."""
 
     paper: str
     ink: str
@@ -22,7 +22,7 @@ class Theme(NamedTuple):
 
     @property
     def curves(self) -> list[str]:
-        """The colours for curves, in the order in which a figure takes them."""
+        """The colours of curves, in order."""
         return list(self[3:])
 
 
@@ -31,10 +31,10 @@ DARK = Theme("#0d1117", "#e6edf3", "#3d444d", "#58a6ff", "#f0883e", "#3fb950", "
 
 
 def css(name: str) -> str:
-    """A colour of the theme for CSS, where the reader's screen decides which."""
+    """Return a theme colour as CSS that follows the reader's light or dark mode."""
     return f"light-dark({getattr(LIGHT, name)}, {getattr(DARK, name)})"
 
 
 def rgb(color: str) -> tuple[int, ...]:
-    """The three parts of a colour #rrggbb, 0 to 255."""
+    """Return the red, green and blue of "#rrggbb", 0 to 255."""
     return tuple(bytes.fromhex(color.removeprefix("#")))

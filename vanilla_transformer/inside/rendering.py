@@ -1,4 +1,4 @@
-"""Show recorded steps to people: as tables in the terminal, or as HTML that needs nothing else."""
+"""Show recorded steps as tables in the terminal, or as self-contained HTML."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,26 +16,23 @@ from torch import Tensor
 from vanilla_transformer.inside.explanations import explanation
 from vanilla_transformer.inside.mathml import mathml
 from vanilla_transformer.inside.palette import BLUE, ORANGE, css, rgb
-from vanilla_transformer.inside.recorder import CROSS_ATTENTION, Step
+from vanilla_transformer.inside.recorder import CROSS_ATTENTION, MASKED, Step
 
 
-MAX_ROWS, MAX_COLUMNS = 12, 8  # of a matrix; a longer one loses its middle
-MASKED = -1e30  # scores below it are those that the mask has removed
+MAX_ROWS, MAX_COLUMNS = 12, 8  # of a matrix; the middle of a larger one is left out
 
 
 @dataclass
 class Walk:
-    """Steps with the words they are about.
+    """Steps with labels for their rows and columns.
 
     Args:
-        title, note: what is shown.
-        words: what stands at each place of each sentence.
-        source_words: the same of the encoder's input, which cross-attention attends to.
-        printed: name of a self-attention step -> values (places, features) that a publication prints of the first
-            sentence.
-        beyond: (part, name) of steps whose numbers are ours, not the publication's.
-        likeliest: places, such as "after <s>", each with the words that may stand there and their probabilities, the
-            likeliest first.
+        title, note: heading of the walk.
+        words: word at each position of each sentence.
+        source_words: the same for the encoder's input, which cross-attention attends to.
+        printed: name of a self-attention step -> values (positions, features) of the first sentence in a publication.
+        beyond: (part, name) of steps that the publication does not compute.
+        likeliest: label of a position, such as "after <s>", with its most probable words and their probabilities.
     """
 
     title: str
@@ -48,13 +45,13 @@ class Walk:
     likeliest: list[tuple[str, list[tuple[str, float]]]] = field(default_factory=list)
 
     def difference(self, step: Step) -> float | None:
-        """The largest distance from the published values, where there are any."""
+        """Return the largest difference from the published values, if there are any."""
         if step.part != "self-attention" or step.name not in self.printed:
             return None
         return (step.tensor[0] - torch.tensor(self.printed[step.name])).abs().max().item()
 
     def labels(self, step: Step, axis: str, sentence: int) -> list[str] | None:
-        """The words along an axis; None where it counts features."""
+        """Return the words along an axis; None for an axis of features."""
         if axis not in ("length", "queries", "keys"):
             return None
         from_source = step.part == CROSS_ATTENTION and axis == "keys"
@@ -63,19 +60,19 @@ class Walk:
 
 @dataclass
 class Cell:
-    """What one entry of a matrix shows."""
+    """An entry of a matrix."""
 
     text: str
-    strength: float = 0.0  # the value divided by the matrix' largest magnitude: -1 to 1
+    strength: float = 0.0  # value divided by the matrix's largest magnitude: -1 to 1
 
 
 def kept(size: int, limit: int) -> list[int | None]:
-    """The indices of at most `limit` rows or columns; None stands for the middle that is left out."""
+    """Return the indices of at most `limit` rows or columns; None marks an omitted middle."""
     return list(range(size)) if size <= limit else [*range(limit - 3), None, size - 2, size - 1]
 
 
 def matrix_cells(matrix: Tensor, precision: int, max_columns: int, is_mask: bool = False) -> list[list[Cell]]:
-    """The shortened matrix (rows, columns)."""
+    """Return the cells of a matrix, without the middle of a large one."""
     finite = matrix.masked_fill(matrix < MASKED, 0).float()
     largest = finite.abs().max().clamp(min=1e-12)
 
@@ -94,13 +91,13 @@ def matrix_cells(matrix: Tensor, precision: int, max_columns: int, is_mask: bool
 
 
 def shortened_labels(names: list[str] | None, size: int, limit: int) -> list[str]:
-    """The labels of the rows or columns that `kept` leaves; numbers from 1 where there are no names."""
+    """Return the labels of the kept rows or columns; numbers from 1 if there are no names."""
     names = [str(i + 1) for i in range(size)] if names is None else names
     return ["…" if i is None else names[i] for i in kept(size, limit)]
 
 
 class Grid(NamedTuple):
-    """A matrix to be shown: what stands above it, if anything, its labels and its cells."""
+    """A matrix to show: caption, labels and cells."""
 
     caption: str
     rows: list[str]
@@ -109,7 +106,7 @@ class Grid(NamedTuple):
 
 
 def learned_tables(step: Step, precision: int, max_columns: int = MAX_COLUMNS) -> list[Grid]:
-    """The matrices that the step multiplies with; a bias is a matrix of one row."""
+    """Return the learned matrices of a step; a bias is a matrix of one row."""
     result = []
     for name, values in step.matrices.items():
         matrix = values if values.dim() == 2 else values[None]
@@ -122,7 +119,7 @@ def learned_tables(step: Step, precision: int, max_columns: int = MAX_COLUMNS) -
 
 
 def tables(walk: Walk, step: Step, precision: int, max_columns: int = MAX_COLUMNS) -> list[Grid]:
-    """The result of a step, for each sentence; beside learned matrices it is captioned by its symbol."""
+    """Return the result of a step for each sentence, captioned by its symbol if learned matrices are shown too."""
     caption = step.equation.partition(" = ")[0] if step.matrices else ""
     result = []
     for sentence, values in enumerate(step.tensor):
@@ -137,12 +134,12 @@ def tables(walk: Walk, step: Step, precision: int, max_columns: int = MAX_COLUMN
 
 
 def described_shape(step: Step) -> str:
-    """Such as "batch 1 × length 5 × d_model 8"."""
+    """Return the shape, such as "batch 1 × length 5 × d_model 8"."""
     return " × ".join(f"{axis} {size}" for axis, size in zip(step.axes, step.shape, strict=True))
 
 
 def agreement(walk: Walk, step: Step) -> str:
-    """How far a step is from the published values, or that its numbers are ours; "" where there are none."""
+    """Return how well a step agrees with the published values, or that it is not in the source, or ""."""
     if (step.part, step.name) in walk.beyond:
         return "our numbers, not the source's"
     difference = walk.difference(step)
@@ -150,9 +147,9 @@ def agreement(walk: Walk, step: Step) -> str:
 
 
 def print_walk(walk: Walk, precision: int, console: Console | None = None) -> None:
-    """Print the steps as tables, with the words beside the rows, and the likeliest next words."""
+    """Print the steps as tables, and the most probable next words."""
     console = Console() if console is None else console
-    fitting = (console.width - 12) // (precision + 6)  # a number, its sign and the space around it
+    fitting = (console.width - 12) // (precision + 6)  # a number with its sign and padding
     max_columns = min(MAX_COLUMNS, max(4, fitting))
     console.rule(f"[bold]{escape_markup(walk.title)}")
     console.print(walk.note, style="dim")
@@ -175,7 +172,7 @@ def print_walk(walk: Walk, precision: int, console: Console | None = None) -> No
 
 
 def print_grid(grid: Grid, console: Console) -> None:
-    """A matrix as a table, with the caption in its corner."""
+    """Print a matrix as a table with the caption in its corner."""
     table = Table(grid.caption, *map(escape_markup, grid.columns), box=box.SIMPLE_HEAD, header_style="dim")
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
@@ -185,7 +182,7 @@ def print_grid(grid: Grid, console: Console) -> None:
 
 
 def colored(cell: Cell) -> str:
-    """The cell in rich's markup: blue for positive, red for negative, bold for large, dim for small values."""
+    """Return the cell in rich's markup: blue if positive, red if negative, bold if large, dim if small."""
     if abs(cell.strength) < 0.05:
         return f"[dim]{cell.text}[/]"
     color = "blue" if cell.strength > 0 else "red"
@@ -219,7 +216,7 @@ STYLE += """
 
 
 def matrix_html(grid: Grid) -> str:
-    """A matrix as an HTML table that scrolls where it is too wide, each cell shaded by its strength."""
+    """Return a matrix as an HTML table that scrolls sideways, each cell shaded by its strength."""
     header = "".join(f"<th>{escape(label)}</th>" for label in grid.columns)
     corner = mathml(grid.caption) if grid.caption else ""
     lines = [f'<div class="matrix"><table><tr><th>{corner}</th>{header}</tr>']
@@ -230,13 +227,13 @@ def matrix_html(grid: Grid) -> str:
 
 
 def background(strength: float) -> str:
-    """Blue for positive, orange for negative; pale enough for dark and for light text."""
+    """Return blue for positive and orange for negative values, pale enough for dark and light text."""
     red, green, blue = rgb(BLUE if strength > 0 else ORANGE)
     return f"rgb({red} {green} {blue} / {0.5 * abs(strength):.2f})"
 
 
 def step_html(walk: Walk, step: Step, precision: int) -> str:
-    """A step as an HTML section: name, equation, what it is for, shape, source and matrices."""
+    """Return a step as an HTML section: name, equation, explanation, shape, line of code and matrices."""
     matrices = "\n".join(map(matrix_html, (*learned_tables(step, precision), *tables(walk, step, precision))))
     return (
         f'<section><span class="name">{escape(step.name)}</span><span class="equation">{mathml(step.equation)}</span>'
@@ -247,7 +244,7 @@ def step_html(walk: Walk, step: Step, precision: int) -> str:
 
 
 def walk_html(walk: Walk, precision: int) -> str:
-    """The steps as HTML with its style, to be put into a page."""
+    """Return the steps as HTML with their style, for a page."""
     parts = [f'<style>{STYLE}</style><div class="walk"><h1>{escape(walk.title)}</h1>']
     parts.append(f'<p class="note">{escape(walk.note)}</p>')
     for part, steps in groupby(walk.steps, key=lambda step: step.part):
@@ -262,7 +259,7 @@ def walk_html(walk: Walk, precision: int) -> str:
 
 
 def page_html(walks: Sequence[Walk], precision: int) -> str:
-    """A self-contained web page of one or several walks."""
+    """Return a self-contained web page of one or several walks."""
     body = "\n".join(walk_html(walk, precision) for walk in walks)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'

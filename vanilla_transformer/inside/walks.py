@@ -1,4 +1,4 @@
-"""Walks: the steps that a worked example explains, or those of one layer of a model on a sentence."""
+"""Walks: the steps of a worked example, or of one layer of a model on a sentence."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,11 +13,11 @@ from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
 
 
-LIKELIEST = 5  # words for each place that a walk ends with
+LIKELIEST = 5  # most probable words at each position
 
 
 def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
-    """The steps that the source of a worked example explains. Layer and head are counted from 0."""
+    """Return the steps that the source of a worked example explains. Layer and head count from 0."""
     steps = record(example.model(), example.inputs(), layer, head)
     steps_shown = (*example.steps, *example.beyond)
     wanted = {(part, name) for part, name in steps_shown if head == 0 or name not in example.first_head_only}
@@ -27,12 +27,12 @@ def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
 
 
 def as_given(step: Step) -> Step:
-    """The vectors that a worked example starts from are not learned: its step of that name is X."""
+    """Rename the embeddings of a worked example, which are given vectors X instead of learned ones."""
     return replace(step, name="vectors", equation="X") if step.name == "embeddings" else step
 
 
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
-    """Each token of ids (batch, length) as a reader sees it, with marks for spaces and line breaks."""
+    """Return the text of each token of ids (batch, length), with marks for spaces and line breaks."""
     visible = str.maketrans({" ": "␣", "\n": "⏎"})
     return [[display_token(tokenizer, token).translate(visible) for token in row] for row in ids.tolist()]
 
@@ -46,13 +46,13 @@ def walk_sentence(
     layer: int = 0,
     head: int = 0,
 ) -> Walk:
-    """The steps of one layer of a model on a sentence.
+    """Return the steps of one layer of a model on a sentence.
 
     Args:
         text: the sentence; for a translator, the source.
-        target: what its decoder reads; by default, its own translation.
-        stack: "encoder" or "decoder"; by default, the first one that the model has.
-        layer, head: which one, counted from 0.
+        target: text that a translator's decoder reads; by default, its own translation.
+        stack: "encoder" or "decoder"; by default, the model's first.
+        layer, head: counted from 0.
 
     Raises:
         ValueError: the model has no such stack, layer or head.
@@ -66,7 +66,7 @@ def walk_sentence(
             output = translator.generate(
                 **inputs, max_length=longest_output(model.config, inputs["input_ids"].shape[1])
             )
-            inputs["decoder_input_ids"] = output[:, :-1]  # the last token is not read
+            inputs["decoder_input_ids"] = output[:, :-1]  # the decoder does not read the last token
         else:
             labels = tokenizer(text_target=target, return_tensors="pt", **tokenizer_options(model)).to(model.device)
             inputs["decoder_input_ids"] = translator.prepare_decoder_input_ids_from_labels(labels["input_ids"])
@@ -79,18 +79,18 @@ def walk_sentence(
         equation = f"p = softmax({logits.equation.partition(' = ')[0]})"
         softmax = Step(logits.part, "probabilities", equation, probabilities, logits.axes, logits.source)
         walk.steps = [*steps, softmax]
-        name_the_likeliest(walk, probabilities[0], inputs["input_ids"][0], stack, tokenizer)
+        add_likeliest_words(walk, probabilities[0], inputs["input_ids"][0], stack, tokenizer)
     return walk
 
 
-def name_the_likeliest(
+def add_likeliest_words(
     walk: Walk, probabilities: Tensor, ids: Tensor, stack: str, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Put the likeliest words into the walk: those that may come next at each place, or those behind each mask.
+    """Add the most probable words to the walk: the next word at each position, or the words for each mask token.
 
     Args:
         probabilities: (length, vocab).
-        ids: (length,), the text; its masks are looked for where there is an encoder alone.
+        ids: (length,), the text, in which an encoder's mask tokens are found.
     """
     if stack == "encoder":
         masks = [place for place, token in enumerate(ids.tolist()) if token == tokenizer.mask_token_id]

@@ -1,10 +1,10 @@
-"""Worked examples that teachers have printed, poured into the real modules: their numbers come out again.
+"""Published worked examples, computed by the real modules.
 
     example = EXAMPLES["today"]
     steps = record(example.model(), example.inputs(), head=0)
 
-A printed example starts from vectors and leaves out what it does not explain. So tokens are embedded as the vectors it
-starts from, positions are learned ones that are all zero, and a part that it does not have is zero or the identity.
+A published example starts from vectors and omits parts of the model. So the embeddings are its vectors, positions are
+learned ones set to zero, and a missing part is zero or the identity.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
@@ -72,15 +72,10 @@ MIDWINTER_PRINTED = {
 # fmt: on
 
 
-def fill(projection: nn.Linear, matrix: Tensor) -> None:
-    """Make the projection x W of a printed matrix W (inputs, outputs); PyTorch stores it the other way round."""
-    projection.weight.copy_(matrix.T)
-
-
 def bare_encoder(
     vectors: Tensor, num_heads: int, d_k: int, d_ff: int, d_v: int | None = None
 ) -> VanillaTransformerEncoderModel:
-    """One encoder layer on token vectors (tokens, d_model) as they are: no positions, no factor sqrt(d_model)."""
+    """Build one encoder layer on given vectors (tokens, d_model), without positions and the factor sqrt(d_model)."""
     tokens, d_model = vectors.shape
     encoder = VanillaTransformerEncoderModel(
         VanillaTransformerEncoderConfig(
@@ -104,39 +99,42 @@ def bare_encoder(
     return encoder
 
 
-def today_model() -> VanillaTransformerEncoderModel:
-    """Two heads of width 4 on one-hot vectors, and the rest of the layer, which the source leaves out.
+def set_matrices(encoder: VanillaTransformerEncoderModel, **matrices: Tensor) -> None:
+    """Set the projections q, k, v or o of the first layer from matrices W (inputs, outputs) of x W."""
+    attention = cast(TransformerLayer, encoder.layers[0]).self_attn
+    for name, matrix in matrices.items():
+        getattr(attention, f"{name}_proj").weight.copy_(matrix.T)  # PyTorch stores the transpose
 
-    Its feed-forward network, of width 8, is that of a model which was not trained. Of head 2 the source prints the
-    outcome alone. Its stand-in pays all attention to the query's own position, where the value is the printed row.
+
+def today_model() -> VanillaTransformerEncoderModel:
+    """Build two heads of width 4 on one-hot vectors, and the rest of the layer, which the source omits.
+
+    The feed-forward network of width 8 is untrained. The source prints only the output of head 2. Here, head 2 attends
+    to the query's own position, whose value is the printed row.
     """
     encoder = bare_encoder(torch.eye(4), num_heads=2, d_k=4, d_ff=8)
-    layer = cast(TransformerLayer, encoder.layers[0])
-    itself = 100 * torch.eye(4)
-    values = F.pad(torch.tensor(TODAY_HEAD_2), (0, 0, 0, 1))  # the vocabulary's fourth word does not occur
-    fill(layer.self_attn.q_proj, torch.cat((torch.tensor(TODAY_W_Q), itself), dim=1))
-    fill(layer.self_attn.k_proj, torch.cat((torch.tensor(TODAY_W_K), itself), dim=1))
-    fill(layer.self_attn.v_proj, torch.cat((torch.tensor(TODAY_W_V), values), dim=1))
-    fill(layer.self_attn.o_proj, torch.tensor(TODAY_W_O))
+    itself = 100 * torch.eye(4)  # a score that gives all weight to the query's own position
+    values = F.pad(torch.tensor(TODAY_HEAD_2), (0, 0, 0, 1))  # the fourth word does not occur
+    heads = {"q": (TODAY_W_Q, itself), "k": (TODAY_W_K, itself), "v": (TODAY_W_V, values)}
+    projections = {name: torch.cat((torch.tensor(first), second), dim=1) for name, (first, second) in heads.items()}
+    set_matrices(encoder, **projections, o=torch.tensor(TODAY_W_O))
     return encoder
 
 
 def midwinter_model() -> VanillaTransformerEncoderModel:
-    """One head of width 300 on vectors of 300 numbers, whose W_Q and W_K give the printed scores.
+    """Build one head of width 300 on random vectors X, whose W_Q and W_K give the printed scores.
 
-    The source prints the edges of vectors and matrices only, too little to compute with. Of four random vectors X, W_K
-    makes unit vectors and W_Q the printed scores times sqrt(300), so that Q K^T / sqrt(300) is what was printed. There
-    is no W_O.
+    The source prints only the edges of its vectors and matrices. So W_K maps the four vectors to unit vectors, and W_Q
+    maps them to the printed scores times sqrt(300). Then Q K^T / sqrt(300) equals the printed scores. W_O is the
+    identity.
     """
     d_model = 300
     vectors = torch.randn(4, d_model)
     encoder = bare_encoder(vectors, num_heads=1, d_k=d_model, d_ff=4 * d_model)
-    attention = cast(TransformerLayer, encoder.layers[0]).self_attn
     inverse = torch.linalg.pinv(vectors)  # X inverse = I
     scores = torch.tensor(MIDWINTER_PRINTED["scaled scores"]) * math.sqrt(d_model)
-    fill(attention.q_proj, inverse @ F.pad(scores, (0, d_model - 4)))
-    fill(attention.k_proj, inverse @ torch.eye(4, d_model))
-    fill(attention.o_proj, torch.eye(d_model))
+    q, k = inverse @ F.pad(scores, (0, d_model - 4)), inverse @ torch.eye(4, d_model)
+    set_matrices(encoder, q=q, k=k, o=torch.eye(d_model))
     return encoder
 
 
@@ -144,12 +142,12 @@ SMALL: dict[str, Any] = {"vocab_size": 20, "d_model": 16, "num_heads": 2, "d_ff"
 
 
 def causal_model() -> VanillaTransformerDecoderModel:
-    """A small decoder that was not trained."""
+    """Build a small untrained decoder."""
     return VanillaTransformerDecoderModel(VanillaTransformerDecoderConfig(**SMALL)).eval()
 
 
 def padding_model() -> VanillaTransformerEncoderModel:
-    """A small encoder that was not trained."""
+    """Build a small untrained encoder."""
     return VanillaTransformerEncoderModel(VanillaTransformerEncoderConfig(**SMALL)).eval()
 
 
@@ -167,19 +165,18 @@ class WorkedExample:
     """A published example.
 
     Args:
-        title: what it shows.
-        note: what the source leaves out, and what stands in its place.
-        sentences: its tokens.
-        build: makes the model that computes it.
-        steps: the steps that the source explains, as (part, name) of the recorder.
-        beyond: those whose numbers are ours, since it leaves the step out or does not print all that makes it.
-        printed: what the source prints of self-attention, for all heads together: name of the step -> values of the
-            first sentence.
+        title: heading.
+        note: parts that the source omits, and their replacement.
+        sentences: words of each sentence.
+        build: function that builds the model.
+        steps: (part, name) of the steps that the source explains.
+        beyond: (part, name) of steps that the source omits, or for which it does not print all inputs.
+        printed: name of a self-attention step -> values of the first sentence in the source, for all heads together.
         printed_by_head: the same for each head.
-        first_head_only: names of the steps that are made up in the other heads, and so not shown.
-        precision: decimals that it prints.
-        tolerance: how far results may be from them, since the printed inputs are rounded too.
-        numbered: whether each place of its one sentence has a vector of its own, whatever word stands there.
+        first_head_only: names of steps that only the first head shows, since the source has no numbers for the others.
+        precision: number of printed decimals.
+        tolerance: allowed difference from printed values; the printed inputs are rounded too.
+        numbered: give each position its own vector, even if a word occurs twice.
     """
 
     title: str
@@ -196,18 +193,18 @@ class WorkedExample:
     numbered: bool = False
 
     def printed_of(self, head: int) -> dict[str, list]:
-        """What the source prints of a head, counted from 0, and of all of them."""
+        """Return the printed values of a head, counted from 0, and of all heads together."""
         return self.printed | dict(*self.printed_by_head[head : head + 1])
 
     @torch.no_grad()
     def model(self) -> PreTrainedModel:
-        """The model, always with the same weights."""
+        """Build the model, always with the same weights."""
         with torch.random.fork_rng():
             torch.manual_seed(0)
             return self.build()
 
     def inputs(self) -> dict[str, Tensor]:
-        """Ids (sentences, length), numbered in the order of the words' first occurrence, and the padding mask."""
+        """Return ids (sentences, length), numbered by the first occurrence of words, and the padding mask."""
         if self.numbered:
             return {"input_ids": torch.arange(len(self.sentences[0]))[None]}
         vocabulary = list(dict.fromkeys(chain.from_iterable(self.sentences)))
@@ -216,7 +213,7 @@ class WorkedExample:
         return {"input_ids": ids, "attention_mask": pad_sequence(list(map(torch.ones_like, rows)), batch_first=True)}
 
     def words(self) -> list[list[str]]:
-        """What stands at each place of `inputs`."""
+        """Return the word at each position of `inputs`."""
         length = max(map(len, self.sentences))
         return [sentence + [PADDING] * (length - len(sentence)) for sentence in self.sentences]
 
@@ -226,9 +223,8 @@ MASK_STEPS = tuple(("self-attention", name) for name in ("scaled scores", "mask"
 EXAMPLES = {
     "today": WorkedExample(
         title="Today is sunday: multi-head attention and its residual, number by number",
-        note="The source stops at the residual connection. The steps that it leaves out, layer norm and feed-forward "
-        "network, follow with untrained weights of ours. It uses no positions. Of head 2 it prints only the result, "
-        "so only that is shown here.",
+        note="The source stops at the residual connection. Layer norm and feed-forward network follow here with "
+        "untrained weights of ours. It uses no positions. It prints only the output of head 2, so only that is shown.",
         sentences=["Today is sunday".split()],
         build=today_model,
         steps=(("embedding", "embeddings"), *(("self-attention", name) for name in ATTENTION_STEPS)),
@@ -240,9 +236,8 @@ EXAMPLES = {
     ),
     "midwinter": WorkedExample(
         title="in the bleak midwinter: an encoder layer in seven steps",
-        note="Only the scaled scores and the weights are the source's numbers; it prints them in full. Of its vectors "
-        "and matrices it prints only the edges, so those here are made up to give the same scores. It uses no "
-        "positions and no W_O.",
+        note="Only the scaled scores and weights are the source's numbers. It prints only the edges of its vectors "
+        "and matrices, so those here are constructed to give the same scores. It uses no positions and no W_O.",
         sentences=["in the bleak midwinter".split()],
         build=midwinter_model,
         steps=(
@@ -268,15 +263,15 @@ EXAMPLES = {
         tolerance=1e-7,
     ),
     "causal-mask": WorkedExample(
-        title="orange is my favorite fruit . : a position sees itself and those before it",
-        note="The numbers come from a small, untrained model; the mask is the same in any decoder.",
+        title="orange is my favorite fruit . : a position attends to itself and to earlier positions",
+        note="The numbers come from a small untrained model; the mask is the same in any decoder.",
         sentences=["orange is my favorite fruit .".split()],
         build=causal_model,
         steps=MASK_STEPS,
     ),
     "padding-mask": WorkedExample(
-        title="three sentences of 5, 4 and 3 tokens: nobody attends to padding",
-        note="The numbers come from a small, untrained model; the mask is the same in any encoder.",
+        title="three sentences of 5, 4 and 3 tokens: no position attends to padding",
+        note="The numbers come from a small untrained model; the mask is the same in any encoder.",
         sentences=["orange is my favorite fruit".split(), "so are ripe pears".split(), "and sweet plums".split()],
         build=padding_model,
         steps=MASK_STEPS,
@@ -285,14 +280,14 @@ EXAMPLES = {
 
 
 def own_example(file: str) -> WorkedExample:
-    """An example of a teacher's own numbers, from a JSON file with the matrices X, W_Q, W_K, W_V and W_O.
+    """Build an example from your own numbers, a JSON file with the matrices X, W_Q, W_K, W_V and W_O.
 
-    X (words, d_model); W_Q, W_K (d_model, h * d_k); W_V (d_model, h * d_v); W_O (h * d_v, d_model), which may be left
-    out where it would be the identity. `words` names the rows of X, `heads` is h, by default 1.
+    Shapes: X (words, d_model); W_Q, W_K (d_model, h * d_k); W_V (d_model, h * d_v); W_O (h * d_v, d_model), by default
+    the identity. `words` names the rows of X. `heads` is h, by default 1.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no JSON, or a matrix is missing, not one, or of a shape that does not fit.
+        ValueError: the file is not JSON; or a matrix is missing, or has the wrong shape.
     """
     try:
         given = json.loads(Path(file).read_text(encoding="utf-8"))
@@ -318,11 +313,7 @@ def own_example(file: str) -> WorkedExample:
 
     def build() -> PreTrainedModel:
         encoder = bare_encoder(x, heads, w_q.shape[1] // heads, d_ff=1, d_v=w_v.shape[1] // heads)
-        attention = cast(TransformerLayer, encoder.layers[0]).self_attn
-        for projection, matrix in zip(
-            (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj), (w_q, w_k, w_v, w_o), strict=True
-        ):
-            fill(projection, matrix)
+        set_matrices(encoder, q=w_q, k=w_k, v=w_v, o=w_o)
         return encoder
 
     return WorkedExample(
@@ -336,7 +327,7 @@ def own_example(file: str) -> WorkedExample:
 
 
 def matrix_of(file: str, given: dict[str, Any], name: str) -> Tensor:
-    """A matrix of a JSON file."""
+    """Return a matrix of the file."""
     if name not in given:
         raise ValueError(f"{file} has no {name}: give it as a list of rows, each a list of numbers.")
     try:
@@ -351,6 +342,6 @@ def matrix_of(file: str, given: dict[str, Any], name: str) -> Tensor:
 
 
 def check_size(file: str, what: str, size: int, wanted: int, of: str) -> None:
-    """Raise a ValueError unless the two sizes are one."""
+    """Raise a ValueError unless `size` is `wanted`."""
     if size != wanted:
         raise ValueError(f"{file}: {what} number {size}, but must number {wanted}, like the {of}.")
