@@ -305,7 +305,7 @@ def test_sigterm_ends_the_server_within_seconds_though_it_is_answering(tmp_path)
 @needs_server
 def test_what_is_no_language_model_is_told_plainly(tmp_path):
     encoder_decoder().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"is a translator .*; needed is a language model"):
+    with pytest.raises(ValueError, match=r"ForConditionalGeneration; give a VanillaTransformerForCausalLM"):
         serve.main([str(tmp_path)])
     with pytest.raises(FileNotFoundError, match=r"no such folder\. Give that of a trained model, or a name"):
         serve.main([str(tmp_path / "nothing"), "--port", "1"])
