@@ -20,6 +20,7 @@ encoder's output (batch, source_length, d_model), and a `mask` says which query 
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -28,31 +29,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
+from transformers import masking_utils, modeling_outputs
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation.continuous_batching import PagedAttentionCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import (
-    ALL_MASK_ATTENTION_FUNCTIONS,
-    create_bidirectional_mask,
-    create_causal_mask,
-    create_sliding_window_causal_mask,
-    sdpa_mask,
-    sliding_window_bidirectional_overlay,
-)
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    BaseModelOutputWithPast,
-    BaseModelOutputWithPastAndCrossAttentions,
-    CausalLMOutputWithPast,
-    MaskedLMOutput,
-    QuestionAnsweringModelOutput,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, is_tracing
@@ -68,7 +50,7 @@ from .configuration_vanilla_transformer import (
     check_private_api,
 )
 from .generation_vanilla_transformer import CACHE, LanguageGenerationMixin, TranslationGenerationMixin, takes_cache
-from .pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
+from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401, imported files are saved with a model
 
 
 # Parts --------------------------------------------------------------------------------------------------------------
@@ -146,8 +128,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Let each position of `x` (batch, query_length, d_model) attend to `source` (batch, key_length, d_model).
 
-        Returns:
-            The same shape as `x`, and the weights (batch, heads, query_length, key_length); None from a fused kernel.
+        Returns the shape of `x`, and the weights (batch, heads, query_length, key_length), or None by a fused kernel.
         """
         query = self.split_heads(self.q_proj(x), self.d_k)
         # A paged cache adds keyword arguments for the attention function.
@@ -231,27 +212,34 @@ class AddAndNorm(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-def sinusoids(position_ids: Tensor, d_model: int) -> Tensor:
+def sinusoids(position_ids: Tensor, d_model: int, period: int | None = None) -> Tensor:
     """Positional encoding, section 3.5; positions count from 0 and have no limit.
 
         PE(pos, 2i) = sin(pos / 10000^(2i / d_model))        PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
 
-    (batch or 1, length) -> (batch or 1, length, d_model), in float32
+    (batch or 1, length) -> (batch or 1, length, d_model), in float32. `period` replaces d_model in the exponents.
     """
     even = torch.arange(0, d_model, 2, device=position_ids.device, dtype=torch.float32)
-    angles = position_ids[..., None] * torch.exp(even * (-math.log(10000.0) / d_model))
+    angles = position_ids[..., None] * torch.exp(even * (-math.log(10000.0) / (period or d_model)))
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :d_model]
 
 
 class SinusoidalPositions(nn.Module):
-    """Positional encoding as a module without weights or buffers: it is computed when it is used."""
+    """Positional encoding as a module without weights or buffers, with the variants of other published models.
+
+    `sinusoid_layout="half_split"` puts all sines before all cosines. `sinusoid_frequencies="tensor2tensor"`, the code
+    of the paper's authors, has a lowest frequency of exactly 1 / 10000.
+    """
 
     def __init__(self, config: TransformerConfig):
         super().__init__()
-        self.d_model = config.d_model
+        self.d_model, self.half_split = config.d_model, config.sinusoid_layout == "half_split"
+        has_exact_end = config.sinusoid_frequencies == "tensor2tensor"
+        self.period = max(2 * ((config.d_model + 1) // 2) - 2, 1) if has_exact_end else config.d_model
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        return sinusoids(position_ids, self.d_model)
+        waves = sinusoids(position_ids, self.d_model, self.period)
+        return torch.cat((waves[..., ::2], waves[..., 1::2]), dim=-1) if self.half_split else waves
 
 
 # Layers -------------------------------------------------------------------------------------------------------------
@@ -358,31 +346,16 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 weight._is_hf_initialized = False
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
-        """Like `PreTrainedModel._resize_token_embeddings`, but a separate target embedding is resized too.
-
-        Raises:
-            ValueError: source and target have separate vocabularies.
-        """
-        if getattr(self.config, "target_vocab_size", None) is not None:
-            raise ValueError(
-                f"vocab_size={self.config.vocab_size} and target_vocab_size={self.config.target_vocab_size} are two "
-                "vocabularies: their embeddings cannot be given one new size."
-            )
-        embeddings = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        """Like `PreTrainedModel._resize_token_embeddings`, but a separate target embedding is resized too."""
+        if (target := getattr(self.config, "target_vocab_size", None)) is not None:
+            sizes = f"vocab_size={self.config.vocab_size} and target_vocab_size={target}"
+            raise ValueError(f"{sizes} are two vocabularies: their embeddings cannot be given one new size.")
+        sizes = (new_num_tokens, pad_to_multiple_of, mean_resizing)
+        embeddings = super()._resize_token_embeddings(*sizes)
         if self.config.is_encoder_decoder and not self.config.share_encoder_decoder_embeddings:
             decoder = self.get_decoder()
-            decoder.embed_tokens = self._get_resized_embeddings(
-                decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-            )
+            decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, *sizes)
         return embeddings
-
-
-def position_embedding(config: TransformerConfig) -> nn.Module:
-    """Return the module that embeds positions (batch or 1, length): sinusoids, or learned ones (Table 3, row E)."""
-    if config.position_embedding == "learned":
-        return nn.Embedding(config.max_position_embeddings + config.position_offset, config.d_model)
-    of_the_paper = config.sinusoid_layout == "interleaved" and config.sinusoid_frequencies == "paper"
-    return SinusoidalPositions(config) if of_the_paper else SinusoidVariants(config)
 
 
 class TransformerStack(VanillaTransformerPreTrainedModel):
@@ -398,7 +371,9 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(vocab_size or config.vocab_size, config.d_model)
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.embed_positions = position_embedding(config)
+        positions = config.max_position_embeddings + config.position_offset
+        is_learned = config.position_embedding == "learned"  # Table 3, row E
+        self.embed_positions = nn.Embedding(positions, config.d_model) if is_learned else SinusoidalPositions(config)
         self.embed_norm = layer_norm(config) if config.normalize_embedding else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList()  # filled by the subclasses
@@ -427,16 +402,12 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         return self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions))
 
     @staticmethod
-    def make_position_ids(
-        inputs_embeds: Tensor, attention_mask: Tensor | None, past_length: int | Tensor = 0
-    ) -> Tensor:
+    def make_position_ids(x: Tensor, attention_mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
         """Number the real tokens 0, 1, 2, ..., on whatever side the padding stands: (batch or 1, length)."""
-        length = inputs_embeds.shape[1]
-        if not is_padding(attention_mask):
-            if isinstance(past_length, int):
-                return torch.arange(past_length, past_length + length, device=inputs_embeds.device)[None]
-            return (torch.arange(length, device=inputs_embeds.device) + past_length)[None]
-        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+        length = x.shape[1]
+        if is_padding(attention_mask):
+            return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+        return (torch.arange(length, device=x.device) + past_length)[None]
 
     def run_layers(
         self,
@@ -468,15 +439,15 @@ class VanillaTransformerEncoderModel(TransformerStack):
         self.embed_types = nn.Embedding(kinds, config.d_model) if kinds else None
         self.post_init()
 
-    def add_types(self, inputs_embeds: Tensor, token_type_ids: Tensor | None) -> Tensor:
+    def add_types(self, x: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Add the embeddings of token types, if the config has any (BERT's segments)."""
         if self.embed_types is None:
-            return inputs_embeds
+            return x
         if token_type_ids is None:
-            token_type_ids = torch.zeros(inputs_embeds.shape[:2], dtype=torch.long, device=inputs_embeds.device)
+            token_type_ids = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
         kinds = self.embed_types.weight.shape[0]
-        check_ids("token_type_ids", token_type_ids, kinds, "type_vocab_size", inputs_embeds.shape[:2], same_rows=True)
-        return inputs_embeds + self.embed_types(token_type_ids)
+        check_ids("token_type_ids", token_type_ids, kinds, "type_vocab_size", x.shape[:2], same_rows=True)
+        return x + self.embed_types(token_type_ids)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -488,80 +459,69 @@ class VanillaTransformerEncoderModel(TransformerStack):
         inputs_embeds: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput:
+    ) -> modeling_outputs.BaseModelOutput:
         """
         Args:
             input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
             attention_mask: (batch, length), 1 for real tokens and 0 for padding; or (batch, 1, length, length).
             position_ids: (batch, length); by default real tokens are numbered from 0.
             token_type_ids: (batch, length) in [0, type_vocab_size); by default all are 0.
-
-        Returns:
-            `last_hidden_state` (batch, length, d_model); `hidden_states` and `attentions` on request.
         """
-        inputs_embeds = self.add_types(self.token_embeddings(input_ids, inputs_embeds), token_type_ids)
-        batch, length = inputs_embeds.shape[:2]
-        if position_ids is not None:
-            check_ids("position_ids", position_ids, shape=(batch, length), same_rows=True)
-        check_mask("attention_mask", attention_mask, batch, self.config.num_heads, length, length)
+        x = self.add_types(self.token_embeddings(input_ids, inputs_embeds), token_type_ids)
+        batch, length = x.shape[:2]
+        check_mask("attention_mask", attention_mask, (batch, self.config.num_heads, length, length))
         if position_ids is None:
-            position_ids = self.make_position_ids(inputs_embeds, attention_mask)
-
+            position_ids = self.make_position_ids(x, attention_mask)
+        check_ids("position_ids", position_ids, shape=(batch, length), same_rows=True)
         window = self.config.sliding_window
-        mask = create_bidirectional_mask(
+        mask = masking_utils.create_bidirectional_mask(
             config=self.config,
-            inputs_embeds=inputs_embeds,
+            inputs_embeds=x,
             attention_mask=attention_mask,
-            and_mask_function=None if window is None else sliding_window_bidirectional_overlay(window // 2),
+            and_mask_function=None
+            if window is None
+            else masking_utils.sliding_window_bidirectional_overlay(window // 2),
         )
-        hidden_states = self.run_layers(inputs_embeds, position_ids, mask, **kwargs)
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        return modeling_outputs.BaseModelOutput(last_hidden_state=self.run_layers(x, position_ids, mask, **kwargs))
 
 
 class CausalStack(TransformerStack):
     """The common part of both decoders, with and without an encoder: each position sees itself and those before it."""
 
-    def embed_and_mask(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        position_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        past_key_values: Cache | None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the embeddings (batch, length, d_model), their positions, and the causal mask.
-
-        Raises:
-            ValueError: `past_key_values` is not a cache, but a tuple as in transformers 4.
-        """
+    def positions_and_mask(
+        self, x: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, past_key_values: Cache | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the position ids and the causal mask of the embeddings `x` (batch, length, d_model)."""
         if isinstance(past_key_values, PagedAttentionCache):  # it brings its own masks and positions
             past_key_values = None
         if not isinstance(past_key_values, Cache | None):
             kind = type(past_key_values).__name__
             raise ValueError(f"past_key_values is a {kind}; it must be a Cache, as DynamicCache(config=...) makes it.")
-        inputs_embeds = self.token_embeddings(input_ids, inputs_embeds)
-        batch, length = inputs_embeds.shape[:2]
+        batch, length = x.shape[:2]
         if position_ids is not None:
             check_ids("position_ids", position_ids, shape=(batch, length), same_rows=True)
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         if isinstance(past_length, int):
-            lengths = (length, past_length + length)
-            check_mask("attention_mask", attention_mask, batch, self.config.num_heads, *lengths, cache_has_room=True)
+            shape = (batch, self.config.num_heads, length, past_length + length)
+            check_mask("attention_mask", attention_mask, shape, cache_has_room=True)
 
-        make_mask = create_causal_mask if self.config.sliding_window is None else create_sliding_window_causal_mask
+        window = self.config.sliding_window
+        make_mask = (
+            masking_utils.create_causal_mask if window is None else masking_utils.create_sliding_window_causal_mask
+        )
         # The mask for an empty dynamic cache is the one for no cache, and only without a cache does transformers look
         # for several sequences in a row, whose position ids restart.
         is_empty = past_key_values is not None and not past_key_values.is_compileable and past_length == 0
         mask = make_mask(
             config=self.config,
-            inputs_embeds=inputs_embeds,
+            inputs_embeds=x,
             attention_mask=attention_mask,
             position_ids=position_ids,
             **{CACHE: None if is_empty else past_key_values},
         )
         if position_ids is None:
-            position_ids = self.make_position_ids(inputs_embeds, attention_mask, past_length)
-        return inputs_embeds, position_ids, mask
+            position_ids = self.make_position_ids(x, attention_mask, past_length)
+        return position_ids, mask
 
 
 class VanillaTransformerDecoderModel(CausalStack):
@@ -587,7 +547,7 @@ class VanillaTransformerDecoderModel(CausalStack):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPast:
+    ) -> modeling_outputs.BaseModelOutputWithPast:
         """
         Args:
             input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
@@ -595,17 +555,13 @@ class VanillaTransformerDecoderModel(CausalStack):
             position_ids: (batch, length); by default real tokens are numbered from 0. Without a mask, each restart
                 from 0 begins a new sequence, which does not attend to the one before it.
             past_key_values: keys and values of earlier tokens; `cache` in transformers since 5.24.
-
-        Returns:
-            `last_hidden_state` (batch, length, d_model); the cache; `hidden_states` and `attentions` on request.
         """
         if use_cache and past_key_values is None and not self.training:
             past_key_values = DynamicCache(config=self.config)
-        inputs_embeds, position_ids, mask = self.embed_and_mask(
-            input_ids, attention_mask, position_ids, inputs_embeds, past_key_values
-        )
-        hidden_states = self.run_layers(inputs_embeds, position_ids, mask, past_key_values=past_key_values, **kwargs)
-        return BaseModelOutputWithPast(last_hidden_state=hidden_states, **{CACHE: past_key_values})
+        x = self.token_embeddings(input_ids, inputs_embeds)
+        position_ids, mask = self.positions_and_mask(x, attention_mask, position_ids, past_key_values)
+        hidden_states = self.run_layers(x, position_ids, mask, past_key_values=past_key_values, **kwargs)
+        return modeling_outputs.BaseModelOutputWithPast(last_hidden_state=hidden_states, **{CACHE: past_key_values})
 
 
 class VanillaTransformerDecoderStack(CausalStack):
@@ -641,7 +597,7 @@ class VanillaTransformerDecoderStack(CausalStack):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
+    ) -> modeling_outputs.BaseModelOutputWithPastAndCrossAttentions:
         """
         Args:
             encoder_hidden_states: (batch, source_length, d_model)
@@ -653,37 +609,25 @@ class VanillaTransformerDecoderStack(CausalStack):
         if use_cache and past_key_values is None and not self.training:
             self_attention_cache = DynamicCache(config=self.config.get_text_config(decoder=True))
             past_key_values = EncoderDecoderCache(self_attention_cache, DynamicCache())
-        if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
-            raise ValueError(
-                f"past_key_values is a {type(past_key_values).__name__}; here it must be an EncoderDecoderCache."
-            )
-        inputs_embeds, position_ids, mask = self.embed_and_mask(
-            input_ids,
-            attention_mask,
-            position_ids,
-            inputs_embeds,
-            None if past_key_values is None else past_key_values.self_attention_cache,
-        )
-        (batch, length), source_length = inputs_embeds.shape[:2], encoder_hidden_states.shape[1]
-        check_mask(
-            "encoder_attention_mask", encoder_attention_mask, batch, self.config.num_heads, length, source_length
-        )
-        encoder_mask = create_bidirectional_mask(
+        if not isinstance(past_key_values, EncoderDecoderCache | None):
+            kind = type(past_key_values).__name__
+            raise ValueError(f"past_key_values is a {kind}; here it must be an EncoderDecoderCache.")
+        self_cache = None if past_key_values is None else past_key_values.self_attention_cache
+        x = self.token_embeddings(input_ids, inputs_embeds)
+        position_ids, mask = self.positions_and_mask(x, attention_mask, position_ids, self_cache)
+        shape = (len(x), self.config.num_heads, x.shape[1], encoder_hidden_states.shape[1])
+        check_mask("encoder_attention_mask", encoder_attention_mask, shape)
+        encoder_mask = masking_utils.create_bidirectional_mask(
             config=self.config,
-            inputs_embeds=inputs_embeds,
+            inputs_embeds=x,
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=encoder_hidden_states,
         )
-        hidden_states = self.run_layers(
-            inputs_embeds,
-            position_ids,
-            mask,
-            encoder_hidden_states,
-            encoder_mask,
-            past_key_values=past_key_values,
-            **kwargs,
+        memory = (encoder_hidden_states, encoder_mask)
+        hidden_states = self.run_layers(x, position_ids, mask, *memory, past_key_values=past_key_values, **kwargs)
+        return modeling_outputs.BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states, **{CACHE: past_key_values}
         )
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: past_key_values})
 
 
 # Models -------------------------------------------------------------------------------------------------------------
@@ -727,13 +671,13 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
+        encoder_outputs: modeling_outputs.BaseModelOutput | tuple | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> Seq2SeqModelOutput:
+    ) -> modeling_outputs.Seq2SeqModelOutput:
         """
         Args:
             input_ids: (batch, source_length) token ids of the source, or `inputs_embeds` (batch, source_length,
@@ -743,22 +687,13 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 predicts token t; or `decoder_inputs_embeds` (batch, length, d_model).
             decoder_attention_mask: (batch, past + length); not needed where the target is padded on the right.
             past_key_values: keys and values of earlier target tokens and of the source; `cache` since 5.24.
-
-        Returns:
-            `last_hidden_state` (batch, length, d_model) of the decoder, and `encoder_last_hidden_state`.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError("Give decoder_input_ids or decoder_inputs_embeds, or labels to a head; got none of them.")
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                inputs_embeds=inputs_embeds,
-                **kwargs,
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
+            encoder_outputs = self.encoder(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        elif not isinstance(encoder_outputs, modeling_outputs.BaseModelOutput):
+            encoder_outputs = modeling_outputs.BaseModelOutput(*encoder_outputs)
 
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
@@ -771,7 +706,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             use_cache=use_cache,
             **kwargs,
         )
-        return Seq2SeqModelOutput(
+        return modeling_outputs.Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
@@ -812,10 +747,7 @@ class LMHeadModel(VanillaTransformerPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int | Tensor = 0,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Logits (batch, length, vocab) of (batch, length, d_model) and their cross-entropy with (batch, length).
-
-        Labels are smoothed while training.
-        """
+        """Logits (batch, length, vocab), and their cross-entropy with labels (batch, length), smoothed in training."""
         label_smoothing = self.config.label_smoothing if self.training else 0.0
         if isinstance(logits_to_keep, int):
             logits_to_keep = slice(-logits_to_keep, None)
@@ -846,10 +778,8 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
         for name in ("decoder_start_token_id", "pad_token_id"):
             token = getattr(self.config, name)
             if token is None or not 0 <= token < vocab_size:
-                raise ValueError(
-                    f"config.{name} is {token}; to make decoder inputs from labels, set it to an id of the "
-                    f"vocabulary, 0 to {vocab_size - 1}."
-                )
+                cure = f"set it to an id of the vocabulary, 0 to {vocab_size - 1}"
+                raise ValueError(f"config.{name} is {token}; to make decoder inputs from labels, {cure}.")
         start = labels.new_full((labels.shape[0], 1), self.config.decoder_start_token_id)
         shifted = torch.cat((start, labels[:, :-1]), dim=1)
         return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
@@ -864,7 +794,7 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple | None = None,
+        encoder_outputs: modeling_outputs.BaseModelOutput | tuple | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -873,38 +803,25 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> Seq2SeqLMOutput:
+    ) -> modeling_outputs.Seq2SeqLMOutput:
         """
         Args:
             labels: (batch, length) target tokens, -100 for "no target", also where `decoder_attention_mask` is 0.
                 Without decoder inputs, they are made from the labels.
             logits_to_keep: compute the logits of this many last positions only; 0 is all. Or their indices (count,).
         All others: see `VanillaTransformerModel.forward`.
-
-        Returns:
-            `logits` (batch, length, vocab), `loss` if labels were given, and the outputs of the model.
         """
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            decoder_position_ids=decoder_position_ids,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        source = (input_ids, attention_mask, position_ids)
+        target = (decoder_input_ids, decoder_attention_mask, decoder_position_ids)
+        computed = (encoder_outputs, past_key_values, inputs_embeds, decoder_inputs_embeds)
+        outputs = self.model(*source, *target, *computed, use_cache=use_cache, **kwargs)
         labels = without_padding(labels, decoder_attention_mask)
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep)
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **without_states(outputs))
+        return modeling_outputs.Seq2SeqLMOutput(loss=loss, logits=logits, **without_states(outputs))
 
 
 class VanillaTransformerForCausalLM(LMHeadModel, LanguageGenerationMixin):
@@ -932,7 +849,7 @@ class VanillaTransformerForCausalLM(LMHeadModel, LanguageGenerationMixin):
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> CausalLMOutputWithPast:
+    ) -> modeling_outputs.CausalLMOutputWithPast:
         """
         Args:
             labels: (batch, length), the input tokens; position t is compared with t + 1. No targets are -100, padding,
@@ -940,30 +857,19 @@ class VanillaTransformerForCausalLM(LMHeadModel, LanguageGenerationMixin):
             shift_labels: (batch, length), already shifted, instead of `labels`. It is not a named parameter, because
                 Trainer expects a column in all data for each parameter with "label" in its name.
             logits_to_keep: compute the logits of this many last positions only; 0 is all. Or their indices (count,).
-        All others: see `VanillaTransformerDecoderModel.forward`.
-
-        Returns:
-            `logits` (batch, length, vocab) and the outputs of the model; if labels were given, `loss` and no cache.
+        All others: see `VanillaTransformerDecoderModel.forward`. With labels, no cache is returned.
         """
         shift_labels = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
             check_ids("labels", labels)
             labels = without_padding(labels, attention_mask)
             shift_labels = F.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache if shift_labels is None else False,
-            **kwargs,
-        )
+        inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+        outputs = self.model(*inputs, use_cache=use_cache if shift_labels is None else False, **kwargs)
         shift_labels = without_padding(shift_labels, attention_mask)
-        logits, loss = self.logits_and_loss(
-            outputs.last_hidden_state, shift_labels, num_items_in_batch, logits_to_keep
-        )
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **without_states(outputs))
+        states = outputs.last_hidden_state
+        logits, loss = self.logits_and_loss(states, shift_labels, num_items_in_batch, logits_to_keep)
+        return modeling_outputs.CausalLMOutputWithPast(loss=loss, logits=logits, **without_states(outputs))
 
 
 class EncoderHead(VanillaTransformerPreTrainedModel):
@@ -987,40 +893,23 @@ class EncoderHead(VanillaTransformerPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
-        """
-        Args:
-            labels: see `head`.
-        All others: see `VanillaTransformerEncoderModel.forward`.
-
-        Returns:
-            `logits`, and `loss` if labels were given.
-        """
+        """`labels`: see `head`. All other arguments: see `VanillaTransformerEncoderModel.forward`."""
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
         logits, loss = self.head(outputs.last_hidden_state, attention_mask, labels, num_items_in_batch)
         return self.output_class(loss=loss, logits=logits, **without_states(outputs))
 
 
-class MaskedLMTransform(nn.Module):
-    """BERT's layer before the output: LayerNorm(activation(x W + b)). (batch, length, d_model) -> the same"""
-
-    def __init__(self, config: VanillaTransformerEncoderConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.d_model, config.d_model)
-        self.activation = ACT2FN[config.activation_function]
-        self.norm = layer_norm(config)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.norm(self.activation(self.dense(hidden_states)))
-
-
 class VanillaTransformerForMaskedLM(EncoderHead, LMHeadModel):
     """The encoder with an output layer that predicts the masked tokens."""
 
-    output_class = MaskedLMOutput
+    output_class = modeling_outputs.MaskedLMOutput
 
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__(config)
-        self.transform = MaskedLMTransform(config) if config.mlm_head_transform else nn.Identity()
+        self.transform = nn.Identity()
+        if config.mlm_head_transform:  # as BERT has it
+            dense, activation = nn.Linear(config.d_model, config.d_model), ACT2FN[config.activation_function]
+            self.transform = nn.Sequential(OrderedDict(dense=dense, activation=activation, norm=layer_norm(config)))
         self.add_lm_head("model.embed_tokens.weight")
         self.post_init()
 
@@ -1050,7 +939,7 @@ class VanillaTransformerForSequenceClassification(EncoderHead):
     multi-label classification, as everywhere in transformers.
     """
 
-    output_class = SequenceClassifierOutput
+    output_class = modeling_outputs.SequenceClassifierOutput
 
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__(config)
@@ -1058,26 +947,21 @@ class VanillaTransformerForSequenceClassification(EncoderHead):
         self.classifier = nn.Linear(config.d_model, config.num_labels)
         self.post_init()
 
-    def problem_type(self, labels: Tensor) -> str:
-        check_tensor("labels", labels)
-        if self.config.problem_type is not None:
-            return self.config.problem_type
-        if self.config.num_labels == 1:
-            return "regression"
-        return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-
     def head(self, states: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_items_in_batch=None):
         """Logits (batch, labels) for class ids (batch,), or numbers (batch, labels): 0 or 1 if multi-label."""
         logits = self.classifier(self.dropout(pool(states, attention_mask, self.config.pooling)))
         if labels is None:
             return logits, None
-        return logits, sequence_loss(logits, labels, self.problem_type(labels), num_items_in_batch)
+        check_tensor("labels", labels)
+        classes = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+        problem = self.config.problem_type or ("regression" if self.config.num_labels == 1 else classes)
+        return logits, sequence_loss(logits, labels, problem, num_items_in_batch)
 
 
 class VanillaTransformerForTokenClassification(EncoderHead):
     """The encoder with one class per token: tagging."""
 
-    output_class = TokenClassifierOutput
+    output_class = modeling_outputs.TokenClassifierOutput
 
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__(config)
@@ -1114,15 +998,12 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
         end_positions: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> QuestionAnsweringModelOutput:
+    ) -> modeling_outputs.QuestionAnsweringModelOutput:
         """
         Args:
             start_positions, end_positions: (batch,) index of the answer's first and last token; an index outside the
                 sequence (the answer was truncated) is ignored by the loss.
         All others: see `VanillaTransformerEncoderModel.forward`.
-
-        Returns:
-            `start_logits` and `end_logits`, each (batch, length), and `loss` if positions were given.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
@@ -1131,7 +1012,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
             positions = (start_positions, end_positions)
             loss = span_loss((start_logits, end_logits), positions, attention_mask, num_items_in_batch)
         logits = {"start_logits": start_logits, "end_logits": end_logits}
-        return QuestionAnsweringModelOutput(loss=loss, **logits, **without_states(outputs))
+        return modeling_outputs.QuestionAnsweringModelOutput(loss=loss, **logits, **without_states(outputs))
 
 
 # Losses --------------------------------------------------------------------------------------------------------------
@@ -1145,10 +1026,9 @@ IGNORED_LABEL = -100  # PyTorch's value for "no target"
 def cross_entropy(
     logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Cross-entropy over the last dimension. Label smoothing (section 5.4) spreads epsilon evenly over all classes.
+    """Cross-entropy of logits (..., classes) with labels (...): class ids, or -100 for "no target".
 
-    Args:
-        logits: (..., classes); labels: (...) class ids, or -100 for "no target".
+    Label smoothing (section 5.4) spreads epsilon evenly over all classes.
     """
     check_labels(labels, logits.shape[:-1], logits.shape[-1])
     total = F.cross_entropy(
@@ -1189,11 +1069,7 @@ def without_padding(labels: Tensor | None, attention_mask: Tensor | None) -> Ten
 def sequence_loss(
     logits: Tensor, labels: Tensor, problem_type: str, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
-    """Loss of one prediction per sequence: cross-entropy, or the mean of binary or squared errors over all outputs.
-
-    Args:
-        logits: (batch, labels); labels: (batch,) ids for single_label_classification, else (batch, labels) numbers.
-    """
+    """Cross-entropy of logits (batch, labels) with class ids (batch,), or mean error over numbers (batch, labels)."""
     if problem_type == "single_label_classification":
         column = labels.shape == (len(logits), 1)
         return cross_entropy(logits, labels[:, 0] if column else labels, num_items_in_batch)
@@ -1222,11 +1098,7 @@ def span_loss(
     attention_mask: Tensor | None = None,
     num_items_in_batch: Tensor | int | None = None,
 ) -> Tensor:
-    """Loss of the start and the end of an answer: the mean of their cross-entropies over the real tokens.
-
-    Args:
-        logits: of start and end, each (batch, length); positions: of start and end, each (batch,).
-    """
+    """Mean cross-entropy of start and end logits, each (batch, length), with positions (batch,) of real tokens."""
     losses = []
     for name, scores, position in zip(("start_positions", "end_positions"), logits, positions, strict=True):
         check_tensor(name, position)
@@ -1257,12 +1129,9 @@ def windowed_sdpa_attention_forward(
     """Compute Equation 1 in a neighbourhood of r positions at a cost of O(r n d) instead of O(n^2 d).
 
     The queries are split into blocks, and each block attends only to the keys in its reach. Cross-attention and a
-    decoding step, which have no blocks, use PyTorch's fused attention over all keys.
-
-    Args:
-        attention_mask: (batch, length), True for real tokens; or a 4-D mask of `sdpa_mask`; or None.
-        sliding_window: number of positions seen on one side, the query included.
-    All others, and what is returned: see `eager_attention_forward`; no weights.
+    decoding step, which have no blocks, use PyTorch's fused attention over all keys. Arguments and what is returned
+    are those of `eager_attention_forward`, but for the mask: (batch, length), True for real tokens, or that of "sdpa".
+    `sliding_window` is the number of positions seen on one side, the query included.
     """
     batch, _, length, _ = query.shape
     if attention_mask is not None and attention_mask.dim() == 2:
@@ -1304,31 +1173,11 @@ def windowed_sdpa_mask(q_length: int, kv_length: int, attention_mask: Tensor | N
     packed = kwargs.get("local_size") is not None and not kwargs.get("allow_is_causal_skip", True)
     if q_length == kv_length and not packed:
         return attention_mask
-    return sdpa_mask(q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, **kwargs)
+    return masking_utils.sdpa_mask(q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, **kwargs)
 
 
 ALL_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_attention_forward)
-ALL_MASK_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_mask)
-
-
-class SinusoidVariants(SinusoidalPositions):
-    """Sinusoids of other published models, in another order or at slightly other frequencies.
-
-    `sinusoid_layout="half_split"` puts all sines before all cosines. `sinusoid_frequencies="tensor2tensor"`, the code
-    of the paper's authors, has a lowest frequency of exactly 1 / 10000.
-    """
-
-    def __init__(self, config: TransformerConfig):
-        super().__init__(config)
-        self.half_split = config.sinusoid_layout == "half_split"
-        self.exact_end = config.sinusoid_frequencies == "tensor2tensor"
-
-    def forward(self, position_ids: Tensor) -> Tensor:
-        even = torch.arange(0, self.d_model, 2, device=position_ids.device, dtype=torch.float32)
-        period = max(2 * len(even) - 2, 1) if self.exact_end else self.d_model
-        angles = position_ids[..., None] * torch.exp(even * (-math.log(10000.0) / period))
-        waves = (angles.sin(), angles.cos())
-        return (torch.cat(waves, -1) if self.half_split else torch.stack(waves, -1).flatten(-2))[..., : self.d_model]
+masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_mask)
 
 
 # Checks of the input. Values are read on a CPU only: on other devices that would synchronise. -----------------------
@@ -1400,39 +1249,32 @@ def check_embeds(inputs_embeds: Tensor, d_model: int) -> None:
         raise ValueError(f"inputs_embeds has shape {shape}: there is nothing to compute.")
 
 
-def check_mask(
-    name: str,
-    mask: Tensor | None,
-    batch: int,
-    heads: int,
-    query_length: int,
-    key_length: int,
-    cache_has_room: bool = False,
-) -> None:
-    """Raise an error unless `mask` is (batch, key_length) or (1 or batch, 1 or heads, query_length, key_length).
+def check_mask(name: str, mask: Tensor | None, shape: tuple[int, int, int, int], cache_has_room: bool = False) -> None:
+    """Raise an error unless `mask` is (batch, key_length), or fits `shape` (batch, heads, query_length, key_length).
 
-    A 4-D mask may have more keys than there are yet, if a cache has room for them.
+    A 4-D mask may have one row or head for all, and more keys than there are yet, if a cache has room for them.
     """
-    if isinstance(mask, list | tuple | str | int | float | np.ndarray):  # some backends pass non-tensor masks
+    if isinstance(mask, list | tuple | np.ndarray):  # some backends pass masks of other types
         check_tensor(name, mask)
     if not isinstance(mask, Tensor) or is_tracing(mask):
         return
-    if mask.shape == (batch, key_length):
+    batch, heads, query_length, key_length = shape
+    given = tuple(mask.shape)
+    if given == (batch, key_length):
         if mask.device.type == "cpu" and not torch.equal(mask, (mask != 0).to(mask.dtype)):
             wrong = mask[(mask != 0) & (mask != 1)][0].item()
             raise ValueError(f"{name} holds {wrong}; a mask (batch, length) is 1 for real tokens and 0 for padding.")
         return
-    rows, mask_heads, queries, keys = mask.shape if mask.dim() == 4 else (0, 0, 0, 0)
-    right_keys = keys == key_length or (cache_has_room and keys >= query_length)
-    if not (rows in (1, batch) and mask_heads in (1, heads) and queries == query_length and right_keys):
+    fits = len(given) == 4 and given[0] in (1, batch) and given[1] in (1, heads) and given[2] == query_length
+    if not fits or not (given[3] == key_length or (cache_has_room and given[3] >= query_length)):
         raise ValueError(
-            f"{name} has shape {tuple(mask.shape)}; it must be (batch, length) = {(batch, key_length)} or "
-            f"(batch, 1 or heads, query_length, key_length) = {(batch, 1, query_length, key_length)}."
+            f"{name} has shape {given}; it must be (batch, length) = {(batch, key_length)} or (batch, 1 or heads, "
+            f"query_length, key_length) = {(batch, 1, query_length, key_length)}."
         )
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(
-            f"{name} of shape {tuple(mask.shape)} is {mask.dtype}; a 4-D mask is True where a query may attend, or is "
-            "added to the scores: 0 there, and very negative elsewhere."
+            f"{name} of shape {given} is {mask.dtype}; a 4-D mask is True where a query may attend, or added to the "
+            "scores: 0 there, and very negative elsewhere."
         )
 
 
@@ -1454,8 +1296,5 @@ for _config_class in (VanillaTransformerConfig, VanillaTransformerEncoderConfig,
     for _auto_class, _name in _config_class.auto_classes.items():
         MODELS.append(globals()[_name])
         MODELS[-1].register_for_auto_class(_auto_class)
-
-# `transformers.pipeline` finds these in a saved folder, which holds every file that is imported here.
-PIPELINES = (QuestionAnsweringPipeline, TranslationPipeline)
 
 __all__ = [_model.__name__ for _model in MODELS] + ["VanillaTransformerPreTrainedModel"]

@@ -17,7 +17,7 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.configuration_vanilla_transformer import PRESETS
 from vanilla_transformer.inside.recorder import record
-from vanilla_transformer.modeling_vanilla_transformer import position_embedding, sinusoids
+from vanilla_transformer.modeling_vanilla_transformer import SinusoidalPositions, sinusoids
 
 
 # Millions of parameters: by the paper's formulas at 37,000 tokens without attention biases, and as printed in Table 3.
@@ -214,7 +214,7 @@ def test_other_forms_of_sinusoids_are_other_orders_and_frequencies_of_the_same(d
 
     def embedded(**fields) -> torch.Tensor:
         config = VanillaTransformerEncoderConfig(d_model=d_model, num_heads=1, vocab_size=9, **fields)
-        return position_embedding(config)(positions)[0]
+        return SinusoidalPositions(config)(positions)[0]
 
     paper = embedded()
     torch.testing.assert_close(paper, sinusoids(positions, d_model)[0])
