@@ -106,7 +106,7 @@ def quoted_commands() -> Iterator[tuple[str, list[str]]]:
         text = re.sub(r"\\\n(# )?", " ", text)
         for name in ("vanilla-transformer", r"scripts/train\.py"):
             for found in re.finditer(rf"(?<!/){name} ((?:{'|'.join([*COMMANDS, *task_names()])})\b{REST})", text):
-                line = re.split(r"\s[<>|]\s|\s#|\)|\\n| \.\.\.", found[1])[0]
+                line = re.split(r"\s[<>|]\s|\s#|\)|\\n| \.\.\.", found[1])[0].rstrip(" .,:")
                 if "[" not in line:  # the usage of a command
                     words = shlex.split(line)
                     yield f"{path.relative_to(ROOT)}: {line}", words if "\\" not in name else ["train", *words]
