@@ -21,19 +21,19 @@ NO_DROPOUT = nn.Module().eval()
 
 
 def attention_weights(query: Tensor, key: Tensor, scaling: float) -> Tensor:
-    """The weights that the model's own attention gives: (batch, heads, query_length, key_length)."""
+    """Return the attention weights of the model's own code: (batch, heads, query_length, key_length)."""
     return eager_attention_forward(NO_DROPOUT, query, key, key, None, scaling)[1]
 
 
 def jacobian_norm(weights: Tensor) -> Tensor:
-    """Frobenius norm of the softmax's Jacobian at its output p, diag(p) - p p^T: (..., keys) -> (...)"""
+    """Return the Frobenius norm of the softmax's Jacobian diag(p) - p p^T at its output p: (..., keys) -> (...)"""
     jacobian = torch.diag_embed(weights) - weights[..., :, None] * weights[..., None, :]
     return jacobian.norm(dim=(-2, -1))
 
 
 @cache
 def jacobian_norms(scaled: bool) -> np.ndarray:
-    """Mean norm of the Jacobian for each of `WIDTHS`, where queries and keys have independent N(0, 1) components."""
+    """Return the mean norm of the Jacobian for each of `WIDTHS`; queries and keys are independent N(0, 1)."""
     generator = torch.Generator().manual_seed(0)
     norms = []
     for d_k in WIDTHS:
@@ -49,14 +49,14 @@ def softmax_jacobian() -> Figure:
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set(xlabel=r"width of a head $d_k$", ylabel=r"mean of $\|\mathrm{diag}(p) - p\,p^\top\|_F$")
-    ax.set_title(f"Without the scale, wide heads leave the softmax little gradient ({KEYS} keys)")
+    ax.set_title(f"Without scaling, the softmax of wide heads has small gradients ({KEYS} keys)")
     ax.legend()
     return figure
 
 
 @cache
 def masked_attention() -> dict[str, np.ndarray]:
-    """Weights of one head over the same scores: of all positions, the causal mask, and the weights under it."""
+    """Return one head's weights without a mask, the causal mask, and the weights under it."""
     example = EXAMPLES["causal-mask"]
     steps = {
         s.name: s.tensor[0] for s in record(example.model(), example.inputs(), head=0) if s.part == "self-attention"
@@ -72,12 +72,12 @@ def attention_mask() -> Figure:
     figure, axes = plt.subplots(1, 3, figsize=(9, 3.7))
     titles = {
         "before": "weights without a mask",
-        "mask": "the mask: blue may be seen",
+        "mask": "the mask: blue is visible",
         "after": "weights under the mask",
     }
     for ax, (name, title) in zip(axes, titles.items(), strict=True):
         values = drawn[name].astype(float)
-        matrix(ax, values, limit=1.6, signed=False)  # pale enough for numbers
+        matrix(ax, values, limit=1.6, signed=False)  # pale enough for text
         if name != "mask":
             write_numbers(ax, values, lambda value: f"{value:.2f}" if value else "0")
         rule_cells(ax, *values.shape)
@@ -90,7 +90,7 @@ def attention_mask() -> Figure:
 
 @cache
 def mask_examples() -> dict[str, list[np.ndarray]]:
-    """The masks of a padded batch, True where a query may attend: of an encoder, and of a decoder."""
+    """Return the masks of a padded batch in an encoder and in a decoder; True where a query may attend."""
     example = EXAMPLES["padding-mask"]
     torch.manual_seed(0)
     sizes = example.model().config
@@ -113,6 +113,6 @@ def masks() -> Figure:
             rule_cells(ax, *mask.shape)
             label_words(ax, sentence, sentence)
         row[0].set_ylabel("query")
-        row[1].set_title(f"{title} (blue: may be seen)")
+        row[1].set_title(f"{title} (blue: visible)")
     figure.supxlabel("key", fontsize=10)
     return figure

@@ -1,4 +1,4 @@
-"""Table 1 of the paper, measured: what one layer costs in operations, time and memory, by length n and width d."""
+"""Table 1 of the paper, measured: operations, time and memory of one layer, by length n and width d."""
 
 import math
 import os
@@ -24,17 +24,15 @@ from vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.modeling_vanilla_transformer import SelfAttention, eager_attention_forward
 
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports each start and stop
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler logs each start and stop
 
 WINDOW, KERNEL = 64, 3  # r and k of the table
-FITTED = 3  # the exponents are those of so many largest sizes, where overheads weigh least
+FITTED = 3  # number of largest sizes to fit exponents to; overheads matter least there
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: every layer at each length n of `lengths` and width `width`, and at each d of `widths` and
-    `length`; each timed for so many `seconds` at least.
-    """
+    """Sizes to measure: each of `lengths` at `width`, and each of `widths` at `length`, for at least `seconds`."""
 
     lengths: tuple[int, ...]
     width: int
@@ -43,7 +41,7 @@ class Sizes:
     seconds: float
 
     def axes(self) -> dict[str, list[tuple[int, int]]]:
-        """The sizes (n, d) along each axis of the figure."""
+        """Return the sizes (n, d) along each axis of the figure."""
         return {"n": [(n, self.width) for n in self.lengths], "d": [(self.length, d) for d in self.widths]}
 
 
@@ -52,7 +50,7 @@ QUICK = Sizes((128, 256, 512), 32, (32, 64, 128), 256, 0.0)
 
 
 def attention_layer(attention: Callable, length: int, width: int, **options) -> Callable[[], object]:
-    """One head of Equation 1, without the projections around it, whose n d^2 the table leaves out."""
+    """Return one head of Equation 1 without its projections, whose n d^2 is not in Table 1."""
     module = SelfAttention(VanillaTransformerEncoderConfig(d_model=8, num_heads=1), 0, is_causal=False).eval()
     query, key, value = torch.randn(3, 1, 1, length, width)
     return lambda: attention(module, query, key, value, None, scaling=width**-0.5, **options)
@@ -80,7 +78,7 @@ def convolutional_layer(length: int, width: int) -> Callable[[], object]:
     return lambda: layer(states)
 
 
-# Name -> what makes the layer, and the number of its operations by the paper's Table 1.
+# Name -> function that builds the layer, and its number of operations in Table 1.
 LAYERS = {
     "self-attention, eager": (full_attention, "n^2 d"),
     "self-attention, sdpa": (fused_attention, "n^2 d"),
@@ -92,7 +90,7 @@ LAYERS = {
 
 @torch.no_grad()
 def count_operations(call: Callable[[], object]) -> int:
-    """Multiplications and additions of its matrix products; those of a fused kernel are counted in its plain form."""
+    """Count multiplications and additions of matrix products, of a fused kernel in its unfused form."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         call()
     return counter.get_total_flops()
@@ -100,7 +98,7 @@ def count_operations(call: Callable[[], object]) -> int:
 
 @torch.no_grad()
 def measure_seconds(call: Callable[[], object], at_least: float) -> float:
-    """The shortest of several runs: others were disturbed."""
+    """Return the shortest time of several runs, which was disturbed least."""
     call()
     start, best, runs = time.perf_counter(), math.inf, 0
     while runs < 3 or time.perf_counter() - start < at_least:
@@ -112,7 +110,7 @@ def measure_seconds(call: Callable[[], object], at_least: float) -> float:
 
 @torch.no_grad()
 def measure_bytes(call: Callable[[], object]) -> int:
-    """The most memory that is allocated at one time during the call, beyond what was there before."""
+    """Return the peak of memory allocated during the call."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         kept = call()  # noqa: F841  (the result counts)
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -122,7 +120,7 @@ def measure_bytes(call: Callable[[], object]) -> int:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one layer, at each size along an axis."""
+    """The cost of one layer at each size along an axis."""
 
     operations: list[int]
     seconds: list[float]
@@ -130,13 +128,13 @@ class Cost:
 
 
 def growth(sizes: tuple[int, ...], costs: list[float]) -> float:
-    """The power of the size with which the cost grows, at the `FITTED` largest sizes."""
+    """Return the exponent of the size with which the cost grows, fitted to the `FITTED` largest sizes."""
     return exponent(sizes[-FITTED:], costs[-FITTED:])
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """More threads would start at some size and bend the curves."""
+    """Run on one thread: more threads start only above some size, which bends the curves."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -147,7 +145,7 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def measure(sizes: Sizes) -> dict[str, dict[str, Cost]]:
-    """The cost of every layer along the axes "n" and "d"; in `FULL` sizes about half a minute."""
+    """Measure every layer along the axes "n" and "d"; `FULL` takes about half a minute."""
 
     def cost(make: Callable, points: list[tuple[int, int]]) -> Cost:
         calls = [make(*point) for point in points]

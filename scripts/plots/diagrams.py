@@ -1,4 +1,4 @@
-"""Block diagrams: Figures 1 and 2 of the paper, and the three families. A box leads to its line of the model file."""
+"""Block diagrams: Figures 1 and 2 of the paper, and the three families. Boxes link to lines of the model file."""
 
 import inspect
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ ATTENTION, FEED_FORWARD, NORM, EMBEDDING, OUTPUT = "orange", "blue", "grey", "pi
 
 @cache
 def line_of(place: str) -> int:
-    """The line of a place in the model file, given as "Class.function: some text of the line"."""
+    """Return the line number of a place in the model file, given as "Class.function: some text of the line"."""
     name, _, text = place.partition(": ")
     lines, first = inspect.getsourcelines(attrgetter(name)(modeling_vanilla_transformer))
     wanted = text or f"{name.split('.')[-1]}("  # the definition itself, below its decorators
@@ -30,17 +30,17 @@ def line_of(place: str) -> int:
 
 
 def link(place: str) -> str:
-    """The address of a place in the model file, seen from docs/figures."""
+    """Return the link from docs/figures to a place in the model file."""
     return f"../../modeling_vanilla_transformer.py#L{line_of(place)}"
 
 
 @dataclass
 class Canvas:
-    """Boxes and arrows on axes without frame, whose unit is about the width of ten letters."""
+    """Boxes and arrows on axes without a frame. A unit is about ten letters wide."""
 
     ax: Axes
-    scale: float  # of letters
-    x: float = 0.0  # of the column that is drawn
+    scale: float  # of the font
+    x: float = 0.0  # centre of the current column
 
     @classmethod
     def of_size(cls, width: float, height: float, inches: float = 0.62) -> "Canvas":
@@ -51,7 +51,7 @@ class Canvas:
 
     def box(self, y: float, label: str, color: str, place: str, x: float = 0.0, width: float = WIDTH,
             gone: bool = False) -> None:  # fmt: skip
-        """A box around (x, y); one that is `gone` is an outline that leads nowhere."""
+        """Draw a box around (x, y); a `gone` box is a dotted outline without a link."""
         x, edge = self.x + x, theme_color("rule" if gone else color)
         corner = (x - width / 2, y - HEIGHT / 2)
         patch = FancyBboxPatch(corner, width, HEIGHT, "round,pad=0,rounding_size=0.12", linewidth=1.3)
@@ -65,7 +65,7 @@ class Canvas:
         self.ax.add_patch(patch)
 
     def arrow(self, *points: tuple[float, float], head: bool = True, gone: bool = False) -> None:
-        """A line through the points, with a head at the last one."""
+        """Draw a line through the points, with an arrow head at the last one."""
         xs, ys = [self.x + x for x, _ in points], [y for _, y in points]
         color = theme_color("rule" if gone else "ink")
         self.ax.plot(xs, ys, color=color, linewidth=1.0, linestyle=":" if gone else "-", zorder=2)
@@ -79,7 +79,7 @@ class Canvas:
         self.ax.text(self.x + x, y, text, color=theme_color(color), **options)
 
     def frame(self, bottom: float, top: float, text: str, side: int, gone: bool = False) -> None:
-        """Around the layers of a stack, with how many there are."""
+        """Draw a frame around the layers of a stack, with their number."""
         half = WIDTH / 2 + 0.55
         patch = FancyBboxPatch((self.x - half, bottom), 2 * half, top - bottom, "round,pad=0,rounding_size=0.2")
         patch.set(facecolor="none", edgecolor=theme_color("rule"), linestyle=":" if gone else "-", zorder=1)
@@ -91,7 +91,7 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Sublayer:
-    """A box of Figure 1 with its Add & Norm: what it is called, its colour, and the line that calls it."""
+    """A box of Figure 1 with its Add & Norm: label, colour, and the line of code that calls it."""
 
     label: str
     color: str
@@ -100,12 +100,12 @@ class Sublayer:
 
 @dataclass(frozen=True)
 class Stack:
-    """One half of Figure 1, or a family that is one half alone.
+    """One half of Figure 1, or a family with only one half.
 
     Args:
-        side: on which side of the column residual connections run, -1 or 1.
-        top: what stands above the layers, from below: labels with their places in the code.
-        gone: labels of sub-layers that this family does not have, or all of them.
+        side: side of the residual connections, -1 (left) or 1.
+        top: labels and places in the code of the boxes above the layers, from bottom to top.
+        gone: labels of sub-layers that this family does not have.
     """
 
     inputs: str
@@ -141,28 +141,28 @@ DECODER = Stack(
     side=1,
 )
 ADD_NORM = "AddAndNorm.forward: return self.norm("
-EMBED, POSITIONS, SUM = 1.05, 2.1, 2.1
-FIRST, STEP = 3.75, 2.0  # the first sub-layer, and from one to the next
+EMBED, SUM = 1.05, 2.1  # heights of the embedding, and of its sum with the positions
+FIRST, STEP = 3.75, 2.0  # height of the first sub-layer, and distance to the next
 
 
 def stack_top(stack: Stack) -> float:
-    """The height of the last Add & Norm."""
+    """Return the height of the last Add & Norm."""
     return FIRST + STEP * (len(stack.sublayers) - 1) + 0.8
 
 
 def draw_stack(canvas: Canvas, stack: Stack) -> None:
-    """One half of Figure 1, from its tokens to what comes out."""
+    """Draw one half of Figure 1, from the tokens to the output."""
     side, whole = stack.side, set(stack.gone) >= {sublayer.label for sublayer in stack.sublayers}
-    shift = "TransformerStack"
-    canvas.label(0, 0.3, stack.inputs, color="rule" if whole else "ink")
+    ink = "rule" if whole else "ink"
+    canvas.label(0, 0.3, stack.inputs, color=ink)
     canvas.arrow((0, 0.5), (0, EMBED - HEIGHT / 2), gone=whole)
-    canvas.box(EMBED, "Embedding · √d_model", EMBEDDING, f"{shift}.add_positions: self.embed_scale", gone=whole)
-    canvas.arrow((0, EMBED + HEIGHT / 2), (0, SUM - 0.17), gone=whole)
-    canvas.ax.add_patch(
-        Circle((canvas.x, SUM), 0.17, facecolor="none", edgecolor=theme_color("rule" if whole else "ink"))
+    canvas.box(
+        EMBED, "Embedding · √d_model", EMBEDDING, "TransformerStack.add_positions: self.embed_scale", gone=whole
     )
-    canvas.label(0, SUM, "+", fontsize=11, color="rule" if whole else "ink")
-    canvas.box(POSITIONS, "Positions", EMBEDDING, "sinusoids", x=side * 1.55, width=1.7, gone=whole)
+    canvas.arrow((0, EMBED + HEIGHT / 2), (0, SUM - 0.17), gone=whole)
+    canvas.ax.add_patch(Circle((canvas.x, SUM), 0.17, facecolor="none", edgecolor=theme_color(ink)))
+    canvas.label(0, SUM, "+", fontsize=11, color=ink)
+    canvas.box(SUM, "Positions", EMBEDDING, "sinusoids", x=side * 1.55, width=1.7, gone=whole)
     canvas.arrow((side * 0.7, SUM), (side * 0.17, SUM), gone=whole)
     canvas.frame(SUM + 0.55, stack_top(stack) + 0.62, "" if whole else stack.layers, side, gone=whole)
 
@@ -172,7 +172,7 @@ def draw_stack(canvas: Canvas, stack: Stack) -> None:
         bottom, norm = y - HEIGHT / 2, y + 0.8
         fork = bottom - 0.42
         canvas.arrow((0, below), (0, bottom), head=not gone, gone=whole)
-        if "self-attention" in sublayer.label:  # queries, keys and values are all made of the same vectors
+        if "self-attention" in sublayer.label:  # queries, keys and values come from the same vectors
             for x in (-0.7, 0.7):
                 canvas.arrow((0, fork), (x, fork), (x, bottom), gone=gone)
         around = side * (WIDTH / 2 + 0.28)
@@ -194,7 +194,7 @@ def draw_stack(canvas: Canvas, stack: Stack) -> None:
 
 
 def memory_arrow(canvas: Canvas, encoder_x: float, decoder_x: float) -> None:
-    """From the encoder's output to the decoder's second sub-layer."""
+    """Draw the arrow from the encoder's output to the decoder's second sub-layer."""
     canvas.x, top, cross = 0, stack_top(ENCODER) + HEIGHT / 2, FIRST + STEP
     between = (encoder_x + decoder_x) / 2
     canvas.arrow(
@@ -214,7 +214,7 @@ def encoder_decoder() -> Figure:
 
 
 def attention() -> Figure:
-    """Figure 2: on the left Equation 1, on the right the heads around it."""
+    """Draw Figure 2: Equation 1 on the left, the heads around it on the right."""
     canvas = Canvas.of_size(11.7, 8.0)
     canvas.x = 2.6
     canvas.label(0, 7.6, "Scaled dot-product attention", fontsize=11)
@@ -252,7 +252,7 @@ def attention() -> Figure:
         canvas.arrow((x, 0.8), (x, 1.7 - HEIGHT / 2))
         canvas.box(1.7, label, OUTPUT, f"{function}: {text}", x=x, width=1.55)
         canvas.arrow((x, 1.7 + HEIGHT / 2), (x, 3.5 - HEIGHT / 2))
-        canvas.label(x + 0.1, 2.75, "QKV"[linears.index((x, label, text, function, given))], ha="left", fontsize=8)
+        canvas.label(x + 0.1, 2.75, label[-1], ha="left", fontsize=8)
     for shift in (0.36, 0.24, 0.12):  # the other heads behind the first
         corner = (canvas.x - 2.6 + shift, 3.5 - HEIGHT / 2 + shift)
         behind = FancyBboxPatch(corner, 5.2, HEIGHT, "round,pad=0,rounding_size=0.12", linewidth=0.8)
@@ -271,7 +271,7 @@ def attention() -> Figure:
 
 
 def families() -> Figure:
-    """Figure 1 three times: what each family has of it, and dotted what it has not."""
+    """Draw Figure 1 three times, with the parts dotted that a family does not have."""
     head = ("Task head", "VanillaTransformerForSequenceClassification")
     left, right = (tuple(sublayer.label for sublayer in stack.sublayers) for stack in (ENCODER, DECODER))
     causal = tuple(

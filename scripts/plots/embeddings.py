@@ -1,4 +1,4 @@
-"""A map of trained embeddings, section 3.4 of the paper: words that are used alike lie close together."""
+"""A map of trained embeddings, section 3.4 of the paper: words with similar use lie close together."""
 
 from functools import cache
 
@@ -25,9 +25,9 @@ MARKERS = "os^Dvp"
 
 @cache
 def embedding_points() -> dict[str, np.ndarray]:
-    """Where the words of each group lie in the two directions in which all of them differ most: (words, 2).
+    """Return the first two principal components of the words of each group: (words, 2).
 
-    A word's vector is the mean of its tokens' rows in the embedding matrix of the translator that ships, of length 1.
+    A word's vector is the mean of its tokens' rows in the embedding matrix of checkpoints/en-es, scaled to length 1.
     """
     folder = shipped_model("en-es")
     embeddings = load_model(folder).get_input_embeddings().weight.detach()
@@ -41,7 +41,7 @@ def embedding_points() -> dict[str, np.ndarray]:
     vectors = torch.stack([vector(word) for words in groups.values() for word in words])
     centred = vectors - vectors.mean(dim=0)
     points = centred @ torch.linalg.svd(centred, full_matrices=False).Vh[:2].T
-    points = points * points[points.abs().argmax(dim=0), range(2)].sign()  # which way round is left open otherwise
+    points = points * points[points.abs().argmax(dim=0), range(2)].sign()  # fix the sign, which is arbitrary
     parts = points.split([len(words) for words in groups.values()])
     return {name: part.numpy() for name, part in zip(groups, parts, strict=True)}
 
@@ -55,6 +55,6 @@ def embedding_map() -> Figure:
         for word, point in zip(GROUPS[name].split(), points, strict=True):
             ax.annotate(word, point, xytext=(4, 3), textcoords="offset points", fontsize=8.5, color=color)
     ax.set(xticks=[], yticks=[], xlabel="first principal component", ylabel="second principal component")
-    ax.set_title("Words that are used alike lie close together (embeddings of checkpoints/en-es)")
+    ax.set_title("Words with similar use lie close together (embeddings of checkpoints/en-es)")
     ax.legend(fontsize=8.5)
     return figure

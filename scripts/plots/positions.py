@@ -1,4 +1,4 @@
-"""Figures of positions, section 3.5 of the paper: the sinusoids, what a shift does to them, and life without them."""
+"""Figures of positions, section 3.5 of the paper: sinusoids, their shifts, and a model without positions."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransfor
 from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
 
-TRAINING_LENGTH = 256  # of the longest sentence in training, in the figure of dot products
+TRAINING_LENGTH = 256  # of the longest training sentence, in the figure of dot products
 SENTENCE = "orange is my favorite fruit .".split()
 ORDER = [4, 0, 3, 1, 5, 2]  # "fruit orange favorite is . my"
 
@@ -34,16 +34,16 @@ def sinusoid_heat_map() -> Figure:
 
 
 def shift_matrix(k: int, d_model: int) -> Tensor:
-    """The matrix M_k, the same for all positions, with PE(pos + k) = M_k PE(pos): (d_model, d_model).
+    """Return the matrix M_k with PE(pos + k) = M_k PE(pos) for all positions: (d_model, d_model).
 
-    It rotates each pair (sin, cos) by the angle that the pair has at position k.
+    It rotates each pair (sin, cos) by the pair's angle at position k.
     """
     sines, cosines = encodings(torch.tensor([k]), d_model)[0].view(-1, 2).T
     return torch.block_diag(*(torch.tensor([[c, s], [-s, c]]) for s, c in zip(sines, cosines, strict=True)))
 
 
 def shift_errors(k: int, positions: Tensor, d_model: int) -> Tensor:
-    """The largest component of PE(pos + k) - M_k PE(pos), for each position: (length,)"""
+    """Return the largest component of PE(pos + k) - M_k PE(pos) for each position: (length,)"""
     shifted = encodings(positions, d_model) @ shift_matrix(k, d_model).T
     return (shifted - encodings(positions + k, d_model)).abs().amax(dim=1)
 
@@ -65,7 +65,7 @@ def position_shift() -> Figure:
 
 
 def dot_products(start: int, distances: Tensor, d_model: int) -> Tensor:
-    """PE(start) . PE(start + distance), divided by its value at distance 0, d_model / 2: (length,)"""
+    """Return PE(start) . PE(start + distance), divided by d_model / 2, its value at distance 0: (length,)"""
     return encodings(start + distances, d_model) @ encodings(torch.tensor([start]), d_model)[0] / (d_model / 2)
 
 
@@ -84,7 +84,7 @@ def position_dot_products() -> Figure:
     right.axvspan(TRAINING_LENGTH, 5000, color=line_colors()[-1], alpha=0.15, lw=0)
     right.text(TRAINING_LENGTH * 1.1, 0.93, f"beyond sentences\nof {TRAINING_LENGTH} tokens", va="top", fontsize=9)
     right.set(xscale="log", xlabel="distance k", xlim=(1, 5000))
-    right.set_title("It depends on the distance alone, wherever one starts")
+    right.set_title("It depends on the distance only, not on the start")
     for ax in (left, right):
         ax.legend(loc="lower left")
     return figure
@@ -92,9 +92,9 @@ def position_dot_products() -> Figure:
 
 @cache
 def permutation_outputs(positions: bool) -> tuple[np.ndarray, np.ndarray]:
-    """An encoder's outputs for `SENTENCE`, put in another order, and its outputs for the sentence in that order.
+    """Return a random encoder's permuted outputs for `SENTENCE`, and its outputs for the permuted sentence.
 
-    Both (length, d_model), by an encoder of random weights with or without positions.
+    Both are (length, d_model), with or without positions.
     """
     torch.manual_seed(0)
     config = VanillaTransformerEncoderConfig(

@@ -1,4 +1,4 @@
-"""How figures look, on white paper and on a dark screen, and how they are saved."""
+"""Style of figures on light and dark pages, and saving."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +14,8 @@ from matplotlib.image import AxesImage
 from vanilla_transformer.inside.palette import DARK, LIGHT
 
 
-THEMES = {"": LIGHT, "-dark": DARK}  # suffix of the files -> colours
-LINE_STYLES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1))]  # lines differ in grey print too
+THEMES = {"": LIGHT, "-dark": DARK}  # suffix of file names -> colours
+LINE_STYLES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1))]  # distinguishable in grey print
 
 
 def theme_parameters(theme: str) -> dict:
@@ -35,12 +35,12 @@ def theme_parameters(theme: str) -> dict:
         "legend.frameon": False,
         "figure.constrained_layout.use": True,
         "savefig.dpi": 144,
-        "svg.hashsalt": "figures",  # the same picture gives the same file
+        "svg.hashsalt": "figures",  # reproducible files
     }
 
 
 def theme_color(name: str) -> str:
-    """A colour of the theme that is drawn, by its name in the palette."""
+    """Return a colour of the current theme by its name in the palette."""
     paper = plt.rcParams["figure.facecolor"]
     return getattr(next(theme for theme in THEMES.values() if theme.paper == paper), name)
 
@@ -50,18 +50,18 @@ def line_colors() -> list[str]:
 
 
 def sequential_map() -> Colormap:
-    """From the paper's colour, at 0, to blue."""
+    """Return a colour map from the background at 0 to blue."""
     return LinearSegmentedColormap.from_list("sequential", [plt.rcParams["figure.facecolor"], line_colors()[0]])
 
 
 def diverging_map() -> Colormap:
-    """From orange over the paper's colour, at 0, to blue."""
+    """Return a colour map from orange over the background at 0 to blue."""
     blue, orange = line_colors()[:2]
     return LinearSegmentedColormap.from_list("diverging", [orange, plt.rcParams["figure.facecolor"], blue], N=255)
 
 
 def matrix(ax: Axes, values: np.ndarray, limit: float | None = None, signed: bool = True, **options) -> AxesImage:
-    """Draw a matrix; colours run from -limit (0 unless signed) to limit, by default its largest magnitude."""
+    """Draw a matrix with colours from -limit (0 unless signed) to limit, by default its largest magnitude."""
     limit = float(np.abs(values).max()) if limit is None else limit
     ax.grid(False)
     ax.spines[:].set(visible=True, alpha=0.35, linewidth=0.6)
@@ -92,7 +92,7 @@ def write_numbers(ax: Axes, values: np.ndarray, text: Callable[[float], str]) ->
 
 def save(name: str, draw: Callable[[], Figure], folder: Path) -> list[Path]:
     """Draw a figure in each theme and save it as PNG and SVG: name.png, name.svg, name-dark.png, name-dark.svg."""
-    plt.switch_backend("agg")  # no screen is needed
+    plt.switch_backend("agg")  # needs no screen
     paths = []
     for theme in THEMES:
         with plt.rc_context(theme_parameters(theme)):

@@ -28,9 +28,9 @@ def learning_rate_schedule() -> Figure:
 
 
 def smoothed_targets(label: int, classes: int, label_smoothing: float) -> Tensor:
-    """The distribution that the loss asks for: (classes,).
+    """Return the target distribution of the loss (classes,).
 
-    Read off the model's own loss: its gradient with respect to the logits is softmax(logits) - targets.
+    It follows from the model's own loss, whose gradient with respect to the logits is softmax(logits) - targets.
     """
     logits = torch.zeros(1, classes, requires_grad=True)
     cross_entropy(logits, torch.tensor([label]), label_smoothing=label_smoothing).backward()
@@ -38,7 +38,7 @@ def smoothed_targets(label: int, classes: int, label_smoothing: float) -> Tensor
 
 
 def loss_by_confidence(confidences: Tensor, classes: int, label_smoothing: float) -> Tensor:
-    """The loss where the right class has probability `confidences` (points,) and the others share the rest."""
+    """Return the loss if the right class has probability `confidences` (points,) and the others share the rest."""
     others = ((1 - confidences) / (classes - 1))[:, None].expand(-1, classes - 1)
     logits = torch.cat((confidences[:, None], others), dim=1).log()
     return torch.stack(
@@ -63,7 +63,7 @@ def label_smoothing() -> Figure:
     left.set(xlabel="class", ylabel="target probability", xticks=range(classes))
     left.set_title(f"Targets where class {label} of {classes} is right")
     right.set(xlabel="probability given to the right class", ylabel="loss", ylim=(0, None))
-    right.set_title("A smoothed loss is least (dot) below certainty")
+    right.set_title("The smoothed loss has its minimum (dot) below certainty")
     for ax in (left, right):
         ax.legend()
     return figure

@@ -82,7 +82,7 @@ LINKED_LINES = {
         "class VanillaTransformerModel(VanillaTransformerPreTrainedModel):",
         "class VanillaTransformerEncoderModel(TransformerStack):",
         "class VanillaTransformerDecoderModel(CausalStack):",
-        "class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedModel):",
+        "class VanillaTransformerForSequenceClassification(EncoderHead):",
     },
     "attention": {
         "scores = query @ key.transpose(-2, -1) * scaling",
