@@ -194,9 +194,7 @@ def test_how_tokenised_bleu_was_computed_is_said_in_the_card(tmp_path):
     for name in ("split_compounds", "normalize_punctuation"):
         with pytest.raises(ValueError, match=f"{name}=True is for the BLEU that --moses_language adds"):
             train.main(["translation", *options, f"--{name}", "true"])
-    with pytest.raises(
-        ValueError, match=r"moses_language=german is none of those that Moses' tokenizer knows: .*de, "
-    ):
+    with pytest.raises(ValueError, match=r"moses_language=german is not a language of Moses' tokenizer: .*de, "):
         train.main(["translation", *options, "--moses_language", "german"])
     both = ["--split_compounds", "true", "--normalize_punctuation", "true"]
     train.main(["translation", *options, *both, "--moses_language", "es"])
@@ -233,17 +231,12 @@ def test_classes_that_are_no_text_are_scored_by_the_saved_model_as_they_were_in_
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
 
 
-def test_classes_of_a_csv_file_that_its_reader_would_merge_are_refused(tmp_path):
-    def options(labels: list[str]) -> list[str]:
-        file = tmp_path / "rows.csv"
-        file.write_text("text,code\n" + "".join(f"row {label},{label}\n" for label in labels * 3))
-        run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--columns", "label=code"]
-        return [*train_and_validate_on(str(file)), *SMALL, *ONE_STACK, *run]
-
-    with pytest.raises(ValueError, match=r"rows.csv: code has '0203' and '203', which a CSV file's reader takes for"):
-        train.main(["classification", *options(["0101", "0203", "203"])])
-    train.main(["classification", *options(["10", "2", " 2"])])
-    assert list(AutoConfig.from_pretrained(tmp_path / "run").id2label.values()) == ["2", "10"]
+def test_classes_of_a_csv_file_are_strings_so_that_none_are_merged(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("text,code\n" + "".join(f"row {label},{label}\n" for label in ["0101", "203", "0203"] * 3))
+    run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--columns", "label=code"]
+    train.main(["classification", *train_and_validate_on(str(file)), *SMALL, *ONE_STACK, *run])
+    assert list(AutoConfig.from_pretrained(tmp_path / "run").id2label.values()) == ["0101", "0203", "203"]
 
 
 def test_classes_that_are_numbers_come_by_their_size_and_before_texts(tmp_path):
@@ -547,7 +540,7 @@ def test_a_test_source_beyond_learned_positions_is_refused_before_training(tmp_p
 
 def test_a_text_for_a_list_of_classes_is_refused_before_anything_is_written(tmp_path):
     files = write_rows("classification", tmp_path)
-    with pytest.raises(ValueError, match=r"rows.jsonl, row 1: label: '..' is not a list of classes"):
+    with pytest.raises(ValueError, match=r"rows.jsonl, row 1: label is '..'; it must be a list of classes"):
         train.main(["multi_label", *files, *SMALL, "--output_dir", str(tmp_path / "run")])
     assert not (tmp_path / "run").exists()
 
