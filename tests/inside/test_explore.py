@@ -1,4 +1,4 @@
-"""What `explore` shows is what the model computes, for every task."""
+"""The explorer's data are what the model computes, for every task."""
 
 import json
 import math
@@ -52,7 +52,7 @@ def explored(task: str, **options):
 
 
 def own_ids(data) -> list[int] | None:
-    """What a model that writes has written, as ids."""
+    """Return the ids that the model wrote."""
     if data["model"]["task"] == "translate":
         return [step["chosen"] for step in data["steps"]]
     return [token["id"] for token in data["source"]][-data["written"] :] if data["written"] else None
@@ -86,7 +86,7 @@ def test_a_translation_is_the_search_s_own_with_the_probabilities_of_its_tokens(
         assert step["p"] == pytest.approx(row[token].item(), abs=1e-5)
 
 
-def test_translations_of_a_model_with_several_ends_stop_at_theirs(tmp_path):
+def test_translations_end_at_the_first_of_several_end_tokens(tmp_path):
     save_repeating(tmp_path, p_end=0.4)
     model, tokenizer = load_model(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     model.config.eos_token_id = model.generation_config.eos_token_id = [tokenizer.eos_token_id, 3]
@@ -147,7 +147,7 @@ def test_the_answer_of_a_language_model_is_what_it_wrote():
     assert head["effect"] != pytest.approx(sum(losses) / len(losses), abs=1e-2)
 
 
-def test_with_changes_the_model_decodes_anew():
+def test_a_model_under_interventions_decodes_again():
     model, tokenizer, data = explored("translate", effects=False, values=False)
     for changes in (Interventions(causal_off=True), Interventions(layers_off={("decoder", 0), ("encoder", 1)})):
         other = explore_data(model, tokenizer, TEXT, interventions=changes, effects=False, values=False)
@@ -199,7 +199,7 @@ def test_the_numbers_of_each_step_are_those_of_the_changed_model():
 
 
 @torch.no_grad()
-def test_beside_each_other_stand_the_new_answer_and_the_old_one_s_new_probabilities():
+def test_a_comparison_has_the_new_answer_and_the_new_probabilities_of_the_old_one():
     model, tokenizer, data = explored("translate", effects=False, values=False)
     off = Interventions(heads_off={("cross", 1, 0)}, positions_off={"encoder"})
     found = compare_data(model, tokenizer, TEXT, off)
@@ -235,7 +235,7 @@ def test_a_tagger_names_characters_that_take_several_tokens_each():
     assert [token["text"] for token in data["source"] if token["bytes"]][:3] == ["E2", "9D", "A4"]
 
 
-def test_what_mattered_in_a_text_is_gradient_times_input():
+def test_input_attributions_are_gradient_times_input():
     model, tokenizer, data = explored("classify", effects=False, values=False)
     batch = tokenizer(TEXT, return_tensors="pt")
     embeddings = model.get_input_embeddings()(batch["input_ids"]).detach().requires_grad_()
@@ -246,14 +246,14 @@ def test_what_mattered_in_a_text_is_gradient_times_input():
     assert shares == pytest.approx((values / values.abs().max()).tolist(), abs=1e-3)
 
 
-def test_what_mattered_is_told_of_a_model_with_a_weight_that_is_set():
+def test_input_attributions_change_with_a_set_weight():
     model, tokenizer, data = explored("classify", effects=False, values=False)
     changes = Interventions(weights=(Weight("encoder", 0, 0, 1, 2, 0.9),))
     other = explore_data(model, tokenizer, TEXT, interventions=changes, effects=False, values=False)
     assert other["mattered"] != data["mattered"]
 
 
-def test_the_data_of_a_changed_model_name_what_is_changed():
+def test_the_data_of_a_changed_model_name_its_interventions():
     changes = Interventions(
         heads_off={("cross", 1, 0)},
         layers_off={("encoder", 0)},
@@ -267,7 +267,7 @@ def test_the_data_of_a_changed_model_name_what_is_changed():
     assert "changes" not in explored("translate", effects=False, values=False)[2]
 
 
-def test_several_classes_and_numbers_keep_their_own_scales():
+def test_multi_label_classes_are_probabilities_and_regressions_are_numbers():
     for problem_type in ("multi_label_classification", "regression"):
         model, tokenizer = made("classify", problem_type=problem_type, num_labels=3)
         data = explore_data(model, tokenizer, TEXT, effects=False, values=False)
@@ -287,7 +287,7 @@ def test_several_classes_and_numbers_keep_their_own_scales():
         ({}, [2, -1, 0.5], "LABEL_0"),
     ],
 )
-def test_the_answer_is_each_class_that_holds_and_each_number(fields, logits, answer):
+def test_the_answer_names_every_class_that_holds_or_every_number(fields, logits, answer):
     model, tokenizer = made("classify", num_labels=len(logits), **fields)
     with torch.no_grad():
         model.classifier.weight.zero_()
@@ -304,13 +304,13 @@ def test_the_answer_is_each_class_that_holds_and_each_number(fields, logits, ans
         ({"num_labels": 1, "problem_type": "multi_label_classification"}, False),
     ],
 )
-def test_a_regression_is_what_says_so_or_says_nothing_and_has_one_label(fields, regression):
+def test_a_classifier_is_a_regression_if_its_config_says_so_or_it_has_one_label(fields, regression):
     model, tokenizer = made("classify", **fields)
     found = explore_data(model, tokenizer, TEXT, effects=False, values=False)
     assert found["model"]["regression"] == regression
 
 
-def test_parts_of_a_character_are_shown_as_bytes_and_letters_as_they_are():
+def test_parts_of_a_character_are_shown_as_bytes():
     model, tokenizer = made("tag")
     data = explore_data(model, tokenizer, "सूर्य", effects=False, values=False)
     assert [token["text"] for token in data["source"]][1:4] == ["E0", "A4", "B8"]
@@ -322,7 +322,7 @@ LONG = (
 )
 
 
-def test_with_sinusoids_a_text_is_read_whole_and_goes_on_however_long_it_is():
+def test_sinusoids_do_not_limit_the_length_of_a_text():
     folder = CHECKPOINTS / "language-model"
     model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
     ids = tokenizer(LONG)["input_ids"]
@@ -338,9 +338,9 @@ def test_with_sinusoids_a_text_is_read_whole_and_goes_on_however_long_it_is():
     assert shape[0] == len(ids)
 
 
-def test_where_positions_are_learned_nothing_is_cut_and_what_has_no_room_is_told():
+def test_learned_positions_limit_the_length_and_nothing_is_truncated():
     model, tokenizer = made("generate", position_embedding="learned", max_position_embeddings=9)
-    full = "x" * 8  # letters that make no longer tokens, behind the one that begins a text
+    full = "x" * 8  # letters of one token each; <s> is the ninth
     data = explore_data(model, tokenizer, full, effects=False, values=False)
     assert (data["written"], len(data["source"]), data["model"]["room"]) == (0, 9, 9)
     with pytest.raises(ValueError, match="has learned 9 positions, and this text has"):
@@ -354,7 +354,7 @@ def test_where_positions_are_learned_nothing_is_cut_and_what_has_no_room_is_told
         explore_data(model, tokenizer, "one", [])
 
 
-def test_what_cannot_be_answered_is_told():
+def test_a_text_or_model_without_a_prediction_is_refused():
     model, tokenizer = made("fill")
     with pytest.raises(ValueError, match="write ___ where a word is missing"):
         explore_data(model, tokenizer, "one two")
@@ -366,7 +366,7 @@ def test_what_cannot_be_answered_is_told():
         explore_data(headless, tokenizer, "one two")
 
 
-def test_in_a_notebook_it_is_one_string_that_needs_no_other_host(tmp_path):
+def test_the_notebook_s_html_is_self_contained(tmp_path):
     model, tokenizer = made("translate")
     shown = explore(model, tokenizer, "one </script><b> two")
     html = shown._repr_html_()

@@ -1,4 +1,4 @@
-"""Switching parts of a model off is what the same change of its weights, its mask or its equations would be."""
+"""Interventions equal the same change of the weights, the mask or the equations."""
 
 import copy
 
@@ -44,7 +44,7 @@ def assert_close(actual, expected):
 
 @FAMILIES
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_without_changes_nothing_changes_and_afterwards_nothing_is_left(family, implementation):
+def test_interventions_leave_no_trace_in_the_model(family, implementation):
     model = made(family, attn_implementation=implementation)
     before = model(**inputs_of(model)).logits
     assert_close(logits(model), before)
@@ -56,7 +56,7 @@ def test_without_changes_nothing_changes_and_afterwards_nothing_is_left(family, 
 
 
 @FAMILIES
-def test_a_head_that_is_off_has_no_columns_in_w_o(family):
+def test_a_head_off_is_its_columns_of_w_o_at_zero(family):
     model = made(family)
     for (kind, layer), module in attentions_of(model).items():
         without = copy.deepcopy(model)
@@ -66,7 +66,7 @@ def test_a_head_that_is_off_has_no_columns_in_w_o(family):
 
 
 @FAMILIES
-def test_a_layer_that_is_off_is_taken_out(family):
+def test_a_layer_off_is_the_model_without_this_layer(family):
     model = made(family)
     kind = "decoder" if family != "encoder-only" else "encoder"
     without = copy.deepcopy(model)
@@ -88,7 +88,7 @@ def test_without_positions_an_encoder_sees_a_set():
 
 
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder-only"])
-def test_without_the_causal_mask_all_is_seen_as_under_a_mask_that_hides_nothing(family):
+def test_the_causal_mask_off_is_a_mask_that_hides_nothing(family):
     model = made(family, attn_implementation="eager")
     inputs = inputs_of(model)
     name, ids = list(inputs.items())[-1]
@@ -154,7 +154,7 @@ def test_a_weight_that_is_set_is_used_and_the_others_share_the_rest():
 
 
 def attended(model, weights, **inputs) -> torch.Tensor:
-    """What query 3 of head 1 looks at in the first layer (keys,), after its weights were set by key."""
+    """Return the attention of query 3 of head 1 in the first layer (keys,) with weights set by key."""
     kind, _ = next(iter(attentions_of(model)))
     changes = Interventions(weights=tuple(Weight(kind, 0, 1, 3, key, weight) for key, weight in weights.items()))
     with torch.no_grad(), intervene(model, changes) as trace:
@@ -174,7 +174,7 @@ def test_several_weights_of_one_query_are_all_what_they_are_set_to():
 def test_where_the_other_weights_are_nothing_they_share_the_rest_evenly():
     model = made("decoder-only")
     attention = attentions_of(model)["decoder", 0]
-    with torch.no_grad():  # so large scores that one key has all the weight
+    with torch.no_grad():  # scores so large that one key has all the weight
         attention.q_proj.weight *= 1e6
     (key,) = attended(model, {}).nonzero().tolist()[0]
     expected = torch.tensor([0.25] * 4 + [0.0] * 3)
@@ -203,8 +203,8 @@ def test_all_weight_on_one_token_is_the_value_of_that_token():
     assert_close(left[0][0, 6, : attention.d_v], value)
 
 
-def test_what_is_of_all_positions_at_once_is_refused_behind_a_cache():
-    """A step behind a cache has one query: it is not the first, whose weights might be set."""
+def test_interventions_that_need_all_positions_are_refused_with_a_cache():
+    """A step with a cache has one query, which is not the query of that index."""
     model = made("encoder-decoder")
     source, options = tokens(1, 7), {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
     for changes in (Interventions(weights=(Weight("cross", 1, 0, 2, 3, 1.0),)), Interventions(causal_off=True)):
@@ -220,7 +220,7 @@ def test_what_is_of_all_positions_at_once_is_refused_behind_a_cache():
 
 
 @FAMILIES
-def test_each_row_of_a_batch_may_have_changes_of_its_own(family):
+def test_each_row_of_a_batch_may_have_its_own_interventions(family):
     model = made(family)
     kind = "encoder" if family == "encoder-only" else "decoder"
     variants = [
@@ -242,8 +242,8 @@ def test_each_row_of_a_batch_may_have_changes_of_its_own(family):
 
 
 @FAMILIES
-def test_changes_lie_where_the_model_does(family):
-    """The "meta" device stands for a GPU, where no tensor of the CPU may be mixed in either."""
+def test_interventions_use_the_device_of_the_model(family):
+    """The "meta" device stands for a GPU: both refuse CPU tensors."""
     model = made(family, attn_implementation="eager").to("meta")
     kind = "encoder" if family == "encoder-only" else "decoder"
     changes = Interventions(
@@ -274,12 +274,12 @@ def test_changes_lie_where_the_model_does(family):
         ),
     ],
 )
-def test_what_a_model_does_not_have_is_named(changes, message):
+def test_an_intervention_on_a_missing_part_is_refused_by_name(changes, message):
     with pytest.raises(ValueError, match=message), intervene(made("decoder-only"), changes):
         pass
 
 
-def test_changes_come_from_json_as_they_are_written():
+def test_interventions_are_read_from_json():
     changes = interventions_from_json(
         {
             "heads_off": [["cross", 0, 1]],
@@ -319,6 +319,6 @@ def test_changes_come_from_json_as_they_are_written():
         "causal_off",
     ],
 )
-def test_what_is_no_change_is_refused(wishes):
+def test_json_of_another_form_is_refused(wishes):
     with pytest.raises(ValueError, match=r"Changes come as|Nothing can be changed"):
         interventions_from_json(wishes)

@@ -1,4 +1,4 @@
-"""The recorder shows what the real modules compute, and leaves them as they were."""
+"""The recorder returns what the modules compute, and does not change them."""
 
 import ast
 import inspect
@@ -40,7 +40,7 @@ def by_part(steps) -> dict[tuple[str, str], torch.Tensor]:
 
 
 def with_random_biases(model):
-    """Biases and norms that a recorder which forgot them would miss."""
+    """Randomise biases and norms, so that a recorder without them fails."""
     for parameter in model.parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=0.5)
@@ -70,7 +70,7 @@ def test_the_steps_come_in_the_order_of_figure_1(make, stack, parts):
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 @pytest.mark.parametrize(("make", "stack"), [(encoder_only, "encoder"), (encoder_decoder, "decoder")])
 def test_each_step_is_its_equation(make, stack, norm_position):
-    """Computed once more from the weights, by the formulas of the paper."""
+    """Compute each step again from the weights, by the formulas of the paper."""
     model = with_random_biases(make(norm_position=norm_position, dropout=0.0))
     inputs = inputs_of(model)
     found = by_part(record(model, inputs, stack=stack))
@@ -154,7 +154,7 @@ def test_the_recorded_pass_is_the_usual_one_and_the_model_is_as_before(make, win
     assert torch.equal(model(**inputs).logits, before)
 
 
-def test_a_step_behind_a_cache_is_recorded_as_it_is_without():
+def test_a_step_with_a_cache_is_recorded_like_one_without():
     model = decoder_only()
     ids = tokens(2, 6)
     cache = model(ids[:, :-1], use_cache=True)[1]
@@ -270,7 +270,7 @@ def test_learned_positions_are_the_line_that_looks_them_up():
 
 
 class RenamedVariables(ast.NodeTransformer):
-    """Gives another name to each local variable, and to each parameter that is only passed by position."""
+    """Rename each local variable, and each parameter that is only passed by position."""
 
     def __init__(self, module: ast.Module):
         self.keywords = {node.arg for node in ast.walk(module) if isinstance(node, ast.keyword)} | {"self"}
@@ -324,7 +324,7 @@ def test_other_activations_and_learned_positions_are_named():
 
 
 def test_what_enters_the_first_layer_is_what_its_equation_says():
-    """Bert's kinds of tokens, BART's norm and offset, Marian's halves, and the frequencies of M2M100."""
+    """Token types of BERT, norm and offset of BART, layout of Marian, frequencies of M2M100."""
     fields = {"type_vocab_size": 2, "normalize_embedding": True, "scale_embedding": False}
     model = encoder_only(position_embedding="learned", position_offset=2, **fields)
     steps = {step.name: step for step in record(model, inputs_of(model))}
@@ -352,7 +352,7 @@ def test_what_enters_the_first_layer_is_what_its_equation_says():
         ({"stack": "decoder"}, "stack='decoder' does not exist: VanillaTransformerForMaskedLM has encoder"),
     ],
 )
-def test_what_does_not_exist_is_named_with_what_does(options, message):
+def test_a_missing_layer_head_or_stack_is_named_with_those_that_exist(options, message):
     model = encoder_only()
     with pytest.raises(ValueError, match=re.escape(message)):
         record(model, inputs_of(model), **options)
@@ -368,7 +368,7 @@ def test_another_projects_model_is_named():
 
 
 def test_a_mask_takes_no_part_of_the_weights_and_breaks_none_in_half_precision():
-    """-1e9 would overflow float16, and a row without any key would be NaN under -inf."""
+    """-1e9 would overflow float16, and -inf would make a row without keys NaN."""
     model = decoder_only(dropout=0.0).half()
     ids = tokens(1, 4)
     padded_left = torch.tensor([[0, 0, 1, 1]])
@@ -388,7 +388,7 @@ def test_self_attention_is_not_linear_in_its_input():
     assert (twice - 2 * once).abs().max() > 0.1
 
 
-def test_what_other_threads_run_in_the_same_modules_meanwhile_is_not_recorded():
+def test_passes_of_other_threads_are_not_recorded():
     model = encoder_decoder()
     inputs, others = inputs_of(model), {"input_ids": tokens(1, 7), "decoder_input_ids": tokens(1, 6)}
     expected = record(model, inputs, 1, stack="decoder")

@@ -1,4 +1,4 @@
-"""The walk-through prints what the recorder has seen, in the terminal or as a page."""
+"""Walks print the recorded steps in the terminal or as a page."""
 
 import json
 import math
@@ -187,7 +187,7 @@ def test_a_power_binds_before_a_fraction():
     assert "".join(outer[1][1].itertext()) == "2i/dmodel"
 
 
-def test_every_equation_of_the_recorder_is_whole_mathml(translator):
+def test_every_equation_of_the_recorder_is_valid_mathml(translator):
     model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
     for stack in ("encoder", "decoder"):
         for step in walk_sentence(model, tokenizer, "three miles", "tres millas", stack).steps:
@@ -235,7 +235,7 @@ def test_the_page_needs_no_other_file_and_escapes_the_sentence(translator, tmp_p
         (["--numbers", "x.json"], "--numbers x.json is an example on its own"),
     ],
 )
-def test_what_the_model_has_not_is_refused_by_name(translator, arguments, named):
+def test_a_missing_layer_head_or_stack_is_refused_by_name(translator, arguments, named):
     with pytest.raises(ValueError, match=named):
         walk.main(["--model", translator, "--text", "three miles", *arguments])
 
@@ -251,13 +251,13 @@ def test_an_empty_sentence_is_refused():
 
 
 @pytest.mark.parametrize("arguments", [["--target", "x"], ["--stack", "decoder"]])
-def test_what_belongs_to_a_sentence_is_refused_without_one(arguments):
+def test_options_for_a_sentence_are_refused_without_one(arguments):
     with pytest.raises(ValueError, match="give --text too"):
         walk.main(arguments)
 
 
-def test_of_a_head_whose_numbers_are_made_up_only_what_the_source_prints_is_shown(capsys):
-    """Of head 2 a stand-in of hundreds gives the outcome."""
+def test_only_the_printed_steps_of_the_second_head_are_shown(capsys):
+    """The other steps of head 2 are constructed."""
     first, second = shown(capsys, "--example", "today"), shown(capsys, "--example", "today", "--head", "2")
     for number, text in ((1, first), (2, second)):
         assert f"This is head {number} of 2." in " ".join(text.split())

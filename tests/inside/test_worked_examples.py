@@ -1,4 +1,4 @@
-"""Published numbers come out of the real modules."""
+"""The real modules reproduce published numbers."""
 
 import pytest
 import torch
@@ -95,6 +95,6 @@ def test_an_example_is_the_same_each_time_and_leaves_the_random_state_alone(name
 
 
 def test_a_residual_changes_the_norm_of_a_row():
-    """A tutorial says that it resizes the norm to 1; its own printed rows have these."""
+    """A tutorial says that it rescales the norm to 1; its own printed rows have these norms."""
     residual = steps_of("today")["self-attention", "residual"][0]
     assert residual.norm(dim=-1).tolist() == pytest.approx([0.53, 1.40, 1.38], abs=0.01)
