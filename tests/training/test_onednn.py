@@ -131,13 +131,6 @@ def test_without_gradients_the_operator_is_called_bare(onednn):
     torch.testing.assert_close(output, F.linear(x, layer.weight, layer.bias), rtol=1e-5, atol=1e-5)
 
 
-def test_derivatives_forward_are_those_of_the_plain_product():
-    torch.manual_seed(0)
-    operands, tangents = ([torch.randn(3, 4, 5), torch.randn(6, 5), torch.randn(6)] for _ in range(2))
-    found = torch.func.jvp(OneDNNLinear.apply, tuple(operands), tuple(tangents))
-    torch.testing.assert_close(found, torch.func.jvp(F.linear, tuple(operands), tuple(tangents)))
-
-
 @pytest.mark.parametrize("operator", [None, lambda x, weight, *_: x @ weight.T + 1], ids=["missing", "another result"])
 def test_without_an_operator_that_agrees_the_plain_product_is_taken(operator, monkeypatch):
     def product(x, weight, bias):

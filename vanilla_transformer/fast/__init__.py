@@ -1,15 +1,14 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""The fast forms of a model for training: the same loss and the same gradients, in less time and memory.
+"""Faster training of a model, with the same loss and the same gradients in less time and memory.
 
-    make_fast(model)      padding left out, the loss in chunks, cheaper random numbers for dropout, and on processors
-                          that gain by it, products by oneDNN
-    fast_products(model)  the last alone, which also helps a model that only predicts
-    make_plain(model)     as it was
+    make_fast(model)      no padding, the loss in chunks, cheaper random numbers for dropout, and products by oneDNN on
+                          processors where it is faster
+    fast_products(model)  only the products, which also help inference
+    make_plain(model)     undo both
 
-They are choices of who trains, and of this process: nothing of them is in a saved config, weights or code, and a model
-that is loaded or unpickled is plain. (A copy made by `copy.deepcopy` stays fast.) Each steps aside, without a word,
-for a module that is no longer a plain `nn.Linear` with plain weights: replaced, quantised, sharded, wrapped (peft),
-or hooked.
+Nothing of this is saved: not in the config, the weights or the code. A model that is loaded or unpickled is plain; a
+copy made by `copy.deepcopy` stays fast. A module that is no longer a plain `nn.Linear` with plain weights (replaced,
+quantised, sharded, wrapped by PEFT, or with hooks) keeps its own computation.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,14 +40,14 @@ def make_fast(
     quick_dropout: bool = True,
     onednn: bool = True,
 ) -> PreTrainedModel:
-    """Switch on everything that makes training `model`, one of this project's, faster; return the model.
+    """Make the training of `model`, one of this project's, faster; return the model.
 
     Args:
-        packing: leave padding out of all layers: `attn_implementation="packed_sdpa"`.
+        packing: leave padding out of all layers, see `vanilla_transformer.fast.packing`.
         loss_chunk_size: in training with labels, compute logits and loss for this many positions at a time, and
             return no logits. 0: all at once. Applies only to models that predict tokens.
         quick_dropout: on a CPU, draw dropout's random numbers four at a time.
-        onednn: compute large float32 products with oneDNN, if `onednn_is_faster()` on this processor.
+        onednn: compute large float32 products with oneDNN, if it is faster on this processor.
 
     Raises:
         ValueError: `loss_chunk_size` is negative.
@@ -74,12 +73,12 @@ def make_fast(
 
 
 def fast_products(model: PreTrainedModel) -> PreTrainedModel:
-    """Switch on products by oneDNN alone, which help a model that only predicts as well, and return it."""
+    """Compute large products by oneDNN where it is faster, also in inference; return the model."""
     return make_fast(model, packing=False, loss_chunk_size=0, quick_dropout=False)
 
 
 def make_plain(model: PreTrainedModel) -> PreTrainedModel:
-    """Switch off what `make_fast` switched on; attention is then the library's default, sdpa. Returns the model."""
+    """Undo `make_fast`; attention is then the default of transformers, "sdpa". Return the model."""
     if model.config._attn_implementation == "packed_sdpa":
         model.set_attn_implementation("sdpa")
     for module in cast(Iterator[Any], model.modules()):
@@ -93,17 +92,17 @@ def make_plain(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-# A fast form is a method bound to one module in the place of its class's, under the same name: so a copy has its own,
-# and unpickling, which looks a method up by its name, finds that of the class.
+# A fast method is bound to a module under the name of the class's method. So a deep copy has its own, and unpickling,
+# which looks methods up by name, finds the method of the class.
 
 
 def forward(self: nn.Linear, x: Tensor) -> Tensor:
-    """x W^T + b, in the place of `nn.Linear.forward`."""
+    """x W^T + b, bound in place of `nn.Linear.forward`."""
     return linear(x, self.weight, self.bias)
 
 
 def is_plain_linear(module: nn.Module) -> bool:
-    """Whether calling the module is x W^T + b with its own weights and nothing else."""
+    """Whether calling the module computes x W^T + b with its own weights and nothing else."""
     own_forward = getattr(vars(module).get("forward"), "__func__", nn.Linear.forward)
     return (
         type(module) is nn.Linear
@@ -114,7 +113,7 @@ def is_plain_linear(module: nn.Module) -> bool:
 
 
 def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
-    """The method `logits_and_loss` of a model, for `size` positions at a time."""
+    """Return the method `logits_and_loss` of a model, for `size` positions at a time."""
 
     def logits_and_loss(
         self: LMHeadModel,
@@ -131,12 +130,12 @@ def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
         real = labels != IGNORED_LABEL
         label_smoothing = self.config.label_smoothing
         states, targets = states.flatten(0, -2), labels.flatten()
-        # To take out what has no label is work saved, and elsewhere than on a CPU the host would wait for the device.
+        # Drop positions without a label; on a GPU, counting them would synchronise.
         if states.device.type == "cpu":
             chosen = real.flatten().nonzero()[:, 0]
-            spare = 0, round_up(len(chosen)) - len(chosen)
-            states = states.index_select(0, F.pad(chosen, spare))
-            targets = F.pad(targets[chosen], spare, value=IGNORED_LABEL)
+            padding = 0, round_up(len(chosen)) - len(chosen)
+            states = states.index_select(0, F.pad(chosen, padding))
+            targets = F.pad(targets[chosen], padding, value=IGNORED_LABEL)
         total = ChunkedCrossEntropy.apply(states, head.weight, head.bias, targets, label_smoothing, size)
         return None, mean(total, real.sum() if num_items_in_batch is None else num_items_in_batch)
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""The smoothed cross-entropy over a vocabulary, without the logits of all positions."""
+"""Smoothed cross-entropy over a vocabulary without holding the logits of all positions."""
 
 import torch
 from torch import Tensor
@@ -9,10 +9,10 @@ from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """Output projection and smoothed cross-entropy together, for some positions at a time.
+    """Output projection and smoothed cross-entropy together, for a chunk of positions at a time.
 
-    The gradients are computed along with the loss, so that the logits of all positions are never held at once: what
-    is kept is as large as the hidden states and the projection, not as positions times vocabulary.
+    The forward pass computes the gradients too. So memory grows with the hidden states and the projection, not with
+    positions times vocabulary.
     """
 
     @staticmethod
@@ -22,26 +22,26 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         """
         Args:
             states: (positions, d_model); weight: (vocab, d_model); bias: (vocab,); labels: (positions,) classes, or
-                -100 for "no target here".
+                -100 for "no target".
 
         Returns:
             The sum of the losses, a scalar.
         """
         total = states.new_zeros((), dtype=torch.float32)
         states_grad = torch.empty_like(states)
-        # Its products come transposed, and each is added as it comes: against its order that takes twice as long.
-        # They are added in float32 at least: in 16 bits a long sum takes no more of what is small beside it.
+        # `transposed_product` returns a transposed layout; adding it to any other layout takes twice as long. The sum
+        # is in float32 at least: in 16 bits a long sum would lose small terms.
         kept, exact = weight.dtype, torch.promote_types(weight.dtype, torch.float32)
         weight_grad = weight.new_zeros(weight.shape[::-1], dtype=exact).T
         bias_grad = None if bias is None else torch.zeros_like(bias, dtype=exact)
         kind = states.device.type
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # once, not for each chunk
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # cast once, not for each chunk
             dtype = torch.get_autocast_dtype(kind)
             states, weight = states.to(dtype), weight.to(dtype)
-        # Memory for a chunk's logits, probabilities and gradients: large blocks are expensive to ask for.
+        # Reuse one block for the logits, probabilities and gradients of all chunks: large allocations are expensive.
         size = (min(chunk, len(states)), weight.shape[0])
         memory = states.new_empty(2, *size, dtype=torch.float32), states.new_empty(size)
-        # What label smoothing takes from each logit's gradient, and adds to the loss, needs no pass over the logits.
+        # The terms of label smoothing in the gradient and in the loss need no pass over the logits.
         share = label_smoothing / weight.shape[0]
         mean_weight = weight.mean(dim=0, dtype=torch.float32)
         sum_of_states = torch.zeros_like(mean_weight)
@@ -52,7 +52,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             logits, probabilities = memory[0][:, : len(part)]
             logits.copy_(linear(part, weight, bias))
             torch.softmax(logits, dim=-1, out=probabilities)
-            # log(sum(exp(logits))), by the largest, whose probability is never too small for its logarithm
+            # log(sum(exp(logits))) from the largest logit, whose probability cannot underflow
             normalizer = logits.amax(dim=-1, keepdim=True) - probabilities.amax(dim=-1, keepdim=True).log()
             target_losses = ((normalizer - logits.gather(1, targets)) * real).sum()
             mean_logits = (part * mean_weight).sum(dim=-1, keepdim=True) + mean_bias
@@ -73,15 +73,15 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients that `forward` has computed, times that of the loss.
+        """Return the gradients that `forward` has computed, times the gradient of the loss.
 
         Raises:
-            RuntimeError: second derivatives are asked for.
+            RuntimeError: second derivatives are requested.
         """
-        if torch.is_grad_enabled():  # as it is here under create_graph=True alone
+        if torch.is_grad_enabled():  # only with create_graph=True
             raise RuntimeError(
-                "A loss in chunks has no second derivatives: its gradients are computed along with it. Call "
-                "make_plain(model), or make_fast(model, loss_chunk_size=0), for the loss of all logits."
+                "A loss in chunks has no second derivatives. Call make_plain(model), or make_fast(model, "
+                "loss_chunk_size=0), to compute the loss from all logits."
             )
         gradients = [saved * gradient.to(saved.dtype) for saved in ctx.saved_tensors]
         return (*gradients, *([None] * (6 - len(gradients))))

@@ -1,5 +1,5 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Memory on a CPU: used again instead of being fetched anew from the system, and in large pages."""
+"""Keep freed memory in the process and back the heap with huge pages (glibc)."""
 
 import ctypes
 import mmap
@@ -9,15 +9,15 @@ from functools import cache
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 NEVER = -1
-LARGE_PAGES = 4 * 2**30  # bytes of the heap, the first that the process comes to use
+HUGE_PAGES = 4 * 2**30  # the first bytes of the heap
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let this process keep what it frees, until it ends; returns whether the C library can (glibc on Linux).
+    """Let this process keep the memory that it frees, until it ends; return whether the C library supports this.
 
-    By default glibc gives each large block back to the system when it is freed. A training step frees and asks for
-    hundreds of them, and the system has to fill every page of each with zeros first: a tenth of a step's time.
+    By default glibc returns each large freed block to the system. A training step frees and allocates hundreds of
+    blocks, and the system fills every page of a new block with zeros: a tenth of a step's time.
     """
     if sys.platform != "linux":
         return False
@@ -28,21 +28,21 @@ def keep_freed_memory() -> bool:
         return False
     kept = bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, NEVER))
     if kept:
-        ask_for_large_pages(c_library)
+        request_huge_pages(c_library)
     return kept
 
 
-def ask_for_large_pages(c_library: ctypes.CDLL) -> None:
-    """Let the heap, as far as it will grow for some time, consist of pages of 2 MiB where the system gives them.
+def request_huge_pages(c_library: ctypes.CDLL) -> None:
+    """Back the first part of the heap with pages of 2 MiB, if the system has them.
 
-    A step goes through hundreds of megabytes, and each page of 4 KiB has to be looked up anew. Most systems give large
-    pages only to who asks (`madvise`). What is asked for here takes an address, and no memory before it is used.
+    A step uses hundreds of megabytes, and every page of 4 KiB needs its own address translation. Most systems give
+    huge pages only on request (`madvise`). The request reserves addresses, and no memory until it is used.
     """
     c_library.malloc.restype = ctypes.c_void_p
-    block = c_library.malloc(ctypes.c_size_t(LARGE_PAGES))
-    if block is None:  # the process may not have so much
+    block = c_library.malloc(ctypes.c_size_t(HUGE_PAGES))
+    if block is None:  # more than the process may have
         return
     start = -(-block // mmap.PAGESIZE) * mmap.PAGESIZE
-    whole_pages = (block + LARGE_PAGES - start) // mmap.PAGESIZE * mmap.PAGESIZE
+    whole_pages = (block + HUGE_PAGES - start) // mmap.PAGESIZE * mmap.PAGESIZE
     c_library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(whole_pages), mmap.MADV_HUGEPAGE)
-    c_library.free(ctypes.c_void_p(block))  # the heap keeps it
+    c_library.free(ctypes.c_void_p(block))  # the heap keeps the addresses
