@@ -169,7 +169,9 @@ def warn_truncated(rows: Rows, arguments: Any) -> None:
 
 def unwrap_for_eval(trainer: Trainer) -> Any:
     """Return the trained model as it is loaded later: without the mixed precision of its training."""
-    return trainer.accelerator.unwrap_model(cast(Any, trainer.model), keep_fp32_wrapper=False).eval()
+    model = trainer.accelerator.unwrap_model(cast(Any, trainer.model), keep_fp32_wrapper=False)
+    vars(model).pop("forward", None)  # accelerate removes the decorators of `forward` too: use that of the class
+    return model.eval()
 
 
 def measure(trainer: Trainer, rows: Rows) -> dict[str, float]:
