@@ -1,4 +1,4 @@
-"""What an installation brings: what travels with a checkpoint, and the library; and that all works without a clone."""
+"""The wheel holds one package with the four files that travel inside it, and everything works without a clone."""
 
 import json
 import os
@@ -21,8 +21,9 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     tree = tmp_path_factory.mktemp("source") / "tree"
-    # Not here: setuptools would leave a folder build behind, and pack whatever an earlier one still holds.
-    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "runs", "*.egg-info"))
+    # A copy without what git ignores: hatchling would pack it, as it finds no repository.
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "site", "*.egg-info")
+    shutil.copytree(ROOT, tree, ignore=ignored)
     return tree
 
 
@@ -36,25 +37,31 @@ def wheel(tree, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_source_archive_makes_the_library_and_holds_no_tests_which_need_a_clone(tree, tmp_path):
-    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=tree, check=True, capture_output=True)
+def test_a_source_archive_holds_the_code_and_no_checkpoints(tree, tmp_path):
+    python = tmp_path / "environment/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "environment")], check=True, timeout=600)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "hatchling"], check=True, timeout=600)
+    build = [python, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=tree, check=True, capture_output=True, timeout=600)
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     library = {str(path.relative_to(ROOT)) for path in (ROOT / "vanilla_transformer").rglob("*.py")}
-    assert names >= library | {"pyproject.toml", "LICENSE", "NOTICE"} and len(library) > 20
-    assert [name for name in names if name.startswith("tests")] == []
+    travelling = {path.name for path in ROOT.glob("*_vanilla_transformer.py")}
+    assert names >= library | travelling | {"pyproject.toml", "LICENSE", "NOTICE"} and len(library) > 20
+    assert [name for name in names if name.startswith(("checkpoints/", "lab/", "runs/"))] == []
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_what_travels_and_the_library_and_nothing_else(wheel):
+def test_a_wheel_holds_one_package_with_the_files_that_travel_inside(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    travelling = {path.name for path in ROOT.glob("*_vanilla_transformer.py")}
-    files = (path for pattern in ("*.py", "*.css", "*.js") for path in (ROOT / "vanilla_transformer").rglob(pattern))
+    travelling = {f"vanilla_transformer/{path.name}" for path in ROOT.glob("*_vanilla_transformer.py")}
+    kinds = ("*.py", "*.css", "*.js", "*.json")
+    files = (path for pattern in kinds for path in (ROOT / "vanilla_transformer").rglob(pattern))
     library = {str(path.relative_to(ROOT)) for path in files}
-    assert len(travelling) > 3 and len(library) > 20
-    assert names == travelling | library | {"vanilla_transformer/py.typed"}
+    assert len(travelling) == 4 and len(library) > 20
+    others = {"vanilla_transformer/py.typed", "vanilla_transformer/cli/quickstart.yaml"}
+    assert names == travelling | library | others
 
 
 def test_the_facade_has_types_for_a_checker(tmp_path):
