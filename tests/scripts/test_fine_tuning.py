@@ -21,6 +21,7 @@ from vanilla_transformer import (
 from vanilla_transformer.cli import train
 from vanilla_transformer.cli.options import make_model, model_options
 from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.loading import CHECKPOINTS
 from vanilla_transformer.tasks.masked_language_modeling import ReproducibleMasking
 
 
@@ -71,6 +72,33 @@ def test_a_pretrained_encoder_goes_on_into_each_head_and_new_weights_are_reporte
     assert shared and all(torch.equal(before[name], after[name]) for name in shared)
     assert sorted(after.keys() - before.keys()) == new_weights
     assert (tmp_path / "run" / "tokenizer.json").read_text() == (pretrained / "tokenizer.json").read_text()
+
+
+# Classifiers and taggers can only go on with the classes of their own data.
+SHIPPED = {
+    "en-es": "translation",
+    "hi-en": "translation",
+    "language-model": "language_modeling",
+    "masked-lm": "masked_language_modeling",
+    "reader": "question_answering",
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_checkpoint_in_16_bits_is_fine_tuned_in_float32_and_all_attention_matrices_move(name, tmp_path):
+    folder, task = CHECKPOINTS / name, SHIPPED[name]
+    options = "--max_steps 4 --learning_rate 1e-4 --lr_scheduler_type constant --warmup_steps 0 --tokens_per_batch 0 "
+    options += "--average_checkpoints 1 --save_strategy no --use_cpu true --disable_tqdm true "
+    options += "--block_size 8" if task == "language_modeling" else ""
+    rows = write_rows(task.removeprefix("masked_"), tmp_path)
+    model = ["--model_name_or_path", str(folder), "--output_dir", str(tmp_path / "run")]
+    train.main([task, *rows, *options.split(), *model])
+    before, after = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "run"))
+    assert {weight.dtype for weight in before.values()} <= {torch.float16, torch.bfloat16}
+    assert {weight.dtype for weight in after.values()} == {torch.float32}
+    matrices = [key for key in before if "_attn." in key and before[key].dim() == 2]  # units of ReLU may be dead
+    still = {key: (before[key].float() == after[key]).float().mean().item() for key in matrices}
+    assert matrices and max(still.values()) < 0.01, max(still, key=still.__getitem__)
 
 
 def test_a_size_that_the_checkpoint_does_not_have_is_refused(pretrained, tmp_path):

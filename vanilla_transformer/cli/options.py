@@ -179,7 +179,8 @@ def make_model(
         return fast(init_small(model) if options.init == "small" else model, options)
 
     try:
-        model = model_class.from_pretrained(options.model_name_or_path, **given, **task_fields)
+        # Small updates vanish in 16-bit weights, the type in which many checkpoints are saved.
+        model = model_class.from_pretrained(options.model_name_or_path, dtype=torch.float32, **given, **task_fields)
     except RuntimeError as error:
         raise ValueError(
             f"{options.model_name_or_path} cannot be loaded; does the data have other classes than "
