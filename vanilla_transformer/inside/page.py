@@ -148,13 +148,10 @@ def describe_model(model: PreTrainedModel, prediction: Prediction) -> dict:
         "heads": config.num_heads,
         "d_model": config.d_model,
         "d_k": config.d_k,
-        "d_v": config.d_v,
         "d_ff": config.d_ff,
         "norm": config.norm_position,
         "positions": config.position_embedding,
         "room": None if positions == math.inf else positions,
-        "vocab": config.vocab_size,
-        "eos": config.eos_token_id,
         "parameters": model.num_parameters(),
     }
 
