@@ -365,7 +365,7 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
     attribute_map: ClassVar[dict[str, str]] = {
         **TransformerConfig.attribute_map,
         "num_hidden_layers": "num_layers",
-        "encoder_layers": "num_layers",  # of a translator, whose encoder was saved by itself
+        "encoder_layers": "num_layers",  # of a translator whose encoder was saved alone
     }
     auto_classes: ClassVar[dict[str, str]] = {
         "AutoModel": "VanillaTransformerEncoderModel",

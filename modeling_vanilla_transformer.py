@@ -295,7 +295,7 @@ class DecoderLayer(GradientCheckpointingLayer):
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
-    """What transformers needs to know of every model below: initialisation, loading, backends, parallel plans."""
+    """Initialisation, loading, attention backends and parallel plans of all models below."""
 
     config: TransformerConfig
     base_model_prefix = "model"
@@ -1051,7 +1051,7 @@ def mean(total: Tensor, number: Tensor | int) -> Tensor:
 
 
 def is_padding(attention_mask: Any) -> bool:
-    """Whether a mask is (batch, length), which says what tokens are real, and not 4-D."""
+    """Whether a mask is a padding mask (batch, length), not a 4-D mask."""
     return isinstance(attention_mask, Tensor) and attention_mask.dim() == 2
 
 

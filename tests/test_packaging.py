@@ -91,7 +91,7 @@ class Elsewhere:
             subprocess.run([str(self.programs / "python"), *install], check=True, timeout=3000)
 
     def run(self, program: str, *arguments: str) -> str:
-        """What `program` of the environment prints."""
+        """Run `program` of the environment and return its output."""
         process = subprocess.run(
             [str(self.programs / program), *arguments], cwd=self.folder, stdin=subprocess.DEVNULL,
             env={"PATH": os.environ["PATH"], "HF_HOME": str(self.folder / "hf_home"), "OMP_NUM_THREADS": "1"},

@@ -226,7 +226,7 @@ BY_THE_LIBRARY = {
 
 
 def test_a_saved_translator_scores_hypotheses_by_the_papers_penalty(tmp_path):
-    """Section 6.1: log P / ((5 + n) / 6)^0.6 where asked for, else the library's log P / n^0.6."""
+    """Section 6.1: log P / ((5 + n) / 6)^0.6 on request, otherwise the log P / n^0.6 of transformers."""
     torch.manual_seed(3)
     model = encoder_decoder(vocab_size=8, output_bias=True)
     model.model.encoder.embed_tokens.weight.data *= 0.3  # flat distributions: hypotheses end early and late

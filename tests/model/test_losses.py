@@ -39,7 +39,7 @@ def test_a_language_model_compares_each_position_with_the_next_token():
 
 
 def test_labels_after_a_cached_prefix_have_the_loss_of_a_continuation():
-    """As prefix tuning has it, and the score of an answer to a prompt that was read before."""
+    """Prefix tuning does this, and scoring an answer to a prompt that was read before."""
     model, ids = decoder_only(), tokens(2, 9)
     prefix, rest = ids[:, :4], ids[:, 4:]
     labels = torch.cat((torch.full_like(prefix, -100), rest), dim=1)
@@ -93,7 +93,7 @@ def test_a_number_that_a_trainer_does_not_count_is_a_target_as_any_other(labels)
 
 @pytest.mark.parametrize("make", [encoder_decoder, encoder_only])
 def test_gradients_of_single_texts_are_those_of_batches_of_one(make):
-    """As private training (DP-SGD) and influence functions have them."""
+    """Private training (DP-SGD) and influence functions need them."""
     model, ids, labels = make(dropout=0.0), tokens(3, 6), tokens(3, 6)
     weights = dict(model.named_parameters())
 

@@ -215,7 +215,7 @@ def test_plain_attention_is_the_fused_one(is_causal):
 @pytest.mark.parametrize("fields", [{}, {"output_hidden_states": True}], ids=["packed", "padded"])
 @pytest.mark.parametrize("family", CASES)
 def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
-    """As they do in bfloat16, but in double precision, where the difference would be seen."""
+    """Plain products serve bfloat16; double precision would show a difference."""
     make, make_batch = CASES[family]
     torch.manual_seed(0)
     model = make(vocab_size=50, dropout=0.0).double().train()
@@ -281,7 +281,7 @@ def test_rows_are_shared_only_up_to_a_length_of_either_side(long_side, longest):
 
 
 def test_a_rows_length_is_rounded_a_little_to_few_values():
-    """Each is a shape for which oneDNN compiles its products anew."""
+    """oneDNN compiles its products for each shape."""
     rounded = [round_up(number) for number in range(5000)]
     assert rounded[:32] == list(range(32))
     assert all(number <= up < 1.0625 * number + 1e-9 for number, up in enumerate(rounded))

@@ -1,4 +1,4 @@
-"""Pipelines from a saved folder, as users have them: the library's, and the two that this project brings back."""
+"""Pipelines from a saved folder: those of transformers, and the two that this project adds."""
 
 import copy
 import json
@@ -210,7 +210,7 @@ def test_the_library_finds_the_pipeline_where_this_project_is_imported_too(trans
     found = pipeline("translation", model=str(tmp_path), trust_remote_code=True, device="cpu")
     assert type(found.model) is VanillaTransformerForConditionalGeneration
     assert found(QUESTION) == translator(QUESTION)
-    found.save_pretrained(tmp_path / "again")  # the library has written classes into the config that it read
+    found.save_pretrained(tmp_path / "again")  # `pipeline` has written classes into the config
 
 
 # Translation

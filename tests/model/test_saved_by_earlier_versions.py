@@ -1,4 +1,4 @@
-"""What an earlier version has saved loads in this one, and computes the same."""
+"""Models that an earlier version saved load in this one and compute the same."""
 
 import json
 from pathlib import Path

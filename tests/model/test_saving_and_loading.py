@@ -123,7 +123,7 @@ def test_a_translator_s_encoder_that_is_saved_alone_has_its_depth(tmp_path):
 
 
 def test_two_embeddings_that_were_made_of_one_are_saved_as_two(tmp_path):
-    """As PEFT makes them, to train them whole (`modules_to_save`)."""
+    """PEFT splits the shared embedding to train it in full (`modules_to_save`)."""
     model, inputs = encoder_decoder(tie_word_embeddings=False), {"input_ids": tokens(), "decoder_input_ids": tokens()}
     decoder = model.get_decoder()
     decoder.embed_tokens = copy.deepcopy(decoder.embed_tokens)

@@ -19,7 +19,7 @@ MAKERS = [encoder_decoder, decoder_only, encoder_only]
 
 @pytest.fixture(autouse=True)
 def onednn(monkeypatch):
-    """As on a processor where it is faster."""
+    """Behave as on a processor where oneDNN is faster."""
     monkeypatch.setattr(fast, "onednn_is_faster", lambda: True)
 
 
@@ -167,7 +167,7 @@ def test_second_derivatives_of_a_loss_in_chunks_are_refused():
 
 
 def test_labels_of_a_fast_translator_may_follow_a_cached_prefix():
-    """As prefix tuning has it: keys and values that no token has made."""
+    """Prefix tuning does this: keys and values that belong to no token."""
     model, ids = make_fast(encoder_decoder(dropout=0.0)).train(), tokens()
     prefix = make_plain(copy.deepcopy(model)).eval()(ids, decoder_input_ids=ids[:, :4], use_cache=True)[CACHE]
     model(ids, labels=ids, **{CACHE: prefix}).loss.backward()

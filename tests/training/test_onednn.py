@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 
 @pytest.fixture
 def onednn(monkeypatch):
-    """As on a processor where it is faster."""
+    """Behave as on a processor where oneDNN is faster."""
     monkeypatch.setattr(onednn_module, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(fast, "onednn_is_faster", lambda: True)
 
@@ -100,7 +100,7 @@ def test_a_compiler_and_an_export_see_the_plain_projection(onednn):
 
 
 def test_a_compiler_makes_one_graph_of_a_fast_projection_on_any_processor():
-    """What processor it is must not be asked for where a compiler looks on, which cannot follow that."""
+    """A compiler cannot trace the check of the processor, so that check must come last."""
     torch.manual_seed(0)
     layer, x = make_fast_linear(nn.Linear(256, 256)), torch.randn(64, 256)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
