@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> list[Result]:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     results: list[Result] = []
-    with errors_only():
+    with errors_only(progress=False):
         for measured in measure(args, data):
             results += measured
             write(results, describe(args.machine), Path(args.output))

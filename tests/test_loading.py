@@ -208,6 +208,10 @@ def test_who_trusts_the_code_gets_the_class_beside_the_weights(translator):
 # How checkpoints of version 0.1 register "packed_sdpa".
 PACKING_0_1 = """
 
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+
+
 def packed_sdpa_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
     if attention_mask is not None and not isinstance(attention_mask, Tensor):
         return attention_mask.attend(query, key, value, module.is_causal, dropout, scaling), None

@@ -68,7 +68,7 @@ def linked_lines(name: str, theme: str) -> set[str]:
 SHARED_LINES = {
     "return self.norm(x + self.dropout(sublayer(x)))",
     "return self.dropout(self.embed_norm(inputs_embeds * self.embed_scale + positions))",
-    "def sinusoids(position_ids: Tensor, d_model: int) -> Tensor:",
+    "def sinusoids(position_ids: Tensor, d_model: int, period: int | None = None) -> Tensor:",
     "x = self.self_attn_add_norm(x, lambda x: self.self_attn(x, x, mask, past_key_values, **kwargs)[0])",
     "x = self.cross_attn_add_norm(x, lambda x: self.cross_attn(x, memory, memory_mask, past_key_values)[0])",
     "return self.feed_forward_add_norm(x, lambda x: self.feed_forward(x))",

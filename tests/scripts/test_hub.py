@@ -12,7 +12,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, TrainingArguments
+from transformers import AutoTokenizer
 from transformers.trainer_callback import TrainerState
 
 from family import decoder_only, encoder_decoder, encoder_only
@@ -32,6 +32,7 @@ from vanilla_transformer.cli.push import collect, main
 from vanilla_transformer.datastore import build_datastore
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import HUB_NAME, load_model
+from vanilla_transformer.tasks.translation import TranslationTask
 
 
 IDS = list(range(3, 12))
@@ -67,10 +68,10 @@ def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("hub") / "run"
     model, tokenizer = with_tokenizer(texts=["one two three, one two three"], vocab_size=270)
     write(folder, model, tokenizer)
-    arguments = TrainingArguments(output_dir=str(folder), report_to="none")
+    task = TranslationTask(TranslationTask.arguments_class(output_dir=str(folder), use_cpu=True))
     state = TrainerState(log_history=[{"step": 1, "loss": 5.0}])
-    facts = CardFacts("translation", "phrasebook", {"test": {"bleu": 12.5}}, languages=["en", "es"])
-    write_model_card(folder, model, arguments, state, facts)
+    facts = CardFacts("phrasebook", {"test": {"bleu": 12.5}}, languages=["en", "es"])
+    write_model_card(folder, model, task, state, facts)
     (folder / "checkpoint-5").mkdir()
     for name in (*OTHERS, "checkpoint-5/model.safetensors"):
         (folder / name).write_bytes(b"private")

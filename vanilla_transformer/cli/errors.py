@@ -16,8 +16,9 @@ USER_ERRORS_OF_LIBRARIES = {"EntryNotFoundError", "StrictDataclassError", "Safet
 
 # The modules that each extra of pyproject.toml brings, and that are imported where they are needed.
 EXTRAS = {
-    "train": "accelerate babel datasets pandas pyarrow sacrebleu sacremoses scipy seqeval sklearn torchmetrics",
-    "demo": "gradio matplotlib",
+    "train": "accelerate babel datasets matplotlib pandas pyarrow sacrebleu sacremoses scipy seqeval sklearn "
+    "torchmetrics",
+    "demo": "gradio",
     "serve": "fastapi openai uvicorn",
     "export": "ctranslate2 onnx onnxruntime onnxscript",
     "import": "google sentencepiece",
