@@ -65,13 +65,18 @@ def test_a_wheel_holds_one_package_with_the_files_that_travel_inside(wheel):
 
 
 def test_the_facade_has_types_for_a_checker(tmp_path):
+    """Laid out as in the wheel: a checker does not run the code by which a clone finds the files at its root."""
+    package = shutil.copytree(ROOT / "vanilla_transformer", tmp_path / "installed/vanilla_transformer")
+    for path in ROOT.glob("*_vanilla_transformer.py"):
+        shutil.copy(path, package)
     user = tmp_path / "user.py"
     user.write_text(
         "from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerForCausalLM\n"
         "model: int = VanillaTransformerForCausalLM(VanillaTransformerDecoderConfig())\n"
     )
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(user)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    environment = os.environ | {"MYPYPATH": str(package.parent)}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert result.stdout.count("error:") == 1, result.stdout
     assert 'expression has type "VanillaTransformerForCausalLM", variable has type "int"' in result.stdout
 

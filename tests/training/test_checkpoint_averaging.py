@@ -179,7 +179,7 @@ def test_the_command_averages_the_last_checkpoints_of_a_run_or_given_ones(tmp_pa
     assert load_file(tmp_path / "last" / "model.safetensors")["weight"].tolist() == [20, 20]
     main(["--checkpoints", str(folders[0]), str(folders[2]), "--output", str(tmp_path / "given")])
     assert load_file(tmp_path / "given" / "model.safetensors")["weight"].tolist() == [17.5, 17.5]
-    with pytest.raises(ValueError, match="run holds 3 of --last 4 checkpoints: those count"):
+    with pytest.raises(ValueError, match="run holds 3 of --last 4 checkpoints: only complete checkpoints count"):
         main(["--run", str(tmp_path / "run"), "--last", "4", "--output", str(tmp_path / "more")])
     (folders[2] / RUN_FILE).write_text('{"interrupted": true}')  # saved on SIGTERM
     main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "uninterrupted")])
