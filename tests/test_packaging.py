@@ -64,6 +64,7 @@ def test_a_wheel_holds_one_package_with_the_files_that_travel_inside(wheel):
     assert names == travelling | library | others
 
 
+@pytest.mark.slow
 def test_the_facade_has_types_for_a_checker(tmp_path):
     """Laid out as in the wheel: a checker does not run the code by which a clone finds the files at its root."""
     package = shutil.copytree(ROOT / "vanilla_transformer", tmp_path / "installed/vanilla_transformer")

@@ -91,9 +91,11 @@ SWITCHES = """async () => {
   const wrong = [], beside = one("section.beside"), switches = () => all(".broken input, .off");
   const isThere = () => !beside.hidden && !beside.classList.contains("waits") && one(".beside .verdict");
   for (const i of switches().keys()) {
+    await within(() => switches()[i]);  // the page draws them again after each press
     const name = nameOf(switches()[i]);
     press(switches()[i]);
     if (!(await within(isThere)) || told()) wrong.push(`off: ${name} ${told()}`);
+    await within(() => switches()[i]);
     press(switches()[i]);
     if (!(await within(() => beside.hidden)) || told()) wrong.push(`on: ${name} ${told()}`);
   }
