@@ -323,7 +323,7 @@ def test_a_model_without_one_of_its_shards_is_refused(folder, refused):
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ('{"weight_map": ["a"]}', "weight_map is ['a']; it must be an object"),
+        ('{"weight_map": ["a"]}', 'weight_map is ["a"]; it must be an object'),
         ('{"weight_map": {"lm_head.weight": [1]}}', "weight_map must name the file of each weight"),
     ],
 )

@@ -62,8 +62,10 @@ def test_the_name_of_a_token_is_text(site):
 
 def test_the_reference_has_what_each_head_takes(site):
     text = (site / "api.html").read_text(encoding="utf-8")
-    for head in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "CausalLM"):
-        assert f'id="modeling_vanilla_transformer.VanillaTransformerFor{head}.forward"' in text
+    heads = [f"VanillaTransformerFor{head}.forward" for head in ("QuestionAnswering", "CausalLM")]
+    shared = ("MaskedLM", "SequenceClassification", "TokenClassification")
+    heads += ["EncoderHead.forward", *(f"VanillaTransformerFor{head}.head" for head in shared)]
+    assert [head for head in heads if f'id="modeling_vanilla_transformer.{head}"' not in text] == []
 
 
 @pytest.mark.parametrize("width", [pytest.param(width, marks=NEEDS_CHROMIUM) for width in (1220, 1440)])
