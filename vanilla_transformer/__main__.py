@@ -10,7 +10,7 @@ from itertools import chain
 
 from vanilla_transformer.cli.errors import run_command
 from vanilla_transformer.cli.help import all_help, check_names, trainer_options, values_of
-from vanilla_transformer.cli.recipes import choose_task, is_recipe, read_recipe
+from vanilla_transformer.cli.recipes import choose_task, data_files, is_recipe, read_recipe
 from vanilla_transformer.data.arguments import file_formats
 from vanilla_transformer.files import check_input, check_source
 from vanilla_transformer.tasks import task_names
@@ -52,6 +52,8 @@ def is_answered(name: str, arguments: list[str]) -> bool:
         ValueError: a task or an option does not exist, or the name of a data file has a wrong ending.
     """
     recipe, task = None, None
+    if name == "train" and data_files(arguments)[1]:
+        return is_answered_for_files(*data_files(arguments))
     if name == "train" and arguments[:1] not in (["-h"], ["--help"]):
         task, arguments = choose_task(arguments)
         name = f"train {task}"
@@ -68,6 +70,20 @@ def is_answered(name: str, arguments: list[str]) -> bool:
         if recipe is not None:
             read_recipe(recipe, names)
     check_files(name, arguments, task)
+    return False
+
+
+def is_answered_for_files(task: str | None, files: list[str], options: list[str]) -> bool:
+    """Like `is_answered`, for `train [TASK] FILE ... [options]`; without a task, the options of all tasks exist."""
+    names = [f"train {each}" for each in ([task] if task else task_names())]
+    if "-h" in options or "--help" in options:
+        print(all_help()[names[0] if task else "train"].render())
+        return True
+    file_formats(files, parallel=len(files) == 2 and task in (None, "translation"))
+    known = [known_options(each) for each in names]
+    if all(each is not None for each in known):
+        check_names(options, set().union(*(each or () for each in known)))
+    check_files("train", options, task)
     return False
 
 

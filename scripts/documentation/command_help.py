@@ -54,7 +54,9 @@ def collect() -> dict[str, Any]:
     texts = {name: replace(parser.describe(), passes_on=name in PASS_ON) for name, parser in made.items()}
     summaries = {name: (find_task(name).__doc__ or "").partition("\n")[0] for name in task_names()}
     texts["train"] = Help(
-        "vanilla-transformer train TASK [RECIPE.yaml] [options]", train.__doc__ or "", [("tasks", summaries)]
+        "vanilla-transformer train [TASK] [FILE ... | RECIPE.yaml] [options]",
+        train.__doc__ or "",
+        [("tasks", summaries)],
     )
     groups: list[tuple[str, dict[str, str]]] = []  # several commands have the same
     for text in texts.values():

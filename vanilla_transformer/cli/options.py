@@ -209,9 +209,15 @@ def recipe_arguments(file: str, parser: CommandParser, overriding: list[str]) ->
         FileNotFoundError, ValueError: see `read_recipe`.
     """
     replaced = replaced_options(parser.given_names(overriding))
+    recipe = read_recipe(file, parser.names)
+    return as_arguments({name: value for name, value in recipe.items() if name.replace("-", "_") not in replaced})
+
+
+def as_arguments(recipe: dict[str, Any]) -> list[str]:
+    """Return options as command-line arguments, without those that have no value."""
     arguments = []
-    for name, value in read_recipe(file, parser.names).items():
-        if value in (None, []) or name.replace("-", "_") in replaced:
+    for name, value in recipe.items():
+        if value in (None, []):
             continue
         if isinstance(value, list):
             arguments += [f"--{name}", *map(str, value)]

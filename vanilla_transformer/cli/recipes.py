@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,32 @@ class RecipeLoader(yaml.SafeLoader):
 
 def is_recipe(argument: str) -> bool:
     """Whether an argument of the command line is the file of a recipe."""
-    return argument.endswith((".yaml", ".yml", ".json")) and not argument.startswith("-")
+    is_file = argument.endswith((".yaml", ".yml", ".json")) and not argument.startswith("-")
+    return is_file and not (argument.endswith(".json") and holds_rows(argument))
+
+
+def holds_rows(file: str) -> bool:
+    """Whether a JSON file holds data: a list, one object a line, or SQuAD's format."""
+    try:
+        with open(file, encoding="utf-8") as stream:
+            lines = [line for line in (stream.readline(100_000), stream.readline(100_000)) if line.strip()]
+    except (OSError, ValueError):
+        return False
+    first = "".join(lines).lstrip()
+    return first.startswith("[") or '"data":' in first[:1000] or (len(lines) == 2 and lines[0].rstrip().endswith("}"))
+
+
+def data_files(arguments: list[str]) -> tuple[str | None, list[str], list[str]]:
+    """Split `[TASK] FILE ... [options]` into the task or None, the data files, and the options.
+
+    There are no files if a recipe or an option follows the task.
+    """
+    task = arguments[0] if arguments and arguments[0] in task_names() else None
+    rest = arguments[1:] if task else arguments
+    files = list(takewhile(lambda argument: not argument.startswith("-"), rest))
+    if not files or is_recipe(files[0]) or not (Path(files[0]).is_file() or Path(files[0]).suffix):
+        return task, [], rest
+    return task, files, rest[len(files) :]
 
 
 def load_recipe(file: str) -> dict[str, Any]:
@@ -68,7 +94,7 @@ def choose_task(arguments: list[str]) -> tuple[str, list[str]]:
     """
     names = ", ".join(task_names())
     if not arguments:
-        raise ValueError(f"Name a task ({names}) or a recipe such as recipes/quickstart.yaml.")
+        raise ValueError(f"Name data files, a task ({names}) or a recipe such as recipes/quickstart.yaml.")
     given = None if is_recipe(arguments[0]) else arguments[0]
     options = arguments if given is None else arguments[1:]
     in_recipe = load_recipe(options[0]).get("task") if options and is_recipe(options[0]) else None

@@ -1,37 +1,49 @@
 """Train a model for a task: from the command line to a model folder with weights, tokenizer, code and model card.
 
-vanilla-transformer train translation --preset base --train_file train.en train.de --output_dir runs/en-de
+vanilla-transformer train pairs.tsv
+vanilla-transformer train classification reviews.csv --columns text=review label=stars --minutes 5
 vanilla-transformer train recipes/multi30k_en_de.yaml --train_file train.en train.de --output_dir runs/en-de
+vanilla-transformer train translation --preset base --train_file train.en train.de --output_dir runs/en-de
 
-A recipe is a YAML file of options that also names its task. Options after it override those in it. "train TASK --help"
-shows the options of a task.
+With data files, the command recognises the task by their columns, and plans model and training for the data, this
+machine and --minutes. A recipe is a YAML file of options that also names its task. Options after files or a recipe
+override the plan or the recipe. "train TASK --help" shows the options of a task.
 """
 
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+import psutil
+import yaml
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from datasets import IterableDataset
+from datasets import Dataset, IterableDataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from vanilla_transformer.cli.help import all_help
+from vanilla_transformer.cli.help import all_help, values_of
 from vanilla_transformer.cli.model_card import CardFacts, write_model_card
 from vanilla_transformer.cli.options import (
+    as_arguments,
     check_model,
     make_model,
     model_options,
     parse_options,
 )
-from vanilla_transformer.cli.recipes import choose_task
+from vanilla_transformer.cli.parser import CommandParser
+from vanilla_transformer.cli.recipes import choose_task, data_files
 from vanilla_transformer.data.arguments import DataArguments
+from vanilla_transformer.data.recognition import SAMPLE, recognise
 from vanilla_transformer.data.sources import Rows, cache_folder
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import KINDS, cached_tokenizer, train_tokenizer
@@ -40,12 +52,33 @@ from vanilla_transformer.tasks import find_task
 from vanilla_transformer.tasks.task import Notes, Scores, Task
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import LOCK_FILE, checkpoints_to_average, last_checkpoint, run_lock
+from vanilla_transformer.training.plan import (
+    SHORTEST_RUN,
+    Budget,
+    Facts,
+    PlanArguments,
+    Recipe,
+    StepTimer,
+    make_plan,
+    without_replaced,
+)
 from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 logger = logging.getLogger(__name__)
 
 MODEL_CARD = "README.md"  # written last: marks a finished run
+PLAN_FILE = "recipe.yaml"  # in the folder of a planned run
+# While a few steps are timed.
+TRIAL = {
+    "eval_strategy": IntervalStrategy.NO, "save_strategy": SaveStrategy.NO, "logging_strategy": IntervalStrategy.NO,
+    "load_best_model_at_end": False, "early_stopping_patience": None, "report_to": [], "disable_tqdm": True,
+    "push_to_hub": False,
+    "extra_tokens": 5,  # an untrained translator does not end its outputs
+}  # fmt: skip
+TIMED_ROWS = 32  # scored, to know how long scoring takes
+NOT_PLANNED = {"minutes", "resume_from_checkpoint", "traceback"}
+ROWS_OF_STREAM = 1_000_000  # a guess
 
 
 @dataclass
@@ -72,6 +105,12 @@ class TokenizerArguments(NewTokenizerArguments):
     )
 
 
+def option_classes(task_class: type[Task]) -> list[type]:
+    """Return the dataclasses of a task's options."""
+    model = model_options(cast(type, task_class.model_class.config_class))
+    return [model, DataArguments, TokenizerArguments, task_class.arguments_class, PlanArguments]
+
+
 def parse(task_class: type[Task], arguments: list[str]) -> tuple[Any, DataArguments, TokenizerArguments, Task]:
     """Return the options of model, data and tokenizer, and the task with its arguments.
 
@@ -79,16 +118,15 @@ def parse(task_class: type[Task], arguments: list[str]) -> tuple[Any, DataArgume
         ValueError: the output folder holds a run that is not to be resumed; there is neither training nor a saved
             model; the best model is to be chosen by an unknown metric; see also `check_model`.
     """
-    model = model_options(cast(type, task_class.model_class.config_class))
-    options, data, tokenizing, training = parse_options(
-        [model, DataArguments, TokenizerArguments, task_class.arguments_class],
+    options, data, tokenizing, training, _ = parse_options(
+        option_classes(task_class),
         arguments,
         f"Train a model. {task_class.__doc__}".partition("\n")[0],
-        usage=f"vanilla-transformer train {task_class.name} [RECIPE.yaml] [options]",
+        usage=f"vanilla-transformer train {task_class.name} [FILE ... | RECIPE.yaml] [options]",
     )
     folder = Path(training.output_dir)
     files = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if training.do_train and not training.resume_from_checkpoint and files - {LOCK_FILE}:
+    if training.do_train and not training.resume_from_checkpoint and files - {LOCK_FILE, PLAN_FILE}:
         raise ValueError(
             f"output_dir={folder} is not empty: continue it with --resume_from_checkpoint true, or choose another"
         )
@@ -185,17 +223,140 @@ def print_scores(scores: Scores, notes: Notes) -> None:
 
 
 def main(arguments: list[str] | None = None) -> Scores:
-    """Run the command `train TASK [RECIPE.yaml] [options]`; a recipe may name the task itself. Returns the scores.
+    """Run the command `train [TASK] [FILE ... | RECIPE.yaml] [options]`. Returns the scores.
 
     Raises:
-        FileNotFoundError, ValueError: see `choose_task` and `run`.
+        FileNotFoundError, ValueError: see `choose_task`, `recognise` and `run`.
     """
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] in (["-h"], ["--help"]):
         print(all_help()["train"].render())
         return {}
+    name, files, options = data_files(given)
+    if files:
+        return run_planned(name, files, options)
     name, options = choose_task(given)
+    if values_of(options, "--minutes"):
+        raise ValueError("--minutes is for a plan: give data files before the options, such as pairs.tsv --minutes 5.")
     return run(find_task(name), options)
+
+
+def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
+    """Plan and run a training on data files.
+
+    Args:
+        name: the task, if the user has named one.
+        given: options of the command line, which override the plan.
+
+    Raises:
+        FileNotFoundError, ValueError: see `recognise` and `run`.
+    """
+    columns = dict(option.split("=", 1) for option in values_of(given, "--columns") if "=" in option)
+    found = recognise(files, name, columns)
+    task_class = find_task(found.task)
+    recipe: Recipe = {
+        "output_dir": f"runs/{Path(files[0]).name.partition('.')[0]}", "train_file": files,
+        "columns": found.options, "drop_empty": True,
+    }  # fmt: skip
+    names = CommandParser(option_classes(task_class)).given_names(given) - NOT_PLANNED
+    draft = without_replaced(make_plan(found.task, Facts(SHORTEST_RUN, 1, 1)), names)
+    _, data, _, task = parse(task_class, [*as_arguments(recipe | draft), *given])  # refuses a used folder
+    file = Path(task.arguments.output_dir) / PLAN_FILE
+    if not (task.arguments.resume_from_checkpoint and file.is_file()):
+        which = ", ".join(f"{yours} as {ours}" for ours, yours in found.columns.items()) or "lines of text"
+        say(f"{' '.join(files)}: {found.task}, with {which}. If this is wrong, name the task or the columns:")
+        say(f"  train {' '.join([found.task, *files, *(['--columns', *found.options] if found.columns else [])])}")
+        planned = recipe | plan_for_machine(task_class, data, recipe, given, names)
+        planned = {"task": found.task} | with_given(task_class, planned, given, names)
+        if PartialState().is_main_process:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(yaml.safe_dump(planned, sort_keys=False, allow_unicode=True), "utf-8")
+        say(f"  saved as {file}; options override the plan, and --minutes N limits its time")
+    PartialState().wait_for_everyone()
+    resume = [f"--resume_from_checkpoint={value}" for value in values_of(given, "--resume_from_checkpoint")]
+    return run(task_class, [str(file), *resume])
+
+
+def say(line: str) -> None:
+    """Print a line at once, on the main process."""
+    if PartialState().is_main_process:
+        print(line, flush=True)
+
+
+def with_given(task_class: type[Task], recipe: Recipe, given: list[str], names: set[str]) -> Recipe:
+    """Return a recipe with the values of the options of these names on the command line."""
+    parsed = parse_options(option_classes(task_class), [*as_arguments(recipe), *given])
+    values = {name: value for part in parsed for name, value in vars(part).items() if name in names}
+    return recipe | {name: getattr(value, "value", value) for name, value in values.items()}
+
+
+def plan_for_machine(
+    task_class: type[Task], data: DataArguments, recipe: Recipe, given: list[str], names: set[str]
+) -> Recipe:
+    """Return the plan for the data, after timing a few steps of it, and print it.
+
+    Args:
+        recipe: options that say where the data are.
+        names: of the options that the user has given.
+    """
+    rows = load_splits(data, task_class.data)["train"]
+    is_stream = isinstance(rows, IterableDataset)
+    facts = Facts.of(ROWS_OF_STREAM if is_stream else len(rows), list(rows.take(SAMPLE)))
+    minutes = parse_options([PlanArguments], [f"--minutes={value}" for value in values_of(given, "--minutes")])[
+        0
+    ].minutes
+
+    def attempt(short: bool) -> tuple[Recipe, Budget]:
+        plan = without_replaced(
+            make_plan(task_class.name, facts, short), names | ({"streaming"} if is_stream else set())
+        )
+        return plan, try_out(task_class, [*as_arguments(recipe | plan), *given])
+
+    plan, budget = attempt(short=False)
+    if minutes is not None:
+        left = 60 * minutes - seconds_since_start()
+        if task_class.name == "translation" and budget.steps_within(left) < min(
+            SHORTEST_RUN, plan.get("max_steps", 0)
+        ):
+            plan, budget = attempt(short=True)
+            left = 60 * minutes - seconds_since_start()
+        plan = budget.fit(plan, left)
+    plan = broadcast_from_main(lambda: plan)  # every process has measured another speed
+    for line in budget.describe(plan, facts, seconds_since_start()):
+        say(f"  {line}")
+    return plan
+
+
+def seconds_since_start() -> float:
+    """Return how long this process runs; importing the libraries alone takes seconds."""
+    return time.time() - psutil.Process().create_time()
+
+
+def try_out(task_class: type[Task], arguments: list[str]) -> Budget:
+    """Train a few steps in a temporary folder, and score a few rows; return what they cost."""
+    with TemporaryDirectory() as folder:
+        logging.disable(logging.WARNING)  # the run itself will warn
+        try:
+            begin = time.perf_counter()
+            parsed = parse(task_class, [*arguments, f"--output_dir={folder}", "--resume_from_checkpoint=false"])
+            task = parsed[-1]
+            vars(task.arguments).update(TRIAL)
+            splits, trainer = build(*parsed)
+            setup = time.perf_counter() - begin
+            trainer.pop_callback(PrinterCallback)
+            trainer.add_callback(timer := StepTimer())
+            trainer.train()
+            held_out = {
+                split: len(rows) for split, rows in splits.items() if split != "train" and isinstance(rows, Dataset)
+            }
+            begin = time.perf_counter()
+            for split in [*held_out][:1]:
+                task.evaluate(trainer, splits[split].select(range(min(TIMED_ROWS, held_out[split]))))
+            row = (time.perf_counter() - begin) / TIMED_ROWS
+        finally:
+            logging.disable(logging.NOTSET)
+    memory = psutil.Process().memory_info().rss
+    return Budget(timer.seconds, setup, row, held_out, trainer.model.num_parameters(), memory)
 
 
 def read_splits(data: DataArguments, task: Task) -> Any:
@@ -217,6 +378,18 @@ def read_splits(data: DataArguments, task: Task) -> Any:
             "--validation_fraction above 0."
         )
     return splits
+
+
+def build(
+    options: Any, data: DataArguments, tokenizing: TokenizerArguments, task: Task
+) -> tuple[Any, RecipeTrainerMixin]:
+    """Return the splits of the data, and the trainer of a model with its tokenizer."""
+    splits = read_splits(data, task)
+    rows = splits["train"]
+    tokenizer = broadcast_from_main(lambda: make_tokenizer(tokenizing, options.model_name_or_path, rows, task))
+    model = make_model(task.model_class, options, tokenizer, **task.config_fields(rows, options))
+    task.prepare(model)
+    return splits, task.make_trainer(model, tokenizer, splits)
 
 
 def run(task_class: type[Task], arguments: list[str]) -> Scores:
@@ -241,12 +414,7 @@ def run(task_class: type[Task], arguments: list[str]) -> Scores:
         keep_freed_memory()
     folder = Path(training.output_dir)
     with run_lock(folder) if training.do_train and training.process_index == 0 else nullcontext():
-        splits = read_splits(data, task)
-        rows = splits["train"]
-        tokenizer = broadcast_from_main(lambda: make_tokenizer(tokenizing, options.model_name_or_path, rows, task))
-        model = make_model(task.model_class, options, tokenizer, **task.config_fields(rows, options))
-        task.prepare(model)
-        trainer = task.make_trainer(model, tokenizer, splits)
+        splits, trainer = build(options, data, tokenizing, task)
         if training.do_train:
             train(trainer)
             trainer.save_model()  # before scoring, which may fail

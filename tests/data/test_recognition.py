@@ -1,0 +1,94 @@
+"""A file's columns tell its task; what they do not tell is asked for."""
+
+import gzip
+import json
+
+import pytest
+
+from vanilla_transformer.data.recognition import recognise
+
+
+def table(folder, name: str, rows: list[dict]) -> str:
+    """Write rows as the ending of the name says."""
+    file = folder / name
+    if name.endswith((".tsv", ".csv")):
+        separator = "\t" if name.endswith(".tsv") else ","
+        lines = [rows[0].keys(), *(row.values() for row in rows)]
+        text = "".join(separator.join(map(str, line)) + "\n" for line in lines)
+    else:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    if name.endswith(".gz"):
+        file.write_bytes(gzip.compress(text.encode()))
+    else:
+        file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def words(number: int) -> str:
+    return f"a sentence that says {number} and ends"
+
+
+PAIRS = [{"id": n, "english": words(n), "spanish": f"una frase que dice {n}"} for n in range(40)]
+REVIEWS = [{"review": words(n), "stars": 1 + n % 5} for n in range(40)]
+MOODS = [{"mood": ["good", "bad"][n % 2], "review": words(n)} for n in range(40)]
+EASE = [{"text": words(n), "ease": n / 7} for n in range(40)]
+TOPICS = [{"text": words(n), "topics": ["a", "b"][: n % 3]} for n in range(40)]
+NAMES = [{"words": ["Ada", f"met{n}", "Bob"], "ner": ["B", "O", "B"]} for n in range(40)]
+NESTED = [{"translation": {"en": words(n), "de": f"ein Satz mit {n}"}} for n in range(40)]
+QUESTIONS = [
+    {"id": f"q{n}", "question": f"Who is {n}?", "context": words(n), "answers": {"text": ["a"], "answer_start": [0]}}
+    for n in range(40)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "task", "columns"),
+    [
+        ("pairs.tsv", PAIRS, "translation", {"source": "english", "target": "spanish"}),
+        ("pairs.jsonl.gz", PAIRS, "translation", {"source": "english", "target": "spanish"}),
+        ("nested.jsonl", NESTED, "translation", {"source": "translation.en", "target": "translation.de"}),
+        ("reviews.csv", REVIEWS, "classification", {"text": "review", "label": "stars"}),
+        ("moods.jsonl", MOODS, "classification", {"text": "review", "label": "mood"}),
+        ("ease.csv", EASE, "regression", {"text": "text", "label": "ease"}),
+        ("topics.jsonl", TOPICS, "multi_label", {"text": "text", "label": "topics"}),
+        ("names.jsonl", NAMES, "tagging", {"tokens": "words", "tags": "ner"}),
+        ("text.jsonl", [{"text": words(n)} for n in range(9)], "language_modeling", {"text": "text"}),
+        (
+            "questions.jsonl", QUESTIONS, "question_answering",
+            {"question": "question", "context": "context", "answers": "answers"},
+        ),
+    ],
+)  # fmt: skip
+def test_columns_tell_the_task(tmp_path, name, rows, task, columns):
+    found = recognise([table(tmp_path, name, rows)])
+    assert (found.task, found.columns) == (task, columns)
+
+
+def test_files_of_lines_are_translations_or_a_text(tmp_path):
+    for name in ("train.en", "train.de", "book.txt"):
+        (tmp_path / name).write_text("a line\nanother\n")
+    files = [str(tmp_path / name) for name in ("train.en", "train.de")]
+    assert recognise(files).task == "translation"
+    assert recognise([str(tmp_path / "book.txt")]).task == "language_modeling"
+
+
+def test_what_the_user_names_wins(tmp_path):
+    reviews, pairs = table(tmp_path, "reviews.csv", REVIEWS), table(tmp_path, "pairs.tsv", PAIRS)
+    assert recognise([reviews], "regression").columns == {"text": "review", "label": "stars"}
+    turned = {"source": "spanish", "target": "english"}
+    assert recognise([pairs], columns=turned).columns == recognise([pairs], "translation", turned).columns == turned
+    text = recognise([pairs], columns={"text": "english"})
+    assert (text.task, text.columns) == ("language_modeling", {"text": "english"})
+
+
+def test_what_cannot_be_told_is_refused_with_the_columns_and_the_known_forms(tmp_path):
+    three = [{**pair, "french": f"une phrase qui dit {n}"} for n, pair in enumerate(PAIRS)]
+    with pytest.raises(ValueError, match=r"english .*spanish .*french .*fit no task.*two columns of text.*--columns"):
+        recognise([table(tmp_path, "three.tsv", three)])
+    both = [{**name, **mood} for name, mood in zip(NAMES, MOODS, strict=True)]
+    file = table(tmp_path, "both.jsonl", both)
+    with pytest.raises(ValueError, match=r"tagging \(words, ner\) or classification \(review, mood\): name the task"):
+        recognise([file])
+    assert recognise([file], "classification").columns == {"text": "review", "label": "mood"}
+    with pytest.raises(ValueError, match=r"no column 'german'.*english"):
+        recognise([table(tmp_path, "pairs.tsv", PAIRS)], columns={"source": "english", "target": "german"})

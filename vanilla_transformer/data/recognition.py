@@ -1,0 +1,184 @@
+"""Recognise the task that a user's files fit, by the values of their columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from pyarrow import parquet
+
+from vanilla_transformer.data.arguments import file_formats
+from vanilla_transformer.data.columns import is_empty
+from vanilla_transformer.data.readers import (
+    Row,
+    check_columns,
+    names_in,
+    read_json,
+    read_parquet,
+    read_table,
+    value_at,
+)
+from vanilla_transformer.files import open_bytes
+
+
+SAMPLE = 2000  # rows to look at
+LONGEST_CLASS = 60  # characters; a longer value is a text, not the name of a class
+MOST_NUMBERED_CLASSES = 20  # more whole numbers than these are for regression
+FORMS = {
+    "translation": "two columns of text, or two files of parallel lines",
+    "classification": "a text and a label that repeats",
+    "regression": "a text and a number",
+    "multi_label": "a text and a list of labels",
+    "tagging": "a list of tokens and a list of tags",
+    "question_answering": "question, context and answers",
+    "language_modeling": "one column of text, or a .txt file",
+}
+ALIKE = (
+    {"classification", "regression", "multi_label"},
+    {"language_modeling", "masked_language_modeling"},
+)  # tasks with the same columns
+INDEX_NAMES = {"", "id", "idx", "index", "split", "url"}
+
+Values = list[Any]
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A task that files fit.
+
+    Args:
+        task: its name, as `train` takes it.
+        columns: the user's column for each of the task's columns; empty for files of text.
+    """
+
+    task: str
+    columns: dict[str, str]
+
+    @property
+    def options(self) -> list[str]:
+        """The columns as values of --columns."""
+        return [f"{ours}={yours}" for ours, yours in self.columns.items()]
+
+
+def recognise(files: Sequence[str], task: str | None = None, columns: dict[str, str] | None = None) -> Recognised:
+    """Return the task and the columns of files.
+
+    Args:
+        task, columns: as far as the user has named them.
+
+    Raises:
+        FileNotFoundError, ValueError: see `file_formats`; or the columns fit no task, or several. The message shows
+            the columns, and the known forms.
+    """
+    kinds = set(file_formats(list(files), parallel=len(files) == 2 and task in (None, "translation")))
+    if task is not None and columns:
+        return Recognised(task, columns)
+    if kinds <= {"parallel", "text"}:
+        return Recognised(task or ("translation" if "parallel" in kinds else "language_modeling"), {})
+    table = read_columns(files[0], *kinds - {"text"})
+    if columns:
+        check_columns(files[0], table, columns.values())
+        table = {ours: table[yours] for ours, yours in columns.items()}
+    found = candidates(table)
+    if task is not None:
+        return Recognised(task, columns_for(task, found, table))
+    if len(found) == 1:
+        return Recognised(found[0].task, columns or found[0].columns)
+    seen = ", ".join(f"{name} ({describe(values)})" for name, values in table.items()) or "none"
+    if found:
+        tasks = " or ".join(f"{each.task} ({', '.join(each.columns.values())})" for each in found)
+        raise ValueError(f"{files[0]} has the columns {seen}, which are for {tasks}: name the task before the file.")
+    forms = "; ".join(f"{form}: {name}" for name, form in FORMS.items())
+    raise ValueError(
+        f"{files[0]} has the columns {seen}, which fit no task. Known are {forms}. Name task and columns, such as: "
+        "train translation FILE --columns source=english target=spanish"
+    )
+
+
+def read_columns(file: str, *kinds: str) -> dict[str, Values]:
+    """Return the first values of each column of a table; `a.b` is the field b of a record a."""
+    kind = kinds[0]
+    if kind == "parquet":
+        with open_bytes(file) as stream:
+            names = parquet.ParquetFile(stream).schema_arrow.names
+        found = read_parquet(file, names)
+    else:
+        found = read_json(file) if kind == "json" else read_table(file, kind, [])
+    rows: list[Row] = [row for row in islice(found, SAMPLE) if isinstance(row, dict)]
+    names = list(dict.fromkeys(name for row in rows for name in names_in(row)))
+    table = {name: [value for row in rows if not is_empty(value := value_at(row, name))] for name in names}
+    return {name: values for name, values in table.items() if values}
+
+
+def candidates(table: dict[str, Values]) -> list[Recognised]:
+    """Return each task that the columns of a table fit."""
+    names = {name.lower(): name for name in table}
+    for task, wanted in (
+        ("question_answering", ("question", "context", "answers")),
+        ("translation", ("source", "target")),
+    ):
+        if names.keys() >= {*wanted}:
+            return [Recognised(task, {ours: names[ours] for ours in wanted})]
+    found = []
+    lists = [name for name, values in table.items() if all(isinstance(value, list) for value in values)]
+    if len(lists) == 2 and [*map(len, table[lists[0]])] == [*map(len, table[lists[1]])]:
+        tags, tokens = sorted(lists, key=lambda name: len({str(item) for value in table[name] for item in value}))
+        found.append(Recognised("tagging", {"tokens": tokens, "tags": tags}))
+        table = {name: values for name, values in table.items() if name not in lists}
+    kinds = {name: kind for name, values in table.items() if (kind := kind_of(name, values))}
+    texts = [name for name, kind in kinds.items() if kind == "text"]
+    labels = [name for name, kind in kinds.items() if kind != "text"]
+    if len(texts) == 1 and len(labels) == 1:
+        found.append(Recognised(kinds[labels[0]], {"text": texts[0], "label": labels[0]}))
+    elif len(texts) == 2 and not labels:
+        found.append(Recognised("translation", {"source": texts[0], "target": texts[1]}))
+    elif len(texts) == 1 and not labels and not found:
+        found.append(Recognised("language_modeling", {"text": texts[0]}))
+    return found
+
+
+def columns_for(task: str, found: list[Recognised], table: dict[str, Values]) -> dict[str, str]:
+    """Return the columns for a task that the user has named; none if the user's names are ours, or cannot be told."""
+    alike = next((tasks for tasks in ALIKE if task in tasks), {task})
+    for each in found:
+        if each.task in alike:
+            return each.columns
+    strings = [name for name, values in table.items() if all(isinstance(value, str) for value in values)]
+    if task == "translation" and len(strings) == 2:
+        return {"source": strings[0], "target": strings[1]}
+    return {}
+
+
+def kind_of(name: str, values: Values) -> str | None:
+    """Return "text" for a column of texts, the task of a column of labels, and None for one that numbers the rows."""
+    if name.lower() in INDEX_NAMES or all(isinstance(value, dict) for value in values):
+        return None
+    if all(isinstance(value, list) for value in values):
+        return "multi_label"
+    distinct = len({str(value) for value in values})
+    numbers = as_numbers(values)
+    if numbers is not None:
+        whole = all(number.is_integer() for number in numbers)
+        if whole and numbers == [number + numbers[0] for number in range(len(numbers))] and len(numbers) > 2:
+            return None
+        return "classification" if whole and distinct <= MOST_NUMBERED_CLASSES else "regression"
+    repeats = distinct <= max(2, 0.3 * len(values)) and distinct < len(values)
+    short = max(len(str(value)) for value in values) <= LONGEST_CLASS
+    return "classification" if short and repeats else "text"
+
+
+def as_numbers(values: Values) -> list[float] | None:
+    """Return the values as finite numbers; None if one is not a number."""
+    try:
+        numbers = [float(value) for value in values if not isinstance(value, bool)]
+    except (TypeError, ValueError):
+        return None
+    return numbers if len(numbers) == len(values) and all(abs(number) < 1e18 for number in numbers) else None
+
+
+def describe(values: Values) -> str:
+    """Describe the values of a column in a few words."""
+    if all(isinstance(value, list) for value in values):
+        return "lists"
+    kind = "numbers" if as_numbers(values) is not None else "texts"
+    return f"{kind}, {len({str(value) for value in values})} of {len(values)} different"

@@ -1,0 +1,289 @@
+"""Plan a training run: options of `train` that suit the data, the machine and the time.
+
+A plan is a recipe. Its values come from the tuned recipes in `recipes/`, scaled to the number of rows.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from statistics import mean, median
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+
+Recipe = dict[str, Any]
+
+SHORTEST_RUN = 500  # steps; a run with fewer learns more from small batches and a small model
+FEWEST_STEPS = 50
+PROBE_STEPS, PROBE_SECONDS = 8, 15.0  # how long the speed is measured
+SAFETY = 0.9  # share of the remaining time to plan with: other programs may slow the training down
+SHARE_OF_SCORING = 0.15  # of the time that is left for training and final scores
+EVALUATIONS = 10
+SMALL_TEXT = 3_000_000  # characters; a language model of less text reads characters
+MOST_CHARACTERS = 350  # different ones that a vocabulary of characters may have
+LONG_TEXT = 400  # characters; longer rows come in smaller batches, and their end is truncated
+# Options of the plan that lose their meaning when the user gives the option before them.
+REPLACES: dict[str, Set[str]] = {
+    "num_train_epochs": {"max_steps"},
+    "preset": {"num_layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads"},
+    "learning_rate_scale": {"learning_rate", "lr_scheduler_type"},
+    "optim": {"muon", "muon_momentum", "embedding_decay"},
+    "average_checkpoints": {"load_best_model_at_end"},
+    "streaming": {"concat_pairs"},
+    "tokenizer_name_or_path": {"vocab_size", "tokenizer_kind"},
+    "model_name_or_path": {
+        *("num_layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "norm_position"),
+        *("preset", "init", "vocab_size", "tokenizer_kind"),
+    },
+}
+
+
+@dataclass
+class PlanArguments:
+    """Options of the plan, which `train FILE ...` makes.
+
+    Raises:
+        ValueError: there is no time.
+    """
+
+    minutes: float | None = field(
+        default=None,
+        metadata={
+            "help": "With data files in the place of a recipe: choose model and steps so that the whole command ends "
+            "within this many minutes."
+        },
+    )
+
+    def __post_init__(self):
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ValueError(f"--minutes {self.minutes} must be greater than 0.")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a plan needs to know of the data.
+
+    Args:
+        rows: number of rows.
+        characters: mean number of characters per row, in its longest text.
+        alphabet: number of different characters.
+    """
+
+    rows: int
+    characters: float
+    alphabet: int
+
+    @classmethod
+    def of(cls, rows: int, sample: list[Mapping[str, Any]]) -> "Facts":
+        """Return the facts of data with so many rows, of which `sample` are some."""
+        texts = [[text for value in row.values() for text in as_texts(value)] for row in sample]
+        characters = mean(max(map(len, each), default=0) for each in texts)
+        return cls(rows, characters, len({char for each in texts for text in each for char in text}))
+
+
+def as_texts(value: Any) -> list[str]:
+    """Return the texts of a value; a list of tokens is one text."""
+    if isinstance(value, list):
+        return [" ".join(item for item in value if isinstance(item, str))]
+    return [value] if isinstance(value, str) else []
+
+
+def clamp(value: float, low: int, high: int) -> int:
+    """Return the nearest whole number from `low` to `high`."""
+    return round(min(max(value, low), high))
+
+
+def make_plan(task: str, facts: Facts, short: bool = False) -> Recipe:
+    """Return options for a task, as many steps as the data deserve among them.
+
+    Args:
+        short: whether there is time only for a small model and few steps.
+    """
+    if task == "translation":
+        return plan_translation(facts, short)
+    if task in ("language_modeling", "masked_language_modeling"):
+        return plan_language_model(task, facts)
+    return plan_encoder(task, facts)
+
+
+def plan_translation(facts: Facts, short: bool) -> Recipe:
+    """Return the options of recipes/multi30k_en_de.yaml, or of recipes/quickstart.yaml in a short run."""
+    tokens = facts.rows * facts.characters / 4  # a token has about four characters
+    steps = clamp(4.1 * math.sqrt(tokens), 400, 6000)
+    common = {
+        "tokenizer_kind": "unigram" if facts.rows <= 300_000 else "byte_bpe",
+        "validation_fraction": held_out(facts.rows),
+        "bucketing": "none",
+        "max_steps": steps,
+        "muon": True,
+        "init": "small",
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0.1,
+        "average_checkpoints": 1,
+        "save_steps": 0.2,
+        "save_total_limit": 2,
+        "logging_steps": 50,
+    }
+    if short:
+        size = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4}
+        return {
+            **size, "dropout": 0.0, "vocab_size": clamp(facts.rows / 4, 1000, 2000), **common,
+            "tokens_per_batch": 800, "muon_momentum": 0.8, "learning_rate": 5e-3,
+        }  # fmt: skip
+    small = facts.rows < 5000
+    return {
+        "preset": "tiny", "norm_position": "pre", "dropout": 0.2, "dropout_start": 0.05,
+        "vocab_size": clamp(facts.rows / 4, 1000, 8000), **common,
+        "tokens_per_batch": 2048 if small else 4096, "concat_pairs": 0.5,
+        "weight_decay": 0.2, "embedding_decay": 0.2, "learning_rate": 1.2e-2, "length_penalty": 1.0,
+    }  # fmt: skip
+
+
+def plan_language_model(task: str, facts: Facts) -> Recipe:
+    """Return the options of recipes/tiny_shakespeare.yaml, or a larger model of subwords for more text."""
+    characters = facts.rows * facts.characters
+    size = {"num_layers": 4, "num_heads": 4, "d_model": 128, "d_ff": 512, "dropout": 0.0, "label_smoothing": 0.0}
+    plan = {
+        "validation_fraction": 0.1, "learning_rate": 1e-3, "lr_scheduler_type": "cosine", "warmup_steps": 0.05,
+        "adam_beta2": 0.99, "max_grad_norm": 1.0, "save_steps": 0.2, "save_total_limit": 2, "logging_steps": 50,
+    }  # fmt: skip
+    of_characters = task == "language_modeling" and characters < SMALL_TEXT and facts.alphabet <= MOST_CHARACTERS
+    block = {"block_size": 64} if task == "language_modeling" else {}
+    if of_characters:
+        return {
+            **size, **plan, **block, "tokenizer_kind": "character", "vocab_size": 400, "max_steps": 2000,
+            "per_device_train_batch_size": 12,
+        }  # fmt: skip
+    batch = 16 if task == "language_modeling" else 32
+    steps = clamp(4 * characters / 4 / (batch * 64), 1000, 20_000)
+    return {
+        **size, **plan, **block, "vocab_size": clamp(characters / 200, 1000, 8000), "max_steps": steps,
+        "per_device_train_batch_size": batch,
+    }  # fmt: skip
+
+
+def plan_encoder(task: str, facts: Facts) -> Recipe:
+    """Return the options of the recipe for a task that reads whole texts."""
+    long = facts.characters > LONG_TEXT
+    batch, epochs, metric = 16 if long else 32, 8, "accuracy"
+    model: Recipe = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.3, "init": "small"}
+    others: Recipe = {"learning_rate": 5e-4}
+    if task == "regression":
+        model |= {"dropout": 0.2, "init": "default"}
+        metric = "pearson"
+    elif task == "tagging":
+        model |= {"num_layers": 3, "init": "default"}
+        batch, epochs, metric = 16, 15, "f1"
+    elif task == "question_answering":
+        model |= {"num_layers": 4, "d_ff": 512, "dropout": 0.05, "init": "default", "norm_position": "pre"}
+        epochs, metric = 10, "loss"
+        others = {"learning_rate": 1e-3, "max_grad_norm": 1.0}
+    if task != "question_answering":
+        others["max_length"] = 256
+    return {
+        **model, "vocab_size": 8000 if task != "question_answering" else 4000,
+        "validation_fraction": held_out(facts.rows), "per_device_train_batch_size": batch,
+        "max_steps": clamp(epochs * facts.rows / batch, 600, 20_000), **others, "lr_scheduler_type": "linear",
+        "warmup_steps": 0.1, "eval_strategy": "steps", "eval_steps": 1 / EVALUATIONS, "save_strategy": "steps",
+        "save_steps": 1 / EVALUATIONS, "save_total_limit": 1, "load_best_model_at_end": True,
+        "metric_for_best_model": metric, "greater_is_better": metric != "loss", "logging_steps": 50,
+    }  # fmt: skip
+
+
+def held_out(rows: int) -> float:
+    """Return the share of rows to hold out: a tenth of few rows, and at most about 2,000."""
+    return 0.1 if rows < 2000 else round(min(0.05, 2000 / rows), 4)
+
+
+def without_replaced(plan: Recipe, given: Set[str]) -> Recipe:
+    """Return the plan without the options that the user gives, and those that have no meaning beside them."""
+    gone = set(given).union(*(REPLACES.get(name, set()) for name in given))
+    kept = {name: value for name, value in plan.items() if name not in gone}
+    if "model_name_or_path" in given and "learning_rate" in kept:
+        kept |= {"learning_rate": kept["learning_rate"] / 4, "max_steps": kept.get("max_steps", 0) // 2 or -1}
+    return kept
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a plan costs, as measured on this machine.
+
+    Args:
+        step: seconds of a training step.
+        setup: seconds to read and encode the data, and to make the model.
+        row: seconds to score a row; an untrained translator writes longer than a trained one.
+        held_out: number of rows of each split that is scored.
+        parameters: of the model.
+        memory: bytes of the process.
+    """
+
+    step: float
+    setup: float
+    row: float
+    held_out: Mapping[str, int]
+    parameters: int
+    memory: int
+
+    def scored(self, plan: Recipe) -> int:
+        """Return how many rows are scored in all: all splits at the end, and validation also during training."""
+        most = plan.get("max_eval_samples", math.inf)
+        times = {"validation": 1 + EVALUATIONS if "eval_steps" in plan else 1}
+        return sum(times.get(split, 1) * min(rows, most) for split, rows in self.held_out.items())
+
+    def steps_within(self, seconds: float) -> int:
+        """Return how many training steps fit into the time that is left."""
+        return int(max(0.0, SAFETY * seconds - self.setup) * (1 - SHARE_OF_SCORING) / self.step)
+
+    def fit(self, plan: Recipe, seconds: float) -> Recipe:
+        """Return the plan with as many steps and scored rows as there is time for.
+
+        Raises:
+            ValueError: there is no time to learn anything.
+        """
+        if self.steps_within(seconds) < FEWEST_STEPS:
+            missing = (self.setup + FEWEST_STEPS * self.step / (1 - SHARE_OF_SCORING)) / SAFETY - seconds
+            raise ValueError(
+                f"--minutes: on this machine {FEWEST_STEPS} steps of {self.step:.2g} s end about {missing / 60:.1f} "
+                "minutes later: give more."
+            )
+        rows = max(0.0, SAFETY * seconds - self.setup) * SHARE_OF_SCORING / max(self.row, 1e-9)
+        share = min(1.0, rows / max(1, self.scored(plan)))
+        limited = {"max_eval_samples": max(20, int(share * max(self.held_out.values())))} if share < 1 else {}
+        steps = {"max_steps": clamp(self.steps_within(seconds), 1, plan["max_steps"])} if "max_steps" in plan else {}
+        return plan | limited | steps
+
+    def describe(self, plan: Recipe, facts: Facts, passed: float) -> list[str]:
+        """Return lines that tell the user what is planned; `passed` are the seconds until now."""
+        steps = plan.get("max_steps", 0)
+        seconds = passed + self.setup + steps * self.step + self.scored(plan) * self.row
+        held_out = ", ".join(f"{rows:,} for {split}" for split, rows in self.held_out.items()) or "none to score"
+        length = f"{steps:,} steps of {self.step:.2g} s" if steps else f"steps of {self.step:.2g} s"
+        time = f"about {max(1, round(seconds / 60))} minutes in all" if steps else "as many as the options say"
+        return [
+            f"{facts.rows:,} rows to train on, {held_out}; about {facts.characters:.0f} characters each",
+            f"a model of {self.parameters / 1e6:.1f} million parameters",
+            f"{length}: {time}, {self.memory / 2**30:.1f} GiB of memory",
+        ]
+
+
+class StepTimer(TrainerCallback):
+    """Measure the seconds of a training step, and end the training when that is known."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Note the time, and stop after a few steps."""
+        self.times.append(time.perf_counter())
+        if len(self.times) >= PROBE_STEPS or (len(self.times) > 2 and self.times[-1] - self.times[0] > PROBE_SECONDS):
+            control.should_training_stop = True
+
+    @property
+    def seconds(self) -> float:
+        """The median time of a step, without the first ones, which set up memory."""
+        differences = [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
+        return median(differences[len(differences) // 3 :])
