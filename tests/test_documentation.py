@@ -25,7 +25,7 @@ from vanilla_transformer import VanillaTransformerEncoderModel
 from vanilla_transformer.__main__ import COMMANDS, known_options
 from vanilla_transformer.cli.help import check_names, is_option
 from vanilla_transformer.cli.push import REPO_FILES, select_files
-from vanilla_transformer.cli.recipes import choose_task, is_recipe
+from vanilla_transformer.cli.recipes import choose_task, data_files, is_recipe
 from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 from vanilla_transformer.tasks import task_names
 
@@ -124,7 +124,8 @@ def test_every_quoted_command_is_one_that_its_parser_takes(monkeypatch, capsys):
         if not words or words[0] == "reversal":  # the example of a new task in CONTRIBUTING.md
             continue
         if name == "train":
-            task, words = choose_task(words)
+            named, files, options = data_files(words)  # files that a plan is made for are the user's
+            task, words = (named or "translation", options) if files else choose_task(words)
             name = f"train {task}"
             words = words[1:] if words and is_recipe(words[0]) else words
         try:

@@ -8,6 +8,7 @@ import yaml
 from vanilla_transformer.cli import train
 from vanilla_transformer.training.plan import Budget, Facts, make_plan
 
+
 OPTIONS = ["--use_cpu", "true", "--disable_tqdm", "true", "--seed", "1"]
 
 
@@ -51,5 +52,5 @@ def test_a_budget_limits_steps_and_scored_rows():
     limited = slow.fit(plan, 300)
     seconds = 10 + limited["max_steps"] * 0.5 + limited["max_eval_samples"] * 0.1
     assert 200 < seconds <= 300
-    with pytest.raises(ValueError, match="--minutes: on this machine 50 steps of 0.5 s"):
+    with pytest.raises(ValueError, match=r"--minutes: on this machine 50 steps of 0\.5 s"):
         slow.fit(plan, 20)

@@ -16,8 +16,8 @@ USER_ERRORS_OF_LIBRARIES = {"EntryNotFoundError", "StrictDataclassError", "Safet
 
 # The modules that each extra of pyproject.toml brings, and that are imported where they are needed.
 EXTRAS = {
-    "train": "accelerate babel datasets matplotlib pandas pyarrow sacrebleu sacremoses scipy seqeval sklearn "
-    "torchmetrics",
+    "train": "accelerate babel datasets matplotlib pandas psutil pyarrow sacrebleu sacremoses scipy "
+    "seqeval sklearn torchmetrics",
     "demo": "gradio",
     "serve": "fastapi openai uvicorn",
     "export": "ctranslate2 onnx onnxruntime onnxscript",
