@@ -33,10 +33,8 @@ FORMS = {
     "question_answering": "question, context and answers",
     "language_modeling": "one column of text, or a .txt file",
 }
-ALIKE = (
-    {"classification", "regression", "multi_label"},
-    {"language_modeling", "masked_language_modeling"},
-)  # tasks with the same columns
+# Tasks with the same columns.
+ALIKE = ({"classification", "regression", "multi_label"}, {"language_modeling", "masked_language_modeling"})
 INDEX_NAMES = {"", "id", "idx", "index", "split", "url"}
 
 Values = list[Any]
