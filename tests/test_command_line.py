@@ -194,7 +194,7 @@ def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(t
     (tmp_path / "y.jsonl").write_text("{}")
     hidden = [module for modules in EXTRAS.values() for module in modules.split()]
     lacking = {
-        "evaluate --model x --test_file y.jsonl": ("accelerate", "train"),
+        "evaluate --model x --test_file y.jsonl": ("psutil", "train"),
         "datastore --model x --train_file y.jsonl": ("datasets", "train"),
         "translate --model x --datastore": ("faiss", "datastore"),
         "export --source x --output y": ("ctranslate2", "export"),

@@ -180,7 +180,7 @@ def test_a_task_is_named_on_the_command_line_or_in_the_recipe(given, chosen, tmp
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "Name a task .classification, .*translation. or a recipe"),
+        ([], "a task .classification, .*translation. or a recipe"),
         (["translate"], "There is no task 'translate'; did you mean translation"),
         (["--max_steps", "3"], "There is no task '--max_steps'; choose from classification, "),
         (["other.yaml"], "other.yaml names no task: add a line such as task: translation"),
