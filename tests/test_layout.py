@@ -170,7 +170,7 @@ def test_scripts_and_the_demo_import_only_the_package_and_what_lies_beside_them(
 
 
 def test_no_test_file_imports_another():
-    """What two test files need lies in a module of helpers, which imports no test file either."""
+    """Helpers that two test files share lie in a module of their own, which imports no test file either."""
     tests = {path.stem for path in python_files(ROOT / "tests") if path.stem.startswith("test_")}
     assert len(tests) > 30
     for path in python_files(ROOT / "tests"):
@@ -192,7 +192,7 @@ def test_modules_are_found_where_an_installation_puts_them():
 
 
 def test_no_run_of_ten_lines_stands_twice():
-    """What two modules need is a function that both import."""
+    """Code that two modules need is a function that both import."""
     places = defaultdict(set)
     for path in (path for folder in (PACKAGE, ROOT / "scripts", ROOT / "demo") for path in python_files(folder)):
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""What a model predicts for a text. Each kind of model has its subclass of `Prediction`, which `predict` chooses."""
+"""Predict the answer of a model for a text. `predict` chooses the subclass of `Prediction` for the kind of model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

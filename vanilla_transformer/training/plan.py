@@ -63,7 +63,7 @@ class PlanArguments:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a plan needs to know of the data.
+    """Describe the data, as far as a plan depends on it.
 
     Args:
         rows: number of rows.
@@ -208,7 +208,7 @@ def without_replaced(plan: Recipe, given: Set[str]) -> Recipe:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a plan costs, as measured on this machine.
+    """Hold the cost of a plan, as measured on this machine.
 
     Args:
         step: seconds of a training step.

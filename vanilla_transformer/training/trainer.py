@@ -148,7 +148,7 @@ class RecipeTrainerMixin(Base):
 
     @cached_property
     def run_facts(self) -> dict[str, Any]:
-        """What a resumed run must have in common with its checkpoint, besides model and tokenizer."""
+        """Return the facts that a resumed run must share with its checkpoint, besides model and tokenizer."""
         args = self.args
         names = ["seed", "data_seed", "muon", "embedding_decay", "dropout_start", "tokens_per_batch", "bucketing"]
         names += ["muon_momentum"] if args.muon else []
