@@ -1,4 +1,4 @@
-"""Other people's software on models as the training scripts save them: quantisers, adapters, trainers, explanations.
+"""Third-party libraries work with models that training saves: quantisation, adapters, trainers, attribution.
 
 Needs the extra `clients`, which `make test-slow` installs.
 """
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 @dataclass(frozen=True)
 class Head:
     task: str
-    rows: str  # of the phrasebook
+    rows: str  # phrasebook task
     auto_class: str
     peft_task: str | None = None
 
@@ -45,7 +45,7 @@ TEXTS = ["Good morning!", "Where is the station, please?"]
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The folder of a head, trained for a few steps with all that is fast."""
+    """Return a function that trains a model with a given head for three steps and returns its folder."""
 
     @cache
     def trained(name):
@@ -70,7 +70,7 @@ def load(name, folder, **options):
 
 
 def batch(name, folder):
-    """Two texts with what the head's loss needs."""
+    """Return two tokenised texts, with the labels that the head's loss needs."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.padding_side = "right"
     inputs = dict(tokenizer(TEXTS, padding=True, return_tensors="pt", return_token_type_ids=False))
@@ -86,14 +86,14 @@ def batch(name, folder):
 
 @torch.no_grad()
 def scores(name, model, inputs):
-    """Of the sequences, or of their real tokens; what stands in the place of padding means nothing."""
+    """Return the scores of each sequence, or of each token that is not padding."""
     outputs = model(**inputs)
     logits = outputs.start_logits if name == "reader" else outputs.logits
     return logits if name == "classifier" else logits[inputs["attention_mask"].bool()]
 
 
 def assert_close_but_quantised(name, quantised, plain, inputs, tolerance=0.2):
-    """The scores are near those of the plain model, and yet not the same; and a model that writes still does."""
+    """Assert that quantised scores are close to the plain model's but differ, and that generation still works."""
     found, expected = scores(name, quantised, inputs).float(), scores(name, plain, inputs)
     assert 0 < (found - expected).norm() < tolerance * expected.norm()
     if name in WRITERS:
@@ -102,12 +102,12 @@ def assert_close_but_quantised(name, quantised, plain, inputs, tolerance=0.2):
 
 
 def linears(model):
-    """The projections of the stacks, without those of the head."""
+    """Return the names of the projections in the encoder and decoder, without the head."""
     return {key for key, module in model.named_modules() if type(module) is nn.Linear and key.startswith("model.")}
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_what_a_script_saves_is_plain(saved, name):
+def test_training_saves_a_plain_model(saved, name):
     model = load(name, saved(name))
     for module in model.modules():
         assert "forward" not in vars(module) and "logits_and_loss" not in vars(module)
@@ -117,7 +117,7 @@ def test_what_a_script_saves_is_plain(saved, name):
     described = {"architectures", "auto_map", "custom_pipelines", "dtype", "id2label", "label2id", "problem_type"}
     assert config.keys() - described <= type(model.config)().to_dict().keys()
     assert model.config._attn_implementation == "sdpa"
-    assert model.train()(**batch(name, saved(name)))[1].shape[0] == len(TEXTS)  # logits, beside a loss
+    assert model.train()(**batch(name, saved(name)))[1].shape[0] == len(TEXTS)  # the logits, without the loss
     tokenizer = json.loads((saved(name) / "tokenizer_config.json").read_text())
     assert not tokenizer.get("split_special_tokens")
 
@@ -128,7 +128,7 @@ def test_bitsandbytes_quantises_each_projection(saved, name, bits):
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
     plain = load(name, saved(name))
-    # The library would quantise these outputs as well, which are too narrow for the kernel of a CPU.
+    # bitsandbytes would quantise these outputs too, which are too narrow for its CPU kernel.
     heads = None if isinstance(plain.get_output_embeddings(), nn.Linear) else ["classifier", "qa_outputs"]
     config = BitsAndBytesConfig(
         load_in_8bit=bits == 8, load_in_4bit=bits == 4, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=heads
@@ -160,12 +160,12 @@ print(json.dumps([len(adapters), sum(weight.grad is not None for weight in adapt
 
 def test_qlora_works_where_this_project_is_not_installed(saved, tmp_path):
     adapters, with_gradient, kinds = run_fresh(QLORA_ELSEWHERE, tmp_path, str(saved("language model")))
-    assert adapters == with_gradient == 2 * 2 * 6  # A and B, two layers, six projections in each
+    assert adapters == with_gradient == 2 * 2 * 6  # two matrices (A and B) for each of six projections in two layers
     assert kinds == ["Linear4bit"]
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_torchao_quantises_each_projection_and_what_is_saved_is_loaded_again(saved, name, tmp_path):
+def test_torchao_quantises_each_projection_and_the_saved_model_loads(saved, name, tmp_path):
     from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig
 
     plain, inputs = load(name, saved(name)), batch(name, saved(name))
@@ -178,7 +178,7 @@ def test_torchao_quantises_each_projection_and_what_is_saved_is_loaded_again(sav
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", HEADS)
-def test_dynamic_quantisation_of_pytorch_takes_every_projection(saved, name):
+def test_pytorch_dynamic_quantisation_covers_every_projection(saved, name):
     plain = load(name, saved(name))
     quantised = torch.ao.quantization.quantize_dynamic(plain, {nn.Linear})
     assert {type(quantised.get_submodule(key)) for key in linears(plain)} == {torch.ao.nn.quantized.dynamic.Linear}
@@ -202,7 +202,7 @@ SERVED = (
 
 @pytest.mark.parametrize("prepare", [lambda model: model, make_fast], ids=["plain", "fast"])
 @pytest.mark.parametrize(("name", "adapter"), SERVED)
-def test_adapters_of_peft_learn_and_are_loaded_again(saved, name, adapter, prepare, tmp_path):
+def test_peft_adapters_train_save_and_load(saved, name, adapter, prepare, tmp_path):
     from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
 
     task = HEADS[name].peft_task
@@ -229,19 +229,19 @@ def test_adapters_of_peft_learn_and_are_loaded_again(saved, name, adapter, prepa
     again = PeftModel.from_pretrained(load(name, saved(name)), tmp_path).eval()
     torch.testing.assert_close(scores(name, again, inputs), after, rtol=1e-4, atol=1e-5)
     steps = {step.name: step.tensor for step in record(again, inputs, stack=[*find_stacks(again)][-1])}
-    if "logits" in steps:  # with the adapter, and not the model's own
+    if "logits" in steps:  # outputs include the adapter
         real = inputs["attention_mask"].bool()
         torch.testing.assert_close(steps["logits"][real], after, rtol=1e-4, atol=1e-4)
     if name in WRITERS:
         text = {key: inputs[key] for key in ("input_ids", "attention_mask")}
         assert torch.equal(again.generate(**text, max_new_tokens=5), model.generate(**text, max_new_tokens=5))
-    if name == "language model":  # what it writes is by the adapter too
+    if name == "language model":  # generation uses the adapter too
         whole = {key: rows[inputs["attention_mask"].all(dim=1)] for key, rows in text.items()}
         step = model.generate(**whole, max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
         torch.testing.assert_close(step.logits[0], model(**whole).logits[:, -1], rtol=1e-4, atol=1e-5)
 
 
-def test_trl_teaches_a_language_model_where_to_end(saved, tmp_path):
+def test_trl_trains_a_language_model_to_stop(saved, tmp_path):
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -264,7 +264,7 @@ def test_trl_teaches_a_language_model_where_to_end(saved, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["masked language model", "classifier"])
-def test_sentence_transformers_trains_an_encoder_and_loads_it_again(saved, name, tmp_path):
+def test_sentence_transformers_trains_and_loads_an_encoder(saved, name, tmp_path):
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers.losses import MultipleNegativesRankingLoss
@@ -301,7 +301,7 @@ def transformers_arguments(folder):
     )
 
 
-def test_integrated_gradients_of_captum_add_up(saved):
+def test_captum_integrated_gradients_sum_to_the_change_of_the_output(saved):
     from captum.attr import IntegratedGradients
 
     model, inputs = load("classifier", saved("classifier")), batch("classifier", saved("classifier"))

@@ -1,4 +1,4 @@
-"""Generation gives the same text by every way that must not change it."""
+"""Caches, batching, compilation and assistants must not change the generated text."""
 
 import inspect
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ def generate(model, ids, mask=None, **options):
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("window", [None, 3])
-def test_every_cache_gives_the_same_text_as_none(make, way, window):
+def test_every_cache_gives_the_same_text_as_no_cache(make, way, window):
     model, ids = make(sliding_window=window), tokens(2, 6)
     expected = generate(model, ids, use_cache=False, **WAYS[way])
     assert generate(model, ids, **WAYS[way]) == expected
@@ -33,12 +33,12 @@ def test_every_cache_gives_the_same_text_as_none(make, way, window):
 
 
 @pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned"}])
-def test_requests_that_are_batched_as_they_come_get_what_each_gets_alone(fields):
+def test_continuous_batching_gives_each_request_its_own_answer(fields):
     model = decoder_only(max_position_embeddings=64, **fields)
     prompts = [tokens(1, length)[0].tolist() for length in (3, 8, 5)]
     settings = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=0)
     alone = [generate(model, torch.tensor([ids]), min_new_tokens=6)[0][len(ids) :][:6] for ids in prompts]
-    small = ContinuousBatchingConfig(max_batch_tokens=32, num_blocks=8)  # the default fills the machine's memory
+    small = ContinuousBatchingConfig(max_batch_tokens=32, num_blocks=8)  # the default pool fills the machine's memory
     found = model.generate_batch(inputs=prompts, generation_config=settings, continuous_batching_config=small)
     assert [answer.error for answer in found.values()] == [None] * 3
     assert sorted(answer.generated_tokens for answer in found.values()) == sorted(alone)
@@ -46,7 +46,7 @@ def test_requests_that_are_batched_as_they_come_get_what_each_gets_alone(fields)
 
 @pytest.mark.parametrize("name", sorted({"past_key_values", CACHE}))
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_cache_is_given_by_either_name_and_returned_by_the_librarys(make, name):
+def test_a_cache_is_accepted_under_both_names_and_returned_under_transformers_name(make, name):
     model, ids = make(), tokens(2, 6)
     source = {"input_ids": tokens(2, 5)} if model.config.is_encoder_decoder else {}
     key = "decoder_input_ids" if source else "input_ids"
@@ -72,7 +72,7 @@ print(json.dumps([texts, open("said").read()]))
 """
 
 
-def test_saved_code_generates_without_a_name_that_the_library_gives_up(tmp_path):
+def test_saved_models_generate_without_deprecation_warnings_about_the_cache(tmp_path):
     models, ids = {"AutoModelForSeq2SeqLM": encoder_decoder(), "AutoModelForCausalLM": decoder_only()}, tokens(2, 3)
     for auto_class, model in models.items():
         model.save_pretrained(tmp_path / auto_class)
@@ -84,7 +84,7 @@ def test_saved_code_generates_without_a_name_that_the_library_gives_up(tmp_path)
 
 @pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned"}])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_translation_that_goes_on_behind_padding_is_the_same_with_every_cache(way, fields):
+def test_a_padded_decoder_prefix_is_continued_the_same_with_every_cache(way, fields):
     model, source = encoder_decoder(**fields), tokens(3, 6)
     begun = torch.tensor([[1, 7, 8, 9], [0, 0, 1, 5], [0, 1, 9, 10]])
     given = {"decoder_input_ids": begun, "decoder_attention_mask": (begun > 0).long(), **WAYS[way]}
@@ -93,7 +93,7 @@ def test_a_translation_that_goes_on_behind_padding_is_the_same_with_every_cache(
     assert generate(model, source, cache_implementation="static", **given) == expected
 
 
-def test_positions_that_are_given_for_a_translation_are_kept_with_every_cache():
+def test_decoder_position_ids_are_respected_with_every_cache():
     model, source = encoder_decoder(position_embedding="learned"), tokens(2, 6)
     begun = torch.tensor([[1, 7, 8, 9], [0, 1, 9, 10]])
     given = {"decoder_input_ids": begun, "decoder_attention_mask": (begun > 0).long()}
@@ -108,7 +108,7 @@ def test_positions_that_are_given_for_a_translation_are_kept_with_every_cache():
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("make", MAKERS)
-def test_sequences_packed_into_one_row_are_apart_with_a_cache_as_without(make, window, use_cache):
+def test_sequences_packed_into_one_row_do_not_attend_to_each_other(make, window, use_cache):
     model, ids, positions = make(sliding_window=window), tokens(1, 6), torch.tensor([[0, 1, 2, 0, 1, 2]])
     options = {"use_cache": use_cache}
     if model.config.is_encoder_decoder:
@@ -122,7 +122,7 @@ def test_sequences_packed_into_one_row_are_apart_with_a_cache_as_without(make, w
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_prompt_lookup_and_assistance_do_not_change_greedy_text(make):
+def test_prompt_lookup_and_assisted_generation_do_not_change_greedy_text(make):
     model, ids = make(), tokens(1, 6)
     expected = generate(model, ids)
     assert generate(model, ids, prompt_lookup_num_tokens=2) == expected
@@ -131,7 +131,7 @@ def test_prompt_lookup_and_assistance_do_not_change_greedy_text(make):
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_padded_batch_gives_what_each_gives_alone(make, way):
+def test_a_padded_batch_gives_the_same_texts_as_single_rows(make, way):
     model = make()
     ids, mask = right_padded([6, 4])
     if not model.config.is_encoder_decoder:
@@ -143,7 +143,7 @@ def test_a_padded_batch_gives_what_each_gives_alone(make, way):
         assert together[row][-8:] == alone[-8:]
 
 
-def test_the_source_is_encoded_and_projected_once():
+def test_generate_encodes_the_source_once_and_caches_its_keys_and_values():
     model = encoder_decoder()
     calls = {"encoder": 0, "keys": 0}
     model.model.encoder.register_forward_hook(lambda *_: calls.__setitem__("encoder", calls["encoder"] + 1))
@@ -156,7 +156,7 @@ def test_the_source_is_encoded_and_projected_once():
 @pytest.mark.parametrize(
     "way", [*WAYS.values(), {"prompt_lookup_num_tokens": 2}, {"assistant_model": encoder_decoder()}]
 )
-def test_a_mask_of_ones_is_as_none_and_no_step_looks_at_it_again(way):
+def test_a_source_mask_of_ones_is_dropped_before_decoding(way):
     model, ids = encoder_decoder(), tokens(1, 6)
     masks = []
     model.model.decoder.register_forward_pre_hook(
@@ -167,7 +167,7 @@ def test_a_mask_of_ones_is_as_none_and_no_step_looks_at_it_again(way):
     assert with_ones == generate(model, ids, **way)
 
 
-def test_a_mask_stays_where_it_hides_something_and_where_a_step_is_compiled():
+def test_a_source_mask_with_padding_or_a_static_cache_is_kept():
     model, (ids, mask) = encoder_decoder(), right_padded([6, 4])
     seen = []
     model.model.decoder.register_forward_pre_hook(
@@ -181,7 +181,7 @@ def test_a_mask_stays_where_it_hides_something_and_where_a_step_is_compiled():
         model.generate(encoder_outputs=states, attention_mask=torch.ones(2, 5), max_new_tokens=2)
 
 
-def test_sampling_follows_its_seed():
+def test_sampling_is_reproducible_with_a_seed():
     model, ids = decoder_only(), tokens(1, 4)
     samples = []
     for seed in (0, 0, 1, 2):
@@ -192,7 +192,7 @@ def test_sampling_follows_its_seed():
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_number_of_new_tokens_gives_no_warning_about_the_models_own_limit(make, capfd):
+def test_max_new_tokens_gives_no_warning_about_max_length(make, capfd):
     output = make().generate(tokens(1, 3), max_new_tokens=2, min_new_tokens=2)
     assert output.shape[1] == (3 if make is encoder_decoder else 5)
     assert "max_length" not in capfd.readouterr().err
@@ -213,7 +213,7 @@ print(json.dumps(found))
 """
 PAPER = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.6, "max_length": 12, "early_stopping": "never"}
 GNMT = {"gnmt_length_penalty": True}
-# the saved model, the options of `generate`, the config that is passed to it
+# name -> saved model, options of `generate`, generation config passed to it
 BY_THE_PAPER = {
     "saved with the model": ("gnmt", PAPER, None),
     "in a config": ("plain", {}, PAPER | GNMT),
@@ -225,11 +225,11 @@ BY_THE_LIBRARY = {
 }
 
 
-def test_a_saved_translator_scores_hypotheses_by_the_papers_penalty(tmp_path):
-    """Section 6.1: log P / ((5 + n) / 6)^0.6 on request, otherwise the log P / n^0.6 of transformers."""
+def test_beam_scores_use_the_papers_length_penalty_on_request(tmp_path):
+    """Section 6.1's log P / ((5 + n) / 6)^0.6 is used on request; the default is transformers' log P / n^0.6."""
     torch.manual_seed(3)
     model = encoder_decoder(vocab_size=8, output_bias=True)
-    model.model.encoder.embed_tokens.weight.data *= 0.3  # flat distributions: hypotheses end early and late
+    model.model.encoder.embed_tokens.weight.data *= 0.3  # flat distributions, so that hypotheses differ in length
     model.lm_head.bias.data[2] = 0.5
     model.save_pretrained(tmp_path / "plain")
     model.generation_config.update(**GNMT)
@@ -252,7 +252,7 @@ def test_a_saved_translator_scores_hypotheses_by_the_papers_penalty(tmp_path):
 
 @pytest.mark.parametrize("target_vocab_size", [None, 30, 70])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_score_of_each_token_is_what_the_model_gives_it(way, target_vocab_size):
+def test_transition_scores_equal_the_models_log_probabilities(way, target_vocab_size):
     model = encoder_decoder(share_encoder_decoder_embeddings=False, target_vocab_size=target_vocab_size)
     source, options = tokens(2, 6), {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, **WAYS[way]}
     output = model.generate(source, output_scores=True, return_dict_in_generate=True, eos_token_id=-1, **options)
@@ -263,7 +263,7 @@ def test_the_score_of_each_token_is_what_the_model_gives_it(way, target_vocab_si
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_searches_at_the_same_time_each_have_their_own_penalty():
+def test_concurrent_beam_searches_keep_their_own_length_penalty():
     model, ids = encoder_decoder(), tokens(2, 6)
 
     def score(penalty: bool) -> list[float]:
@@ -280,7 +280,7 @@ def test_searches_at_the_same_time_each_have_their_own_penalty():
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_compiles_without_graph_breaks(make):
+def test_models_compile_without_graph_breaks(make):
     model, ids = make(), tokens()
     if model.config.is_encoder_decoder and torch.__version__ < "2.13":
         pytest.skip("before PyTorch 2.13, a graph breaks where a new cache copies the decoder's part of the config")
@@ -290,7 +290,7 @@ def test_compiles_without_graph_breaks(make):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_exports(make):
+def test_torch_export_gives_the_same_logits(make):
     model, ids = make(), tokens()
     inputs = {"input_ids": ids, "use_cache": False}
     if model.config.is_encoder_decoder:
@@ -299,7 +299,7 @@ def test_exports(make):
     torch.testing.assert_close(program.module()(**inputs).logits, model(**inputs).logits)
 
 
-def test_the_signature_of_a_forward_names_the_cache():
+def test_the_signature_of_forward_names_the_cache():
     written = inspect.signature(inspect.unwrap(VanillaTransformerForConditionalGeneration.forward))
     found = inspect.signature(VanillaTransformerForConditionalGeneration.forward)
     assert [name for name in found.parameters if name not in written.parameters] == ["cache"] * (CACHE == "cache")

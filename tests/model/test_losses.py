@@ -1,4 +1,4 @@
-"""Losses of every head, and that they do not depend on how a training step is cut up."""
+"""The losses of every head; splitting a training step into batches or chunks does not change them."""
 
 import copy
 
@@ -39,18 +39,18 @@ def test_a_language_model_compares_each_position_with_the_next_token():
 
 
 def test_labels_after_a_cached_prefix_have_the_loss_of_a_continuation():
-    """Prefix tuning does this, and scoring an answer to a prompt that was read before."""
+    """Prefix tuning computes this loss, and so does scoring an answer after a cached prompt."""
     model, ids = decoder_only(), tokens(2, 9)
     prefix, rest = ids[:, :4], ids[:, 4:]
     labels = torch.cat((torch.full_like(prefix, -100), rest), dim=1)
-    labels[:, 4] = -100  # the prefix's last position predicts it, and was computed before
+    labels[:, 4] = -100  # Its prediction belongs to the prefix, which was computed before.
     cache = model(prefix, use_cache=True)[CACHE]
     loss = model(rest, past_key_values=cache, labels=rest).loss
     torch.testing.assert_close(loss, model(ids, labels=labels).loss)
 
 
-def test_labels_after_a_cached_prefix_keep_to_the_end_of_a_mask_that_covers_it():
-    """Two prompts, one padded on the left: the mask has the prefix too, and the labels have not."""
+def test_labels_after_a_cached_prefix_use_the_end_of_a_full_length_mask():
+    """One of two prompts is padded on the left. The mask covers the cached prefix; the labels do not."""
     model, ids = decoder_only(), tokens(2, 9)
     mask = torch.ones_like(ids)
     mask[1, :3] = 0
@@ -61,7 +61,7 @@ def test_labels_after_a_cached_prefix_keep_to_the_end_of_a_mask_that_covers_it()
     torch.testing.assert_close(loss, model(ids, attention_mask=mask, labels=labels).loss)
 
 
-def test_targets_that_the_decoders_mask_hides_have_no_loss():
+def test_targets_hidden_by_the_decoder_mask_have_no_loss():
     model, source, labels = encoder_decoder(), tokens(2, 5), tokens(2, 6)
     mask = torch.ones_like(labels)
     mask[0, 4:] = 0
@@ -72,7 +72,7 @@ def test_targets_that_the_decoders_mask_hides_have_no_loss():
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_tokens_that_a_language_models_mask_hides_have_no_loss(side):
+def test_padding_of_a_language_model_has_no_loss(side):
     model, ids = decoder_only(), tokens(2, 6)
     alone = [model(ids[:1], labels=ids[:1]).loss * 5, model(ids[1:, :4], labels=ids[1:, :4]).loss * 3]
     padding = torch.zeros(2, dtype=torch.long)
@@ -84,7 +84,7 @@ def test_tokens_that_a_language_models_mask_hides_have_no_loss(side):
 
 
 @pytest.mark.parametrize("labels", [[-100.0, 5.0, -100.0], [-100.0] * 3, [1.0, 2.0, 3.0]])
-def test_a_number_that_a_trainer_does_not_count_is_a_target_as_any_other(labels):
+def test_minus_100_is_an_ordinary_regression_target(labels):
     model, ids = encoder_only(VanillaTransformerForSequenceClassification, num_labels=1), tokens(3, 6)
     labels = torch.tensor(labels)
     output = model(ids, labels=labels, num_items_in_batch=labels.ne(-100).sum())
@@ -92,8 +92,8 @@ def test_a_number_that_a_trainer_does_not_count_is_a_target_as_any_other(labels)
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, encoder_only])
-def test_gradients_of_single_texts_are_those_of_batches_of_one(make):
-    """Private training (DP-SGD) and influence functions need them."""
+def test_per_example_gradients_equal_those_of_batches_of_one(make):
+    """Differentially private training (DP-SGD) and influence functions need gradients per example."""
     model, ids, labels = make(dropout=0.0), tokens(3, 6), tokens(3, 6)
     weights = dict(model.named_parameters())
 
@@ -109,7 +109,7 @@ def test_gradients_of_single_texts_are_those_of_batches_of_one(make):
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, encoder_only])
-def test_labels_are_smoothed_in_training_only(make):
+def test_label_smoothing_is_applied_in_training_only(make):
     model, ids, labels = make(dropout=0.0, label_smoothing=0.2), tokens(3, 6), ragged_labels()
     for training, smoothing in ((True, 0.2), (False, 0.0)):
         model.train(training)
@@ -128,7 +128,7 @@ def test_labels_are_smoothed_in_training_only(make):
         ({"num_labels": 3}, torch.tensor([[0.0, 1, 1], [1, 0, 0]]), F.binary_cross_entropy_with_logits),
     ],
 )
-def test_sequence_classification_has_the_loss_of_its_problem(fields, labels, expected):
+def test_sequence_classification_uses_the_loss_of_its_problem_type(fields, labels, expected):
     model = encoder_only(VanillaTransformerForSequenceClassification, **fields)
     ids = tokens(2, 5)
     output = model(ids, labels=labels)
@@ -139,7 +139,7 @@ def test_sequence_classification_has_the_loss_of_its_problem(fields, labels, exp
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
-def test_pooling_sees_real_tokens_only(pooling):
+def test_pooling_ignores_padding(pooling):
     model = encoder_only(VanillaTransformerForSequenceClassification, pooling=pooling)
     ids = tokens(1, 5)
     padded = torch.cat((tokens(1, 2), ids, tokens(1, 3)), dim=1)
@@ -148,14 +148,14 @@ def test_pooling_sees_real_tokens_only(pooling):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
-def test_a_row_of_padding_alone_leaves_the_loss_of_the_others_finite(pooling):
+def test_a_row_of_padding_alone_keeps_the_loss_finite(pooling):
     model = encoder_only(VanillaTransformerForSequenceClassification, pooling=pooling)
     mask = torch.tensor([[1] * 5, [0] * 5])
     output = model(tokens(2, 5), attention_mask=mask, labels=torch.tensor([1, -100]))
     assert output.logits.isfinite().all() and output.loss.isfinite()
 
 
-def test_question_answering_leaves_out_an_answer_that_was_cut_off():
+def test_question_answering_ignores_truncated_answers():
     model = encoder_only(VanillaTransformerForQuestionAnswering)
     ids = tokens(2, 6)
     output = model(ids, start_positions=torch.tensor([1, 9]), end_positions=torch.tensor([3, 9]))
@@ -167,7 +167,7 @@ def test_question_answering_leaves_out_an_answer_that_was_cut_off():
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "packed_sdpa"])
-def test_question_answering_has_the_same_loss_however_its_batch_is_padded(implementation):
+def test_question_answering_loss_does_not_depend_on_padding(implementation):
     torch.manual_seed(0)
     model = encoder_only(VanillaTransformerForQuestionAnswering)
     model.set_attn_implementation(implementation)
@@ -180,14 +180,14 @@ def test_question_answering_has_the_same_loss_however_its_batch_is_padded(implem
 
 
 @pytest.mark.parametrize("outside", [-1, 6, 9])
-def test_question_answering_without_an_answer_in_the_sequence_has_no_loss(outside):
+def test_question_answering_loss_is_0_without_an_answer_in_the_sequence(outside):
     model, ids = encoder_only(VanillaTransformerForQuestionAnswering), tokens(2, 6)
     positions = torch.full((2,), outside)
     assert model(ids, start_positions=positions, end_positions=positions).loss == 0
 
 
 def rows_for(model) -> Dataset:
-    """Sixteen rows; where labels are sequences, they differ in how many of them count."""
+    """Return 16 rows whose numbers of labels differ, if the labels are sequences."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 50, (16, 6), generator=generator)
     kind = type(model).__name__
@@ -213,8 +213,8 @@ def rows_for(model) -> Dataset:
         lambda **f: encoder_only(VanillaTransformerForTokenClassification, **f),
     ],
 )
-def test_four_accumulated_batches_train_as_one(make, tmp_path):
-    """Each batch has another number of targets; the weights after two steps must not show how they were cut."""
+def test_four_accumulated_batches_train_like_one(make, tmp_path):
+    """The batches differ in their numbers of targets; the weights after two steps must be the same."""
     trained = []
     for batch_size, accumulation in ((8, 1), (2, 4)):
         torch.manual_seed(0)
@@ -234,7 +234,7 @@ def test_four_accumulated_batches_train_as_one(make, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_loss_in_chunks_of_a_model_in_16_bits_has_gradients_as_exact_as_those_of_all_logits(dtype):
+def test_the_chunked_loss_is_as_exact_as_the_plain_loss_in_16_bits(dtype):
     torch.manual_seed(0)
     model = decoder_only(dropout=0.0, num_layers=1, tie_word_embeddings=False, output_bias=True).to(dtype).train()
     ids = tokens(64, 33)
@@ -253,7 +253,7 @@ def test_a_loss_in_chunks_of_a_model_in_16_bits_has_gradients_as_exact_as_those_
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": False, "output_bias": True}])
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
-def test_a_loss_in_chunks_is_the_same_loss_with_the_same_gradients(make, fields, label_smoothing):
+def test_the_chunked_loss_has_the_same_value_and_gradients(make, fields, label_smoothing):
     torch.manual_seed(0)
     model = make(dropout=0.0, label_smoothing=label_smoothing, **fields).double().train()
     labels = tokens(3, 7)
@@ -274,4 +274,4 @@ def test_a_loss_in_chunks_is_the_same_loss_with_the_same_gradients(make, fields,
         torch.testing.assert_close(output.loss, whole[2].loss, atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(gradients, whole[3], atol=1e-6, rtol=1e-5)
     model.eval()
-    assert model(**inputs).logits.shape[:2] == (3, 7)  # logits are left out in training only
+    assert model(**inputs).logits.shape[:2] == (3, 7)  # logits are skipped in training only

@@ -1,4 +1,4 @@
-"""`make_fast` packs the real tokens of a batch into one row, with the loss and the gradients of the padded batch."""
+"""With `make_fast`, real tokens of a batch are packed into one row; loss and gradients equal the padded batch's."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def translator_batch(side: str) -> dict[str, Tensor]:
 
 
 def sequence_batch(side: str) -> dict[str, Tensor]:
-    """Labels stand on padding too, as some collators leave them: they take no part."""
+    """Return a batch that has labels on padding too, as some collators produce them; they must be ignored."""
     mask = real(LENGTHS, side)
     return {"input_ids": ids_of(mask), "attention_mask": mask, "labels": ids_of(torch.ones_like(mask))}
 
@@ -93,7 +93,7 @@ def loss_and_gradients(
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize(("norm_position", "chunk"), [("post", 0), ("pre", 4)], ids=["post", "pre, chunked"])
 @pytest.mark.parametrize("family", CASES)
-def test_loss_and_gradients_are_those_of_the_padded_batch(family, norm_position, chunk, side):
+def test_loss_and_gradients_equal_those_of_the_padded_batch(family, norm_position, chunk, side):
     make, make_batch = CASES[family]
     torch.manual_seed(0)
     model = make(vocab_size=50, dropout=0.0, norm_position=norm_position).double().train()
@@ -106,7 +106,7 @@ def test_loss_and_gradients_are_those_of_the_padded_batch(family, norm_position,
 
 
 @pytest.mark.parametrize("family", CASES)
-def test_layers_work_on_real_tokens_only(family):
+def test_layers_compute_real_tokens_only(family):
     make, make_batch = CASES[family]
     model = make_fast(make(vocab_size=50).train())
     seen: dict[str, int] = {}
@@ -115,20 +115,20 @@ def test_layers_work_on_real_tokens_only(family):
         seen[name] = inputs[0].shape[:-1].numel()
 
     for name, module in model.named_modules():
-        if name.endswith(("fc1", "coder.dropout", "model.dropout")):  # in each layer, and below them
+        if name.endswith(("fc1", "coder.dropout", "model.dropout")):  # in each layer, and in front of the layers
             module.register_forward_hook(lambda _, inputs, __, name=name: count(name, inputs))
     model(**make_batch("right"))
     source = SOURCE_LENGTHS if family == "encoder-decoder" else LENGTHS
     assert seen == {name: sum(source if "encoder" in name else LENGTHS) for name in seen} and seen
 
 
-def test_it_packs_where_a_checkpoint_of_version_0_1_has_registered_its_own_form():
+def test_packing_works_after_version_0_1_registered_its_attention():
     ALL_MASK_ATTENTION_FUNCTIONS.register("packed_sdpa", sdpa_mask)
-    test_layers_work_on_real_tokens_only("encoder-decoder")
+    test_layers_compute_real_tokens_only("encoder-decoder")
 
 
 @pytest.mark.parametrize("family", CASES)
-def test_outputs_of_layers_keep_their_shape_where_they_are_asked_for(family):
+def test_requested_layer_outputs_keep_their_padded_shape(family):
     make, make_batch = CASES[family]
     model = make(vocab_size=50).eval()
     batch = make_batch("right")
@@ -141,8 +141,8 @@ def test_outputs_of_layers_keep_their_shape_where_they_are_asked_for(family):
 
 
 @pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
-def test_positions_that_are_given_stay_with_their_tokens(position_embedding):
-    """Also those of one row, for all of the batch."""
+def test_given_position_ids_stay_with_their_tokens(position_embedding):
+    """Also if one row of positions is broadcast over the batch."""
     model = encoder_only(VanillaTransformerForMaskedLM, vocab_size=50, position_embedding=position_embedding).eval()
     mask = real(LENGTHS, "left")
     for rows in (1, len(LENGTHS)):
@@ -153,7 +153,7 @@ def test_positions_that_are_given_stay_with_their_tokens(position_embedding):
         torch.testing.assert_close(make_fast(model)(**batch).logits[mask.bool()], expected[mask.bool()])
 
 
-def test_generation_is_the_same():
+def test_packing_does_not_change_generation():
     model = encoder_decoder(vocab_size=50).eval()
     mask = real(SOURCE_LENGTHS)
     batch = {"input_ids": ids_of(mask), "attention_mask": mask, "max_new_tokens": 6, "num_beams": 3}
@@ -162,7 +162,7 @@ def test_generation_is_the_same():
 
 
 @pytest.mark.parametrize("family", CASES)
-def test_selected_without_make_fast_it_computes_what_sdpa_does(family):
+def test_packed_sdpa_without_make_fast_equals_sdpa(family):
     make, make_batch = CASES[family]
     model = make(vocab_size=50).eval()
     for side in ("left", "right"):
@@ -173,8 +173,8 @@ def test_selected_without_make_fast_it_computes_what_sdpa_does(family):
         assert torch.equal(*losses)
 
 
-def test_a_label_in_the_middle_may_be_missing():
-    """-100 between labels is a token without a target, not padding."""
+def test_a_missing_label_in_the_middle_is_allowed():
+    """A label of -100 between other labels marks a token without a target, not padding."""
     model = encoder_decoder(vocab_size=50, dropout=0.0).double().train()
     batch = translator_batch("right")
     batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
@@ -183,7 +183,7 @@ def test_a_label_in_the_middle_may_be_missing():
     assert torch.allclose(loss_and_gradients(model, batch, True)[0], expected)
 
 
-def test_a_sequence_without_a_token_does_no_harm():
+def test_an_empty_sequence_keeps_gradients_finite():
     mask = real((4, 0, 2))
     rows = Packing(mask.bool(), mask.device)
     states = torch.randn(3, 4, 6)
@@ -199,7 +199,7 @@ def test_a_sequence_without_a_token_does_no_harm():
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_plain_attention_is_the_fused_one(is_causal):
+def test_plain_attention_equals_fused_attention(is_causal):
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     mask = None if is_causal else real((6, 2)).bool()[:, None, None, :]
@@ -215,7 +215,7 @@ def test_plain_attention_is_the_fused_one(is_causal):
 @pytest.mark.parametrize("fields", [{}, {"output_hidden_states": True}], ids=["packed", "padded"])
 @pytest.mark.parametrize("family", CASES)
 def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
-    """Plain products serve bfloat16; double precision would show a difference."""
+    """bfloat16 uses plain products; double precision makes any difference visible."""
     make, make_batch = CASES[family]
     torch.manual_seed(0)
     model = make(vocab_size=50, dropout=0.0).double().train()
@@ -229,8 +229,8 @@ def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
 
 
 @pytest.mark.parametrize("longest", [3, 16, 40, 70])  # in rows of 32, 32, 48 and 80 positions
-def test_sequences_that_share_a_row_do_not_see_each_other(longest, monkeypatch):
-    """In plain products as many sequences stand in one row of a batch as have room."""
+def test_sequences_in_one_row_do_not_attend_to_each_other(longest, monkeypatch):
+    """Plain products place as many sequences in one row of a batch as fit."""
     torch.manual_seed(0)
     random = torch.Generator().manual_seed(longest)
     source, target = (real(tuple(torch.randint(1, longest + 1, (50,), generator=random).tolist())) for _ in range(2))
@@ -244,7 +244,7 @@ def test_sequences_that_share_a_row_do_not_see_each_other(longest, monkeypatch):
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
 
 
-def test_rows_are_shared_by_as_many_sequences_as_have_room():
+def test_worst_fit_decreasing_fills_rows():
     assert worst_fit_decreasing([2, 8, 5, 3, 1], 8) == [16, 0, 8, 13, 18]  # 8 | 5 3 | 2 1, from the left of rows of 8
     assert worst_fit_decreasing([4], 4) == [0]
     sizes = torch.randint(1, 33, (200,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -256,8 +256,8 @@ def test_rows_are_shared_by_as_many_sequences_as_have_room():
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_a_shared_layout_attends_as_one_row_for_each_sequence_does(is_causal, monkeypatch):
-    """Also where a sequence has no keys: it has a row of its own, in which nothing is but its queries."""
+def test_a_shared_layout_gives_the_same_attention_as_one_row_per_sequence(is_causal, monkeypatch):
+    """Also if a sequence has no keys: it gets its own row, which holds only its queries."""
     torch.manual_seed(0)
     lengths = (3, 4, 2, 3), (3, 4, 2, 3) if is_causal else (2, 0, 4, 1)
     queries, keys = (Packing(real(counts).bool(), torch.device("cpu")) for counts in lengths)
@@ -272,16 +272,16 @@ def test_a_shared_layout_attends_as_one_row_for_each_sequence_does(is_causal, mo
 
 @pytest.mark.parametrize("longest", [LONGEST_PLAIN, LONGEST_PLAIN + 1])
 @pytest.mark.parametrize("long_side", ["queries", "keys"])
-def test_rows_are_shared_only_up_to_a_length_of_either_side(long_side, longest):
-    """All rows are as wide as the longest of both, which would make long queries look at as many keys."""
+def test_only_short_queries_and_keys_share_rows(long_side, longest):
+    """All rows are as wide as the longest sequence on either side; long queries would attend over padding."""
     sides = [Packing(torch.ones(1, length, dtype=torch.bool), torch.device("cpu")) for length in (longest, 3)]
     queries, keys = sides if long_side == "queries" else sides[::-1]
     layout = Layout(queries, keys, False, torch.zeros(1, dtype=torch.bfloat16))
     assert layout.shared == (longest == LONGEST_PLAIN)
 
 
-def test_a_rows_length_is_rounded_a_little_to_few_values():
-    """oneDNN compiles its products for each shape."""
+def test_row_lengths_are_rounded_up_to_few_values():
+    """Rounding limits the number of shapes, because oneDNN compiles its products for each one."""
     rounded = [round_up(number) for number in range(5000)]
     assert rounded[:32] == list(range(32))
     assert all(number <= up < 1.0625 * number + 1e-9 for number, up in enumerate(rounded))
@@ -289,7 +289,7 @@ def test_a_rows_length_is_rounded_a_little_to_few_values():
 
 
 class Products(TorchDispatchMode):
-    """Notes how many rows the operands of matrix products have."""
+    """Records the number of rows of the operands of matrix products."""
 
     def __init__(self):
         super().__init__()
@@ -301,8 +301,8 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_batches_of_ever_new_lengths_train_with_products_of_few_shapes():
-    """Layers and loss, forwards and backwards: thirty batches of 807 to 1,039 tokens, some without a label."""
+def test_batches_of_many_lengths_need_few_product_shapes():
+    """Count shapes over the layers and the loss, forward and backward, in thirty batches of 807 to 1,039 tokens."""
     model = make_fast(encoder_only(VanillaTransformerForMaskedLM, vocab_size=50), loss_chunk_size=2000).train()
     with Products() as products:
         for count in range(100, 130):
@@ -313,7 +313,7 @@ def test_batches_of_ever_new_lengths_train_with_products_of_few_shapes():
     assert 10 < len({rows for rows in products.rows if rows > 500}) <= 20
 
 
-def test_plain_products_are_for_training_in_bfloat16_at_lengths_where_they_are_faster():
+def test_plain_products_are_used_for_short_bfloat16_training_only():
     heads = torch.zeros(1, 2, LONGEST_PLAIN, 4, dtype=torch.bfloat16)
     assert plain_is_faster(heads, LONGEST_PLAIN)
     assert not plain_is_faster(heads.float(), LONGEST_PLAIN)
@@ -322,7 +322,7 @@ def test_plain_products_are_for_training_in_bfloat16_at_lengths_where_they_are_f
         assert not plain_is_faster(heads, LONGEST_PLAIN)
 
 
-def test_attention_weights_are_dropped_in_plain_products_too():
+def test_plain_products_apply_attention_dropout():
     torch.manual_seed(0)
     ones = torch.ones(1, 1, 1000, 1)
     dropped = plain_attention(ones, ones, ones, None, 0.25, False, 1.0)

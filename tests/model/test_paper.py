@@ -1,4 +1,4 @@
-"""The models are the paper's: positions, scale, masks, parameter counts."""
+"""The models follow the paper: positions, scaling, masks, parameter counts."""
 
 import math
 
@@ -20,7 +20,7 @@ from vanilla_transformer.inside.recorder import record
 from vanilla_transformer.modeling_vanilla_transformer import SinusoidalPositions, sinusoids
 
 
-# Millions of parameters: by the paper's formulas at 37,000 tokens without attention biases, and as printed in Table 3.
+# Millions of parameters: by the formulas of the paper with 37,000 tokens and no attention biases, and from Table 3.
 COUNTS = {
     "base": (63.0, 65), "big": (214.2, 213), "B-dk16": (56.0, 58), "B-dk32": (58.3, 60), "C-N2": (33.6, 36),
     "C-N4": (48.3, 50), "C-N8": (77.7, 80), "C-d256": (26.8, 28), "C-d1024": (163.8, 168), "C-ff1024": (50.5, 53),
@@ -29,7 +29,7 @@ COUNTS = {
 
 
 def formula(config: VanillaTransformerConfig) -> int:
-    """Parameters by the equations of sections 3.2.2, 3.3 and 3.4, and two for each feature in a layer norm."""
+    """Count the parameters of sections 3.2.2, 3.3 and 3.4, and two per feature in each layer norm."""
     d, h = config.d_model, config.num_heads
     attention = h * d * (2 * config.d_k + 2 * config.d_v)
     feed_forward = 2 * d * config.d_ff + config.d_ff + d
@@ -48,8 +48,8 @@ def test_presets_have_the_parameters_of_the_formula(name):
     if name in COUNTS:
         ours, printed = COUNTS[name]
         assert count / 1e6 == pytest.approx(ours, abs=0.25)
-        # The paper's column implies about 41,000 tokens for the base family and fewer than 37,000 for big: no one
-        # vocabulary meets it exactly. d_model=1024 has twice as many parameters for each of those tokens.
+        # Table 3 implies about 41,000 tokens for the base models and under 37,000 for big, so no vocabulary fits both.
+        # At d_model=1024, each token costs twice as many parameters.
         assert count / 1e6 == pytest.approx(printed, abs=3 if model.config.d_model < 1024 else 4.5)
 
 
@@ -63,7 +63,7 @@ def test_the_depth_of_a_preset_can_be_given_for_all_stacks_or_for_one():
     assert VanillaTransformerDecoderConfig.from_preset("tiny", num_layers=2).num_layers == 2
 
 
-def test_table_3_row_a_keeps_the_parameters():
+def test_table_3_row_a_keeps_the_parameter_count():
     counts = set()
     for heads in (1, 4, 8, 16, 32):
         config = VanillaTransformerConfig() if heads == 8 else VanillaTransformerConfig.from_preset(f"A-h{heads}")
@@ -73,12 +73,12 @@ def test_table_3_row_a_keeps_the_parameters():
     assert len(counts) == 1
 
 
-def test_sinusoids_are_those_of_section_3_5():
+def test_sinusoids_equal_section_3_5():
     table = sinusoids(torch.tensor([[0, 1, 7, 5000]]), 6)[0]
     for row, position in enumerate((0, 1, 7, 5000)):
         for i in range(3):
             angle = position / 10000 ** (2 * i / 6)
-            tolerance = 1e-3 if position == 5000 else 2e-6  # float32 holds 5000 to 5e-4
+            tolerance = 1e-3 if position == 5000 else 2e-6  # near 5000, float32 has a spacing of 5e-4
             assert table[row, 2 * i].item() == pytest.approx(math.sin(angle), abs=tolerance)
             assert table[row, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=tolerance)
 
@@ -95,7 +95,7 @@ def test_scores_are_scaled_by_the_width_of_a_head(fields):
     torch.testing.assert_close(steps["scaled scores"].tensor, scores / math.sqrt(d_k))
 
 
-def test_defaults_are_the_paper():
+def test_defaults_are_the_papers():
     config = VanillaTransformerConfig()
     assert (config.d_model, config.num_heads, config.d_k, config.d_v, config.d_ff) == (512, 8, 64, 64, 2048)
     assert (config.encoder_layers, config.decoder_layers, config.dropout, config.label_smoothing) == (6, 6, 0.1, 0.1)
@@ -107,7 +107,7 @@ def test_defaults_are_the_paper():
     )
 
 
-def test_a_decoder_position_sees_itself_and_those_before_it():
+def test_a_decoder_position_attends_only_to_itself_and_earlier_ones():
     model = decoder_only()
     model.set_attn_implementation("eager")
     weights = model(tokens(), output_attentions=True).attentions
@@ -125,7 +125,7 @@ def test_padding_of_the_source_is_masked_in_both_attentions():
 
 
 @pytest.mark.parametrize("make", [decoder_only, encoder_decoder])
-def test_the_form_of_attention_that_is_for_windows_looks_at_no_future_without_one(make):
+def test_windowed_attention_without_a_window_is_causal(make):
     model, (ids, mask) = make(), right_padded([7, 4])
     inputs = {"input_ids": ids, "attention_mask": mask}
     if model.config.is_encoder_decoder:
@@ -136,7 +136,7 @@ def test_the_form_of_attention_that_is_for_windows_looks_at_no_future_without_on
 
 
 @pytest.mark.parametrize("window", [2, 3, 5])
-def test_a_sliding_window_limits_what_is_seen_and_every_backend_agrees(window):
+def test_a_sliding_window_limits_attention_the_same_in_every_backend(window):
     ids, mask = right_padded([11, 6])
     for make, back, ahead in ((encoder_only, window // 2, window // 2), (decoder_only, window - 1, 0)):
         model = make(sliding_window=window)
@@ -151,7 +151,7 @@ def test_a_sliding_window_limits_what_is_seen_and_every_backend_agrees(window):
 
 
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
-def test_a_sentence_has_the_same_output_wherever_its_padding_stands(make):
+def test_left_and_right_padding_give_the_same_output(make):
     model = make()
     ids = tokens(1, 5)
     alone = model(ids).logits
@@ -164,7 +164,7 @@ def test_a_sentence_has_the_same_output_wherever_its_padding_stands(make):
 
 
 @pytest.mark.parametrize("make", [encoder_only, decoder_only, encoder_decoder])
-def test_embeddings_in_the_place_of_ids_give_the_same(make):
+def test_inputs_embeds_give_the_same_output_as_input_ids(make):
     model = make()
     ids = tokens()
     extra = {"decoder_input_ids": tokens(2, 3)} if model.config.is_encoder_decoder else {}
@@ -173,19 +173,19 @@ def test_embeddings_in_the_place_of_ids_give_the_same(make):
 
 
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
-def test_dropout_is_off_in_evaluation_but_where_it_is_switched_on_by_itself(make):
+def test_each_dropout_module_is_off_in_evaluation_and_can_be_enabled_alone(make):
     model, ids = make(dropout=0.5, activation_dropout=0.5), tokens()
     assert torch.equal(model(ids).logits, model(ids).logits)
     dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
-    for dropout in dropouts:  # one at a time, as Monte Carlo dropout has all: in the sum, the sub-layers, the networks
+    for dropout in dropouts:  # one module at a time; Monte Carlo dropout enables all
         dropout.train()
         assert not torch.equal(model(ids).logits, model(ids).logits)
         dropout.eval()
-    assert len(dropouts) == 1 + 2 * 3  # of the embedding, and in each layer of two Add & Norm and one network
+    assert len(dropouts) == 1 + 2 * 3  # the embedding; per layer, two Add & Norm and the feed-forward network
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "packed_sdpa"])
-def test_dropout_of_the_weights_is_a_part_of_training_alone(implementation):
+def test_attention_dropout_is_applied_in_training_only(implementation):
     model, ids = decoder_only(dropout=0.0, attention_dropout=0.5), tokens()
     model.set_attn_implementation(implementation)
     assert torch.equal(model(ids).logits, model(ids).logits)
@@ -193,7 +193,7 @@ def test_dropout_of_the_weights_is_a_part_of_training_alone(implementation):
     assert not torch.equal(model(ids).logits, model(ids).logits)
 
 
-def test_a_classifier_drops_of_what_it_has_pooled():
+def test_a_classifier_applies_dropout_after_pooling():
     model, ids = encoder_only(VanillaTransformerForSequenceClassification, dropout=0.5), tokens()
     model.train()
     model.model.eval()
@@ -201,15 +201,15 @@ def test_a_classifier_drops_of_what_it_has_pooled():
 
 
 @pytest.mark.parametrize("model_class", [VanillaTransformerEncoderModel, VanillaTransformerForMaskedLM])
-def test_every_embedding_starts_at_the_scale_of_the_positions(model_class):
-    """With a standard deviation of d_model^-0.5, in a bare stack as under a head."""
+def test_embeddings_are_initialised_at_the_scale_of_the_positions(model_class):
+    """The standard deviation is d_model^-0.5, in a bare stack and under a head."""
     model = encoder_only(model_class, d_model=256, vocab_size=500, type_vocab_size=20)
     for embedding in (module for module in model.modules() if isinstance(module, torch.nn.Embedding)):
         assert embedding.weight.std().item() == pytest.approx(256**-0.5, rel=0.05)
 
 
 @pytest.mark.parametrize("d_model", [6, 7])
-def test_other_forms_of_sinusoids_are_other_orders_and_frequencies_of_the_same(d_model):
+def test_sinusoid_variants_reorder_features_or_change_frequencies(d_model):
     positions = torch.tensor([[0, 1, 7, 500]])
 
     def embedded(**fields) -> torch.Tensor:
@@ -220,7 +220,8 @@ def test_other_forms_of_sinusoids_are_other_orders_and_frequencies_of_the_same(d
     torch.testing.assert_close(paper, sinusoids(positions, d_model)[0])
     in_halves = torch.cat((paper[:, 0::2], paper[:, 1::2]), dim=-1)
     torch.testing.assert_close(embedded(sinusoid_layout="half_split"), in_halves)
-    steps = [10000 ** -(i / (len(range(0, d_model, 2)) - 1)) for i in range(len(range(0, d_model, 2)))]  # to 1 / 10000
+    # down to 1 / 10000
+    steps = [10000 ** -(i / (len(range(0, d_model, 2)) - 1)) for i in range(len(range(0, d_model, 2)))]
     angles = positions[0][:, None] * torch.tensor(steps)
     theirs = embedded(sinusoid_layout="half_split", sinusoid_frequencies="tensor2tensor")
     torch.testing.assert_close(theirs, torch.cat((angles.sin(), angles.cos()), -1)[:, :d_model], atol=1e-4, rtol=0)

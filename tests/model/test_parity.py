@@ -1,4 +1,4 @@
-"""With copied weights, the models are PyTorch's own Transformer, outputs and gradients."""
+"""With copied weights, the models give the same outputs and gradients as `torch.nn.Transformer`."""
 
 import pytest
 import torch
@@ -28,9 +28,9 @@ def copy_layer(ours: nn.Module, theirs: nn.Module) -> None:
 
 
 def perturb(model: nn.Module) -> None:
-    """Move every parameter away from its special initial value, so that none can be left out unnoticed.
+    """Randomise every parameter, so that a forgotten one shows, and convert the model to double precision.
 
-    And go to double precision, where rounding in another order does not show in gradients.
+    Double precision hides the rounding that another order of operations causes.
     """
     for parameter in model.double().parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
@@ -79,7 +79,7 @@ def test_encoder_decoder_equals_torch_transformer(norm_position):
     theirs = nn.Transformer(**options, num_encoder_layers=2, num_decoder_layers=2).double()
     for stack in ("encoder", "decoder"):
         mine, other = getattr(ours, stack), getattr(theirs, stack)
-        other.norm = mine.norm if norm_position == "pre" else None  # the paper has no norm after a stack
+        other.norm = mine.norm if norm_position == "pre" else None  # the paper has no norm after the stacks
         for layer, other_layer in zip(mine.layers, other.layers, strict=True):
             copy_layer(layer, other_layer)
 

@@ -1,4 +1,4 @@
-"""Models that an earlier version saved load in this one and compute the same."""
+"""Models saved by earlier versions load and give the same outputs."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from vanilla_transformer.loading import load_model
 SAVED = sorted(path.parent for path in FOLDER.glob("*/*/config.json"))
 
 
-def test_each_version_has_saved_every_model():
+def test_every_version_has_a_saved_copy_of_every_model():
     versions = {folder.parent for folder in SAVED}
     assert {folder.name for folder in versions} >= {"0.1.0"}
     for version in versions:
@@ -21,7 +21,7 @@ def test_each_version_has_saved_every_model():
 
 
 @pytest.mark.parametrize("folder", SAVED, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
-def test_a_model_of_an_earlier_version_computes_what_it_did(folder: Path):
+def test_a_model_of_an_earlier_version_gives_the_same_outputs(folder: Path):
     recorded = json.loads((folder / "outputs.json").read_text())
     found = outputs(load_model(folder))
     assert found.keys() == recorded.keys()

@@ -1,4 +1,4 @@
-"""A saved folder is whole: weights once, code beside them, and every Auto class loads it without this project."""
+"""A saved folder is complete: weights once, code next to them, and every Auto class loads it without this project."""
 
 import copy
 import importlib
@@ -90,13 +90,13 @@ def test_tied_weights_are_stored_once_and_stay_tied(fields, stored, tmp_path):
     assert loaded(ids, decoder_input_ids=ids + 9).logits.shape[-1] == 60
 
 
-def test_two_embeddings_that_were_saved_are_not_loaded_as_one(tmp_path):
+def test_two_saved_embeddings_cannot_be_loaded_as_one(tmp_path):
     encoder_decoder(share_encoder_decoder_embeddings=False).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="share_encoder_decoder_embeddings=True: the model was saved with two"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path, share_encoder_decoder_embeddings=True)
 
 
-def test_one_vocabulary_whose_size_a_file_gives_twice_is_given_another(tmp_path):
+def test_a_saved_vocabulary_size_can_be_overridden(tmp_path):
     encoder_decoder().save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"target_vocab_size": 50}))
@@ -104,7 +104,7 @@ def test_one_vocabulary_whose_size_a_file_gives_twice_is_given_another(tmp_path)
     assert loaded.lm_head.out_features == 60
 
 
-def test_a_model_in_a_subfolder_of_the_folder_one_is_in_has_its_generation_config(tmp_path, monkeypatch):
+def test_a_model_in_a_subfolder_loads_its_own_generation_config(tmp_path, monkeypatch):
     model = encoder_decoder()
     model.generation_config.num_beams = 3
     model.save_pretrained(tmp_path / "models/mine")
@@ -114,7 +114,7 @@ def test_a_model_in_a_subfolder_of_the_folder_one_is_in_has_its_generation_confi
         assert loaded.generation_config.num_beams == 3
 
 
-def test_a_translator_s_encoder_that_is_saved_alone_has_its_depth(tmp_path):
+def test_a_translators_encoder_saved_alone_keeps_its_depth(tmp_path):
     encoder, ids = encoder_decoder(encoder_layers=3, decoder_layers=1).get_encoder(), tokens()
     encoder.save_pretrained(tmp_path)
     again, loading = VanillaTransformerEncoderModel.from_pretrained(tmp_path, output_loading_info=True)
@@ -122,8 +122,8 @@ def test_a_translator_s_encoder_that_is_saved_alone_has_its_depth(tmp_path):
     assert torch.equal(again.eval()(ids).last_hidden_state, encoder(ids).last_hidden_state)
 
 
-def test_two_embeddings_that_were_made_of_one_are_saved_as_two(tmp_path):
-    """PEFT splits the shared embedding to train it in full (`modules_to_save`)."""
+def test_a_split_shared_embedding_is_saved_as_two(tmp_path):
+    """Split the embedding as PEFT does to train it in full (`modules_to_save`)."""
     model, inputs = encoder_decoder(tie_word_embeddings=False), {"input_ids": tokens(), "decoder_input_ids": tokens()}
     decoder = model.get_decoder()
     decoder.embed_tokens = copy.deepcopy(decoder.embed_tokens)
@@ -133,7 +133,7 @@ def test_two_embeddings_that_were_made_of_one_are_saved_as_two(tmp_path):
     assert torch.equal(again(**inputs).logits, model(**inputs).logits)
 
 
-def test_shards_are_put_together_again(tmp_path):
+def test_a_sharded_checkpoint_loads(tmp_path):
     model = decoder_only()
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
@@ -155,7 +155,7 @@ def test_the_generation_config_is_complete(make, tmp_path):
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
-def test_a_saved_config_names_the_version_of_the_project_and_one_without_it_loads(make, tmp_path):
+def test_a_saved_config_records_the_project_version_but_loads_without_it(make, tmp_path):
     model = make()
     model.save_pretrained(tmp_path)
     file = tmp_path / "config.json"
@@ -173,7 +173,7 @@ def test_a_saved_config_names_the_version_of_the_project_and_one_without_it_load
 @pytest.mark.parametrize(
     "family", ["vanilla_transformer", "vanilla_transformer_encoder", "vanilla_transformer_decoder"]
 )
-def test_a_config_takes_the_names_of_the_library(family):
+def test_a_config_accepts_the_field_names_of_transformers(family):
     names = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "hidden_act": "gelu"}
     ours = {"d_model": 64, "num_heads": 4, "d_ff": 96, "activation_function": "gelu"}
     config = AutoConfig.for_model(family, **names)
@@ -181,7 +181,7 @@ def test_a_config_takes_the_names_of_the_library(family):
     assert (config.d_k, config.d_v, config.num_key_value_heads, config.hidden_act) == (16, 16, 4, "gelu")
 
 
-def test_an_encoder_decoder_takes_the_names_that_marian_has():
+def test_an_encoder_decoder_config_accepts_marians_field_names():
     sizes = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 64, "encoder_attention_heads": 4}
     sizes |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 80}
     config = AutoConfig.for_model("vanilla_transformer", **sizes)
@@ -209,8 +209,8 @@ print(json.dumps(refusals))
 """
 
 
-def test_a_library_without_a_name_that_is_built_on_is_refused(tmp_path):
-    """Otherwise the method that overrides it would never be called, in silence."""
+def test_a_transformers_version_without_a_required_private_name_is_refused(tmp_path):
+    """Without the check, a renamed private method would silently never be called."""
     encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path / "model")
     names = {"GenerationMixin": "_update_finished_beams", "PreTrainedModel": "get_correct_attn_implementation"}
     refusals = run_fresh(LOAD_WHERE_NAMES_ARE_OTHERS, tmp_path, names)
@@ -219,7 +219,7 @@ def test_a_library_without_a_name_that_is_built_on_is_refused(tmp_path):
         assert f"{name}, which transformers" in message and "Known to work: pip install" in message, name
 
 
-def test_a_private_name_of_pytorch_is_one_of_its_release():
+def test_the_check_of_private_names_covers_pytorch():
     check_private_api(torch.Tensor, "_version")
     with pytest.raises(
         RuntimeError, match=r"builds on Tensor\._age, which torch \S+ does not have.*'torch~=2\.\d+\.0'"
@@ -234,7 +234,7 @@ def test_auto_classes_are_registered_on_import(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_near_single_precision(dtype):
+def test_half_precision_is_close_to_single_precision(dtype):
     model, ids = encoder_decoder(), tokens()
     expected = model(ids, decoder_input_ids=ids).logits
     logits = model.to(dtype)(ids, decoder_input_ids=ids).logits
@@ -255,8 +255,8 @@ def test_gradient_checkpointing_gives_the_same_gradients(make):
 
 
 @pytest.mark.parametrize("model_class", MODELS)
-def test_the_layers_that_are_placed_whole_exist(model_class):
-    """Accelerate refuses a model that names a layer it does not have, when it shards it (FSDP) or spreads it."""
+def test_no_split_modules_exist(model_class):
+    """Sharding (FSDP) and `device_map` fail if `_no_split_modules` names a class that the model lacks."""
     model = model_class(model_class.config_class.from_preset("tiny", vocab_size=10))
     assert model._no_split_modules
     assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
@@ -270,8 +270,8 @@ AutoConfig.from_pretrained(arguments[0], trust_remote_code=True)
 """
 
 
-def test_an_older_library_than_the_files_take_is_told_which_they_need(tmp_path):
-    """One floor for the files that travel and for the package."""
+def test_an_older_transformers_gets_an_error_with_the_required_version(tmp_path):
+    """The package and the code files in a checkpoint require the same version."""
     packages = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["dependencies"]
     assert f"transformers>={OLDEST},<6" in packages
     decoder_only().save_pretrained(tmp_path)
@@ -280,7 +280,7 @@ def test_an_older_library_than_the_files_take_is_told_which_they_need(tmp_path):
 
 
 @pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": False}])
-def test_a_shared_embedding_that_no_file_has_is_missing_and_initialised(fields, tmp_path):
+def test_a_missing_shared_embedding_is_reported_and_initialised(fields, tmp_path):
     encoder_decoder(**fields).save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     del weights["model.encoder.embed_tokens.weight"]
@@ -294,7 +294,7 @@ def test_a_shared_embedding_that_no_file_has_is_missing_and_initialised(fields, 
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
-def test_a_model_that_does_not_fit_runs_from_the_disk(make, tmp_path):
+def test_a_model_larger_than_memory_runs_with_disk_offload(make, tmp_path):
     model = make()
     model.save_pretrained(tmp_path / "model")
     size = sum(parameter.numel() * 4 for parameter in model.parameters())
@@ -325,7 +325,7 @@ print(json.dumps([type(model).__name__, model.extra.weight.tolist(), type(bare).
 """
 
 
-def test_a_class_that_a_user_derives_is_loaded_again_with_its_own_weights(tmp_path, monkeypatch):
+def test_a_derived_class_is_saved_and_loaded_with_its_own_weights(tmp_path, monkeypatch):
     (tmp_path / "my_model.py").write_text(DERIVED)
     source = tmp_path / "package"
     decoder_only().save_pretrained(source)
@@ -336,7 +336,7 @@ def test_a_class_that_a_user_derives_is_loaded_again_with_its_own_weights(tmp_pa
     my_class.register_for_auto_class("AutoModelForCausalLM")
     mine = my_class.from_pretrained(source)
     mine.save_pretrained(tmp_path / "mine")
-    for _ in range(2):  # also of a config that was loaded and saved once more
+    for _ in range(2):  # also from a config that was loaded and saved again
         name, weight, bare = run_fresh(LOAD_DERIVED, tmp_path, str(tmp_path / "mine"))
         assert (name, bare) == ("MyLM", "VanillaTransformerDecoderModel") and weight == mine.extra.weight.tolist()
         my_class.from_pretrained(tmp_path / "mine").save_pretrained(tmp_path / "mine")
@@ -350,13 +350,14 @@ class MyPipeline(TextClassificationPipeline):
 """
 
 
-def test_a_pipeline_of_a_users_own_is_saved_with_the_model(tmp_path, monkeypatch):
+def test_a_users_own_pipeline_is_saved_with_the_model(tmp_path, monkeypatch):
     (tmp_path / "my_pipeline.py").write_text(MY_PIPELINE)
     monkeypatch.syspath_prepend(tmp_path)
     my_class = importlib.import_module("my_pipeline").MyPipeline
     model = encoder_only(VanillaTransformerForQuestionAnswering)
     pipeline = my_class(model=model, tokenizer=train_tokenizer(["a text"], "encoder", vocab_size=300))
-    pipeline._registered_impl = {"my-task": {"impl": my_class, "pt": (type(model),), "type": "text"}}  # as registered
+    # as transformers registers it
+    pipeline._registered_impl = {"my-task": {"impl": my_class, "pt": (type(model),), "type": "text"}}
     pipeline.save_pretrained(tmp_path / "saved")
     for folder in ("saved", "again"):
         saved = json.loads((tmp_path / folder / "config.json").read_text())["custom_pipelines"]
