@@ -1,4 +1,4 @@
-"""CTranslate2 instead of PyTorch: the same translations, and never from an old conversion."""
+"""Translate with CTranslate2: the same translations as PyTorch, and never from an outdated conversion."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ TEXTS = ["three miles", "12 kilometers and 3 miles", "may 5", "1 mile or 2"]
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A translator with random weights whose translations differ in length."""
+    """Return a translator with random weights whose translations differ in length."""
     model, tokenizer = with_tokenizer(
         texts=TEXTS * 3, output_bias=True, norm_position="pre", position_embedding="learned",
         max_position_embeddings=64,
@@ -32,7 +32,7 @@ def folder(tmp_path) -> Path:
     for parameter in model.parameters():
         parameter.data.normal_(mean=float(parameter.dim() == 1), std=0.2)
     for stack in (model.model.encoder, model.model.decoder):
-        stack.embed_positions.weight.data.mul_(10)  # so that no step is like the one before
+        stack.embed_positions.weight.data.mul_(10)  # large embeddings, so that the steps differ
     model.lm_head.bias.data[tokenizer.eos_token_id] += 2
     set_paper_decoding(model)
     write(tmp_path / "model", model, tokenizer)
@@ -52,14 +52,14 @@ OPTIONS = [{}, {"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.0}, {"leng
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_it_translates_as_pytorch_does(options, folder):
+def test_translations_equal_pytorchs(options, folder):
     model, tokenizer = loaded(folder)
     translator = CTranslate2Translator(model, tokenizer, folder)
     assert translator.translate(TEXTS, **options) == translate(TEXTS, model, tokenizer, **options)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
-def test_each_thread_translates_texts_of_its_own(threads, folder):
+def test_threads_translate_independently(threads, folder):
     model, tokenizer = loaded(folder)
     expected = translate(TEXTS, model, tokenizer)
     before = torch.get_num_threads()
@@ -82,7 +82,7 @@ def hypotheses_of(model, tokenizer, text: str, max_length: int) -> list[tuple[li
     return list(zip(rows, output.sequences_scores.tolist(), strict=True))
 
 
-def test_all_hypotheses_have_the_tokens_and_the_scores_that_pytorch_gives_them(folder):
+def test_hypotheses_have_the_tokens_and_scores_of_pytorch(folder):
     model, tokenizer = loaded(folder)
     translator = CTranslate2Translator(model, tokenizer, folder)
     for text in TEXTS:
@@ -92,7 +92,7 @@ def test_all_hypotheses_have_the_tokens_and_the_scores_that_pytorch_gives_them(f
         assert [score for _, score in found] == pytest.approx([score for _, score in expected], rel=1e-4, abs=1e-4)
 
 
-# As generation configs of imported translators have them. With six tokens, some translations are forced to end.
+# Imported translators have such generation configs. The limit of six tokens forces some translations to end.
 SETTINGS = {
     "Marian": {"bad_words_ids": True, "forced_eos_token_id": 2, "renormalize_logits": True},
     "a first token": {"forced_bos_token_id": 7},
@@ -104,14 +104,14 @@ SETTINGS = {
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("length", [6, 20])
-def test_it_follows_the_generation_config_as_pytorch_does(length, settings, folder):
+def test_the_generation_config_has_the_same_effect_as_in_pytorch(length, settings, folder):
     model, tokenizer = loaded(folder)
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
     free = model.generate(**batch, max_length=length)
     if "bad_words_ids" in settings:
         settings = settings | {"bad_words_ids": [[int(free[:, 1:][free[:, 1:] > 2].mode().values)]]}
     if "forced_bos_token_id" in settings:
-        model.lm_head.bias.data[tokenizer.eos_token_id] -= 1  # see `search`
+        model.lm_head.bias.data[tokenizer.eos_token_id] -= 1  # returned by `search`
     model.generation_config.update(**settings)
     translator = CTranslate2Translator(model, tokenizer, folder)
     for text in TEXTS:
@@ -121,7 +121,7 @@ def test_it_follows_the_generation_config_as_pytorch_does(length, settings, fold
 
 
 @pytest.mark.parametrize("p_end", [0.16, 0.3])
-def test_hypotheses_are_ranked_by_the_penalty_of_the_paper(p_end, tmp_path):
+def test_hypotheses_are_ranked_by_the_papers_length_penalty(p_end, tmp_path):
     folder, _ = save_repeating(tmp_path / "model", p_end)
     model, tokenizer = loaded(folder)
     assert CTranslate2Translator(model, tokenizer, folder).translate(["one"]) == translate(["one"], model, tokenizer)
@@ -132,7 +132,7 @@ def test_hypotheses_are_ranked_by_the_penalty_of_the_paper(p_end, tmp_path):
     [{"do_sample": True}, {"no_repeat_ngram_size": 1}, {"min_length": 9}, {"bad_words_ids": [[5]]},
      {"eos_token_id": None}, {"forced_eos_token_id": 5}, {"decoder_start_token_id": 5}],
 )  # fmt: skip
-def test_a_setting_that_it_does_not_follow_is_refused(settings, folder):
+def test_a_setting_that_ctranslate2_cannot_follow_is_refused(settings, folder):
     model, tokenizer = loaded(folder)
     for name, value in settings.items():
         setattr(model.generation_config, name, value)
@@ -142,7 +142,7 @@ def test_a_setting_that_it_does_not_follow_is_refused(settings, folder):
     assert not caches(folder)
 
 
-def test_a_text_longer_than_the_positions_is_truncated_and_a_blank_one_stays_blank(folder):
+def test_long_texts_are_truncated_and_blank_ones_stay_blank(folder):
     model, tokenizer = loaded(folder)
     tokenizer.model_max_length = 9
     translator = CTranslate2Translator(model, tokenizer, folder)
@@ -151,10 +151,10 @@ def test_a_text_longer_than_the_positions_is_truncated_and_a_blank_one_stays_bla
     assert translator.translate([" \u3000"]) == [""]
 
 
-# --- What is kept
+# --- Cached conversions
 
 
-def test_it_converts_once_and_again_for_anything_that_is_new(folder):
+def test_a_model_is_converted_once_until_something_changes(folder):
     model, tokenizer = loaded(folder)
     CTranslate2Translator(model, tokenizer, folder)
     (first,) = caches(folder)
@@ -178,7 +178,7 @@ def test_it_converts_once_and_again_for_anything_that_is_new(folder):
     assert len(caches(folder)) == 2
 
 
-def test_another_converter_makes_another_one(folder, monkeypatch):
+def test_another_converter_version_converts_again(folder, monkeypatch):
     CTranslate2Translator(*loaded(folder), folder)
     (first,) = caches(folder)
     monkeypatch.setattr(ctranslate2, "__version__", "99.0")
@@ -205,7 +205,7 @@ def without_checksums(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [other_weights, cut_off, without_a_file, without_checksums])
-def test_a_damaged_one_is_made_anew(harm, folder):
+def test_a_damaged_conversion_is_replaced(harm, folder):
     model, tokenizer = loaded(folder)
     expected = translate(TEXTS, model, tokenizer)
     CTranslate2Translator(model, tokenizer, folder)
@@ -217,7 +217,7 @@ def test_a_damaged_one_is_made_anew(harm, folder):
 
 
 @pytest.mark.skipif(not Path("/proc/1").is_dir(), reason="has no folder in which nobody can write")
-def test_where_nothing_can_be_written_it_is_kept_elsewhere(folder, tmp_path, monkeypatch):
+def test_a_read_only_folder_has_its_conversion_cached_elsewhere(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HF_HOME", str(tmp_path / "home"))
     model, tokenizer = loaded(folder)
     expected = translate(TEXTS, model, tokenizer)
@@ -233,7 +233,7 @@ def test_where_nothing_can_be_written_it_is_kept_elsewhere(folder, tmp_path, mon
 # --- The command
 
 
-def test_the_command_translates_the_same_and_in_int8(folder, tmp_path):
+def test_the_command_gives_the_same_translations_also_in_int8(folder, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(TEXTS))
     for name, options in {"plain": [], "fast": ["--engine", "ctranslate2"]}.items():
         files = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / name)]
@@ -245,8 +245,8 @@ def test_the_command_translates_the_same_and_in_int8(folder, tmp_path):
     assert [path.name.rsplit("-", 1)[0] for path in caches(folder)] == ["ctranslate2-float32", "ctranslate2-int8"]
 
 
-def test_the_command_keeps_a_forced_first_token_of_number_0(folder, capsys):
-    """As imported BART models have it; 0 is not False."""
+def test_the_command_keeps_a_forced_first_token_with_id_0(folder, capsys):
+    """Imported BART models force token 0 first; 0 must not be read as False."""
     model, tokenizer = loaded(folder)
     model.lm_head.bias.data[tokenizer.eos_token_id] -= 1
     model.generation_config.forced_bos_token_id = 0
@@ -261,19 +261,19 @@ def test_the_command_keeps_a_forced_first_token_of_number_0(folder, capsys):
     assert printed[0] == printed[1] != capsys.readouterr().out
 
 
-def test_int8_belongs_to_ctranslate2(folder):
+def test_int8_is_refused_without_ctranslate2(folder):
     with pytest.raises(ValueError, match="--quantization int8 is for CTranslate2: add --engine ctranslate2"):
         translate_command(["--model", str(folder), "--quantization", "int8"])
 
 
 @pytest.mark.parametrize(("fields", "reason"), [({"d_k": 4, "d_v": 16}, "d_k=4"), ({"sliding_window": 4}, "window=4")])
-def test_what_it_cannot_hold_is_an_error_at_once(fields, reason, tmp_path):
+def test_a_model_that_ctranslate2_cannot_represent_is_refused_at_once(fields, reason, tmp_path):
     with pytest.raises(ValueError, match=reason):
         CTranslate2Translator(*with_tokenizer(**fields), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_that_is_no_translator_is_refused(tmp_path):
+def test_a_model_that_is_not_a_translator_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is for translators, and this is a VanillaTransformerForCausalLM"):
         CTranslate2Translator(*with_tokenizer(decoder_only, "causal"), tmp_path)
     with pytest.raises(ValueError, match="is for translators, and this is a VanillaTransformerModel"):
@@ -289,7 +289,9 @@ def test_a_model_that_is_no_translator_is_refused(tmp_path):
         ({"cpu_name": "Intel Xeon", "avx2": True}, "0", False),
     ],
 )
-def test_int8_where_its_products_overflow_is_warned_of(folder, monkeypatch, caplog, processor, use_mkl, warned):
+def test_int8_on_a_processor_whose_products_overflow_gives_a_warning(
+    folder, monkeypatch, caplog, processor, use_mkl, warned
+):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor)
     monkeypatch.setenv("CT2_USE_MKL", use_mkl)
     CTranslate2Translator(*loaded(folder), folder, "int8")

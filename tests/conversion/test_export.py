@@ -1,4 +1,4 @@
-"""An exported model computes what ours does, in the real runtimes."""
+"""Exported models give the same outputs as ours in the real runtimes."""
 
 import shutil
 from functools import partial
@@ -58,7 +58,7 @@ def random_weights(model):
 
 
 def save(folder, family: str, **fields):
-    """A tiny model with random weights and its tokenizer, saved; both come back."""
+    """Save a tiny model with random weights and its tokenizer, and return both."""
     options = {"texts": TEXTS * 3, "vocab_size": 290, "max_position_embeddings": 64}
     model, tokenizer = with_tokenizer(FAMILIES[family], family, **options, **fields)
     write(folder / "ours", random_weights(model), tokenizer)
@@ -93,13 +93,13 @@ def test_a_translator_gives_the_same_beams_in_ctranslate2(variant, beams, tmp_pa
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_beams_of_different_lengths_end_and_rank_the_same_in_ctranslate2(alpha, tmp_path):
-    """A model that likes to end: its hypotheses have many lengths, among which the penalty chooses."""
+    """The model often ends early, so its hypotheses have many lengths for the length penalty to compare."""
     fields = {"output_bias": True, "position_embedding": "learned", "norm_position": "pre"}
     model, tokenizer = save(tmp_path, "seq2seq", **fields)
     with torch.no_grad():
         model.lm_head.bias[tokenizer.eos_token_id] += 6.6
         for stack in (model.model.encoder, model.model.decoder):
-            stack.embed_positions.weight.mul_(10)  # so that no step is like the one before
+            stack.embed_positions.weight.mul_(10)  # large embeddings, so that the steps differ
     model.save_pretrained(tmp_path / "ours")
     translator = ctranslate2.Translator(export(tmp_path), device="cpu")
     texts = [f"{i} miles and {'three ' * (i % 4)}kilometers" for i in range(12)]
@@ -116,7 +116,7 @@ def test_beams_of_different_lengths_end_and_rank_the_same_in_ctranslate2(alpha, 
         given = [i for i in ids.tolist()[1:] if i not in (tokenizer.eos_token_id, tokenizer.pad_token_id)]
         assert tokenizer.convert_tokens_to_ids(found.hypotheses[0]) == given
         lengths.add(len(given))
-    assert len(lengths) > 2 or alpha < 1  # the penalty makes longer ones win
+    assert len(lengths) > 2 or alpha < 1  # the penalty makes longer hypotheses win
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -135,9 +135,9 @@ def test_a_language_model_gives_the_same_continuation_in_ctranslate2(variant, tm
         torch.testing.assert_close(torch.from_numpy(np.array(log_probs))[0], ours[0], atol=1e-4, rtol=1e-4)
 
 
-def test_a_language_model_whose_tokenizer_has_no_token_but_the_unknown_one_loads_in_ctranslate2(tmp_path):
+def test_a_language_model_with_a_single_special_token_loads_in_ctranslate2(tmp_path):
     model, tokenizer = save(tmp_path, "causal")
-    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="e")  # as GPT's
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="e")  # like GPT's
     assert bare.eos_token is None and bare.pad_token is None
     bare.save_pretrained(tmp_path / "ours")
     generator = ctranslate2.Generator(export(tmp_path), device="cpu")
@@ -148,11 +148,11 @@ def test_a_language_model_whose_tokenizer_has_no_token_but_the_unknown_one_loads
     torch.testing.assert_close(torch.from_numpy(np.array(log_probs))[0], expected[0], atol=1e-4, rtol=1e-4)
 
 
-def test_a_translator_ends_in_ctranslate2_where_the_model_ends_whatever_its_tokenizer_calls_that(tmp_path):
-    """As models with BERT's tokenizer, which has a separator and no end."""
+def test_ctranslate2_uses_the_end_token_of_the_config_not_the_tokenizer(tmp_path):
+    """Models with BERT's tokenizer have a separator and no end token."""
     model, tokenizer = save(tmp_path, "seq2seq", position_embedding="learned", norm_position="pre")
     with torch.no_grad():
-        model.model.decoder.embed_positions.weight.mul_(10)  # so that no step is like the one before
+        model.model.decoder.embed_positions.weight.mul_(10)  # large embeddings, so that the steps differ
     batch, options = tokenizer(TEXTS[:1], return_tensors="pt"), {"num_beams": 1, "max_new_tokens": 12}
     first, *others = model.generate(**batch, **options)[0].tolist()[1:]
     end = next(token for token in others if token != first)
@@ -170,7 +170,7 @@ def test_a_translator_ends_in_ctranslate2_where_the_model_ends_whatever_its_toke
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, "types"])
-def test_an_encoder_gives_the_same_states_in_ctranslate2(variant, tmp_path):
+def test_an_encoder_gives_the_same_hidden_states_in_ctranslate2(variant, tmp_path):
     fields = VARIANTS.get(variant, {"type_vocab_size": 2, "normalize_embedding": True})
     model, tokenizer = save(tmp_path, "encoder", **fields)
     encoder = ctranslate2.Encoder(export(tmp_path), device="cpu")
@@ -182,7 +182,7 @@ def test_an_encoder_gives_the_same_states_in_ctranslate2(variant, tmp_path):
     torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=1e-4)
 
 
-def test_int8_is_smaller_and_close(tmp_path):
+def test_int8_is_smaller_and_gives_similar_states(tmp_path):
     model, tokenizer = save(tmp_path, "causal", d_model=128, d_ff=256)
     sizes = {}
     for kind in ("float32", "int8"):
@@ -199,7 +199,7 @@ def test_int8_is_smaller_and_close(tmp_path):
     assert torch.corrcoef(torch.stack((found.flatten(), ours.flatten())))[0, 1] > 0.99
 
 
-def test_the_folder_has_all_it_needs(tmp_path):
+def test_the_exported_folder_is_complete(tmp_path):
     save(tmp_path, "seq2seq")
     folder = export(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -218,14 +218,14 @@ def test_the_folder_has_all_it_needs(tmp_path):
         ({"activation_function": "tanh"}, "activation_function='tanh'"),
     ],
 )
-def test_what_ctranslate2_does_not_have_is_refused_before_anything_is_written(fields, reason, tmp_path):
+def test_unsupported_fields_are_refused_before_anything_is_written(fields, reason, tmp_path):
     save(tmp_path, "seq2seq", **fields)
     with pytest.raises(ValueError, match=reason):
         export(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_other_projects_models_are_refused(tmp_path):
+def test_models_of_other_projects_are_refused(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path / "ours")
@@ -257,9 +257,9 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_each_encoder_gives_the_same_in_onnx_at_any_size(head, tmp_path):
+def test_encoders_give_the_same_outputs_in_onnx_at_any_input_size(head, tmp_path):
     model_class, outputs = HEADS[head]
-    types = 2 if head == "reader" else 0  # question and text: then the types of tokens are an input too
+    types = 2 if head == "reader" else 0  # a question and a text, so token types are an input too
     model = random_weights(encoder_only(model_class, num_layers=1, type_vocab_size=types))
     export_onnx(model, tmp_path / "onnx")
     session = session_of(tmp_path / "onnx", "model")
@@ -283,23 +283,23 @@ print(json.dumps(AutoTokenizer.from_pretrained(".")("three miles")["input_ids"])
 """
 
 
-def test_a_graph_has_the_names_of_its_classes_beside_it(tmp_path):
+def test_the_class_names_are_saved_next_to_the_graph(tmp_path):
     make = partial(encoder_only, VanillaTransformerForSequenceClassification, num_layers=1)
     model, tokenizer = with_tokenizer(make, "encoder", id2label={0: "bad", 1: "good"})
     write(tmp_path / "ours", model, tokenizer)
     folder = export(tmp_path, "--to", "onnx")
     assert AutoConfig.from_pretrained(folder).id2label == {0: "bad", 1: "good"}
-    # What is beside it runs no code of ours: nobody is asked whether that is trusted.
+    # The files next to the graph contain no code of ours, so no trust is needed.
     assert run_fresh(READS, Path(folder)) == tokenizer("three miles")["input_ids"]
 
 
-# A graph takes seconds to trace. By default the translator is the paper's and the language model has the other form.
+# Tracing takes seconds. By default, the translator has the paper's architecture, and the language model the other one.
 @pytest.mark.parametrize(
     "variants",
     [["pre-norm", "learned"], *(pytest.param([name], marks=pytest.mark.slow) for name in VARIANTS)],
     ids=str,
 )
-def test_a_language_model_continues_the_same_in_onnx_step_by_step(variants, tmp_path):
+def test_a_language_model_gives_the_same_text_in_onnx_token_by_token(variants, tmp_path):
     model, tokenizer = save(tmp_path, "causal", **{k: v for name in variants for k, v in VARIANTS[name].items()})
     session = session_of(export(tmp_path, "--to", "onnx"), "model")
     batch = tokenizer(TEXTS, padding=True, padding_side="left", return_tensors="pt")
@@ -322,7 +322,7 @@ def test_a_language_model_continues_the_same_in_onnx_step_by_step(variants, tmp_
 
 
 @pytest.mark.parametrize("variant", ["paper", pytest.param("pre-norm", marks=pytest.mark.slow)])
-def test_a_translator_translates_the_same_in_onnx_step_by_step(variant, tmp_path):
+def test_a_translator_gives_the_same_text_in_onnx_token_by_token(variant, tmp_path):
     model, tokenizer = save(tmp_path, "seq2seq", **VARIANTS[variant])
     folder = export(tmp_path, "--to", "onnx")
     encoder, decoder = session_of(folder, "encoder"), session_of(folder, "decoder")
@@ -341,7 +341,7 @@ def test_a_translator_translates_the_same_in_onnx_step_by_step(variant, tmp_path
     assert torch.equal(torch.cat(given, dim=1), expected)
 
 
-def test_a_window_is_refused_for_onnx(tmp_path):
+def test_onnx_export_refuses_a_sliding_window(tmp_path):
     save(tmp_path, "encoder", sliding_window=4)
     with pytest.raises(ValueError, match="sliding_window=4: a graph with free lengths"):
         export(tmp_path, "--to", "onnx")

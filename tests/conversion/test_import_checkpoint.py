@@ -1,6 +1,6 @@
-"""Published models of this architecture compute the same as ours, and ours as Marian and GPT-2.
+"""Imported models give the same outputs as the originals, and so do our models exported as Marian and GPT-2.
 
-The truth is the library's own class of each, with random weights.
+The reference is transformers' own class of each architecture, with random weights.
 """
 
 import json
@@ -114,12 +114,12 @@ ENCODERS = {
 
 
 def random_weights(model):
-    """Weights far from their initial values, biases and norms included; what a mapping forgets, shows."""
+    """Randomise all weights, biases and norms, so that a parameter that the mapping forgets shows."""
     torch.manual_seed(0)
     for name, tensor in model.state_dict().items():
         if "embed_positions" not in name:
             tensor.data.normal_(mean=1.0 if "norm" in name.lower() and "weight" in name else 0.0, std=0.15)
-    if model.config.model_type == "bart":  # the only one among these translators that learns them
+    if model.config.model_type == "bart":  # the only translator here with learned positions
         model.model.encoder.embed_positions.weight.data.normal_(std=0.5)
         model.model.decoder.embed_positions.weight.data.normal_(std=0.5)
     return model.eval()
@@ -138,7 +138,7 @@ def test_a_translator_gives_the_same_logits_and_the_same_beams(name, tmp_path):
     source = source.masked_fill(mask == 0, theirs.config.pad_token_id)
     target = tokens(3, 6)
     inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
-    inputs["use_cache"] = False  # with it FSMT leaves out the causal mask
+    inputs["use_cache"] = False  # with a cache, FSMT leaves out the causal mask
     close(ours(**inputs).logits, theirs(**inputs).logits)
 
     for options in ({"num_beams": 1}, {"num_beams": 4, "length_penalty": 0.8}):
@@ -171,13 +171,13 @@ def test_a_language_model_gives_the_same_logits_and_the_same_beams(name, tmp_pat
     close(AutoModelForCausalLM.from_pretrained(tmp_path)(prompts).logits, theirs(prompts).logits)
 
 
-def test_an_imported_model_trains_with_the_loss_that_theirs_has():
+def test_an_imported_model_has_the_training_loss_of_the_original():
     theirs = random_weights(marian(dropout=0.0)).train()
     inputs = {"input_ids": tokens(3, 7), "labels": tokens(3, 6)}
     close(convert(theirs).train()(**inputs).loss, theirs(**inputs).loss)
 
 
-def test_gelu_of_gpt1_is_the_one_by_tanh():
+def test_gpt1_uses_the_tanh_approximation_of_gelu():
     theirs = LANGUAGE_MODELS["gpt1"]()
     hidden = torch.linspace(-3, 3, 50)
     act = theirs.transformer.h[0].mlp.act
@@ -185,7 +185,7 @@ def test_gelu_of_gpt1_is_the_one_by_tanh():
 
 
 @torch.no_grad()
-def test_gpt2_continues_prompts_that_are_padded_on_the_left():
+def test_gpt2_continues_left_padded_prompts():
     theirs = random_weights(LANGUAGE_MODELS["gpt2"]())
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     given = {"input_ids": tokens(2, 5) * mask, "attention_mask": mask, "max_new_tokens": 8, "do_sample": False}
@@ -209,12 +209,12 @@ def test_an_encoder_gives_the_same_output(name):
     else:
         close(given[0][real], expected[0][real])
     if name == "bert masked":
-        del inputs["token_type_ids"]  # all of kind 0
+        del inputs["token_type_ids"]  # all token types are 0
         close(ours(**inputs)[0][real], theirs(**inputs)[0][real])
 
 
 @torch.no_grad()
-def test_marian_there_and_back_is_the_same_model():
+def test_marian_imported_and_exported_is_the_same_model():
     theirs = random_weights(TRANSLATORS["marian"]())
     back = to_marian(convert(theirs))
     weights = theirs.state_dict()
@@ -224,7 +224,7 @@ def test_marian_there_and_back_is_the_same_model():
 
 @pytest.mark.parametrize("fields", [{}, {"share_encoder_decoder_embeddings": False}, {"attention_bias": True}])
 @torch.no_grad()
-def test_a_model_of_the_papers_form_becomes_a_marian_model(fields, tmp_path):
+def test_the_papers_model_exports_as_a_marian_model(fields, tmp_path):
     ours = encoder_decoder(layer_norm_eps=1e-5, max_position_embeddings=64, **fields)
     theirs = to_marian(ours)
     theirs.save_pretrained(tmp_path)
@@ -242,7 +242,7 @@ def test_a_model_of_the_papers_form_becomes_a_marian_model(fields, tmp_path):
     [{}, {"position_offset": 3}, {"position_embedding": "learned", "scale_embedding": False, "position_offset": 2}],
 )
 @torch.no_grad()
-def test_a_pre_norm_language_model_becomes_a_gpt2_model(fields, tmp_path):
+def test_a_pre_norm_language_model_exports_as_a_gpt2_model(fields, tmp_path):
     ours = decoder_only(norm_position="pre", max_position_embeddings=64, **fields)
     to_gpt2(ours).save_pretrained(tmp_path)
     theirs = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
@@ -262,20 +262,20 @@ def test_a_pre_norm_language_model_becomes_a_gpt2_model(fields, tmp_path):
         (lambda: marian(decoder_attention_heads=2), "4 heads in the encoder, 2 in the decoder"),
     ],
 )
-def test_what_ours_cannot_hold_is_refused_before_anything_is_written(make, reason, tmp_path):
+def test_unsupported_models_are_refused_before_anything_is_written(make, reason, tmp_path):
     make().save_pretrained(tmp_path / "theirs")
     with pytest.raises(CannotRepresent, match=reason):
         import_checkpoint.main([str(x) for x in ("--source", tmp_path / "theirs", "--output", tmp_path / "ours")])
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
-def test_a_head_that_ours_does_not_have_is_refused_in_a_users_own_script_too():
+def test_an_unsupported_head_is_refused_in_the_python_api_too():
     with pytest.raises(CannotRepresent, match="BertForSequenceClassification is not supported"):
         convert(BertForSequenceClassification(BertConfig(**BERT)))
 
 
 def test_weights_without_a_counterpart_are_refused_by_name():
-    """Not by an assertion, which -O leaves out."""
+    """An assertion would be skipped under `python -O`."""
     theirs = GPT2LMHeadModel(GPT2Config(**GPT))
     theirs.transformer.adapter = torch.nn.Linear(2, 2)
     with pytest.raises(CannotRepresent, match=r"no counterpart of: .*adapter.weight"):
@@ -296,14 +296,14 @@ def test_weights_without_a_counterpart_are_refused_by_name():
         (lambda: decoder_only(norm_position="pre", sliding_window=4), to_gpt2, "sliding_window=4"),
     ],
 )
-def test_what_theirs_cannot_hold_is_refused(make, convert_back, reason):
+def test_fields_that_the_target_format_lacks_are_refused(make, convert_back, reason):
     with pytest.raises(CannotRepresent, match=reason):
         convert_back(make())
 
 
 @pytest.fixture(scope="module")
 def opus_mt(tmp_path_factory):
-    """A folder as opus-mt models have it: two SentencePiece models, one vocabulary, a Marian model."""
+    """Save a folder in the layout of opus-mt: two SentencePiece models, one vocabulary, a Marian model."""
     folder = tmp_path_factory.mktemp("opus")
     rows = phrasebook("translation", "en", "es", size=1500)["train"]
     vocabulary = {"</s>": 0, "<unk>": 1, ">>spa<<": 2}
@@ -327,12 +327,12 @@ def opus_mt(tmp_path_factory):
     return folder
 
 
-def test_a_whole_opus_mt_folder_is_imported_with_a_fast_tokenizer(opus_mt, tmp_path):
+def test_an_opus_mt_folder_is_imported_with_a_fast_tokenizer(opus_mt, tmp_path):
     import_checkpoint.main(["--source", str(opus_mt), "--output", str(tmp_path / "ours")])
     slow, fast = MarianTokenizer.from_pretrained(opus_mt), AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert fast.is_fast
     modes = {(tmp_path / "ours" / name).stat().st_mode for name in ("model.safetensors", "config.json")}
-    assert len(modes) == 1  # who may read the one may read the other
+    assert len(modes) == 1  # the tokenizer is as readable as the weights
     rows = phrasebook("translation", "en", "es", size=1500)["test"]
     texts = [*rows["source"][:100], "  two   spaces ", ">>spa<< May 5, 2031", "½ ﬁne Ａ", "</s> 12"]
     for text in texts:
@@ -355,7 +355,7 @@ def test_a_whole_opus_mt_folder_is_imported_with_a_fast_tokenizer(opus_mt, tmp_p
     "options",
     [{"model_type": "bpe"}, {"byte_fallback": True}, {"add_dummy_prefix": False}, {"remove_extra_whitespaces": False}],
 )
-def test_what_no_fast_tokenizer_of_ours_cuts_as_marian_does_keeps_its_own(options, opus_mt, tmp_path):
+def test_marians_tokenizer_is_kept_if_a_fast_one_would_segment_differently(options, opus_mt, tmp_path):
     shutil.copytree(opus_mt, tmp_path / "opus")
     for side in ("source", "target"):
         sentencepiece.SentencePieceTrainer.train(
@@ -402,8 +402,8 @@ def test_a_folder_without_a_tokenizer_or_without_some_weights_is_refused(opus_mt
     assert not (tmp_path / "ours").exists()
 
 
-def test_the_two_vocabularies_of_fsmt_stay_two_in_ctranslate2(tmp_path):
-    """An id is one word of the source and another one of the target, as in WMT19's models from English to Russian."""
+def test_the_two_vocabularies_of_fsmt_stay_separate_in_ctranslate2(tmp_path):
+    """An id means different words in source and target, as in WMT19's English-Russian models."""
     vocabularies = {
         "src": "<s> <pad> </s> <unk> t h r e m i l s three</w> miles</w> a</w> b</w>".split(),
         "tgt": "<s> <pad> </s> <unk> drei</w> meilen</w> kilo meter</w> und</w> ein</w> auf</w> zu</w>".split(),
@@ -423,14 +423,14 @@ def test_the_two_vocabularies_of_fsmt_stay_two_in_ctranslate2(tmp_path):
     translator = ctranslate2.Translator(str(tmp_path / "exported"), device="cpu")
     texts = ["three miles", "miles a", "b three"]
     sources = [["three</w>", "miles</w>", "</s>"], ["miles</w>", "a</w>", "</s>"], ["b</w>", "three</w>", "</s>"]]
-    found = translator.translate_batch(sources, beam_size=1, max_decoding_length=7)  # the eighth is the end
+    found = translator.translate_batch(sources, beam_size=1, max_decoding_length=7)  # token 8 is the end
     for text, result in zip(texts, found, strict=True):
         ids = theirs.generate(**tokenizer(text, return_tensors="pt"), num_beams=1, max_new_tokens=8)[0]
         expected = [vocabularies["tgt"][i] for i in ids.tolist()[1:] if i != theirs.config.eos_token_id]
         assert result.hypotheses[0] == expected and expected
 
 
-def test_a_folder_of_ours_becomes_a_marian_folder(tmp_path):
+def test_our_model_folder_exports_as_a_marian_folder(tmp_path):
     ours, tokenizer = with_tokenizer(texts=["three miles", "tres millas"] * 3, vocab_size=280, layer_norm_eps=1e-5)
     write(tmp_path / "ours", ours, tokenizer)
     folders = ["--source", str(tmp_path / "ours"), "--output", str(tmp_path / "marian")]
@@ -442,7 +442,7 @@ def test_a_folder_of_ours_becomes_a_marian_folder(tmp_path):
         import_checkpoint.main(["--source", str(tmp_path / "ours"), "--output", str(tmp_path / "x"), "--to", "gpt2"])
 
 
-def test_knobs_that_cannot_work_are_refused():
+def test_invalid_config_fields_are_refused():
     for make, reason in (
         (lambda: encoder_decoder(target_vocab_size=60), "target_vocab_size=60 differs from vocab_size=50"),
         (lambda: encoder_decoder(decoder_d_ff=0), "decoder_d_ff=0 must be greater than 0"),
@@ -453,7 +453,7 @@ def test_knobs_that_cannot_work_are_refused():
 
 
 @torch.no_grad()
-def test_a_reader_of_bert_tells_question_and_text_apart_by_their_types_everywhere(tmp_path):
+def test_token_types_of_an_imported_bert_reader_are_set_everywhere(tmp_path):
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] who where is the cat dog house in tom mary sits ? .".split()
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     tokenizer = BertTokenizerFast.from_pretrained(tmp_path)

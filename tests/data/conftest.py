@@ -1,4 +1,4 @@
-"""Provide a folder for the files of a test and their cache."""
+"""Provide a folder for a test's files and their cache."""
 
 import datasets
 import pytest

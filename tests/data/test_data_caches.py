@@ -1,4 +1,4 @@
-"""Caches of files and tokenizers follow the content of the files, not their times."""
+"""Caches of files and tokenizers depend on the content of files, not on their modification times."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def write_at_one_time(name, content):
     return name
 
 
-# Two sets of rows for each task, whose files have the same size.
+# For each task, two sets of rows whose files have the same size
 ROWS = {
     "translation": [[{"source": "one", "target": word}] * 2 for word in ("uno", "dos")],
     "classification": [[{"text": "one", "label": word}] * 2 for word in ("uno", "dos")],
@@ -41,7 +41,7 @@ CASES += [(task, f"a.{kind}") for task in ("translation", "classification", "reg
 
 
 @pytest.mark.parametrize(("task", "name"), CASES)
-def test_other_rows_in_a_file_of_the_same_time_and_size_are_read(task, name):
+def test_changed_rows_are_read_despite_the_same_time_and_size(task, name):
     for rows in (*ROWS[task], *ROWS[task]):
         assert rows_of(task, write_at_one_time(name, rows)) == rows
     for rows in ROWS[task]:
@@ -50,13 +50,13 @@ def test_other_rows_in_a_file_of_the_same_time_and_size_are_read(task, name):
 
 
 @pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])
-def test_another_text_in_a_file_of_the_same_time_and_size_is_read(sample_by):
+def test_a_changed_text_is_read_despite_the_same_time_and_size(sample_by):
     for text in ("one", "two"):
         file = write_at_one_time("a.txt", text)
         assert rows_of("language_modeling", file, sample_by=sample_by) == [{"text": text}]
 
 
-def test_other_lines_in_parallel_files_of_the_same_time_and_size_are_read():
+def test_changed_parallel_files_are_read_despite_the_same_time_and_size():
     files = [write_at_one_time("a.en", "one\n"), "a.es"]
     for text in ("uno", "dos"):
         write_at_one_time("a.es", f"{text}\n")
@@ -64,7 +64,7 @@ def test_other_lines_in_parallel_files_of_the_same_time_and_size_are_read():
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
-def test_other_rows_in_a_folder_of_the_same_time_and_size_are_read(kind):
+def test_a_changed_folder_is_read_despite_the_same_time_and_size(kind):
     Path("folder").mkdir()
     for rows in ROWS["translation"]:
         write_at_one_time(f"folder/train.{kind}", rows)
@@ -72,7 +72,7 @@ def test_other_rows_in_a_folder_of_the_same_time_and_size_are_read(kind):
         assert list(load("translation", dataset="folder", **NO_SPLIT)["train"]) == rows
 
 
-def test_a_model_is_scored_on_the_rows_that_the_file_has_now(own_folder):
+def test_a_model_is_scored_on_the_current_rows_of_a_file(own_folder):
     model = save(own_folder / "model", decoder_only, "causal")
     losses = []
     options = ["--model", model, "--block_size", "4", "--use_cpu", "true"]
@@ -82,7 +82,7 @@ def test_a_model_is_scored_on_the_rows_that_the_file_has_now(own_folder):
     assert losses[0] != losses[1]
 
 
-def test_files_are_parsed_once_for_each_way_of_reading_them():
+def test_files_are_parsed_once_per_way_of_reading_them():
     file = write("a.jsonl", [*PAIRS, {"source": "a", "target": ""}])
     options = {"train_file": [file], "drop_empty": True, **NO_SPLIT}
     first, again = (load("translation", **options)["train"] for _ in range(2))
@@ -95,7 +95,7 @@ def test_files_are_parsed_once_for_each_way_of_reading_them():
     assert [row["text"] for row in rows_of("language_modeling", file, columns=["text=source"])][-1] == "a"
 
 
-def test_a_fault_is_named_each_time():
+def test_an_error_is_reported_on_every_run():
     file = write("a.jsonl", [*PAIRS, {"source": "a", "target": ""}])
     for _ in range(2):
         with pytest.raises(ValueError, match=r"a\.jsonl, row 21: target is empty"):
@@ -113,7 +113,7 @@ def test_rows_are_tokenized_once():
 
 
 class Texts:
-    """Texts of rows, with a count of how often they were read."""
+    """Texts of rows that count how often they are read."""
 
     def __init__(self, rows, task="translation"):
         self.rows, self.task, self.read = rows, task, 0
@@ -136,13 +136,13 @@ def test_a_tokenizer_is_trained_once(template, kind, own_folder):
     texts = Texts(load("translation", train_file=files, **NO_SPLIT)["train"])
     options = (template, kind, 300, False)
     tokenizers = [cached_tokenizer(own_folder / "kept", texts, *options) for _ in range(2)]
-    assert texts.read == 3  # twice for the cache key, and once to train
+    assert texts.read == 3  # twice for the cache key and once for training
     tokenizers.append(train_tokenizer(texts(), *options))
     one, other, fresh = (saved(tokenizer, own_folder / str(i)) for i, tokenizer in enumerate(tokenizers))
     assert one == other == fresh
 
 
-def test_other_texts_or_options_are_another_tokenizer(own_folder):
+def test_other_texts_or_options_train_another_tokenizer(own_folder):
     folder, options = own_folder / "kept", ("seq2seq", "byte_bpe", 300, False)
     rows = [load("tagging", train_file=[write("a.jsonl", TAGGED)], **NO_SPLIT)["train"]] * 2
     rows.append(load("tagging", train_file=[write("a.jsonl", TAGGED[:1])], **NO_SPLIT)["train"])

@@ -1,4 +1,4 @@
-"""Unusable data are refused before training; the error names file, row, value and remedy."""
+"""Unusable data are refused before training; the error names file, row and value, and says what to do."""
 
 import datetime
 import gzip
@@ -28,12 +28,12 @@ TEXTS = [(task, name) for task, row in TASKS.items() for name in row if name not
 STREAMED = ("translation", "language_modeling")
 
 
-# Values that are not strings, in every column of text and every format that can hold them.
+# Values that are not strings, in every text column and every format that can hold them
 
 
 @pytest.mark.parametrize("value", [float("nan"), 5, True, {"a": "b"}, 12345678901234567890123])
 @pytest.mark.parametrize(("task", "column"), TEXTS)
-def test_a_row_that_is_no_text_is_named(task, column, value):
+def test_a_value_that_is_not_a_string_is_reported_with_its_row(task, column, value):
     rows = [TASKS[task]] * 3 + [TASKS[task] | {column: [value] if column == "tokens" else value}]
     if column == "tokens":
         rows[3] |= {"tags": ["O"]}
@@ -45,7 +45,7 @@ def test_a_row_that_is_no_text_is_named(task, column, value):
 
 @pytest.mark.parametrize("value", [float("nan"), 5, True, datetime.date(2029, 7, 4), b"\xff"])
 @pytest.mark.parametrize(("task", "column"), TEXTS)
-def test_a_row_of_a_parquet_file_that_is_no_text_is_named(task, column, value):
+def test_a_parquet_value_that_is_not_a_string_is_reported_with_its_row(task, column, value):
     row = TASKS[task] | ({"tokens": [value], "tags": ["O"]} if column == "tokens" else {column: value})
     file = write("a.parquet", [row] * 2)
     for streaming in {False, task in STREAMED}:
@@ -55,7 +55,7 @@ def test_a_row_of_a_parquet_file_that_is_no_text_is_named(task, column, value):
 
 @pytest.mark.parametrize("value", [None, "", " \u3000\t"])
 @pytest.mark.parametrize(("task", "column"), TEXTS)
-def test_an_empty_text_is_refused_or_left_out(task, column, value):
+def test_an_empty_text_is_refused_or_skipped(task, column, value):
     empty = [] if column == "tokens" and value == "" else value
     rows = [TASKS[task], TASKS[task] | {column: empty}, TASKS[task]]
     for name in ("a.jsonl", "a.json", "a.parquet"):
@@ -69,25 +69,25 @@ def test_an_empty_text_is_refused_or_left_out(task, column, value):
             assert rows_of(task, file, drop_empty=True, streaming=streaming) == [TASKS[task]] * 2
 
 
-def test_rows_keep_their_numbers_where_empty_ones_are_left_out():
+def test_row_numbers_count_skipped_rows():
     rows = [{"text": "a", "label": 0}, {"text": " ", "label": 0}, {"text": "b", "label": 1}]
     train, test = write("train.jsonl", rows[:2]), write("test.jsonl", rows[1:])
     message = "test.jsonl, row 2: label '1' never"
     refused("classification", message, train_file=[train], test_file=[test], drop_empty=True)
 
 
-def test_half_a_character_is_named():
+def test_a_lone_surrogate_is_reported():
     """Truncated text may end with half of a surrogate pair."""
     file = write("a.jsonl", [{"text": "\ud83d\ude00"}, {"text": "a\ud83d"}])
     refused("language_modeling", r"a.jsonl, row 2: text is 'a\\ud83d', which is not valid Unicode", train_file=[file])
 
 
-# Whole files. Each error is one sentence.
+# --- Unreadable files: each error is one sentence
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.parquet", "a.jsonl.gz", "a.en"])
-def test_an_empty_file_is_named(name, streaming):
+def test_an_empty_file_is_reported(name, streaming):
     files = [write(name, b"")] * (2 if name == "a.en" else 1)
     refused("translation", rf"^{name} is empty\.$", train_file=files, streaming=streaming)
 
@@ -104,7 +104,7 @@ WITHOUT_ROWS = {
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", [*WITHOUT_ROWS, "a.parquet"])
-def test_a_file_without_rows_is_named(name, streaming):
+def test_a_file_without_rows_is_reported(name, streaming):
     if name == "a.parquet":
         pq.write_table(pa.table({side: pa.array([], pa.string()) for side in ("source", "target")}), name)
     else:
@@ -113,7 +113,7 @@ def test_a_file_without_rows_is_named(name, streaming):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.parquet", "a.en"])
-def test_a_gzip_file_without_gz_in_its_name_is_named(name):
+def test_a_gzip_file_without_the_gz_suffix_is_reported(name):
     Path(name).write_bytes(Path(compressed(write(name, PAIRS))).read_bytes())
     files = [name] * (2 if name == "a.en" else 1)
     refused("translation", rf"^{name} is a gzip file: rename it to {name}\.gz, .*\.$", train_file=files)
@@ -122,7 +122,7 @@ def test_a_gzip_file_without_gz_in_its_name_is_named(name):
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz"])
 @pytest.mark.parametrize("row", [1, 2])
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_json_line_that_ends_with_a_comma_is_named(name, row, streaming):
+def test_a_json_line_with_a_trailing_comma_is_reported(name, row, streaming):
     lines = ['{"source": "a", "target": "b"}'] * 3
     lines[row - 1] += ", " if row == 2 else ","
     file = write("a.json" if name == "a.json" else "a.jsonl", "\n".join(lines) + "\n")
@@ -146,14 +146,14 @@ def test_a_json_line_that_ends_with_a_comma_is_named(name, row, streaming):
     ],
 )
 @pytest.mark.parametrize("pack", [str, compressed])
-def test_a_json_file_of_something_else_is_named(content, said, pack):
+def test_a_json_file_without_records_is_reported(content, said, pack):
     file = pack(write("a.json", content))
     refused("translation", f"^{file} ?{said}", train_file=[file])
 
 
 @pytest.mark.parametrize("damage", ["cut short", "damaged", "another checksum", "not gzipped"])
 @pytest.mark.parametrize("name", ["a.en", "a.txt", "a.jsonl", "a.csv", "a.parquet"])
-def test_a_gzip_file_that_is_not_whole_is_refused_by_its_name(name, damage):
+def test_a_damaged_gzip_file_is_reported_by_name(name, damage):
     task = "language_modeling" if name == "a.txt" else "translation"
     rows = [{"source": f"line {i} of many", "target": "a"} for i in range(5000)]
     lines = "".join(f"line {i} of many\n" for i in range(5000))
@@ -169,13 +169,14 @@ def test_a_gzip_file_that_is_not_whole_is_refused_by_its_name(name, damage):
         }[damage]
     )
     files = [str(whole)] * (2 if name == "a.en" else 1)
-    said = "" if damage == "damaged" else " is not a whole gzip file"  # the rows may be damaged before the checksum is
+    # damaged rows may come before the damaged checksum
+    said = "" if damage == "damaged" else " is not a whole gzip file"
     refused(task, f"{whole.name}{said}", train_file=files)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
 @pytest.mark.parametrize("fault", ["not UTF-8", "cut short"])
-def test_a_stream_names_the_file_that_proves_damaged_after_rows_that_could_be_read(name, fault):
+def test_a_stream_names_the_file_that_is_damaged_after_readable_rows(name, fault):
     text = " ".join(str(i) for i in range(250))
     line = (f'{{"text": "{text}"}}\n' if name == "a.jsonl" else f"{text}\n").encode()
     content = (b"text\n" if name == "a.csv" else b"") + line * 22_000 + line.replace(b"249", b"\xff")
@@ -191,7 +192,7 @@ def test_a_stream_names_the_file_that_proves_damaged_after_rows_that_could_be_re
         list(rows)
 
 
-def test_a_later_row_of_a_stream_that_is_no_text_is_named_when_it_is_read():
+def test_a_late_row_of_a_stream_that_is_not_a_string_is_reported():
     file = write("a.jsonl", [{"text": "good"}] * 5000 + [{"text": 7}])
     rows = load("language_modeling", train_file=[file], streaming=True, **NO_SPLIT)["train"]
     with pytest.raises(ValueError, match=r"a\.jsonl, row 5001: text is 7; it must be a string"):
@@ -236,7 +237,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("task", "column", "value", "said"), VALUES)
-def test_a_value_that_cannot_be_used_is_named(task, column, value, said):
+def test_an_unusable_value_is_reported(task, column, value, said):
     file = write("a.jsonl", [TASKS[task], TASKS[task] | {column: value}])
     refused(task, f"^a.jsonl, row 2: {column} {'.*' if said == NUMBER else ''}{said}", train_file=[file])
 
@@ -302,7 +303,7 @@ FAULTS = {
         "b.jsonl, row 1: source is empty",
         {"train_file": [("a.jsonl", PAIRS), ("b.jsonl", [{"source": "", "target": "a"}])]},
     ),
-    # The header and the fields of CSV and TSV
+    # --- The header and the fields of CSV and TSV
     "rows without names above them": (
         "translation",
         "a.tsv has no column 'source'; it has: Hello!, ¡Hola!. Name yours with --columns, or write a first row",
@@ -338,7 +339,7 @@ FAULTS = {
         "a.csv, line 2: .* expected after .*double",
         {"train_file": [("a.csv", 'source,target\n"Yes" he said,"Sí"\n')]},
     ),
-    # Labels
+    # --- Labels
     "the phrasebook for several classes": ("multi_label", "phrasebook has no data for this task", {}),
     "unseen class": (
         "classification",
@@ -382,7 +383,7 @@ FAULTS = {
             "test_file": [("b.jsonl", [{"text": "a", "label": [1, 2]}])],
         },
     ),
-    # Validation rows
+    # --- Validation rows
     "one row to split": (
         "translation",
         "a.jsonl: there is one training row, and there is no validation split",
@@ -408,7 +409,7 @@ FAULTS = {
         "a.jsonl: no row can be held out, since each has the only example of a class",
         {"train_file": [("a.jsonl", [{"text": name, "label": name} for name in "abc"])]},
     ),
-    # Streams
+    # --- Streams
     "stream of one document": (
         "language_modeling",
         "a.txt: a stream of one row .*--sample_by",
@@ -433,7 +434,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("task", "message", "options"), FAULTS.values(), ids=FAULTS)
-def test_faults_are_refused_with_their_place(task, message, options):
+def test_errors_name_the_place_of_the_fault(task, message, options):
     Path("folder").mkdir()
     written = {
         name: [write(*file) if isinstance(file, tuple) else file for file in files]
@@ -456,6 +457,6 @@ def test_faults_are_refused_with_their_place(task, message, options):
         ({"phrases": 200}, "--phrases 200 is out of range: choose from 1000 to 100000"),
     ],
 )
-def test_options_without_a_meaning_together_are_refused(options, message):
+def test_contradicting_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DataArguments(**options)

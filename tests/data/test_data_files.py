@@ -1,4 +1,4 @@
-"""Every format returns the rows as written: strings stay strings, and only the task's columns are read."""
+"""Every format returns rows as written: strings stay strings, and only the task's columns are read."""
 
 import datetime
 import json
@@ -17,7 +17,7 @@ from fresh_process import UNDER_WATCH, run_fresh
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-# Strings that other readers convert to dates, numbers, booleans, missing values or line ends.
+# Strings that other readers convert to dates, numbers, booleans, missing values or line ends
 DATES = ["2029-07-04", "July 4, 2029", "2029-07-04T12:00:00Z", "12:30"]
 NUMBERS = ["12345678901234567890123", "007", "1e5", "1,000", "-0.50", "0x1F", "Infinity"]
 WORDS = ["true", "no", "NA", "null", "None", "nan", "#N/A", "<NA>"]
@@ -105,14 +105,14 @@ LATER = {"id": "x", "when": 5, "mixed": {"a": [1]}, "": "\ud83d"}
 
 
 @pytest.mark.parametrize(("task", "name"), [each for each in FORMATS if "parquet" not in each[1]])
-def test_columns_that_nobody_asked_for_are_not_read(task, name):
+def test_other_columns_are_not_read(task, name):
     rows = [row(task, "a"), row(task, "b")]
     later = LATER if name.endswith(("json", "jsonl")) else UNUSED
     assert rows_of(task, write(name, [UNUSED | rows[0], later | rows[1]])) == rows
 
 
 @pytest.mark.parametrize("task", [*FLAT, *NESTED])
-def test_columns_of_a_parquet_file_that_nobody_asked_for_are_not_read(task):
+def test_other_columns_of_a_parquet_file_are_not_read(task):
     rows = [row(task, "a"), row(task, "b")]
     odd = {
         "id": pa.array([Decimal(12345678901234567890123)] * 2, pa.decimal256(30)),
@@ -146,7 +146,7 @@ def test_files_of_several_formats_are_one_split(streaming):
     assert texts == ["a text", "a text", "a line", "another"]
 
 
-def test_names_of_files_may_be_in_capitals():
+def test_file_suffixes_may_be_in_capitals():
     assert rows_of("translation", write("A.JSONL", PAIRS)) == PAIRS
 
 
@@ -158,7 +158,7 @@ def test_a_json_file_may_be_one_list(name, content):
     assert rows_of("translation", write(name, content)) == PAIRS
 
 
-def test_classes_are_strings_wherever_they_come_from():
+def test_every_format_gives_classes_as_strings():
     rows = [{"text": "a", "label": 7}, {"text": "b", "label": "7"}, {"text": "c", "label": True}]
     files = [write("a.jsonl", rows), write("b.csv", "text,label\na,7\nb,007\n"), write("c.parquet", rows[:1])]
     labels = load("classification", train_file=files, **NO_SPLIT)["train"]["label"][:]
@@ -167,7 +167,7 @@ def test_classes_are_strings_wherever_they_come_from():
     assert rows_of("tagging", write("a.jsonl", tagged)) == [{"tokens": ["a", "b"], "tags": ["0", "12"]}]
 
 
-def test_numbers_are_numbers_wherever_they_come_from():
+def test_every_format_gives_regression_labels_as_numbers():
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": 2.5}, {"text": "c", "label": "-3e2"}]
     decimals = pa.table({"text": ["e"], "label": pa.array([Decimal("0.5")])})
     pq.write_table(decimals, "b.parquet")
@@ -189,7 +189,7 @@ def test_lists_of_numbers_or_classes_may_be_labels():
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_between_tabs_quotes_are_characters_like_any_other(streaming):
+def test_quotes_in_tsv_are_ordinary_characters(streaming):
     pairs = [('"Yes," he said.', '"Sí", dijo.'), ('say "no', "NA"), ('"open', "end"), ("a, b", 'a "')]
     lines = [("es", "extra", "en"), *((target, "1", source) for source, target in pairs)]
     file = write("a.tsv", "".join("\t".join(line) + "\r\n" for line in lines))
@@ -197,7 +197,7 @@ def test_between_tabs_quotes_are_characters_like_any_other(streaming):
     assert [(row["source"], row["target"]) for row in rows] == pairs
 
 
-def test_a_csv_file_may_have_blank_lines_and_lines_within_a_text():
+def test_a_csv_file_may_have_blank_lines_and_line_breaks_in_a_text():
     file = write("a.csv", '\n\ntext,label\n"one\ntwo\r\nthree",0\n\n"say ""no"", twice",1\n\n')
     texts = [row["text"] for row in rows_of("classification", file)]
     assert texts == ["one\ntwo\r\nthree", 'say "no", twice']
@@ -210,7 +210,7 @@ def test_a_csv_file_may_have_long_texts():
     ]
 
 
-# Files from Windows: a byte order mark, and lines that end with \r\n.
+# --- Files from Windows: a byte order mark, and lines that end with \r\n
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -224,7 +224,7 @@ def test_a_csv_file_may_have_long_texts():
         ("a.tsv", "source\ttarget\r\n12 miles\t12 millas\r\na\tb\r\n"),
     ],
 )
-def test_a_table_as_windows_writes_it_has_its_rows(name, content, pack, streaming):
+def test_a_table_from_windows_is_read(name, content, pack, streaming):
     file = pack(write(name, content.encode("utf-8-sig")))
     rows = rows_of("translation", file, streaming=streaming)
     assert rows == [{"source": "12 miles", "target": "12 millas"}, {"source": "a", "target": "b"}]
@@ -232,7 +232,7 @@ def test_a_table_as_windows_writes_it_has_its_rows(name, content, pack, streamin
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("pack", [str, compressed])
-def test_text_as_windows_writes_it_has_its_lines(pack, streaming):
+def test_text_files_from_windows_are_read(pack, streaming):
     files = [pack(write(name, "one\r\ntwo\r\n".encode("utf-8-sig"))) for name in ("a.en", "a.es", "a.txt")]
     pairs = [{"source": word, "target": word} for word in ("one", "two")]
     assert rows_of("translation", *files[:2], streaming=streaming) == pairs
@@ -240,7 +240,7 @@ def test_text_as_windows_writes_it_has_its_lines(pack, streaming):
     assert [row["text"] for row in lines] == ["one", "two"]
 
 
-# SQuAD's own format.
+# --- SQuAD's own format
 
 NORWAY = {"text": "Norway", "answer_start": 3}
 QUESTIONS = [
@@ -260,14 +260,14 @@ SQUAD_ROWS = [
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("name", ["train-v2.0.json", "train.jsonl"])
 @pytest.mark.parametrize("pack", [str, compressed])
-def test_squads_own_file_is_read(pack, name, indent):
+def test_squads_own_format_is_read(pack, name, indent):
     file = pack(write(name, json.dumps(SQUAD, indent=indent)))
     assert rows_of("question_answering", file) == SQUAD_ROWS
     files = [file, write("a.jsonl", SQUAD_ROWS), write("b.parquet", SQUAD_ROWS)]
     assert rows_of("question_answering", *files) == SQUAD_ROWS * 3
 
 
-def test_answers_may_be_a_list_of_records():
+def test_answers_may_be_lists_of_records():
     row = {"question": "Where?", "context": "In Norway.", "answers": [{"text": "Norway", "answer_start": 3}]}
     assert rows_of("question_answering", write("a.jsonl", [row])) == [ANSWERED]
 
@@ -280,7 +280,7 @@ def test_a_file_that_only_begins_like_squad_is_refused_by_its_name():
     refused("question_answering", "a.json has no column 'answers'", train_file=[write("a.json", json.dumps(test_set))])
 
 
-# Columns of records, names of classes, and data sets in a folder.
+# --- Columns of records, class names, and data sets in a folder
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ print(json.dumps(asked))
 """
 
 
-def test_local_data_are_read_without_a_request_to_anybody(tmp_path):
+def test_local_data_are_read_without_network_requests(tmp_path):
     Path("folder").mkdir()
     for name in ("a.jsonl", "a.csv", "a.tsv", "a.parquet", "folder/train.jsonl"):
         write(name, PAIRS)
@@ -358,7 +358,7 @@ def test_local_data_are_read_without_a_request_to_anybody(tmp_path):
     assert run_fresh(UNDER_WATCH + LOADING, tmp_path, installed=True) == []
 
 
-def test_dates_of_a_parquet_file_are_refused_as_what_they_are():
+def test_dates_in_a_parquet_file_are_refused_as_dates():
     rows = [{"source": "a", "target": datetime.date(2029, 7, 4)}]
     message = r"a.parquet, row 1: target is datetime.date\(2029, 7, 4\); it must be a string"
     refused("translation", message, train_file=[write("a.parquet", rows)])

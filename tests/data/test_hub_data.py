@@ -1,4 +1,4 @@
-"""Data sets on the Hub are read like local files, downloaded or streamed, by the real client."""
+"""Data sets on the Hub are read like local files, downloaded or streamed, with the real client."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ print(json.dumps(found))
 
 @pytest.fixture
 def load_from_hub(own_folder):
-    """Return a function that publishes files as a data set and loads it in a fresh process, once for each options."""
+    """Return a function that publishes files as a data set and loads it in a fresh process with given options."""
     with HubServer() as hub:
 
         def load(task, files, *options):
@@ -80,7 +80,7 @@ dataset_info:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_classes_have_the_names_that_the_card_declares(load_from_hub, kind):
+def test_classes_have_the_names_declared_in_the_card(load_from_hub, kind):
     rows = [{"sentence": "a", "label": 1, "id": 7}, {"sentence": "b", "label": 0, "id": 8}]
     files = {f"data/train.{kind}": write(f"a.{kind}", rows), "README.md": write("README.md", CARD)}
     (found,) = load_from_hub("classification", files, {"columns": ["text=sentence"]})
@@ -88,7 +88,7 @@ def test_classes_have_the_names_that_the_card_declares(load_from_hub, kind):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_columns_have_the_types_that_the_card_declares(load_from_hub, streaming):
+def test_columns_have_the_types_declared_in_the_card(load_from_hub, streaming):
     card = CARD.replace("sentence", "text").replace("label", "unused", 1)
     features = Features(text=Value("string"), unused=ClassLabel(names=["bad", "good"]), id=Value("int64"))
     Dataset.from_dict({"text": STRINGS, "unused": [0] * 4, "id": range(4)}, features).to_parquet("a.parquet")

@@ -60,7 +60,7 @@ def plain(text: str) -> str:
 
 
 def spans(tokens: list[str], tags: list[str]) -> dict[str, str]:
-    """Return the tokens of each tagged span by its kind; a sentence has one span of a kind."""
+    """Return the tokens of each tagged span by its kind; a sentence has at most one span of a kind."""
     found = {}
     for token, tag in zip(tokens, tags, strict=True):
         position, _, kind = tag.partition("-")
@@ -72,16 +72,16 @@ def spans(tokens: list[str], tags: list[str]) -> dict[str, str]:
     return found
 
 
-# Splits
+# --- Splits
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_task_has_its_columns_and_the_size_that_was_asked_for(task):
+def test_a_task_has_its_columns_and_the_requested_size(task):
     data = drawn(task)
     assert list(data) == ["train", "validation", "test"]
     assert all(split.column_names == COLUMNS[task] for split in data.values())
     assert sum(map(len, data.values())) == 3600
-    smallest = 290 if task == "question_answering" else 300  # whole contexts, of 6 to 10 questions
+    smallest = 290 if task == "question_answering" else 300  # contexts stay whole, and each has 6 to 10 questions
     assert all(smallest <= len(data[split]) <= 300 for split in ("validation", "test"))
 
 
@@ -109,7 +109,7 @@ def test_no_phrase_occurs_in_two_splits(task, column, pair):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_source_has_one_target(pair):
+def test_each_source_has_one_target(pair):
     sources = [row["source"] for row in rows(drawn("translation", *pair))]
     assert len(sources) == len(set(sources))
 
@@ -125,15 +125,15 @@ def test_every_word_of_a_held_out_phrase_occurs_in_training(pair):
         assert words["test"] <= words["train"]
 
 
-def test_names_alone_are_in_training_only():
+def test_bare_names_are_in_training_only():
     data = drawn("translation")
     train = {row["source"]: row["target"] for row in data["train"]}
     names = {ENGLISH.territories[code]: SPANISH.territories.get(code) for code in NAMES["country"]}
-    assert len(names.items() & train.items()) > 0.9 * len(names)  # a few are also languages, such as Nauru
+    assert len(names.items() & train.items()) > 0.9 * len(names)  # a few countries are also languages, such as Nauru
     assert not names.keys() & {*data["validation"]["source"], *data["test"]["source"]}
 
 
-# Phrases
+# --- Phrases
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_names_alone_are_in_training_only():
         ("moment", "ar", ["09/02/2024، 3:05:07 م", "9/2/2024، 3:05 م"]),
     ],
 )
-def test_a_date_is_said_in_all_its_forms_the_plainest_first(kind, locale, expected, monkeypatch):
+def test_a_date_has_all_its_forms_the_plainest_first(kind, locale, expected, monkeypatch):
     monkeypatch.setitem(say.__globals__, "random_moment", lambda rng: datetime(2024, 2, 9, 15, 5, 7))
     assert say(kind, Random(0), Locale(locale)) == expected
 
 
-def test_translations_are_what_babel_says():
+def test_translations_equal_babels():
     checked = {"date": 0, "time": 0, "past": 0, "weight": 0}
     for row in rows(drawn("translation")):
         source = row["source"]
@@ -173,27 +173,27 @@ def test_translations_are_what_babel_says():
     assert min(checked.values()) > 5, checked
 
 
-def test_a_unit_that_cldr_spells_only_short_is_said_short():
-    """Babel itself says "2.5 mass-pound" here."""
+def test_a_unit_without_a_long_name_in_cldr_uses_its_short_one():
+    """Babel itself returns "2.5 mass-pound" here."""
     assert quantity(2.5, "mass-pound", "long", HINDI) == "2.5 पौंड"
     assert quantity(2.5, "mass-kilogram", "long", HINDI) == "2.5 किलोग्राम"
 
 
 @pytest.mark.parametrize("kind", ["past", "future", "duration", "money", "number", "percentage", *UNITS])
-def test_a_random_state_says_the_same_numbers_in_every_locale(kind):
+def test_the_same_random_state_gives_the_same_numbers_in_every_locale(kind):
     for seed in range(20):
         english, dutch = (say(kind, Random(seed), Locale(locale)) for locale in ("en", "nl"))
         assert [re.findall(r"\d", form) for form in english] == [re.findall(r"\d", form) for form in dutch]
 
 
 @pytest.mark.parametrize("pair", [("fr", "ar"), ("fa", "ru")])
-def test_white_space_is_plain_and_direction_marks_are_gone(pair):
+def test_white_space_is_normalised_and_direction_marks_are_removed(pair):
     text = "".join(text for row in rows(phrasebook("translation", *pair, size=1000)) for text in row.values())
     assert {letter for letter in text if letter.isspace()} == {" "}
     assert not re.search("[\u200e\u200f\u061c]", text)
 
 
-# The other tasks
+# --- The other tasks
 
 
 def test_a_text_is_in_one_locale_and_every_locale_is_in_every_split():
@@ -255,7 +255,7 @@ def test_documents_have_several_sentences():
     assert all(len(re.findall(r"[.] [A-Z]|[.]$", row["text"])) >= 4 for row in rows(drawn("language_modeling")))
 
 
-# Errors
+# --- Errors
 
 
 @pytest.mark.parametrize(
@@ -273,18 +273,18 @@ def test_documents_have_several_sentences():
         ({"task": "tagging", "size": 100_001}, "size=100001 is out of range"),
     ],
 )
-def test_a_wrong_argument_is_named_with_the_valid_choices(arguments, message):
+def test_an_invalid_argument_is_reported_with_the_valid_choices(arguments, message):
     with pytest.raises(ValueError, match=message):
         phrasebook(**arguments)
 
 
-def test_more_examples_than_there_are_is_an_error():
+def test_a_size_above_the_number_of_phrases_is_an_error():
     example = Example("one", "one", {"text": "one"})
     with pytest.raises(ValueError, match="40 draws gave only 1 of 2 examples: choose a smaller size"):
         unambiguous(iter([example] * 100), 2)
 
 
-def test_a_source_that_was_drawn_with_two_targets_is_dropped():
+def test_a_source_with_two_targets_is_dropped():
     pairs = [("10/11", "11/10"), ("10/11", "10/11"), ("May", "mayo"), ("10/11", "11/10"), ("June", "junio")]
     examples = [Example(one, other, {"source": one, "target": other}) for one, other in pairs]
     assert [example.given for example in unambiguous(iter(examples), 2)] == ["May", "June"]

@@ -1,4 +1,4 @@
-"""A file's columns tell its task; what they do not tell is asked for."""
+"""The columns of a file determine its task; if they do not, the error asks for it."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ from vanilla_transformer.data.recognition import recognise
 
 
 def table(folder, name: str, rows: list[dict]) -> str:
-    """Write rows as the ending of the name says."""
+    """Write rows in the format that the suffix of the name stands for."""
     file = folder / name
     if name.endswith((".tsv", ".csv")):
         separator = "\t" if name.endswith(".tsv") else ","
@@ -59,12 +59,12 @@ QUESTIONS = [
         ),
     ],
 )  # fmt: skip
-def test_columns_tell_the_task(tmp_path, name, rows, task, columns):
+def test_columns_determine_the_task(tmp_path, name, rows, task, columns):
     found = recognise([table(tmp_path, name, rows)])
     assert (found.task, found.columns) == (task, columns)
 
 
-def test_files_of_lines_are_translations_or_a_text(tmp_path):
+def test_text_files_are_translations_or_plain_text(tmp_path):
     for name in ("train.en", "train.de", "book.txt"):
         (tmp_path / name).write_text("a line\nanother\n")
     files = [str(tmp_path / name) for name in ("train.en", "train.de")]
@@ -72,7 +72,7 @@ def test_files_of_lines_are_translations_or_a_text(tmp_path):
     assert recognise([str(tmp_path / "book.txt")]).task == "language_modeling"
 
 
-def test_what_the_user_names_wins(tmp_path):
+def test_the_users_own_options_take_precedence(tmp_path):
     reviews, pairs = table(tmp_path, "reviews.csv", REVIEWS), table(tmp_path, "pairs.tsv", PAIRS)
     assert recognise([reviews], "regression").columns == {"text": "review", "label": "stars"}
     turned = {"source": "spanish", "target": "english"}
@@ -81,7 +81,7 @@ def test_what_the_user_names_wins(tmp_path):
     assert (text.task, text.columns) == ("language_modeling", {"text": "english"})
 
 
-def test_what_cannot_be_told_is_refused_with_the_columns_and_the_known_forms(tmp_path):
+def test_unrecognised_data_are_refused_with_the_columns_and_the_known_layouts(tmp_path):
     three = [{**pair, "french": f"une phrase qui dit {n}"} for n, pair in enumerate(PAIRS)]
     with pytest.raises(ValueError, match=r"english .*spanish .*french .*fit no task.*two columns of text.*--columns"):
         recognise([table(tmp_path, "three.tsv", three)])

@@ -1,4 +1,4 @@
-"""Rows become train, validation and test under the task's names, and no split shares a text with another."""
+"""Rows are split into train, validation and test with the task's column names; no two splits share a text."""
 
 import json
 import os
@@ -24,25 +24,25 @@ def test_several_files_are_one_split():
     assert load("translation", train_file=files, **NO_SPLIT)["train"].to_list() == PAIRS
 
 
-def test_the_splits_are_those_that_the_user_gives():
+def test_the_users_splits_are_used():
     files = {f"{s}_file": [write(f"{s}.jsonl", PAIRS[:n])] for s, n in (("train", 9), ("validation", 4), ("test", 3))}
     splits = load("translation", **files)
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 9, "validation": 4, "test": 3}
 
 
-def test_a_test_file_alone_is_enough_to_evaluate():
+def test_a_test_file_alone_is_enough_for_evaluation():
     assert list(load("translation", test_file=[write("test.jsonl", PAIRS)])) == ["test"]
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_phrasebook_has_the_columns_and_no_fault(task):
+def test_the_phrasebook_has_the_tasks_columns_and_passes_all_checks(task):
     splits = load(task, phrases=1000)
     assert set(splits) == {"train", "validation", "test"}
     for rows in splits.values():
         assert set(rows.column_names) == set(find_task(task).data.columns)
 
 
-def test_the_phrasebook_speaks_the_languages_asked_for():
+def test_the_phrasebook_has_the_requested_languages():
     text = " ".join(load("translation", phrases=1000, source_locale="hi", target_locale="en")["train"]["source"])
     assert "जनवरी" in text
 
@@ -52,7 +52,7 @@ def test_the_phrasebook_follows_the_seed():
     assert first == again != other
 
 
-def test_user_columns_get_the_names_of_the_task_and_others_go():
+def test_columns_are_renamed_for_the_task_and_others_are_dropped():
     rows = [{"en": "a", "de": "b", "score": 1}]
     splits = load("translation", train_file=[write("a.jsonl", rows)], columns=["source=de", "target=en"], **NO_SPLIT)
     assert splits["train"].to_list() == [{"source": "b", "target": "a"}]
@@ -64,7 +64,7 @@ def test_columns_can_be_swapped():
     assert splits["train"][0] == {"source": "uno 0", "target": "one 0"}
 
 
-def test_rows_are_held_out_by_seed_where_there_is_no_validation_split():
+def test_rows_are_held_out_by_seed_without_a_validation_split():
     file = write("a.jsonl", PAIRS)
     first, again, other = (
         load("translation", train_file=[file], validation_fraction=0.25, data_split_seed=seed) for seed in (1, 1, 2)
@@ -97,7 +97,8 @@ def test_rows_with_the_same_input_are_held_out_together(task, row):
     held_out = [str(value) for value in splits["validation"][name]]
     assert not {*held_out} & {str(value) for value in splits["train"][name]} and len({*held_out}) == 4
     assert held_out == [str(value) for value in again["validation"][name]]
-    assert held_out != sorted(held_out, key=held_out.index)  # shuffled: --max_eval_samples takes the first rows
+    # rows are shuffled, because --max_eval_samples takes the first
+    assert held_out != sorted(held_out, key=held_out.index)
 
 
 def test_the_only_example_of_a_class_stays_in_training():
@@ -124,7 +125,7 @@ def test_fewer_rows_are_used_on_request():
     assert len(load("translation", test_file=["a.jsonl"], max_eval_samples=300)["test"]) == 20
 
 
-def test_a_stream_is_read_as_it_comes_and_its_halves_are_all_of_it():
+def test_a_stream_is_read_in_order_and_its_splits_cover_it():
     texts = [f"document {i}" for i in range(400)] + ["", " "]
     file = write("a.jsonl", [{"story": text} for text in texts])
     options = {"train_file": [file], "columns": ["text=story"], "streaming": True, "validation_fraction": 0.25}
@@ -139,7 +140,7 @@ def test_a_stream_is_read_as_it_comes_and_its_halves_are_all_of_it():
 
 
 @pytest.mark.parametrize("rows", [2, 7, 99])
-def test_a_stream_of_few_rows_holds_out_one_of_them_at_least(rows):
+def test_a_short_stream_holds_out_at_least_one_row(rows):
     pairs = [{"source": f"one {i}", "target": f"uno {i}"} for i in range(rows)]
     file = write("a.jsonl", pairs)
     for fraction, seed in ((0.001, 0), (0.4, 1), (0.4, 2)):
@@ -151,7 +152,7 @@ def test_a_stream_of_few_rows_holds_out_one_of_them_at_least(rows):
         assert sorted(row["source"] for row in train + validation) == sorted(row["source"] for row in pairs)
 
 
-def test_parallel_files_stream_as_their_pairs():
+def test_parallel_files_are_streamed_as_pairs():
     files = [write("a.en", "".join(f"one {i}\n" for i in range(20))), write("a.es", "uno\n" * 20)]
     splits = load("translation", train_file=files, streaming=True, validation_fraction=0.25)
     assert isinstance(splits["train"], datasets.IterableDataset)
@@ -160,7 +161,7 @@ def test_parallel_files_stream_as_their_pairs():
     assert {row["target"] for row in rows} == {"uno"}
 
 
-def test_a_stream_may_begin_with_rows_that_are_left_out():
+def test_a_stream_may_begin_with_skipped_rows():
     rows = [{"source": "a", "target": ""}] * 250 + PAIRS
     options = {"streaming": True, "drop_empty": True, **NO_SPLIT}
     assert list(load("translation", train_file=[write("a.jsonl", rows)], **options)["train"]) == PAIRS
@@ -170,7 +171,7 @@ def test_a_stream_may_begin_with_rows_that_are_left_out():
     refused("translation", "b.jsonl, row 251: target is 1; it must be", train_file=[file], columns=columns, **options)
 
 
-def test_every_option_is_parsed_and_explained():
+def test_every_option_is_parsed_and_documented():
     parser = HfArgumentParser(DataArguments)
     (parsed,) = parser.parse_args_into_dataclasses(
         "--train_file a.en a.de --columns source=en target=de --streaming --sample_by line".split()
@@ -184,7 +185,7 @@ def test_every_option_is_parsed_and_explained():
     assert all(action.help for action in parser._actions)
 
 
-def test_a_tokenizer_reads_every_text_and_tokens_as_a_sentence():
+def test_tokenizer_texts_include_every_text_column_and_tokens_as_a_sentence():
     assert list(texts_of(Dataset.from_list(TAGGED), find_task("tagging").data)) == ["in Norway", "now"]
     assert list(texts_of(Dataset.from_list(PAIRS[:1]), find_task("translation").data)) == ["one 0", "uno 0"]
     assert list(texts_of(Dataset.from_list([ANSWERED]), find_task("question_answering").data)) == [
@@ -193,7 +194,7 @@ def test_a_tokenizer_reads_every_text_and_tokens_as_a_sentence():
     ]
 
 
-def test_the_tokenizer_script_saves_a_tokenizer_and_says_how_it_does(capsys):
+def test_the_tokenizer_command_saves_a_tokenizer_and_reports_statistics(capsys):
     options = "--task tagging --phrases 1000 --vocab_size 500 --output_dir out".split()
     train_tokenizer.main(options)
     tokenizer = AutoTokenizer.from_pretrained("out")
@@ -210,7 +211,7 @@ def test_the_tokenizer_script_saves_a_tokenizer_and_says_how_it_does(capsys):
     assert AutoTokenizer.from_pretrained("out").mask_token is None
 
 
-# Real data sets, if VANILLA_TRANSFORMER_DATA names their folder.
+# --- Real data sets, if VANILLA_TRANSFORMER_DATA names their folder
 
 DATA = os.environ.get("VANILLA_TRANSFORMER_DATA")
 ROWS = {
@@ -224,7 +225,7 @@ needs_data = pytest.mark.skipif(not DATA, reason="set VANILLA_TRANSFORMER_DATA t
 
 @needs_data
 @pytest.mark.parametrize("name", ROWS)
-def test_real_data_sets_are_loaded_whole(name):
+def test_real_data_sets_are_loaded_completely(name):
     task, columns, sizes = ROWS[name]
     files = {f"{s}_file": [f"{DATA}/{name}/{s}.jsonl.gz"] for s in ("train", "validation", "test")}
     splits = load(task, columns=columns, **files)
@@ -234,7 +235,7 @@ def test_real_data_sets_are_loaded_whole(name):
 
 
 @needs_data
-def test_real_text_is_split_as_nanogpt_splits_it():
+def test_real_text_is_split_like_in_nanogpt():
     file = Path(DATA, "tinyshakespeare/input.txt")
     splits = load("language_modeling", train_file=[str(file)], validation_fraction=0.1)
     text = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Tokenizers are lossless, know every character, and load with AutoTokenizer alone."""
+"""Tokenizers are lossless, cover every character, and load with AutoTokenizer alone."""
 
 import json
 import math
@@ -69,7 +69,7 @@ def test_every_character_of_unicode_decodes_to_itself(tokenizers, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_special_token_written_in_a_corpus_is_text_where_the_call_says_so(tokenizers, template, kind):
+def test_special_tokens_in_a_corpus_can_be_read_as_text(tokenizers, template, kind):
     tokenizer = tokenizers[template, kind]
     assert round_trip(tokenizer, LITERALS, split_special_tokens=True) == LITERALS
     ids = tokenizer(LITERALS, add_special_tokens=False, split_special_tokens=True)["input_ids"]
@@ -90,9 +90,9 @@ print(json.dumps(found))
 """
 
 
-def test_a_saved_tokenizer_reads_a_special_token_as_one_token_as_every_client_expects(tokenizers, tmp_path):
+def test_a_saved_tokenizer_reads_a_special_token_as_one_token(tokenizers, tmp_path):
     for (template, kind), tokenizer in tokenizers.items():
-        tokenizer("a</s>", split_special_tokens=True)  # as an earlier training run does
+        tokenizer("a</s>", split_special_tokens=True)  # as after an earlier training run
         tokenizer.save_pretrained(tmp_path / f"{template}-{kind}")
     folders = sorted(path.name for path in tmp_path.iterdir())
     assert run_fresh(SPECIAL, tmp_path, *folders) == {folder: [True, True] for folder in folders}
@@ -100,7 +100,7 @@ def test_a_saved_tokenizer_reads_a_special_token_as_one_token_as_every_client_ex
         assert "split_special_tokens" not in json.loads(file.read_text())
 
 
-def test_a_chat_begins_as_a_document_and_what_the_assistant_said_is_complete(tokenizers):
+def test_a_chat_begins_like_a_document_and_assistant_turns_are_complete(tokenizers):
     tokenizer = tokenizers["causal", "byte_bpe"]
     asked = [{"role": "user", "content": "The museum"}]
     answered = [*asked, {"role": "assistant", "content": "in May"}]
@@ -160,7 +160,7 @@ def test_templates_complete_single_texts_and_pairs(tokenizers, template, single,
     assert tokenizer(*texts.values())["input_ids"] == ids(pair)
 
 
-def test_a_batch_has_ids_and_mask_and_pads_on_the_side_of_its_family(tokenizers):
+def test_a_batch_has_ids_and_mask_and_the_padding_side_of_its_family(tokenizers):
     for template, padded in (("seq2seq", [1, 0]), ("causal", [0, 1]), ("encoder", [1, 0])):
         batch = tokenizers[template, "character"](["May", "In"], padding=True)
         assert set(batch) == {"input_ids", "attention_mask"}
@@ -177,7 +177,7 @@ def test_a_masked_word_includes_its_space_and_a_masked_character_does_not(tokeni
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_offsets_of_a_pair_find_the_answer_in_its_own_text(tokenizers, kind):
+def test_offsets_of_a_pair_locate_the_answer_in_its_context(tokenizers, kind):
     tokenizer = tokenizers["encoder", kind]
     question, context = "Where?", "  Das  Museum in\tनॉर्वे 👩🏽‍🚀, 2031."
     encoded = tokenizer(question, context, return_offsets_mapping=True)
@@ -191,7 +191,7 @@ def test_offsets_of_a_pair_find_the_answer_in_its_own_text(tokenizers, kind):
         assert context[spans[0][0] : spans[-1][1]] == answer
 
 
-def test_the_unigram_model_parts_endings_from_stems_where_byte_pairs_keep_frequent_forms():
+def test_unigram_splits_stems_from_endings_where_bpe_keeps_frequent_forms():
     corpus = ["she plays and he played while they sing and she sings , he walks , they walked , she is playing"] * 20
     corpus += [
         "we are walking and he is singing , he calls , she called , they are calling , a call , a walk , we play"
@@ -204,7 +204,7 @@ def test_the_unigram_model_parts_endings_from_stems_where_byte_pairs_keep_freque
     assert unigram == [" walk", "ing", " call", "s", " sing", "s"]
 
 
-def test_the_unigram_model_gives_each_word_its_likeliest_tokens():
+def test_unigram_gives_each_word_its_most_probable_segmentation():
     """Compute it from all segmentations of a word, with the probabilities in the saved file."""
     tokenizer = train_tokenizer(CORPUS, kind="unigram", vocab_size=600)
     saved = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["vocab"]
@@ -221,7 +221,7 @@ def test_the_unigram_model_gives_each_word_its_likeliest_tokens():
         assert math.isclose(sum(scores[token] for token in tokens), best(word), abs_tol=1e-9)
 
 
-def test_byte_bpe_learns_words_with_their_vowel_signs_but_no_numbers(tokenizers):
+def test_byte_bpe_learns_words_with_vowel_signs_but_no_numbers(tokenizers):
     tokenizer = tokenizers["causal", "byte_bpe"]
     assert len(tokenizer(" संग्रहालय", add_special_tokens=False)["input_ids"]) == 1
     assert len(tokenizer(" Museum", add_special_tokens=False)["input_ids"]) == 1
@@ -230,7 +230,7 @@ def test_byte_bpe_learns_words_with_their_vowel_signs_but_no_numbers(tokenizers)
 
 
 @pytest.mark.parametrize(("lowercase", "name"), [(False, "Museum"), (True, "museum")])
-def test_a_translator_reads_and_writes_a_word_by_the_same_tokens_wherever_it_stands(lowercase, name, tmp_path):
+def test_a_translators_tokens_of_a_word_do_not_depend_on_its_position(lowercase, name, tmp_path):
     train_tokenizer(CORPUS, vocab_size=600, lowercase=lowercase).save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     first, second, end = tokenizer("Museum Museum")["input_ids"]
@@ -243,7 +243,7 @@ def test_a_translator_reads_and_writes_a_word_by_the_same_tokens_wherever_it_sta
 
 
 @pytest.mark.parametrize("template", ["causal", "encoder"])
-def test_a_text_that_is_continued_or_masked_begins_as_it_is_written(tokenizers, template):
+def test_texts_of_language_models_begin_without_an_added_space(tokenizers, template):
     tokenizer = tokenizers[template, "byte_bpe"]
     begin, middle = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Museum", " Museum"))
     assert tokenizer.decode(middle) == " Museum"
@@ -264,7 +264,7 @@ def test_a_small_vocabulary_keeps_the_most_frequent_characters():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_vocabulary_is_never_larger_than_asked(kind):
+def test_the_vocabulary_is_never_larger_than_requested(kind):
     smallest = 3 + 256 + (len(set("".join(CORPUS))) if kind == "unigram" else 0)
     for size in (smallest, smallest + 10):
         assert len(train_tokenizer(CORPUS, kind=kind, vocab_size=size)) == size
@@ -298,7 +298,7 @@ def test_lowercase_folds_text_and_leaves_special_tokens_alone(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_auto_tokenizer_loads_it_where_this_project_is_not(tokenizers, kind, tmp_path):
+def test_auto_tokenizer_loads_it_without_this_project(tokenizers, kind, tmp_path):
     folder = tmp_path / "tokenizer"
     expected = {}
     for template in TEMPLATES:
@@ -318,14 +318,14 @@ print(json.dumps(found))
     assert run_fresh(code, tmp_path) == expected
 
 
-def test_a_saved_folder_names_a_class_that_transformers_4_has_too(tokenizers, tmp_path):
+def test_a_saved_folder_names_a_tokenizer_class_of_transformers_4_and_5(tokenizers, tmp_path):
     tokenizers["causal", "byte_bpe"].save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert saved["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert saved["model_input_names"] == [
         "input_ids",
         "attention_mask",
-    ]  # by default, version 4 adds token_type_ids
+    ]  # by default, transformers 4 adds token_type_ids
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.padding_side == "left"
     assert round_trip(loaded, LITERALS, split_special_tokens=True) == LITERALS
@@ -343,11 +343,11 @@ def test_a_saved_folder_names_a_class_that_transformers_4_has_too(tokenizers, tm
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_trained_is_refused_with_the_reason(texts, options, error, message, kind):
+def test_an_impossible_tokenizer_is_refused_with_the_reason(texts, options, error, message, kind):
     with pytest.raises(error, match=message):
         train_tokenizer(iter(texts), kind=kind, **options)
 
 
-def test_an_unknown_kind_is_refused_with_those_that_exist():
+def test_an_unknown_kind_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"kind='word' .* byte_bpe, unigram, character"):
         train_tokenizer(["a"], kind="word")

@@ -204,7 +204,7 @@ def test_a_folder_that_is_not_there_is_named(source, tmp_path, monkeypatch):
     assert refused("--model", source) == f"{source}: {told}"
 
 
-def test_int8_belongs_to_ctranslate2(folder):
+def test_int8_is_refused_without_ctranslate2(folder):
     told = "--quantization int8 is for CTranslate2: add --engine ctranslate2."
     assert refused("--model", str(folder), "--quantization", "int8") == told
 

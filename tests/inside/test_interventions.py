@@ -1,4 +1,4 @@
-"""Interventions equal the same change of the weights, the mask or the equations."""
+"""An intervention has the same result as changing the weights, the mask or the equations."""
 
 import copy
 
@@ -56,7 +56,7 @@ def test_interventions_leave_no_trace_in_the_model(family, implementation):
 
 
 @FAMILIES
-def test_a_head_off_is_its_columns_of_w_o_at_zero(family):
+def test_disabling_a_head_equals_zeroing_its_columns_of_w_o(family):
     model = made(family)
     for (kind, layer), module in attentions_of(model).items():
         without = copy.deepcopy(model)
@@ -66,7 +66,7 @@ def test_a_head_off_is_its_columns_of_w_o_at_zero(family):
 
 
 @FAMILIES
-def test_a_layer_off_is_the_model_without_this_layer(family):
+def test_disabling_a_layer_equals_a_model_without_it(family):
     model = made(family)
     kind = "decoder" if family != "encoder-only" else "encoder"
     without = copy.deepcopy(model)
@@ -78,7 +78,7 @@ def test_a_layer_off_is_the_model_without_this_layer(family):
     )
 
 
-def test_without_positions_an_encoder_sees_a_set():
+def test_without_positions_an_encoder_ignores_the_order():
     model = made("encoder-only")
     inputs = inputs_of(model)
     backwards = {"input_ids": inputs["input_ids"].flip(1)}
@@ -88,7 +88,7 @@ def test_without_positions_an_encoder_sees_a_set():
 
 
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder-only"])
-def test_the_causal_mask_off_is_a_mask_that_hides_nothing(family):
+def test_disabling_the_causal_mask_equals_a_mask_of_ones(family):
     model = made(family, attn_implementation="eager")
     inputs = inputs_of(model)
     name, ids = list(inputs.items())[-1]
@@ -100,7 +100,7 @@ def test_the_causal_mask_off_is_a_mask_that_hides_nothing(family):
 
 
 @torch.no_grad()
-def test_without_the_causal_mask_a_window_lets_a_token_see_as_far_ahead_as_back():
+def test_without_the_causal_mask_a_window_is_symmetric():
     model, (kind, off) = made("decoder-only", sliding_window=3), ("decoder", Interventions(causal_off=True))
     with intervene(model, off) as trace:
         model(**inputs_of(model))
@@ -136,7 +136,7 @@ def test_without_a_residual_connection_x_is_not_added(norm_position, sublayer):
 
 
 @torch.no_grad()
-def test_a_weight_that_is_set_is_used_and_the_others_share_the_rest():
+def test_a_set_weight_is_used_and_the_others_are_rescaled():
     model = made("encoder-decoder")
     inputs = inputs_of(model)
     with intervene(model) as trace:
@@ -154,7 +154,7 @@ def test_a_weight_that_is_set_is_used_and_the_others_share_the_rest():
 
 
 def attended(model, weights, **inputs) -> torch.Tensor:
-    """Return the attention of query 3 of head 1 in the first layer (keys,) with weights set by key."""
+    """Return the attention of query 3 of head 1 in the first layer (keys,), with the weights given by key."""
     kind, _ = next(iter(attentions_of(model)))
     changes = Interventions(weights=tuple(Weight(kind, 0, 1, 3, key, weight) for key, weight in weights.items()))
     with torch.no_grad(), intervene(model, changes) as trace:
@@ -162,7 +162,7 @@ def attended(model, weights, **inputs) -> torch.Tensor:
     return trace.attention[kind, 0][0, 1, 3]
 
 
-def test_several_weights_of_one_query_are_all_what_they_are_set_to():
+def test_several_weights_of_one_query_can_be_set():
     model = made("encoder-only")
     usual, row = attended(model, {}), attended(model, {0: 0.5, 4: 0.3})
     others = [1, 2, 3, 5, 6]
@@ -171,7 +171,7 @@ def test_several_weights_of_one_query_are_all_what_they_are_set_to():
     assert_close(attended(model, {0: 0.5, 4: 0.5}), torch.tensor([0.5, 0, 0, 0, 0.5, 0, 0]))
 
 
-def test_where_the_other_weights_are_nothing_they_share_the_rest_evenly():
+def test_other_weights_share_the_rest_evenly_if_all_were_0():
     model = made("decoder-only")
     attention = attentions_of(model)["decoder", 0]
     with torch.no_grad():  # scores so large that one key has all the weight
@@ -181,7 +181,7 @@ def test_where_the_other_weights_are_nothing_they_share_the_rest_evenly():
     assert_close(attended(model, {key: 0.25}), expected)
 
 
-def test_hidden_keys_keep_no_weight_and_a_query_of_one_key_all_of_it():
+def test_masked_keys_keep_weight_0_and_a_single_key_keeps_weight_1():
     model = made("encoder-only")
     mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0]])
     row = attended(model, {0: 0.4, 6: 0.5}, attention_mask=mask)
@@ -192,7 +192,7 @@ def test_hidden_keys_keep_no_weight_and_a_query_of_one_key_all_of_it():
 
 
 @torch.no_grad()
-def test_all_weight_on_one_token_is_the_value_of_that_token():
+def test_all_weight_on_one_token_returns_its_value():
     model = made("decoder-only")
     attention = attentions_of(model)["decoder", 1]
     entered, left = [], []
@@ -204,7 +204,7 @@ def test_all_weight_on_one_token_is_the_value_of_that_token():
 
 
 def test_interventions_that_need_all_positions_are_refused_with_a_cache():
-    """A step with a cache has one query, which is not the query of that index."""
+    """A step with a cache has a single query, whose index is 0."""
     model = made("encoder-decoder")
     source, options = tokens(1, 7), {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
     for changes in (Interventions(weights=(Weight("cross", 1, 0, 2, 3, 1.0),)), Interventions(causal_off=True)):
@@ -243,7 +243,7 @@ def test_each_row_of_a_batch_may_have_its_own_interventions(family):
 
 @FAMILIES
 def test_interventions_use_the_device_of_the_model(family):
-    """The "meta" device stands for a GPU: both refuse CPU tensors."""
+    """The "meta" device stands in for a GPU: both refuse CPU tensors."""
     model = made(family, attn_implementation="eager").to("meta")
     kind = "encoder" if family == "encoder-only" else "decoder"
     changes = Interventions(
@@ -274,7 +274,7 @@ def test_interventions_use_the_device_of_the_model(family):
         ),
     ],
 )
-def test_an_intervention_on_a_missing_part_is_refused_by_name(changes, message):
+def test_an_intervention_on_a_missing_layer_or_head_is_refused(changes, message):
     with pytest.raises(ValueError, match=message), intervene(made("decoder-only"), changes):
         pass
 
@@ -319,6 +319,6 @@ def test_interventions_are_read_from_json():
         "causal_off",
     ],
 )
-def test_json_of_another_form_is_refused(wishes):
+def test_malformed_json_is_refused(wishes):
     with pytest.raises(ValueError, match=r"Changes come as|Nothing can be changed"):
         interventions_from_json(wishes)

@@ -1,4 +1,4 @@
-"""The recorder returns what the modules compute, and does not change them."""
+"""The recorder returns the modules' own results and does not change the model."""
 
 import ast
 import inspect
@@ -40,7 +40,7 @@ def by_part(steps) -> dict[tuple[str, str], torch.Tensor]:
 
 
 def with_random_biases(model):
-    """Randomise biases and norms, so that a recorder without them fails."""
+    """Randomise biases and norms, so that a recorder that forgets them fails."""
     for parameter in model.parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=0.5)
@@ -69,7 +69,7 @@ def test_the_steps_come_in_the_order_of_figure_1(make, stack, parts):
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 @pytest.mark.parametrize(("make", "stack"), [(encoder_only, "encoder"), (encoder_decoder, "decoder")])
-def test_each_step_is_its_equation(make, stack, norm_position):
+def test_each_step_equals_its_equation(make, stack, norm_position):
     """Compute each step again from the weights, by the formulas of the paper."""
     model = with_random_biases(make(norm_position=norm_position, dropout=0.0))
     inputs = inputs_of(model)
@@ -139,7 +139,7 @@ def test_each_step_is_its_equation(make, stack, norm_position):
 
 @pytest.mark.parametrize("make", [encoder_only, decoder_only, encoder_decoder])
 @pytest.mark.parametrize("window", [None, 3])
-def test_the_recorded_pass_is_the_usual_one_and_the_model_is_as_before(make, window):
+def test_recording_changes_neither_the_outputs_nor_the_model(make, window):
     model = make(sliding_window=window)
     inputs = inputs_of(model)
     before = model(**inputs).logits
@@ -154,7 +154,7 @@ def test_the_recorded_pass_is_the_usual_one_and_the_model_is_as_before(make, win
     assert torch.equal(model(**inputs).logits, before)
 
 
-def test_a_step_with_a_cache_is_recorded_like_one_without():
+def test_a_step_with_a_cache_is_recorded_like_one_without_a_cache():
     model = decoder_only()
     ids = tokens(2, 6)
     cache = model(ids[:, :-1], use_cache=True)[1]
@@ -168,7 +168,7 @@ def test_a_step_with_a_cache_is_recorded_like_one_without():
     torch.testing.assert_close(last["output", "logits"], whole["output", "logits"][:, -1:], atol=1e-4, rtol=1e-5)
 
 
-def test_a_failing_pass_leaves_the_model_as_before():
+def test_a_failing_forward_pass_leaves_the_model_unchanged():
     model = encoder_only()
     with pytest.raises(ValueError, match="input_ids holds 50"):
         record(model, {"input_ids": torch.tensor([[50]])})
@@ -187,7 +187,7 @@ def test_one_head_is_a_slice_of_all_heads():
         assert len(one_head.axes) == tensor.dim() and "heads" not in one_head.axes
 
 
-def test_the_last_layers_output_is_the_stacks():
+def test_the_last_layers_output_is_the_output_of_the_stack():
     model = encoder_decoder()
     inputs = inputs_of(model)
     expected = model(**inputs, output_hidden_states=True)
@@ -197,7 +197,7 @@ def test_the_last_layers_output_is_the_stacks():
     torch.testing.assert_close(found["cross-attention", "encoder output"], expected.encoder_last_hidden_state)
 
 
-def test_a_module_that_both_stacks_share_is_recorded_in_the_stack_that_was_asked_for():
+def test_a_shared_module_is_recorded_in_the_requested_stack():
     model = encoder_decoder()
     model.set_input_embeddings(model.get_input_embeddings())
     assert model.model.encoder.embed_tokens is model.model.decoder.embed_tokens
@@ -206,7 +206,7 @@ def test_a_module_that_both_stacks_share_is_recorded_in_the_stack_that_was_asked
     assert torch.equal(steps[0].tensor, inputs["decoder_input_ids"]) and steps[4].part == "self-attention"
 
 
-def test_a_model_with_remote_code_is_recorded_from_the_code_in_its_folder(tmp_path):
+def test_a_model_with_remote_code_cites_the_code_in_its_folder(tmp_path):
     model = encoder_only(VanillaTransformerEncoderModel)
     model.save_pretrained(tmp_path)
     name = "modeling_vanilla_transformer.VanillaTransformerEncoderModel"
@@ -217,8 +217,7 @@ def test_a_model_with_remote_code_is_recorded_from_the_code_in_its_folder(tmp_pa
         assert ours.source == theirs.source and torch.equal(ours.tensor, theirs.tensor)
 
 
-# Step -> what its line computes: a binary operator, or a call of an attribute of this name. Local variables and helper
-# functions may have any name.
+# Step -> what its line of code computes: a binary operator, or a call of an attribute of this name
 LOOP = "layers"  # the body of `for layer in self.layers`
 COMPUTED_BY = {
     "tokens": "embed_tokens", "embeddings": "embed_tokens", "positions": "sin", "embedding + position": ast.Add,
@@ -255,14 +254,14 @@ def assert_lines(steps, code: str) -> None:
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 @pytest.mark.parametrize("make", [encoder_only, decoder_only, encoder_decoder])
-def test_each_step_names_the_line_of_code_that_makes_it(make, norm_position):
+def test_each_step_cites_the_line_of_code_that_computes_it(make, norm_position):
     model = make(norm_position=norm_position)
     stack = "encoder" if make is encoder_only else "decoder"
     code = Path(inspect.getfile(type(find_stacks(model)[stack]))).read_text(encoding="utf-8")
     assert_lines(record(model, inputs_of(model), layer=1, stack=stack), code)
 
 
-def test_learned_positions_are_the_line_that_looks_them_up():
+def test_learned_positions_cite_the_line_that_looks_them_up():
     model = decoder_only(position_embedding="learned")
     (positions,) = (step for step in record(model, inputs_of(model)) if step.name == "positions")
     code = Path(inspect.getfile(type(model.base_model))).read_text(encoding="utf-8")
@@ -280,7 +279,7 @@ class RenamedVariables(ast.NodeTransformer):
         names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
         parameters = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
         others = {node.id for node in names if isinstance(node.ctx, ast.Store)} - parameters
-        if function.name.endswith("forward") and not function.decorator_list:  # called by this file alone
+        if function.name.endswith("forward") and not function.decorator_list:  # called in this file only
             others |= parameters - self.keywords - {"kwargs"}
         self.renamed |= others
         for node in ast.walk(function):
@@ -292,7 +291,7 @@ class RenamedVariables(ast.NodeTransformer):
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_a_model_whose_variables_have_other_names_is_recorded_with_its_own_lines(tmp_path, norm_position):
+def test_lines_are_cited_correctly_if_variables_are_renamed(tmp_path, norm_position):
     model = encoder_decoder(norm_position=norm_position)
     model.save_pretrained(tmp_path)
     file = tmp_path / "modeling_vanilla_transformer.py"
@@ -323,8 +322,8 @@ def test_other_activations_and_learned_positions_are_named():
     assert equations["embedding", "embedding + position"] == "X = E + PE"
 
 
-def test_what_enters_the_first_layer_is_what_its_equation_says():
-    """Token types of BERT, norm and offset of BART, layout of Marian, frequencies of M2M100."""
+def test_the_input_of_the_first_layer_equals_its_equation():
+    """Check BERT's token types, BART's norm and offset, Marian's layout and M2M100's frequencies."""
     fields = {"type_vocab_size": 2, "normalize_embedding": True, "scale_embedding": False}
     model = encoder_only(position_embedding="learned", position_offset=2, **fields)
     steps = {step.name: step for step in record(model, inputs_of(model))}
@@ -352,23 +351,23 @@ def test_what_enters_the_first_layer_is_what_its_equation_says():
         ({"stack": "decoder"}, "stack='decoder' does not exist: VanillaTransformerForMaskedLM has encoder"),
     ],
 )
-def test_a_missing_layer_head_or_stack_is_named_with_those_that_exist(options, message):
+def test_a_missing_layer_head_or_stack_is_refused_with_the_existing_ones(options, message):
     model = encoder_only()
     with pytest.raises(ValueError, match=re.escape(message)):
         record(model, inputs_of(model), **options)
 
 
-def test_another_projects_model_is_named():
+def test_a_model_of_another_project_is_refused():
     bert = BertModel(BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
     with pytest.raises(ValueError, match="BertModel is not one of this project's models: `vanilla-transformer"):
         record(bert, {"input_ids": tokens()})
 
 
-# What popular tutorials get wrong about these equations (docs/walkthrough.md lists it).
+# --- Common mistakes of tutorials about these equations (docs/walkthrough.md lists them)
 
 
-def test_a_mask_takes_no_part_of_the_weights_and_breaks_none_in_half_precision():
-    """-1e9 would overflow float16, and -inf would make a row without keys NaN."""
+def test_masked_keys_get_weight_0_without_nan_in_half_precision():
+    """A value of -1e9 would overflow float16, and -inf would make a row without keys NaN."""
     model = decoder_only(dropout=0.0).half()
     ids = tokens(1, 4)
     padded_left = torch.tensor([[0, 0, 1, 1]])
@@ -380,7 +379,7 @@ def test_a_mask_takes_no_part_of_the_weights_and_breaks_none_in_half_precision()
 
 
 def test_self_attention_is_not_linear_in_its_input():
-    """The values enter linearly, but the weights depend on the input too."""
+    """The output is linear in the values, but the weights depend on the input too."""
     attention = encoder_only(VanillaTransformerEncoderModel).layers[0].self_attn
     states = torch.randn(1, 5, 32)
     with torch.no_grad():
@@ -388,7 +387,7 @@ def test_self_attention_is_not_linear_in_its_input():
     assert (twice - 2 * once).abs().max() > 0.1
 
 
-def test_passes_of_other_threads_are_not_recorded():
+def test_forward_passes_of_other_threads_are_not_recorded():
     model = encoder_decoder()
     inputs, others = inputs_of(model), {"input_ids": tokens(1, 7), "decoder_input_ids": tokens(1, 6)}
     expected = record(model, inputs, 1, stack="decoder")

@@ -1,4 +1,4 @@
-"""Walks print the recorded steps in the terminal or as a page."""
+"""`walk` prints the recorded steps in the terminal or writes them as a page."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def shown(capsys, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_worked_example_is_printed_with_its_numbers_and_their_agreement(capsys):
+def test_a_worked_example_is_printed_next_to_the_published_numbers(capsys):
     text = shown(capsys, "--example", "today")
     for expected in ("S = Q Kᵀ", "-0.52", "1.170", "softmax", "queries 3 × keys 3", "sunday", "as printed"):
         assert expected in text
@@ -50,7 +50,7 @@ def test_the_masks_of_a_sentence_and_of_a_padded_batch_are_drawn(capsys):
     assert re.search(r"■ +■ +■ +· +·", padded)
 
 
-def test_the_decoder_of_a_translator_is_walked_through_cross_attention(capsys, translator):
+def test_the_walk_through_a_decoder_includes_cross_attention(capsys, translator):
     given = ("--model", translator, "--text", "three miles", "--target", "tres millas")
     text = shown(capsys, *given, "--stack", "decoder", "--layer", "2", "--head", "3")
     assert "cross-attention" in text and "Layer 2, head 3" in text and "K = Z W_K" in text
@@ -58,7 +58,7 @@ def test_the_decoder_of_a_translator_is_walked_through_cross_attention(capsys, t
     assert "cross-attention" not in shown(capsys, *given, "--stack", "encoder")
 
 
-def test_without_a_stack_a_sentence_goes_through_both_and_ends_in_the_likeliest_words(capsys, translator):
+def test_by_default_the_walk_covers_both_stacks_and_the_output(capsys, translator):
     text = shown(capsys, "--model", translator, "--text", "three miles", "--target", "tres millas")
     assert text.index("in the encoder") < text.index("cross-attention") < text.index("p = softmax(logits)")
     lines = re.findall(r"^ *after (\S+) +(.+)$", text[text.index("the likeliest words") :], re.M)
@@ -71,7 +71,7 @@ def test_without_a_stack_a_sentence_goes_through_both_and_ends_in_the_likeliest_
         assert shown_values == pytest.approx((100 * expected).tolist(), abs=0.06)
 
 
-def test_a_sentence_alone_is_read_by_the_translator_that_ships(capsys, translator, tmp_path, monkeypatch):
+def test_a_sentence_without_a_model_uses_the_shipped_translator(capsys, translator, tmp_path, monkeypatch):
     (tmp_path / "en-es").symlink_to(translator)
     monkeypatch.setattr(loading, "CHECKPOINTS", tmp_path)
     text = shown(capsys, "--text", "three miles", "--layer", "2")
@@ -94,7 +94,7 @@ def walked(file, head: int = 0) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_a_teachers_own_numbers_go_through_equation_1(heads, tmp_path):
+def test_a_users_own_numbers_go_through_equation_1(heads, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS | {"heads": heads}))
     x, w_q, w_k, w_v, w_o = (torch.tensor(NUMBERS[name]) for name in ("X", "W_Q", "W_K", "W_V", "W_O"))
@@ -109,31 +109,31 @@ def test_a_teachers_own_numbers_go_through_equation_1(heads, tmp_path):
     torch.testing.assert_close(steps["residual"], x + torch.cat(results, dim=-1) @ w_o)
 
 
-def test_own_numbers_are_shown_under_their_words_with_the_matrices(capsys, tmp_path):
+def test_own_numbers_are_shown_with_their_words_and_matrices(capsys, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS))
     text = shown(capsys, "--numbers", str(file))
     for name in ("W_Q", "W_K", "W_V", "W_O"):
         assert re.search(rf"^ +{name} +1 +2 *$", text, re.M), name  # columns count from 1
-    assert re.search(r"^ +1 +0\.000 +1\.000 *$", text, re.M)  # W_K's first row
-    assert re.search(r"^ +b +0\.500 +-1\.000 *$", text, re.M)  # the query of b
+    assert re.search(r"^ +1 +0\.000 +1\.000 *$", text, re.M)  # first row of W_K
+    assert re.search(r"^ +b +0\.500 +-1\.000 *$", text, re.M)  # query of b
 
 
-def test_own_numbers_are_not_called_learned(capsys, tmp_path):
+def test_own_matrices_are_not_described_as_learned(capsys, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS))
     text = shown(capsys, "--numbers", str(file))
     assert "The vectors that the example starts from" in text and "the model has learned" not in text
 
 
-def test_a_row_alone_is_an_example_too_and_no_warning_comes_with_it(tmp_path):
+def test_a_single_row_is_a_valid_example_without_warnings(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS | {"words": ["a"], "X": [[1.0, 0.0]]}))
     result = run_python(["-m", "vanilla_transformer", "walk", "--numbers", file])
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_the_example_file_of_the_docs_can_be_walked_through():
+def test_the_example_file_of_the_docs_works():
     steps = walked(ROOT / "docs" / "examples" / "my_numbers.json")
     assert steps["queries"].tolist() == [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
 
@@ -152,14 +152,14 @@ def test_the_example_file_of_the_docs_can_be_walked_through():
         ({"W_Z": [[1.0]]}, "holds W_Z"),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused_by_name(change, named, tmp_path):
+def test_matrices_of_the_wrong_shape_are_refused_by_name(change, named, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS | change))
     with pytest.raises(ValueError, match=re.escape(named)):
         walk.main(["--numbers", str(file)])
 
 
-def test_today_goes_on_where_its_source_ends_and_says_so(capsys):
+def test_the_today_example_marks_the_steps_beyond_its_source(capsys):
     text = " ".join(shown(capsys, "--example", "today").split())
     ours = "our numbers, not the source's"
     assert text.index("1.170") < text.index(ours) < text.index("W_1")
@@ -180,7 +180,7 @@ def test_equations_are_typeset_in_a_page():
     assert "".join(page.itertext()) == "A=softmax(S√dk+M)"
 
 
-def test_a_power_binds_before_a_fraction():
+def test_a_power_binds_stronger_than_a_fraction():
     page = ElementTree.fromstring(mathml("sin(pos / 10000^(2i/d_model))"))
     outer = next(page.iter("mfrac"))
     assert outer[0].text == "pos" and outer[1].tag == "msup" and outer[1][0].text == "10000"
@@ -194,7 +194,7 @@ def test_every_equation_of_the_recorder_is_valid_mathml(translator):
             ElementTree.fromstring(mathml(step.equation).replace("&nbsp;", " "))
 
 
-def test_the_name_of_a_special_token_is_text_in_a_walk_too(translator):
+def test_special_tokens_in_a_sentence_are_read_as_text(translator):
     model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
     text = "three </s> miles"
     for stack in ("encoder", "decoder"):
@@ -203,19 +203,19 @@ def test_the_name_of_a_special_token_is_text_in_a_walk_too(translator):
         assert len(words) == len(ids) and "</s>" not in words[1:-1]
 
 
-def test_parts_of_a_character_are_named_by_their_bytes_in_a_walk(translator):
+def test_partial_characters_are_shown_as_bytes_in_a_walk(translator):
     model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
     (words,) = walk_sentence(model, tokenizer, "我").words
     assert words[-4:-1] == ["E6", "88", "91"]
 
 
-def test_a_translation_that_is_walked_through_ends_with_the_learned_positions(capsys, tmp_path):
+def test_a_walked_translation_ends_where_the_learned_positions_end(capsys, tmp_path):
     sizes = {"position_embedding": "learned", "max_position_embeddings": 12, "eos_token_id": None}
     folder = write(tmp_path / "learned", *with_tokenizer(texts=["three miles"] * 3, vocab_size=280, **sizes))
     assert "cross-attention" in shown(capsys, "--model", folder, "--text", "three miles", "--stack", "decoder")
 
 
-def test_the_page_needs_no_other_file_and_escapes_the_sentence(translator, tmp_path):
+def test_the_page_is_self_contained_and_escapes_the_sentence(translator, tmp_path):
     page = tmp_path / "walk.html"
     walk.main(["--model", translator, "--text", "<b>three</b> & miles", "--html", str(page)])
     html = page.read_text(encoding="utf-8")
@@ -235,7 +235,7 @@ def test_the_page_needs_no_other_file_and_escapes_the_sentence(translator, tmp_p
         (["--numbers", "x.json"], "--numbers x.json is an example on its own"),
     ],
 )
-def test_a_missing_layer_head_or_stack_is_refused_by_name(translator, arguments, named):
+def test_a_missing_layer_head_or_stack_of_a_walk_is_refused(translator, arguments, named):
     with pytest.raises(ValueError, match=named):
         walk.main(["--model", translator, "--text", "three miles", *arguments])
 
@@ -257,7 +257,7 @@ def test_options_for_a_sentence_are_refused_without_one(arguments):
 
 
 def test_only_the_printed_steps_of_the_second_head_are_shown(capsys):
-    """The other steps of head 2 are constructed."""
+    """The source does not print the other steps of head 2."""
     first, second = shown(capsys, "--example", "today"), shown(capsys, "--example", "today", "--head", "2")
     for number, text in ((1, first), (2, second)):
         assert f"This is head {number} of 2." in " ".join(text.split())
@@ -267,7 +267,7 @@ def test_only_the_printed_steps_of_the_second_head_are_shown(capsys):
     assert [len(re.findall(r"as\s+printed", text)) for text in (first, second)] == [5, 3]
 
 
-def test_midwinter_shows_what_enters_each_equation(capsys):
+def test_the_midwinter_example_shows_the_input_of_each_equation(capsys):
     text = shown(capsys, "--example", "midwinter")
     for step in ("keys", "values", "hidden"):
         assert f"\n{step} " in text
