@@ -1,4 +1,4 @@
-"""The browser that the tests of the demo share."""
+"""One browser, shared by all tests of the demo."""
 
 from browsing import browser
 

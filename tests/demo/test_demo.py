@@ -1,4 +1,4 @@
-"""The demo answers over its API as the models do, and says in plain words what is wrong with an input."""
+"""The demo's API gives the models' own answers, and clear messages for invalid inputs."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +54,7 @@ def client(folders):
         yield client
 
 
-def test_a_text_is_translated_as_by_the_model(client, folders):
+def test_a_translation_equals_the_models(client, folders):
     translation, alternatives, picture = client.predict("one two", "2", "mean", api_name="/translate")
     model = AutoModelForSeq2SeqLM.from_pretrained(folders["translator"]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders["translator"])
@@ -63,7 +63,7 @@ def test_a_text_is_translated_as_by_the_model(client, folders):
     assert picture.startswith('<div class="heat-map">')
 
 
-def test_twenty_users_at_once_get_right_answers(client, folders):
+def test_twenty_concurrent_users_get_right_answers(client, folders):
     texts = [f"one {'two ' * (i % 5)}three" for i in range(20)]
     with ThreadPoolExecutor(20) as users:
         found = list(users.map(lambda text: client.predict(text, "1", "1", api_name="/translate")[0], texts))
@@ -72,7 +72,7 @@ def test_twenty_users_at_once_get_right_answers(client, folders):
     assert found == [translate([text], model, tokenizer)[0] for text in texts]
 
 
-def test_a_text_is_classified_as_by_the_pipeline(client, folders):
+def test_a_classification_equals_the_pipelines(client, folders):
     label, mattered, attended = client.predict(TEXT, api_name="/classify")
     expected = pipeline("text-classification", folders["classifier"], trust_remote_code=True)(TEXT, top_k=None)
     given = {entry["label"]: entry["confidence"] for entry in label["confidences"]}
@@ -83,8 +83,8 @@ def test_a_text_is_classified_as_by_the_pipeline(client, folders):
         assert max(abs(float(piece["class_or_confidence"])) for piece in shown) == 1
 
 
-def test_gradient_times_input_adds_up_to_the_change_of_the_score(folders):
-    """A step of the embeddings towards 0 changes the score by the sum of what is shown, to first order."""
+def test_gradient_times_input_sums_to_the_change_of_the_score(folders):
+    """To first order, moving the embeddings towards 0 changes the score by the sum of the values shown."""
     loaded = load(folders["classifier"])
     loaded.model.double()
     logits, _, _ = saliency(loaded, TEXT)
@@ -97,7 +97,7 @@ def test_gradient_times_input_adds_up_to_the_change_of_the_score(folders):
     assert (score - step.logits[0, logits.argmax()]).item() / 1e-5 == pytest.approx(total.item(), rel=1e-2)
 
 
-def test_spans_are_those_of_the_pipeline(client, folders):
+def test_tagged_spans_equal_the_pipelines(client, folders):
     shown = client.predict(TEXT, api_name="/tag")
     tagger = pipeline("token-classification", folders["tagger"], trust_remote_code=True, aggregation_strategy="first")
     marked = [piece["token"] for piece in shown if piece["class_or_confidence"]]
@@ -112,7 +112,7 @@ def test_the_answer_lies_in_the_text(client):
     assert piece.strip() == answer
 
 
-def test_a_blank_is_filled_as_by_the_pipeline(client, folders):
+def test_a_filled_blank_equals_the_pipelines(client, folders):
     filled, label = client.predict("one ___ three", api_name="/fill")
     expected = pipeline("fill-mask", folders["masked"], trust_remote_code=True)("one <mask> three")
     assert [entry["confidence"] for entry in label["confidences"]] == pytest.approx(
@@ -124,7 +124,7 @@ def test_a_blank_is_filled_as_by_the_pipeline(client, folders):
             client.predict(text, api_name="/fill")
 
 
-def test_text_grows_while_it_is_generated_and_is_the_models(client, folders):
+def test_generated_text_is_streamed_and_equals_the_models(client, folders):
     model = AutoModelForCausalLM.from_pretrained(folders["language model"]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders["language model"])
     job = client.submit("one", 20, 0, 0, 1, 0, api_name="/generate")
@@ -156,7 +156,7 @@ def test_the_next_tokens_are_the_models_most_probable(client, folders):
         ("中" * LONGEST_INPUT, rf"keep to {MOST_TOKENS} tokens; this text has 90\d"),
     ],
 )
-def test_bad_input_is_answered_in_plain_words(client, text, message):
+def test_invalid_input_gets_a_clear_message(client, text, message):
     endpoints = (
         *(((text, "1", "1"), "/translate"), ((text,), "/classify"), ((text,), "/tag")),
         *(((0, text), "/explore"), ((0, text), "/explore_effects"), ((text,), "/generate")),
@@ -185,13 +185,13 @@ def test_bad_input_is_answered_in_plain_words(client, text, message):
         *(((5, "one", changes), "/explore_changed", "Changes come as lists") for changes in NO_CHANGES),
     ],
 )
-def test_what_a_program_gives_in_another_type_is_answered_in_plain_words(client, arguments, endpoint, message):
+def test_arguments_of_the_wrong_type_get_a_clear_message(client, arguments, endpoint, message):
     with pytest.raises(Exception, match=message):
         client.predict(*arguments, api_name=endpoint)
 
 
-def test_a_text_is_read_as_in_training_whoever_asks(client, folders):
-    """To models that write, the name of a special token is text; to others it is the token, as to their pipelines."""
+def test_special_tokens_in_a_text_are_read_as_in_training(client, folders):
+    """Models that write read special tokens as text; the others read them as tokens, as their pipelines do."""
     text = "one </s> two"
     for number, name in enumerate(folders):
         if name in ("reader", "masked"):
@@ -210,7 +210,7 @@ def test_a_text_is_read_as_in_training_whoever_asks(client, folders):
             assert classes[0]["confidence"] == pytest.approx(top, abs=2e-5)
 
 
-def test_a_number_is_that_of_the_model(client, folders):
+def test_a_regression_gives_the_models_number(client, folders):
     value, mattered, _ = client.predict(TEXT, api_name="/regress")
     loaded = load(folders["regressor"])
     with torch.no_grad():
@@ -218,7 +218,7 @@ def test_a_number_is_that_of_the_model(client, folders):
     assert value == f"{expected:.3f}" and len(mattered) > 2
 
 
-def test_the_readme_names_every_endpoint_with_its_arguments(client):
+def test_the_readme_lists_every_endpoint_with_its_arguments(client):
     rows = re.findall(r"^\| `(/\w+)` \|(.*?)\|", README, re.MULTILINE)
     documented = {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows}
     endpoints = client.view_api(return_format="dict", print_info=False)["named_endpoints"]

@@ -1,4 +1,4 @@
-"""The demo works in a real browser, on a desk and on a phone, and the browser has nothing to complain of."""
+"""The demo works in a real browser, in desktop and phone sizes, without console errors."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def address(tmp_path_factory) -> Iterator[str]:
 
 
 def tab(page, title: str):
-    """Open a tab, which on a narrow screen may be in the menu of those without room; its panel."""
+    """Open a tab and return its panel; on a narrow screen the tab may be in a menu."""
     page.wait_for_function("document.querySelector('[role=tab]')")
     found = page.get_by_role("tab", name=title)
     if not found.is_visible():
@@ -45,7 +45,7 @@ def test_a_click_on_an_example_runs_it(browser, address):
         expect(panel.get_by_placeholder("The text will grow here.")).to_have_value(re.compile("Tom has never been."))
 
 
-def test_a_text_that_is_too_long_is_not_cut_but_refused(browser, address):
+def test_a_text_that_is_too_long_is_refused_and_not_truncated(browser, address):
     with visit(browser, address) as page:
         panel = tab(page, "Generate")
         text = panel.get_by_label("Text", exact=True)
@@ -55,7 +55,7 @@ def test_a_text_that_is_too_long_is_not_cut_but_refused(browser, address):
         expect(page.get_by_text("Please keep to 300 characters; this text has 2,000.")).to_be_visible()
 
 
-def test_an_empty_seed_is_no_error(browser, address):
+def test_an_empty_seed_is_allowed(browser, address):
     with visit(browser, address) as page:
         panel = tab(page, "Generate")
         panel.get_by_label("Seed").fill("")
@@ -65,7 +65,7 @@ def test_an_empty_seed_is_no_error(browser, address):
         assert len(panel.get_by_placeholder("The text will grow here.").input_value()) > len("The parcel from")
 
 
-def test_empty_input_is_answered_with_a_message(browser, address):
+def test_empty_input_gets_a_message(browser, address):
     with visit(browser, address) as page:
         panel = tab(page, "Generate")
         panel.get_by_label("Text", exact=True).fill(" ")
@@ -73,7 +73,7 @@ def test_empty_input_is_answered_with_a_message(browser, address):
         expect(page.get_by_text("Please type something to go on from.")).to_be_visible()
 
 
-# Within the page, and before the text is asked for: on a busy machine it would be whole before the test looks.
+# Click Stop from within the page, before the request: on a busy machine the text could be complete first.
 STOP_WHILE_IT_GROWS = """stop => {
   const text = document.querySelector("[placeholder='The text will grow here.']");
   window.lengths = new Set();
@@ -86,7 +86,7 @@ STOP_WHILE_IT_GROWS = """stop => {
 
 
 @SCREENS
-def test_text_streams_until_it_is_stopped_and_each_token_shows_its_alternatives(browser, address, size):
+def test_text_streams_until_stopped_and_tokens_show_their_alternatives(browser, address, size):
     with visit(browser, address, size) as page:
         panel = tab(page, "Generate")
         panel.get_by_label("Text", exact=True).fill("one two")
@@ -112,7 +112,7 @@ def test_text_streams_until_it_is_stopped_and_each_token_shows_its_alternatives(
 
 @SCREENS
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_walk_through_an_example(browser, address, size, theme):
+def test_an_example_can_be_walked_through(browser, address, size, theme):
     with visit(browser, f"{address}?__theme={theme}", size) as page:
         panel = tab(page, "Look inside")
         expect(panel.get_by_text("positional encoding")).to_be_visible()

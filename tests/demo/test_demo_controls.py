@@ -1,4 +1,4 @@
-"""Every control of the explorer does something that can be seen, in every task, and no error is told."""
+"""Every control of the explorer has a visible effect in every task, without an error message."""
 
 import json
 import re
@@ -26,14 +26,14 @@ LABELS = {0: "O", 1: "B-COUNTRY", 2: "I-COUNTRY"}
 
 
 def brief_translator(**fields):
-    """A translator that is likely to end soon."""
+    """Return a translator that is likely to end soon."""
     model = encoder_decoder(encoder_layers=1, decoder_layers=1, output_bias=True, **SMALL, **fields)
     with torch.no_grad():
         model.lm_head.bias[model.config.eos_token_id] = 3
     return model
 
 
-MODELS = {  # task as its button says -> what makes a model of it, and its tokenizer's template
+MODELS = {  # label of the task's button -> what builds its model, and the template of its tokenizer
     "Translate": (brief_translator, "seq2seq"),
     "Continue": (partial(decoder_only, **ONE_LAYER), "causal"),
     "Fill in": (partial(encoder_only, **ONE_LAYER), "encoder"),
@@ -61,7 +61,7 @@ def address(tmp_path_factory) -> Iterator[str]:
 
 
 def opened(page, task: str):
-    """The explorer with its model of a task, when the heads have their effects."""
+    """Open the explorer with the model of a task and wait for the effects of its heads."""
     explorer = page.locator(".explorer")
     explorer.locator(".models button").filter(has_text=task).first.click()
     expect(explorer.locator(".models button[aria-pressed=true]")).to_contain_text(task)
@@ -71,7 +71,7 @@ def opened(page, task: str):
     return explorer
 
 
-# Of the page: what is shown, as one string; the message of an error; waiting, up to 15 seconds; a click.
+# In the page: read what is shown as one string, read an error message, wait up to 15 seconds, and click.
 IN_PAGE = """
 const frame = document.querySelector(".explorer-place").shadowRoot.querySelector(".explorer");
 const one = (selector) => frame.querySelector(selector);
@@ -123,9 +123,9 @@ def run(page, script: str) -> tuple[int, list[str]]:
     return page.evaluate(f"(() => {{ {IN_PAGE} return ({script})(); }})()")
 
 
-@pytest.mark.slow  # on a busy machine the page now and then loses an answer, and the next switches wait for it
+@pytest.mark.slow  # on a busy machine the page sometimes loses an answer, and the next switches wait for it
 @TASKS
-def test_every_switch_sets_a_changed_model_beside_the_original(browser, address, task):
+def test_every_switch_shows_the_changed_model_next_to_the_original(browser, address, task):
     with visit(browser, address) as page:
         opened(page, task)
         count, wrong = run(page, SWITCHES)
@@ -134,7 +134,7 @@ def test_every_switch_sets_a_changed_model_beside_the_original(browser, address,
 
 
 @TASKS
-def test_every_button_changes_what_is_seen(browser, address, task):
+def test_every_button_has_a_visible_effect(browser, address, task):
     with visit(browser, address) as page:
         opened(page, task)
         count, wrong = run(page, BUTTONS)
@@ -142,7 +142,7 @@ def test_every_button_changes_what_is_seen(browser, address, task):
         assert count > 20
 
 
-def test_an_error_without_words_is_told_in_words_in_view_of_the_switch(browser, address):
+def test_an_error_without_a_message_gets_one_next_to_the_switch(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page, "Classify")
         event = f"event: error\ndata: {json.dumps({'error': None})}\n\n"

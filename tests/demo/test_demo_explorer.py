@@ -1,4 +1,4 @@
-"""The explorer in a real browser: alive, by pointer and by keyboard, and right in its numbers."""
+"""The explorer in a real browser: interactive by pointer and keyboard, with the right numbers."""
 
 import csv
 import json
@@ -52,14 +52,14 @@ def address(models) -> Iterator[str]:
 
 
 def opened(page):
-    """The explorer, when it shows something."""
+    """Return the explorer once it shows something."""
     explorer = page.locator(".explorer")
     expect(explorer.locator(".map svg")).to_be_visible()
     return explorer
 
 
 @SCREENS
-def test_the_first_screen_shows_a_translation_in_motion(browser, address, size):
+def test_the_first_screen_shows_an_animated_translation(browser, address, size):
     with visit(browser, address, size, reduced_motion="no-preference") as page:
         explorer = opened(page)
         caption = explorer.locator(".caption")
@@ -75,7 +75,7 @@ def test_the_first_screen_shows_a_translation_in_motion(browser, address, size):
         assert caption.inner_text() == stopped
 
 
-def test_who_wants_no_motion_gets_none_and_steps_by_hand(browser, address):
+def test_reduced_motion_disables_animation_and_keeps_manual_steps(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         expect(explorer.get_by_label("Motion")).not_to_be_checked()
@@ -90,7 +90,7 @@ def test_who_wants_no_motion_gets_none_and_steps_by_hand(browser, address):
 
 
 @SCREENS
-def test_a_token_a_head_and_a_box_open_by_pointer_and_by_keyboard(browser, address, size):
+def test_tokens_heads_and_boxes_open_by_pointer_and_keyboard(browser, address, size):
     with visit(browser, address, size) as page:
         explorer = opened(page)
         token = explorer.get_by_role("button", name="Token 3,").first
@@ -119,7 +119,7 @@ def test_a_token_a_head_and_a_box_open_by_pointer_and_by_keyboard(browser, addre
         expect(numbers).to_contain_text(re.compile(r"modeling_vanilla_transformer.py:\d+"))
 
 
-def test_the_keyboard_s_place_is_kept_where_what_had_it_goes(browser, address):
+def test_focus_moves_on_when_its_element_disappears(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
@@ -142,7 +142,7 @@ def test_the_keyboard_s_place_is_kept_where_what_had_it_goes(browser, address):
         expect(writer).to_be_focused()
 
 
-def test_the_keyboard_s_place_is_at_the_side_that_is_shown_above(browser, address):
+def test_focus_stays_on_the_button_of_the_side_shown_above(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_label("Causal mask").uncheck()
@@ -154,7 +154,7 @@ def test_the_keyboard_s_place_is_at_the_side_that_is_shown_above(browser, addres
             expect(button).to_be_focused()
 
 
-def test_a_text_to_go_on_from_is_read_with_the_space_around_it(browser, address):
+def test_a_prompt_keeps_its_leading_and_trailing_space(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name="Continue writer").click()
@@ -168,7 +168,7 @@ def test_a_text_to_go_on_from_is_read_with_the_space_around_it(browser, address)
         expect(explorer.get_by_role("alert")).to_contain_text("Please type something")
 
 
-def test_every_family_has_its_place(browser, address):
+def test_every_model_family_can_be_explored(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         page.set_viewport_size({"width": 360, "height": 740})
@@ -188,7 +188,7 @@ def test_every_family_has_its_place(browser, address):
         expect(explorer.locator(".verdict")).to_contain_text(re.compile(r"from [\d.]+ % to [\d.]+ % \(geometric mean"))
         asked, answer = (explorer.locator(part).first.inner_text() for part in (".beside .answer", ".output .answer"))
         assert asked.strip() == answer.strip()
-        explorer.get_by_label("Text to continue").fill("Köln")  # a letter of two tokens
+        explorer.get_by_label("Text to continue").fill("Köln")  # one letter that takes two tokens
         explorer.get_by_label("Text to continue").press("Enter")
         expect(explorer.locator(".output .answer").first).to_contain_text("Köln")
         explorer.get_by_label("Positions of the decoder").uncheck()
@@ -199,7 +199,7 @@ def test_every_family_has_its_place(browser, address):
         expect(explorer.locator(".heads h3")).to_have_text(["Encoder self-attention"])
 
 
-def test_the_heads_are_ranked_by_what_they_are_worth(browser, address):
+def test_heads_are_ranked_by_their_effect(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         ranking = explorer.locator(".ranking")
@@ -213,16 +213,17 @@ def test_the_heads_are_ranked_by_what_they_are_worth(browser, address):
         expect(explorer.locator(".heads table tbody tr")).to_have_count(24)
 
 
-def test_each_head_s_square_fills_its_column_however_short_its_words(browser, address):
+def test_the_drawing_of_each_head_fills_its_column(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
-        expect(explorer.locator(".ranking")).to_contain_text("Largest effect: ")  # the heads are drawn anew with these
+        # the heads are redrawn with their effects
+        expect(explorer.locator(".ranking")).to_contain_text("Largest effect: ")
         for cell in page.locator(".cell").all():
             own, column = (element.bounding_box()["width"] for element in (cell.locator(".head"), cell))
             assert own == pytest.approx(column, abs=1)
 
 
-def test_a_number_is_shown_as_one_after_each_layer_too_and_beside_a_class(browser, models, tmp_path):
+def test_a_regression_shows_numbers_in_the_lens_and_the_comparison(browser, models, tmp_path):
     model = save(tmp_path / "judge", partial(classifier, {0: "difficulty"}), "encoder")
     with address_of(model, models[2]) as address, visit(browser, address) as page:
         explorer = opened(page)
@@ -242,7 +243,7 @@ def test_a_number_is_shown_as_one_after_each_layer_too_and_beside_a_class(browse
         expect(explorer.locator(".beside th[scope=col]")).to_have_text(["", "original", "changed"])
 
 
-def test_the_tag_beside_a_token_is_a_part_of_its_name(browser, tmp_path):
+def test_the_tag_of_a_token_is_part_of_its_label(browser, tmp_path):
     tags = {0: "B-DATE", 1: "I-DATE"}
     model = save(
         tmp_path / "tagger", partial(encoder_only, VanillaTransformerForTokenClassification, id2label=tags), "encoder"
@@ -254,7 +255,7 @@ def test_the_tag_beside_a_token_is_a_part_of_its_name(browser, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["translate", "generate"])
-def test_an_answer_of_one_s_own_is_shown_token_by_token_with_its_rank(browser, address, task):
+def test_each_token_of_a_users_own_answer_is_shown_with_its_rank(browser, address, task):
     with visit(browser, address) as page:
         explorer = opened(page)
         if task == "generate":
@@ -270,7 +271,7 @@ def test_an_answer_of_one_s_own_is_shown_token_by_token_with_its_rank(browser, a
         expect(explorer.locator(".bars .chosen .name")).to_have_text(re.compile("^Ju"))
 
 
-def test_a_text_that_fills_a_language_model_is_shown_whole_and_what_has_no_room_is_told(browser, tmp_path):
+def test_a_text_that_fills_all_positions_is_shown_and_a_longer_one_refused(browser, tmp_path):
     def make(**fields):
         return decoder_only(position_embedding="learned", max_position_embeddings=5, **fields)
 
@@ -291,11 +292,11 @@ def test_a_text_that_fills_a_language_model_is_shown_whole_and_what_has_no_room_
         expect(explorer.get_by_role("alert")).to_contain_text("this text, with what is to follow it, has")
 
 
-def test_a_head_that_is_switched_off_changes_what_stands_beside_the_original(browser, address):
+def test_switching_off_a_head_changes_the_comparison_with_the_original(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         switch = explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1")
-        switch.locator("..").hover()  # it shows under the pointer
+        switch.locator("..").hover()  # visible on hover
         switch.click()
         beside = explorer.locator(".beside")
         expect(beside.locator(".verdict")).to_contain_text("%")
@@ -306,15 +307,15 @@ def test_a_head_that_is_switched_off_changes_what_stands_beside_the_original(bro
         expect(beside.locator("tbody")).not_to_have_text(one_off)
         beside.get_by_role("button", name="Show it above").click()
         expect(explorer.locator(".stage")).to_have_css("outline-style", "solid")
-        expect(explorer.locator(".ranking")).to_have_count(0)  # those of the model as it is would not be true here
+        expect(explorer.locator(".ranking")).to_have_count(0)  # the effects of the original model would be wrong here
         explorer.get_by_role("button", name="Reset all").click()
         expect(beside).to_be_hidden()
 
 
-def test_tab_goes_from_the_tokens_to_the_handles_of_the_one_that_was_chosen(browser, address):
+def test_tab_moves_from_the_tokens_to_the_handles_of_the_chosen_token(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
-        expect(explorer.locator(".ranking")).to_be_visible()  # then nothing is drawn anew
+        expect(explorer.locator(".ranking")).to_be_visible()  # after that, nothing is redrawn
         explorer.get_by_role("button", name="Token 3,").last.press("Enter")
         explorer.locator(".chip").last.focus()
         page.keyboard.press("Tab")
@@ -326,7 +327,7 @@ def test_tab_goes_from_the_tokens_to_the_handles_of_the_one_that_was_chosen(brow
 
 
 @SCREENS
-def test_a_weight_is_dragged_and_what_comes_out_changes_within_a_second(browser, address, size):
+def test_dragging_a_weight_changes_the_output_within_a_second(browser, address, size):
     with visit(browser, address, size) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:")).click()
@@ -352,7 +353,7 @@ def test_a_weight_is_dragged_and_what_comes_out_changes_within_a_second(browser,
         page.keyboard.press("ArrowDown")
         second = explorer.get_by_role("slider", name=re.compile("attends to token 2, "))
         expect(second).to_be_focused()
-        page.keyboard.press("End")  # no more than the first leaves, which keeps what it was given
+        page.keyboard.press("End")  # at most what the first weight leaves over; the first keeps its value
         expect(second).to_have_attribute("aria-valuenow", "5")
         expect(handle).to_have_attribute("aria-valuetext", "95 %")
         expect(explorer.get_by_role("slider", name=re.compile("attends to token 3, "))).to_have_attribute(
@@ -365,7 +366,7 @@ def test_a_weight_is_dragged_and_what_comes_out_changes_within_a_second(browser,
         expect(changed).to_have_count(0)
 
 
-def test_a_weight_that_is_set_has_the_effect_that_the_server_says(browser, address, models):
+def test_a_set_weight_has_the_effect_that_the_server_computes(browser, address, models):
     with visit(browser, address) as page:
         explorer = opened(page)
         with page.expect_request(re.compile("call/explore_changed")) as asked:
@@ -382,7 +383,7 @@ def test_a_weight_that_is_set_has_the_effect_that_the_server_says(browser, addre
     found = compare_data(loaded.model, loaded.tokenizer, text, interventions_from_json(changes))
     assert len(changes["weights"]) == loaded.model.config.num_heads, "all of them, where none is chosen"
     assert float(shown.removesuffix(" %")) == pytest.approx(100 * found["same"][0]["p"], rel=0.06)
-    # The row of which one is set is what the heads had then, in the mean, in the file too; and layers count from 1.
+    # The file holds the heads' mean weights, including the query with one set weight; layers count from 1.
     (kind, layer, _, query, *_) = changes["weights"][0]
     heads = [row for *place, row in found["rows"] if place[0] == kind and place[3] == query]
     seen = [line for line in table if line[0] == "cross-attention" and line[1] == str(layer + 1)]
@@ -391,13 +392,13 @@ def test_a_weight_that_is_set_has_the_effect_that_the_server_says(browser, addre
     )
 
 
-def test_a_link_brings_back_what_was_seen(browser, address):
+def test_a_link_restores_the_state_of_the_page(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_label("Text to translate").fill("July 4")
         explorer.get_by_label("Text to translate").press("Enter")
         expect(page).to_have_url(re.compile("July%204%22"))
-        expect(explorer.locator(".ranking")).to_be_visible()  # then nothing is drawn anew
+        expect(explorer.locator(".ranking")).to_be_visible()  # after that, nothing is redrawn
         explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:")).click()
         explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1").click(force=True)
         expect(explorer.locator(".verdict")).to_be_visible()
@@ -406,13 +407,13 @@ def test_a_link_brings_back_what_was_seen(browser, address):
         explorer = opened(page)
         expect(explorer.get_by_label("Text to translate")).to_have_value("July 4")
         expect(explorer.locator(".verdict")).to_have_text(verdict)
-        expect(page).to_have_url(link)  # which the opened page holds as well
+        expect(page).to_have_url(link)  # the opened page keeps the link
         expect(explorer.locator(".head[aria-pressed=true]")).to_have_attribute(
             "aria-label", re.compile("^Cross-attention, layer 1, head 2:")
         )
 
 
-def test_back_brings_back_what_was_seen_before(browser, address):
+def test_back_restores_the_previous_state(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         text, answer = explorer.get_by_label("Text to translate"), explorer.locator(".output .answer").first
@@ -420,9 +421,9 @@ def test_back_brings_back_what_was_seen_before(browser, address):
         text.fill("July 4")
         text.press("Enter")
         expect(page).to_have_url(re.compile("July%204%22"))
-        expect(explorer.locator(".ranking")).to_be_visible()  # then nothing is drawn anew
+        expect(explorer.locator(".ranking")).to_be_visible()  # after that, nothing is redrawn
         head = explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:"))
-        head.click()  # no step of its own
+        head.click()  # not a step of the history
         mask = explorer.locator(".broken").get_by_label("Causal mask")
         mask.uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
@@ -451,7 +452,7 @@ def test_back_brings_back_what_was_seen_before(browser, address):
 
 
 @pytest.mark.parametrize("damage", ["cut off", "cut in a letter", "edited", "another form", "nothing"])
-def test_a_damaged_link_says_so_and_opens_what_can_be_opened(browser, address, damage):
+def test_a_damaged_link_gets_a_message_and_opens_what_it_can(browser, address, damage):
     whole = {"model": "translator", "text": "Köln, July", "context": None, "target": None, "layer": 1, "head": 2}
     edited = {"head": 9, "layer": 0.5, "kinds": 5, "step": "x", "changes": {"heads_off": 3}, "box": ["x"]}
     link = quote(json.dumps(whole | (edited if damage == "edited" else {}), separators=(",", ":"), ensure_ascii=False))
@@ -480,13 +481,13 @@ NOT_HERE = "The link is for the model gone, which is not loaded here."
 @pytest.mark.parametrize(
     ("link", "message"),
     [
-        ({"model": "gone", "text": "July", "target": [5, 60000]}, NOT_HERE),  # those are another model's tokens
+        ({"model": "gone", "text": "July", "target": [5, 60000]}, NOT_HERE),  # tokens of another model
         ({"model": "translator", "text": "July", "box": ["decoder", 7, "feed-forward"]}, DAMAGED),
         ({"model": "translator", "text": ""}, DAMAGED),
     ],
     ids=["tokens of another model", "no such box", "no text"],
 )
-def test_what_does_not_fit_of_a_link_is_left_out(browser, address, link, message):
+def test_parts_of_a_link_that_do_not_fit_the_model_are_ignored(browser, address, link, message):
     with visit(browser, f"{address}#explore={quote(json.dumps(link, separators=(',', ':')))}") as page:
         explorer = opened(page)
         expect(explorer.get_by_role("alert")).to_have_text(message)
@@ -494,7 +495,7 @@ def test_what_does_not_fit_of_a_link_is_left_out(browser, address, link, message
         expect(explorer.locator("section.box article")).to_have_count(0)
 
 
-def test_a_link_of_what_is_shown_above_opens_with_the_model_as_it_is(browser, address):
+def test_a_link_to_the_changed_model_opens_with_the_original_next_to_it(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_label("Positions of the decoder").uncheck()
@@ -507,7 +508,7 @@ def test_a_link_of_what_is_shown_above_opens_with_the_model_as_it_is(browser, ad
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_where_a_browser_takes_no_more_steps_of_its_history_the_model_still_answers(browser, address):
+def test_the_explorer_works_when_the_browser_refuses_more_history(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         refusing = "() => { throw new DOMException('too many', 'SecurityError') }"
@@ -517,7 +518,7 @@ def test_where_a_browser_takes_no_more_steps_of_its_history_the_model_still_answ
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_back_while_the_server_is_away_leaves_what_was_seen_and_loses_no_step(browser, address):
+def test_back_without_a_server_keeps_the_page_and_the_history(browser, address):
     with visit(browser, address, complains=True) as page:
         explorer = opened(page)
         text = explorer.get_by_label("Text to translate")
@@ -537,7 +538,7 @@ def test_back_while_the_server_is_away_leaves_what_was_seen_and_loses_no_step(br
         expect(text).to_have_value(first)
 
 
-def test_what_cannot_be_asked_while_the_server_is_away_leaves_what_was_seen(browser, address):
+def test_a_failed_request_without_a_server_keeps_the_page(browser, address):
     with visit(browser, address, complains=True) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
@@ -555,7 +556,7 @@ def test_what_cannot_be_asked_while_the_server_is_away_leaves_what_was_seen(brow
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_a_box_whose_numbers_cannot_come_stays_closed_and_opens_later(browser, address):
+def test_a_box_whose_request_fails_stays_closed_and_opens_later(browser, address):
     with visit(browser, address, complains=True) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
@@ -574,14 +575,14 @@ def test_a_box_whose_numbers_cannot_come_stays_closed_and_opens_later(browser, a
 
 
 @pytest.mark.parametrize("late", ["explore", "explore_effects", "explore_changed", "explore_layer"])
-def test_an_answer_that_comes_after_back_changes_nothing(browser, address, late):
+def test_a_late_answer_after_back_changes_nothing(browser, address, late):
     with visit(browser, address) as page:
         explorer = opened(page)
         text, whole = explorer.get_by_label("Text to translate"), explorer.locator(".whole")
         mask = explorer.get_by_label("Causal mask")
-        expect(explorer.locator(".ranking")).to_be_visible()  # then nothing is drawn anew
+        expect(explorer.locator(".ranking")).to_be_visible()  # after that, nothing is redrawn
         seen, link = whole.inner_text(), page.url
-        if late in ("explore", "explore_layer"):  # which are no steps themselves before they come
+        if late in ("explore", "explore_layer"):  # pending answers are not steps of the history
             mask.uncheck()
             expect(explorer.locator(".verdict")).to_be_visible()
         on_its_way = []
@@ -599,12 +600,12 @@ def test_an_answer_that_comes_after_back_changes_nothing(browser, address, late)
         expect(whole).to_have_text(seen, use_inner_text=True)
         with page.expect_event("requestfinished", lambda request: request == asked.value):
             on_its_way[0].continue_()
-        page.evaluate("() => new Promise(resolve => setTimeout(resolve, 100))")  # in which it would be drawn
+        page.evaluate("() => new Promise(resolve => setTimeout(resolve, 100))")  # enough time to draw it
         assert (whole.inner_text(), page.url) == (seen, link)
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_page_picture_and_data_can_be_taken_along(browser, address, tmp_path):
+def test_page_picture_and_data_can_be_downloaded(browser, address, tmp_path):
     with visit(browser, address) as page:
         explorer = opened(page)
         for button, begin in [("Page (HTML)", b"<!doctype"), ("Picture (PNG)", b"\x89PNG"), ("All data (JSON)", b"{"),
@@ -624,8 +625,8 @@ def test_page_picture_and_data_can_be_taken_along(browser, address, tmp_path):
 
 
 @pytest.mark.parametrize("second", ["other", "translator, changed"])
-def test_what_stands_beside_the_model_is_taken_along_each_by_its_name(browser, models, tmp_path, second):
-    """As it is seen: the one above, the other beside it, and the boxes with the numbers of the one above."""
+def test_downloads_include_both_models_of_a_comparison_by_name(browser, models, tmp_path, second):
+    """Save the page as shown: one model above, the other next to it, and the boxes with the numbers of the first."""
     other = save(tmp_path / "other", encoder_decoder, "seq2seq", texts=["The parcel from Kenya"] * 2)
 
     def seen(page) -> list[str]:
@@ -661,7 +662,7 @@ def test_what_stands_beside_the_model_is_taken_along_each_by_its_name(browser, m
 
 
 @SCREENS
-def test_one_learns_before_one_s_eyes(browser, address, size):
+def test_a_model_can_be_trained_in_the_page(browser, address, size):
     with visit(browser, address, size) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name="Train watch a model learn").click()
@@ -676,7 +677,7 @@ def test_one_learns_before_one_s_eyes(browser, address, size):
         expect(explorer.locator(".map svg")).to_be_visible()
 
 
-def test_a_table_stands_behind_every_picture(browser, address):
+def test_every_picture_has_a_table(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_label("Causal mask").uncheck()
@@ -699,14 +700,14 @@ def test_a_table_stands_behind_every_picture(browser, address):
         expect(explorer.locator(".train table")).to_have_count(4)
 
 
-def test_a_table_stays_open_while_its_picture_is_drawn_anew(browser, address):
+def test_a_table_stays_open_when_its_picture_is_redrawn(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         summary = explorer.get_by_text("All heads as a table")
         summary.click()
         head = explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:"))
         head.click()
-        expect(head).to_have_attribute("aria-pressed", "true")  # all heads have been drawn again
+        expect(head).to_have_attribute("aria-pressed", "true")  # all heads have been redrawn
         expect(summary.locator("..").locator("tbody tr")).to_have_count(24)
         summary.click()
         head.click()
@@ -722,14 +723,14 @@ LOG = [
 
 @pytest.fixture
 def run(tmp_path):
-    """The folder of a run that goes on, with one checkpoint."""
+    """Return the folder of an unfinished run, with one checkpoint."""
     state = {"global_step": 20, "max_steps": 40, "epoch": 1.0, "log_history": LOG, "best_model_checkpoint": "/home"}
     (tmp_path / "my-run/checkpoint-20").mkdir(parents=True)
     (tmp_path / "my-run/checkpoint-20/trainer_state.json").write_text(json.dumps(state))
     return tmp_path / "my-run"
 
 
-def test_a_run_s_file_draws_its_curves_in_the_browser(browser, address, run, tmp_path):
+def test_the_log_file_of_a_run_is_plotted_in_the_browser(browser, address, run, tmp_path):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name="Train watch a model learn").click()
@@ -747,7 +748,7 @@ def test_a_run_s_file_draws_its_curves_in_the_browser(browser, address, run, tmp
         expect(explorer.get_by_role("alert")).to_contain_text("other.json has no log_history")
 
 
-def test_a_run_that_goes_on_is_offered_by_the_server_and_tells_no_path(browser, run):
+def test_an_unfinished_run_is_offered_without_revealing_its_path(browser, run):
     with address_of(runs=[str(run)]) as address, visit(browser, address) as page:
         runs = page.locator(".runs")
         runs.get_by_role("button", name="my-run").click()
@@ -756,7 +757,7 @@ def test_a_run_that_goes_on_is_offered_by_the_server_and_tells_no_path(browser, 
         later = [*LOG, {"step": 40, "epoch": 2.0, "loss": 1.5}]
         file = run / "checkpoint-40/trainer_state.json"
         file.parent.mkdir()
-        file.write_text("{")  # as far as it is written when it is asked for
+        file.write_text("{")  # up to the last line written when asked
         expect(page.get_by_role("alert")).to_contain_text("my-run cannot be read now")
         file.write_text(json.dumps(state | {"global_step": 40, "log_history": later}))
         expect(runs.locator(".run h3")).to_contain_text("training 1.5")
@@ -774,7 +775,7 @@ def test_a_run_without_a_folder_is_refused_before_the_page_opens(tmp_path):
         build(runs=[str(tmp_path / "nothing")])
 
 
-def test_what_is_wrong_is_told_and_the_picture_stays(browser, address):
+def test_an_error_is_shown_and_the_picture_stays(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_label("Text to translate").fill("one " * 200)
@@ -784,13 +785,13 @@ def test_what_is_wrong_is_told_and_the_picture_stays(browser, address):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_is_light_on_light_pages_and_dark_on_dark_ones(browser, address, theme):
+def test_the_explorer_follows_the_light_or_dark_theme(browser, address, theme):
     with visit(browser, f"{address}?__theme={theme}", PHONE) as page:
         color = opened(page).evaluate("element => getComputedStyle(element).color")
         assert (int(re.findall(r"\d+", color)[0]) > 127) == (theme == "dark")
 
 
-def test_a_saved_page_lives_without_a_server(browser, tmp_path):
+def test_a_saved_page_works_without_a_server(browser, tmp_path):
     model, tokenizer = with_tokenizer(encoder_decoder, "seq2seq")
     explore(model, tokenizer, "one two").save(tmp_path / "page.html")
     with visit(browser, (tmp_path / "page.html").as_uri()) as page:
@@ -799,7 +800,7 @@ def test_a_saved_page_lives_without_a_server(browser, tmp_path):
         expect(explorer.locator("section.box")).to_contain_text("max(0, H)")
 
 
-def test_a_saved_page_of_a_changed_model_says_what_is_changed(browser, tmp_path):
+def test_a_saved_page_of_a_changed_model_lists_the_changes(browser, tmp_path):
     model, tokenizer = with_tokenizer(encoder_decoder, "seq2seq")
     changes = Interventions(heads_off={("cross", 1, 0)}, positions_off={"decoder"})
     explore(model, tokenizer, "one two", interventions=changes).save(tmp_path / "page.html")
@@ -810,7 +811,7 @@ def test_a_saved_page_of_a_changed_model_says_what_is_changed(browser, tmp_path)
         expect(told.get_by_label("Positions of the encoder")).to_be_checked()
 
 
-def test_on_a_page_written_from_right_to_left_only_such_texts_run_so(browser, tmp_path):
+def test_on_a_right_to_left_page_only_right_to_left_texts_change_direction(browser, tmp_path):
     model, tokenizer = with_tokenizer(decoder_only, "causal")
     page = explore(model, tokenizer, "سلام").page().replace('<html lang="en">', '<html lang="ar" dir="rtl">')
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
@@ -823,7 +824,7 @@ def test_on_a_page_written_from_right_to_left_only_such_texts_run_so(browser, tm
         expect(explorer.locator(".output .answer")).to_have_css("direction", "rtl")
 
 
-def test_the_api_gives_what_the_page_draws_and_refuses_calmly(models):
+def test_the_api_returns_the_data_of_the_page_and_refuses_invalid_calls(models):
     with served(*models) as client:
         found = client.predict(0, "July 4", api_name="/explore")
         assert [kind["kind"] for kind in found["attention"]] == ["encoder", "decoder", "cross"]

@@ -1,4 +1,4 @@
-"""What the demo shows of the inside of models is what the models compute."""
+"""Everything that the demo shows of a model's inside equals what the model computes."""
 
 import re
 
@@ -31,7 +31,7 @@ from vanilla_transformer.inside.worked_examples import EXAMPLES
 from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
 
-POSITIONS = 40  # that the classifier has learned
+POSITIONS = 40  # positions that the classifier has learned
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +59,11 @@ def client(folders):
         yield client
 
 
-# Walks
+# --- Walks
 
 
 def numbers(page: str, part: str, name: str) -> torch.Tensor:
-    """The matrix of a step of a walk."""
+    """Return the matrix of a step of a walk."""
     (step,) = re.findall(
         rf'<span class="name">{name}</span>.*?</section>',
         page.split(f"<h2>{part}</h2>")[1].split("<h2>")[0],
@@ -89,7 +89,7 @@ def test_a_walk_through_a_translator_has_the_models_own_attention(client, folder
         torch.testing.assert_close(numbers(page, part, "weights"), weights, rtol=0, atol=6e-4)
 
 
-def test_a_walk_may_be_asked_for_with_a_text_alone(client):
+def test_a_walk_needs_only_a_text(client):
     assert "Layer 1, head 1 of translator" in client.predict(text=TEXT, api_name="/walk_sentence")
 
 
@@ -103,7 +103,7 @@ def test_a_walk_through_a_single_stack_has_the_models_own_attention(client, fold
     )
 
 
-def test_a_decoder_that_is_told_nothing_reads_its_own_translation(folders):
+def test_without_a_target_the_decoder_reads_the_models_translation(folders):
     loaded = load(folders["translator"])
     page = walk_through_model(loaded, "one", "", "decoder", 1, 1)
     inputs = loaded.tokenizer("one", return_tensors="pt")
@@ -122,22 +122,24 @@ def test_a_decoder_that_is_told_nothing_reads_its_own_translation(folders):
         ((2, "one " * POSITIONS, "", "encoder", 1, 1), f"has learned {POSITIONS} positions"),
     ],
 )
-def test_a_walk_that_cannot_be_is_refused_in_plain_words(client, arguments, message):
+def test_an_impossible_walk_gets_a_clear_message(client, arguments, message):
     with pytest.raises(Exception, match=message):
         client.predict(*arguments, api_name="/walk_sentence")
 
 
-def test_a_worked_example_shows_the_printed_numbers(client):
+def test_a_worked_example_shows_the_published_numbers(client):
     page = client.predict("today", api_name="/walk")
     agreements = [float(number) for number in re.findall(r"as printed, within ([\d.e-]+)", page)]
     assert "sunday" in page and len(agreements) == len(EXAMPLES["today"].printed_of(0))
     assert max(agreements) <= EXAMPLES["today"].tolerance
 
 
-def test_each_head_of_a_worked_example_can_be_seen(client):
+def test_each_head_of_a_worked_example_can_be_shown(client):
     page = client.predict("today", 2, api_name="/walk")
-    assert "head 2 of 2" in page and page.count("as printed") == 3  # the head, the projection, the residual
-    assert '<span class="name">weights</span>' not in page  # which the source does not give: the stand-in's own
+    # output of the head, after the projection, after the residual
+    assert "head 2 of 2" in page and page.count("as printed") == 3
+    # the source omits this head, so its numbers are our stand-in's
+    assert '<span class="name">weights</span>' not in page
     first = client.predict("today", 1, api_name="/walk")
     torch.testing.assert_close(
         numbers(first, "self-attention", "weights").sum(dim=1), torch.ones(3), atol=2e-3, rtol=0
@@ -146,10 +148,10 @@ def test_each_head_of_a_worked_example_can_be_seen(client):
         client.predict("midwinter", 2, api_name="/walk")
 
 
-# Positions
+# --- Positions
 
 
-def test_the_likeness_of_sinusoids_is_symmetric_and_the_same_everywhere():
+def test_the_similarity_of_sinusoids_depends_on_distance_alone():
     length, d_model = 65, 32
     near, far = (sinusoids(start + torch.arange(length)[None], d_model)[0] for start in (0, 500))
     distances, alike = likeness(near)
@@ -164,7 +166,7 @@ def line(figure, number: int) -> tuple[str, torch.Tensor]:
     return drawn.get_label(), torch.tensor(drawn.get_ydata())
 
 
-def test_learned_positions_are_those_of_the_model(client, folders):
+def test_learned_positions_shown_equal_the_models(client, folders):
     tables = learned_positions([load(folder) for folder in folders.values()])
     assert list(tables) == ["classifier, encoder"]
     table = load(folders["classifier"]).model.base_model.embed_positions.weight
@@ -177,18 +179,18 @@ def test_learned_positions_are_those_of_the_model(client, folders):
     assert pictures[0][0] == pictures[1][0] and pictures[0][1] != pictures[1][1]
 
 
-def test_without_a_model_that_has_learned_positions_random_ones_are_called_so():
+def test_random_positions_are_labelled_if_no_model_has_learned_ones():
     _, alike = draw_positions(64, 30, UNTRAINED, None)
     label, drawn = line(alike, 1)
     assert label == "learned, before training"
     assert drawn[15] == 1 and drawn[:15].abs().max() < 0.6
 
 
-# Masks
+# --- Masks
 
 
 @pytest.mark.parametrize("kind", MASKS)
-def test_the_drawn_mask_is_where_a_model_attends(kind):
+def test_the_drawn_mask_equals_where_a_model_attends(kind):
     mask = MASKS[kind]
     paddings = 2 if mask.padded else 0
     window = 3
@@ -211,17 +213,17 @@ def test_masks_of_three_words_and_one_padding():
     assert rows("sliding window and causal", 2) == ["x...", "xx..", ".xx.", "..xx"]
 
 
-def test_a_mask_of_too_many_words_is_refused_in_plain_words(client):
+def test_a_mask_of_too_many_words_gets_a_clear_message(client):
     with pytest.raises(Exception, match=f"keep to {MOST_WORDS} words"):
         client.predict("word " * (MOST_WORDS + 1), "causal", 0, 1, api_name="/mask")
 
 
-# Training
+# --- Training
 
 
 @pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (256, 1000)])
-def test_the_learning_rate_is_that_of_equation_3(client, d_model, warmup):
-    """In the paper's words: it rises linearly for the first warm-up steps, then falls with the root of the step."""
+def test_the_learning_rate_follows_equation_3(client, d_model, warmup):
+    """The paper's description: linear during the warm-up, then falling with the root of the step."""
     drawn = draw_schedule(d_model, warmup).axes[0].lines[0]
     rates = dict(zip(drawn.get_xdata().tolist(), drawn.get_ydata().tolist(), strict=True))
     for step in (1, 501, 4001, 16001):
@@ -232,7 +234,7 @@ def test_the_learning_rate_is_that_of_equation_3(client, d_model, warmup):
 
 
 @pytest.mark.parametrize("preset", ["base", "big", "C-N2"])
-def test_the_calculator_counts_the_parameters_of_the_real_model(client, preset):
+def test_the_calculators_parameter_count_equals_the_real_models(client, preset):
     shown = client.predict(preset, 1000, api_name="/count_parameters")
     config = VanillaTransformerConfig.from_preset(preset, vocab_size=1000)
     model = VanillaTransformerForConditionalGeneration(config)

@@ -1,4 +1,4 @@
-"""Fifty visitors at once: no wrong answer, no error but that the demo is busy, no growing memory."""
+"""Fifty visitors at once: no wrong answer, no error except "busy", and no growing memory."""
 
 import asyncio
 import json
@@ -21,11 +21,11 @@ from vanilla_transformer import VanillaTransformerForSequenceClassification
 
 
 USERS, PAUSE, SECONDS = 50, 4, 120
-PATIENCE = 120  # seconds, of a visitor on a machine that others use too
+PATIENCE = 120  # seconds that a visitor may wait, on a shared machine
 BUSY = r"The demo is busy, about \d+ seconds\. Please try again then\."
 TEXTS = [f"one {'two ' * i}three" for i in range(4)]
 CHANGES = [{"heads_off": [["cross", 1, 0]], "positions_off": ["encoder"]}, {"causal_off": True}]
-# Endpoint and its arguments.
+# name of an endpoint, and its arguments
 WISHES = [
     *(("explore", [model, text, None, None]) for model in range(3) for text in TEXTS),
     *(("explore_effects", [model, text, None, None]) for model in range(3) for text in TEXTS),
@@ -41,7 +41,7 @@ WISHES = [
 
 @pytest.fixture
 def server(tmp_path) -> Iterator[tuple[str, int]]:
-    """The demo in a process of its own: its address, and the number of its process."""
+    """Start the demo in its own process, and yield its address and process id."""
     models = [
         save(tmp_path / "translator", encoder_decoder, "seq2seq"),
         save(tmp_path / "writer", decoder_only, "causal"),
@@ -56,18 +56,18 @@ def server(tmp_path) -> Iterator[tuple[str, int]]:
 
 
 def resident(pid: int) -> float:
-    """Memory of a process in MiB."""
+    """Return the memory of a process in MiB."""
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
 def processor_time(pid: int) -> float:
-    """Seconds for which a process has had a core."""
+    """Return the CPU time of a process in seconds."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 async def ask(client: httpx.AsyncClient, session: str, name: str, values: list) -> str:
-    """The last that an endpoint answers, as the page asks it; what is wrong, as a RuntimeError."""
+    """Return an endpoint's last answer, requested as the page does; raise its error as a RuntimeError."""
     joined = await client.post(f"/gradio_api/call/{name}", json={"data": values, "session_hash": session})
     joined.raise_for_status()
     events = (await client.get(f"/gradio_api/call/{name}/{joined.json()['event_id']}")).text.split("\n\n")
@@ -79,14 +79,14 @@ async def ask(client: httpx.AsyncClient, session: str, name: str, values: list) 
 
 
 @pytest.mark.slow
-def test_fifty_users_get_right_answers_or_are_told_how_long_the_demo_is_busy(server):
+def test_fifty_users_get_right_answers_or_the_expected_waiting_time(server):
     address, pid = server
     outcomes: list[tuple[str, str, float]] = []
     memory: list[float] = []
 
     async def visit(number: int, right: dict[str, str], end: float) -> None:
         random = Random(number)
-        # A connection rests for less time than after which the server closes it.
+        # The pool drops idle connections before the server closes them.
         limits = httpx.Limits(keepalive_expiry=2)
         async with httpx.AsyncClient(base_url=address, timeout=PATIENCE, limits=limits) as client:
             await asyncio.sleep(random.uniform(0, PAUSE))
@@ -118,5 +118,5 @@ def test_fifty_users_get_right_answers_or_are_told_how_long_the_demo_is_busy(ser
     print(dict(counts), {name: round(wait, 2) for name, wait in waits.items()}, [round(size) for size in memory])
     print(f"{counts['right'] / used:.1f} right answers for each second of a core")
     assert set(counts) <= {"right", "busy"} and counts["right"] > 100
-    # Threads and visitors take their room once; then it is enough.
+    # Threads and connections take memory once; after that it must not grow.
     assert max(memory[-3:]) < 1.1 * max(memory[len(memory) // 2 - 1 : len(memory) // 2 + 2])

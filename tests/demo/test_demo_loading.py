@@ -1,4 +1,4 @@
-"""What the demo takes for a model, what it refuses and how it says so, and whose code it runs."""
+"""Which models the demo accepts, how it refuses others, and whose code it runs."""
 
 import json
 import socket
@@ -36,10 +36,10 @@ def folder(tmp_path) -> Path:
     return Path(save(tmp_path / "translator", encoder_decoder, "seq2seq"))
 
 
-# Visitors at the same time
+# --- Concurrent visitors
 
 
-def test_a_visitors_text_is_read_the_same_way_whoever_else_asks_meanwhile(folder):
+def test_concurrent_visitors_do_not_change_each_others_tokenizer_settings(folder):
     tokenizer = load(str(folder)).tokenizer
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     ways = [{"split_special_tokens": True}, {"split_special_tokens": False, "truncation": True, "max_length": 3}]
@@ -55,15 +55,15 @@ def test_a_visitors_text_is_read_the_same_way_whoever_else_asks_meanwhile(folder
         assert found == [expected] * 300
 
 
-# Whose code runs
+# --- Trust in code
 
 
 def loaded_module(folder: Path, trust: bool = False) -> str:
-    """The module of the model's class."""
+    """Return the module in which the model's class is defined."""
     return type(load(str(folder), trust).model).__module__
 
 
-def test_the_projects_own_code_beside_the_weights_needs_no_warning(folder, capsys):
+def test_unchanged_project_code_next_to_the_weights_gives_no_warning(folder, capsys):
     assert loaded_module(folder) == INSTALLED
     assert "does not run" not in capsys.readouterr().err
 
@@ -74,7 +74,7 @@ def append(file: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["modeling_vanilla_transformer.py", "generation_vanilla_transformer.py"])
-def test_code_that_differs_runs_only_where_it_is_trusted(file, folder, tmp_path, capsys):
+def test_changed_code_runs_only_if_it_is_trusted(file, folder, tmp_path, capsys):
     append(folder / file, f"open({str(tmp_path / 'ran')!r}, 'w')")
     assert loaded_module(folder) == INSTALLED and not (tmp_path / "ran").exists()
     told = capsys.readouterr().err
@@ -85,7 +85,7 @@ def test_code_that_differs_runs_only_where_it_is_trusted(file, folder, tmp_path,
 @pytest.mark.parametrize(
     "reference", ["evil.Model", "sub/modeling_vanilla_transformer.Model", "other/repo--evil.Model"]
 )
-def test_code_of_another_name_does_not_run(reference, folder, tmp_path):
+def test_code_in_other_files_does_not_run(reference, folder, tmp_path):
     (folder / "sub").mkdir()
     for name in ("evil.py", "sub/modeling_vanilla_transformer.py", "custom_generate/generate.py"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -95,9 +95,10 @@ def test_code_of_another_name_does_not_run(reference, folder, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_tokenizers_code_does_not_run_unless_it_is_trusted(folder, tmp_path):
+def test_a_tokenizers_code_runs_only_if_it_is_trusted(folder, tmp_path):
     code = f"open({str(tmp_path / 'ran')!r}, 'w')\nimport transformers\n"
-    code += "class Mine(transformers.PreTrainedTokenizerFast):\n    pass\n"  # the library marks it as its folder's own
+    # transformers marks it as the folder's own
+    code += "class Mine(transformers.PreTrainedTokenizerFast):\n    pass\n"
     (folder / "tok.py").write_text(code)
     change_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "tok.Mine"]})
     loaded_module(folder)
@@ -106,7 +107,7 @@ def test_a_tokenizers_code_does_not_run_unless_it_is_trusted(folder, tmp_path):
     assert (tmp_path / "ran").exists()
 
 
-# What is refused, and how
+# --- Refused models
 
 
 def change_json(file: Path, **fields) -> None:
@@ -152,7 +153,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_model_that_is_not_whole_is_refused_in_a_line_that_says_what_is_wrong(name, folder):
+def test_an_incomplete_model_is_refused_with_a_one_line_reason(name, folder):
     spoil, message = BROKEN[name]
     spoil(folder)
     with pytest.raises(ValueError, match="translator") as caught:
@@ -183,7 +184,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_a_model_of_another_architecture_is_refused_and_the_command_that_may_convert_it_named(kind, tmp_path):
+def test_a_model_of_another_architecture_is_refused_with_the_import_command(kind, tmp_path):
     model = FOREIGN[kind]()
     model.save_pretrained(tmp_path / kind)
     with pytest.raises(ValueError, match=f"{kind} is a model of class {type(model).__name__}; .*transformer import`"):
@@ -191,14 +192,14 @@ def test_a_model_of_another_architecture_is_refused_and_the_command_that_may_con
 
 
 def refused(*arguments: str) -> str:
-    """The error of the command."""
+    """Return the error message of the command."""
     with pytest.raises((ValueError, OSError)) as caught:
         demo.main(list(arguments))
     return str(caught.value)
 
 
 @pytest.mark.parametrize("source", ["runs/none/of/these", "nothing-here"])
-def test_a_folder_that_is_not_there_is_named(source, tmp_path, monkeypatch):
+def test_a_missing_folder_is_named(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = "there is no such folder. Give that of a trained model, or a name on the Hub, such as owner/model."
     assert refused("--model", source) == f"{source}: {told}"
@@ -209,11 +210,11 @@ def test_int8_is_refused_without_ctranslate2(folder):
     assert refused("--model", str(folder), "--quantization", "int8") == told
 
 
-def test_a_port_that_there_is_not_is_refused(folder):
+def test_an_invalid_port_is_refused(folder):
     assert refused("--model", str(folder), "--port", "99999") == "--port 99999 must be from 1 to 65535."
 
 
-def test_a_port_that_is_taken_is_named(folder):
+def test_a_port_in_use_is_named(folder):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -221,14 +222,14 @@ def test_a_port_that_is_taken_is_named(folder):
         assert port in refused("--model", str(folder), "--port", port)
 
 
-# Several models
+# --- Several models
 
 
 def tabs(client) -> list[str]:
     return [part["props"]["label"] for part in client.config["components"] if part["type"] == "tabitem"]
 
 
-def test_a_model_that_cannot_be_shown_does_not_stop_the_others(folder, tmp_path, capsys):
+def test_one_unusable_model_does_not_stop_the_others(folder, tmp_path, capsys):
     cut_short(folder)
     other = save(tmp_path / "writer", decoder_only, "causal")
     with served(str(folder), other, str(tmp_path / "nothing")) as client:
@@ -250,7 +251,7 @@ DAMAGED_JSON = {
 
 
 @pytest.mark.parametrize("name", DAMAGED_JSON)
-def test_json_of_another_type_leaves_a_model_out_in_a_line(name, folder, tmp_path, capsys):
+def test_a_model_with_malformed_json_is_skipped_with_one_line(name, folder, tmp_path, capsys):
     file, fields = DAMAGED_JSON[name]
     (folder / file).write_text("{}") if fields is None else change_json(folder / file, **fields)
     other = save(tmp_path / "writer", decoder_only, "causal")
@@ -260,7 +261,7 @@ def test_json_of_another_type_leaves_a_model_out_in_a_line(name, folder, tmp_pat
     assert str(folder) in told and Path(file).stem.split("_")[0] in told
 
 
-def test_models_that_do_the_same_carry_names_that_differ(tmp_path):
+def test_models_of_the_same_task_get_distinct_names(tmp_path):
     def classifier(**fields):
         return encoder_only(VanillaTransformerForSequenceClassification, **fields)
 
@@ -275,17 +276,17 @@ def test_models_that_do_the_same_carry_names_that_differ(tmp_path):
     assert {"/generate", "/generate_1", "/generate_2", "/classify", "/regress"} <= set(endpoints)
 
 
-def test_weights_are_as_they_were_saved(folder):
+def test_loaded_weights_equal_the_saved_ones(folder):
     saved = load_file(folder / "model.safetensors")
     held = load(str(folder)).model.state_dict()
     assert all(torch.equal(held[name], weight) for name, weight in saved.items())
 
 
-# Examples
+# --- Examples
 
 
 @pytest.mark.parametrize("name", ["hi-en", "en-es", "language-model", "masked-lm", "tagger"])
-def test_the_page_offers_the_texts_of_the_models_card(name):
+def test_the_page_offers_the_examples_of_the_model_card(name):
     shipped = Path(__file__).parents[2] / "checkpoints" / name
     texts = [widget["text"].replace("<mask>", "___") for widget in ModelCard.load(shipped / "README.md").data.widget]
     with served(str(shipped)) as client:
@@ -295,7 +296,7 @@ def test_the_page_offers_the_texts_of_the_models_card(name):
 
 
 @pytest.mark.parametrize("card", [None, "no metadata", "---\nwidget: [a\n---\n", "---\nwidget:\n- src: a.png\n---\n"])
-def test_a_model_whose_card_offers_no_text_is_shown_with_the_usual_ones(card, tmp_path):
+def test_a_model_without_examples_in_its_card_gets_the_default_ones(card, tmp_path):
     folder = Path(save(tmp_path / "writer", decoder_only, "causal"))
     (folder / "README.md").unlink(missing_ok=True)
     if card is not None:

@@ -1,4 +1,4 @@
-"""The demo's way to its models, the pictures and numbers of its translation, and what it keeps to itself."""
+"""The translation tab: how its models are loaded, its pictures and numbers, and what it keeps secret."""
 
 import re
 import sys
@@ -27,12 +27,12 @@ from vanilla_transformer.decoding import EXTRA_TOKENS
 TRANSLATION = "uno dos"
 
 
-# Attention and decoding steps
+# --- Attention and decoding steps
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> str:
-    """A translator whose two stacks differ in depth."""
+    """Save a translator whose two stacks differ in depth."""
     folder = tmp_path_factory.mktemp("translate") / "translator"
     return save(folder, lambda **fields: encoder_decoder(encoder_layers=3, **fields), "seq2seq")
 
@@ -45,7 +45,7 @@ def client(folder):
 
 @pytest.fixture(scope="module")
 def truth(folder):
-    """The tokens of text and translation, and what the model makes of them, by teacher forcing in plain words."""
+    """Return the tokenizer, the ids of text and translation, and the model's outputs with teacher forcing."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     source, target = (tokenizer(text, return_tensors="pt")["input_ids"] for text in (TEXT, TRANSLATION))
@@ -56,14 +56,14 @@ def truth(folder):
 
 
 def read_table(html: str) -> tuple[list[str], list[str], torch.Tensor]:
-    """The words beside the rows and above the columns of a heat map, and its numbers."""
+    """Return the row labels, the column labels and the numbers of a heat map."""
     head, body = ElementTree.fromstring(html).findall("div/table/*")[1:]
     rows = [row.find("th").text or "" for row in body]
     numbers = [[float(cell.find("span").text) for cell in row.findall("td")] for row in body]
     return rows, [cell.find("span").text or "" for cell in head.findall("tr/th")], torch.tensor(numbers)
 
 
-def test_ctranslate2_finds_the_hypotheses_that_pytorch_finds(folder):
+def test_ctranslate2_finds_the_same_hypotheses_as_pytorch(folder):
     plain, fast = (app.load_all((folder,), False, engine)[0] for engine in ("pytorch", "ctranslate2"))
     assert fast.engine and plain.engine is None
     for expected, found in zip(Translator(plain).search(TEXT), Translator(fast).search(TEXT), strict=True):
@@ -71,7 +71,7 @@ def test_ctranslate2_finds_the_hypotheses_that_pytorch_finds(folder):
         assert found.score == pytest.approx(expected.score, rel=1e-4)
 
 
-def test_the_command_lets_ctranslate2_translate_in_int8_and_keeps_what_it_converted(tmp_path):
+def test_the_command_translates_in_int8_and_caches_the_conversion(tmp_path):
     model = save(tmp_path / "translator", encoder_decoder, "seq2seq")
     with started("--model", model, "--engine", "ctranslate2", "--quantization", "int8") as (address, _):
         translation = Client(address, verbose=False).predict(TEXT, "2", "mean", api_name="/translate")[0]
@@ -86,7 +86,7 @@ def test_the_command_lets_ctranslate2_translate_in_int8_and_keeps_what_it_conver
      ("decoder self", "decoder_attentions", 1)],
 )  # fmt: skip
 @pytest.mark.parametrize("head", ["mean", "3"])
-def test_the_drawn_attention_is_the_models_own(folder, truth, kind, attribute, layer, head):
+def test_the_drawn_attention_equals_the_models(folder, truth, kind, attribute, layer, head):
     tokenizer, source, target, output = truth
     rows, columns, drawn = read_table(Translator(load(folder)).attend(TEXT, TRANSLATION, kind, str(layer), head))
     attention = output[attribute][layer - 1][0]
@@ -98,20 +98,20 @@ def test_the_drawn_attention_is_the_models_own(folder, truth, kind, attribute, l
     assert columns == (["(start)", *written[:-1]] if kind == "decoder self" else read)
 
 
-def test_every_kind_layer_and_head_has_a_picture_of_its_own(client):
+def test_every_kind_layer_and_head_has_its_own_picture(client):
     choices = [(kind, layer, head) for kind in AXES for layer in "12" for head in ("mean", "3")]
     pictures = {client.predict(TEXT, TRANSLATION, *choice, api_name="/attention") for choice in choices}
     assert len(pictures) == len(choices)
 
 
-def test_a_layer_and_a_head_may_be_numbers(client):
+def test_layer_and_head_may_be_given_as_numbers(client):
     number, text = (
         client.predict(TEXT, TRANSLATION, "cross", *of, api_name="/attention") for of in [(2, 1), ("2", "1")]
     )
     assert number == text
 
 
-def test_a_layer_that_one_stack_has_not_is_refused_in_plain_words(client):
+def test_a_missing_layer_gets_a_clear_message(client):
     with pytest.raises(Exception, match="There are only 2 layers with cross-attention"):
         client.predict(TEXT, TRANSLATION, "cross", "3", "mean", api_name="/attention")
 
@@ -129,14 +129,14 @@ def test_a_step_of_decoding_shows_the_five_most_probable_tokens(client, truth):
             client.predict(TEXT, TRANSLATION, step, api_name="/decoding_step")
 
 
-def test_space_around_a_text_to_translate_is_a_slip(client):
+def test_space_around_a_text_to_translate_is_ignored(client):
     exact, slip = (client.predict(text, TRANSLATION, 1, api_name="/decoding_step") for text in (TEXT, f"  {TEXT}\n"))
     assert slip == exact
 
 
 @pytest.mark.parametrize("text", [TEXT, "zzz qqq", "12 o'clock, née", "три"])
-def test_what_is_shown_of_a_hypothesis_is_shown_of_the_tokens_that_were_decoded(folder, client, text):
-    """An untrained model writes what no tokenizer would cut so."""
+def test_a_hypothesis_is_shown_by_the_tokens_that_were_decoded(folder, client, text):
+    """An untrained model generates token sequences that no tokenizer would produce."""
     loaded = load(folder)
     inputs = loaded.tokenizer(text, return_tensors="pt")
     length = inputs["input_ids"].shape[1] + EXTRA_TOKENS
@@ -155,8 +155,8 @@ def test_what_is_shown_of_a_hypothesis_is_shown_of_the_tokens_that_were_decoded(
         assert list(found.values()) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-def test_the_scores_are_log_probabilities_divided_by_the_papers_length_penalty(tmp_path):
-    """log P / ((5 + n) / 6)^0.6 of n tokens: a word n - 1 times, at 0.84 each, and the end, at 0.16."""
+def test_scores_are_log_probabilities_over_the_papers_length_penalty(tmp_path):
+    """A hypothesis of n tokens repeats a word n - 1 times (probability 0.84 each) and ends (0.16)."""
     folder, word = save_repeating(tmp_path / "model", p_end=0.16)
     scores = {word * (n - 1): ((n - 1) * log(0.84) + log(0.16)) / ((5 + n) / 6) ** 0.6 for n in range(1, 50)}
     expected = sorted(scores.items(), key=lambda item: -item[1])[:3]
@@ -167,7 +167,7 @@ def test_the_scores_are_log_probabilities_divided_by_the_papers_length_penalty(t
         assert row == [text, pytest.approx(score, abs=6e-4)]
 
 
-def test_words_of_any_kind_are_drawn_as_they_are_and_the_largest_weight_in_full_blue():
+def test_words_are_escaped_and_the_largest_weight_is_full_blue():
     words, weights = [r"$\frac{1$", "<b>", "नमस्ते"], torch.tensor([[0.5, 0.25, 0.0]] * 3)
     drawn = draw(words, words[::-1], weights, ("a", "b & c"))
     assert read_table(drawn)[:2] == (words, words[::-1])
@@ -176,13 +176,13 @@ def test_words_of_any_kind_are_drawn_as_they_are_and_the_largest_weight_in_full_
     assert "Rows: a. Columns: b &amp; c. No colour is 0, full blue 0.5." in drawn
 
 
-def test_of_a_translation_that_is_too_long_the_first_tokens_are_shown(folder):
+def test_a_translation_that_is_too_long_shows_its_first_tokens(folder):
     translator = Translator(load(folder))
     longest, long = (translator.target_ids(TEXT, TRANSLATION * times) for times in (LONGEST_TRANSLATION, 100))
     assert longest == long and len(long) == MOST_TOKENS
 
 
-def test_a_translator_that_has_learned_few_positions_says_so(tmp_path):
+def test_a_text_longer_than_the_learned_positions_gets_a_message(tmp_path):
     def make(**fields):
         return encoder_decoder(position_embedding="learned", max_position_embeddings=30, **fields)
 
@@ -192,11 +192,11 @@ def test_a_translator_that_has_learned_few_positions_says_so(tmp_path):
             client.predict("one two " * 20, "2", "mean", api_name="/translate")
 
 
-# What a visitor is told, and what not
+# --- Messages to visitors
 
 
 @pytest.mark.parametrize(("text", "warned"), [("Οδυσσέας", True), ("one Ιθάκη", True), ("one two Ω", False)])
-def test_letters_that_the_model_has_never_seen_are_pointed_out(folder, text, warned):
+def test_letters_that_the_model_has_never_seen_give_a_warning(folder, text, warned):
     loaded = load(folder)
     with warnings.catch_warnings(record=True, action="always") as caught:
         warn_of_unknown_letters(loaded, text)
@@ -206,13 +206,13 @@ def test_letters_that_the_model_has_never_seen_are_pointed_out(folder, text, war
 
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory) -> Path:
-    """A language model that fails at any text: the ids of its tokens are beyond its embeddings."""
+    """Save a language model that fails at any text, because its token ids exceed its embeddings."""
     folder = tmp_path_factory.mktemp("private") / "failing"
     save(folder, lambda vocab_size, **fields: decoder_only(vocab_size=vocab_size // 2, **fields), "causal")
     return folder
 
 
-def test_errors_tell_a_visitor_nothing_of_the_server(failing, caplog):
+def test_errors_reveal_nothing_about_the_server(failing, caplog):
     with served(str(failing)) as client:
         for name in ("/generate", "/next_tokens", "/walk_sentence"):
             arguments = (0, TEXT, "", "decoder", 1, 1) if name == "/walk_sentence" else (TEXT,)
@@ -221,10 +221,11 @@ def test_errors_tell_a_visitor_nothing_of_the_server(failing, caplog):
             told = "".join(map(str, (caught.value, caught.value.__cause__, caught.value.__context__)))
             for secret in (str(ROOT), str(failing.parent), sys.prefix, "Traceback", "ValueError", "vocabulary"):
                 assert secret not in told
-    assert "Generation failed" in caplog.text and "the vocabulary has" in caplog.text  # the terminal has it all
+    # only the terminal shows the details
+    assert "Generation failed" in caplog.text and "the vocabulary has" in caplog.text
 
 
-def test_no_path_of_the_server_is_in_the_page_and_none_of_its_files_to_be_had(folder):
+def test_the_page_reveals_no_paths_and_serves_no_files(folder):
     with served(folder) as client:
         page, config, api = (httpx.get(client.src + path).text for path in ("", "config", "gradio_api/info"))
         for secret in (str(ROOT), str(Path(folder).parent), sys.prefix):
@@ -233,7 +234,7 @@ def test_no_path_of_the_server_is_in_the_page_and_none_of_its_files_to_be_had(fo
             assert httpx.get(f"{client.src}gradio_api/file={path}").status_code == 403
 
 
-def test_files_and_calls_that_go_round_the_queue_are_refused(folder):
+def test_uploads_and_calls_that_bypass_the_queue_are_refused(folder):
     with served(folder) as client:
         upload = httpx.post(f"{client.src}gradio_api/upload", files={"files": ("any.txt", b"abc")})
         assert upload.status_code >= 400
@@ -241,7 +242,7 @@ def test_files_and_calls_that_go_round_the_queue_are_refused(folder):
         assert call.status_code >= 400
 
 
-def test_of_too_many_visitors_at_once_the_last_are_told_when_to_come_again_and_no_other_endpoint_is_shut(tmp_path):
+def test_a_full_queue_refuses_new_calls_of_that_endpoint_only(tmp_path):
     with served(save(tmp_path / "model", decoder_only, "causal")) as client:
         jobs = [client.submit("one", 30, 0, 0, 1, 0, api_name="/generate") for _ in range(45)]
         assert client.predict("one", None, api_name="/next_tokens")

@@ -1,4 +1,4 @@
-"""The tiny translator that learns in the demo: it learns, and without a part it fails as the page says."""
+"""The tiny translator that the demo trains: it learns, and fails as the page says if a part is missing."""
 
 from itertools import islice
 
@@ -14,21 +14,21 @@ def last(frames: int, **options):
     return frame
 
 
-def test_it_learns_to_write_backwards_and_to_look_there():
+def test_it_learns_to_reverse_a_text_and_attends_accordingly():
     frame = last(26)
     assert frame["right"] > 0.8 and frame["loss"] < 0.3
     assert frame["written"] == frame["text"][::-1]
-    weights = torch.tensor(frame["attention"]).float().mean(dim=0)  # (written, read)
+    weights = torch.tensor(frame["attention"]).float().mean(dim=0)  # (written position, read position)
     looked_at = weights[:6].argmax(dim=1).tolist()
     assert sum(abs(place - wanted) <= 1 for place, wanted in zip(looked_at, [5, 4, 3, 2, 1, 0], strict=True)) >= 4
 
 
-def test_without_the_mask_it_copies_in_training_and_cannot_write():
+def test_without_the_causal_mask_it_cheats_in_training_and_cannot_generate():
     frame = last(21, mask=False)
     assert frame["loss"] < 0.5 and frame["right"] < 0.1
 
 
-def test_the_same_run_twice_is_the_same_and_leaves_chance_to_others():
+def test_a_run_is_deterministic_and_keeps_the_random_state():
     torch.manual_seed(7)
     expected = torch.rand(1)
     torch.manual_seed(7)
@@ -38,6 +38,6 @@ def test_the_same_run_twice_is_the_same_and_leaves_chance_to_others():
 
 
 @pytest.mark.parametrize("options", [{"heads": 3}, {"heads": None}, {"norm": "middle"}])
-def test_what_cannot_be_trained_is_refused(options):
+def test_impossible_training_options_are_refused(options):
     with pytest.raises(gr.Error, match="1, 2, 4 or 8 heads"):
         last(1, **options)

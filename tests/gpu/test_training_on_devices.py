@@ -1,4 +1,4 @@
-"""Training on a GPU: runs resume there as on a CPU, and batches are on their way before they are needed."""
+"""Training on a GPU: runs resume as on a CPU, and batches are copied ahead of time."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", mark
 
 
 def train(folder: Path, device: str, resume: bool = False, **options) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """The losses of the steps, and the final weights."""
+    """Return the losses of the steps and the final weights."""
     trainer = tiny_trainer(folder, use_cpu=device == "cpu", tokens_per_batch=64, **options)
     trainer.train(resume_from_checkpoint=resume or None)
     trainer.save_model()
@@ -29,21 +29,21 @@ def train(folder: Path, device: str, resume: bool = False, **options) -> tuple[l
 
 @on_devices
 @pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
-def test_a_resumed_run_ends_as_one_that_was_not_interrupted(bf16, device, tmp_path):
+def test_a_resumed_run_ends_like_an_uninterrupted_one(bf16, device, tmp_path):
     whole = train(tmp_path / "whole", device, bf16=bf16)
     shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
     resumed = train(tmp_path / "resumed", device, resume=True, bf16=bf16)
     if device == "cpu":
         assert resumed[0] == whole[0]
         assert all(torch.equal(resumed[1][name], weight) for name, weight in whole[1].items())
-    else:  # a GPU sums gradients of embeddings in any order, and Adam makes much of what is about zero
+    else:  # a GPU sums the gradients of embeddings in any order, and Adam amplifies differences near zero
         assert resumed[0] == pytest.approx(whole[0], rel=0.02)
         ours, theirs = (torch.cat([weight.flatten() for weight in run[1].values()]) for run in (resumed, whole))
         assert (ours - theirs).norm() <= 0.02 * theirs.norm()
 
 
 @pytest.mark.gpu
-def test_a_gpu_trains_as_a_cpu_does(tmp_path):
+def test_a_gpu_trains_like_a_cpu(tmp_path):
     options = {"bf16": False, "dropout": 0.0, "max_steps": 4, "save_steps": 4}
     expected, _ = train(tmp_path / "cpu", "cpu", **options)
     found, _ = train(tmp_path / "cuda", "cuda", **options)
@@ -53,8 +53,8 @@ def test_a_gpu_trains_as_a_cpu_does(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens_per_batch", [64, 0])
 @pytest.mark.parametrize("attention", ["sdpa", "packed_sdpa"])
-def test_the_host_waits_no_more_often_in_more_steps(attention, tokens_per_batch, tmp_path):
-    """It waits at the beginning and the end; where the library looks at masks, as "sdpa" has it, also in each step."""
+def test_the_number_of_waits_does_not_grow_with_the_steps(attention, tokens_per_batch, tmp_path):
+    """It waits at the start and the end; with "sdpa", transformers inspects masks in each step too."""
 
     def times(steps: int) -> int:
         options = {"max_steps": steps, "logging_steps": 100, "save_strategy": "no", "use_cpu": False}
@@ -70,13 +70,13 @@ def test_the_host_waits_no_more_often_in_more_steps(attention, tokens_per_batch,
             torch.cuda.set_sync_debug_mode(mode)
         return sum("synchronizing" in str(warning.message) for warning in seen)
 
-    times(2)  # what is made once is made
+    times(2)  # fill the caches first
     few, many = times(4), times(14)
-    assert many - few <= (10 * 2 if attention == "sdpa" else 0)  # the mask of the source, seen by both stacks
+    assert many - few <= (10 * 2 if attention == "sdpa" else 0)  # the source mask, used by both stacks
 
 
 @on_devices
-def test_numbers_of_a_step_come_in_the_next_on_a_gpu_and_else_at_once(device):
+def test_logged_values_arrive_one_step_late_on_a_gpu_only(device):
     late = AsyncScalars()
     come = [late.push(step, torch.full((2,), float(step), device=device)) for step in (1, 2, 3)]
     known = [(step, [step, step]) for step in (1, 2, 3)]
@@ -92,7 +92,7 @@ def test_a_run_that_diverges_on_a_gpu_stops(tmp_path):
 
 @on_devices
 @pytest.mark.parametrize("workers", [0, 1])
-def test_batches_are_pinned_where_there_is_a_gpu_to_fetch_them(workers, device, tmp_path):
+def test_batches_are_pinned_if_there_is_a_gpu(workers, device, tmp_path):
     trainer = tiny_trainer(tmp_path, use_cpu=device == "cpu", tokens_per_batch=64, dataloader_num_workers=workers)
     batch = next(iter(trainer.get_train_dataloader()))
     assert all(values.is_pinned() == (device == "cuda") for values in batch.values())

@@ -1,4 +1,4 @@
-"""The benchmark counts what it says and compares like with like; how fast anything is, no test asserts."""
+"""The benchmark counts correctly and compares like with like. No test asserts a speed."""
 
 import copy
 import json
@@ -45,7 +45,7 @@ def batches():
     return Batches(real_lengths(DataArguments(phrases=1000)), TOY.vocab_size, rows=8)
 
 
-def test_real_tokens_are_counted_without_padding(batches):
+def test_padding_is_not_counted_as_tokens(batches):
     inputs, tokens = batches.pair(0)
     real = (inputs["input_ids"] != 0).sum() + (inputs["labels"] != -100).sum()
     assert tokens == real < inputs["input_ids"].numel() + inputs["labels"].numel()
@@ -57,8 +57,8 @@ def test_real_tokens_are_counted_without_padding(batches):
 @pytest.mark.parametrize(
     "makers", [translators(TOY), language_models(TOY, 16), classifiers(TOY)], ids=["seq2seq", "causal", "encoder"]
 )
-def test_peers_have_the_same_body_as_ours(makers):
-    """The same weights in embedding and layers, but for biases, positions and what a peer's own head has beside."""
+def test_peers_have_the_same_layers_as_our_model(makers):
+    """The weights of embedding and layers are equal, apart from biases, positions and the peers' own heads."""
     sizes = {}
     for name, make in makers.items():
         matrices = {
@@ -71,8 +71,8 @@ def test_peers_have_the_same_body_as_ours(makers):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_all_models_compute_a_loss_of_the_same_batches(batches, precision):
-    """Untrained, each gives about even chances to all tokens: the same loss is computed."""
+def test_all_models_compute_the_loss_of_the_same_batches(batches, precision):
+    """Untrained models give about even probabilities, so all must compute the same loss."""
     for makers, batch in (
         (translators(TOY), batches.pair(0)),
         (language_models(TOY, 16), block(TOY.vocab_size, 4, 16)),
@@ -83,8 +83,8 @@ def test_all_models_compute_a_loss_of_the_same_batches(batches, precision):
 
 
 @pytest.mark.parametrize("packing", [False, True])
-def test_compiled_layers_compute_the_same_for_batches_of_any_length(batches, packing):
-    """Whole graphs: a break would be an error. What a compiler then makes of them, a GPU shows."""
+def test_compiled_layers_give_the_same_results_for_any_length(batches, packing):
+    """Graph breaks would raise an error. Only a GPU shows what the compiler gains."""
     torch.manual_seed(0)
     plain = translators(TOY)[OURS]().eval()
     twin = compiled(copy.deepcopy(plain), packing, backend="eager")
@@ -93,14 +93,14 @@ def test_compiled_layers_compute_the_same_for_batches_of_any_length(batches, pac
         torch.testing.assert_close(twin(**inputs).loss, plain(**inputs).loss)
 
 
-def test_a_gpu_has_sections_of_its_own_and_is_refused_where_there_is_none(monkeypatch):
+def test_gpu_sections_are_refused_without_a_gpu(monkeypatch):
     assert BenchmarkArguments(device="cpu").sections == list(SECTIONS)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="--device cuda: PyTorch finds no CUDA"):
         BenchmarkArguments(device="cuda")
 
 
-def test_each_model_takes_its_turn_from_either_side_after_a_first_one_that_does_not_count():
+def test_models_are_timed_in_alternating_order_after_a_warm_up():
     calls = []
 
     def task(name: str):
@@ -111,14 +111,14 @@ def test_each_model_takes_its_turn_from_either_side_after_a_first_one_that_does_
     assert [len(values) for values in rates.values()] == [3, 3] and min(rates["a"]) > 0
 
 
-def test_a_step_trains_and_gives_its_tokens(batches):
+def test_a_step_trains_and_returns_its_token_count(batches):
     trainee = Trainee(translators(TOY)[OURS](), [batches.pair(0)], CPU, "fp32")
     before = trainee.loss(trainee.batches[0][0]).item()
     assert all(trainee() == trainee.batches[0][1] for _ in range(40))
     assert trainee.loss(trainee.batches[0][0]).item() < before
 
 
-def test_ratios_are_of_medians_to_ours_and_to_ours_packed():
+def test_ratios_compare_medians_with_our_model_padded_and_packed():
     results = [
         Result("x", OURS, "tokens/s", [1.0, 3.0, 2.0]),
         Result("x", PACKED, "tokens/s", [6.0, 5.0, 9.0]),
@@ -129,17 +129,17 @@ def test_ratios_are_of_medians_to_ours_and_to_ours_packed():
     assert [row[5] for row in rows_of(results)] == ["3.00", "1.00", "1.50", ""]
 
 
-def test_spread_is_half_the_distance_of_the_quartiles_over_the_median():
+def test_spread_is_half_the_interquartile_range_over_the_median():
     assert Result("x", "y", "tokens/s", [1.0, 2.0, 3.0, 4.0, 5.0]).spread == pytest.approx((4.5 - 1.5) / 2 / 3)
 
 
-def test_growth_is_the_power_of_the_length():
+def test_growth_is_the_exponent_of_the_length():
     lengths = [128, 256, 512, 1024]
     assert exponent(lengths, [3 * n**2 for n in lengths]) == pytest.approx(2)
     assert exponent(lengths, [0.1 * n**1.1 for n in lengths]) == pytest.approx(1.1)
 
 
-def test_the_time_to_a_loss_or_bleu_lies_on_the_line_between_two_evaluations():
+def test_the_time_to_a_score_is_interpolated_between_evaluations():
     points = [Point(0, 0, 0, 6.0, 0.0), Point(10, 100, 150, 4.0, 20.0), Point(20, 300, 450, 3.0, 40.0)]
     assert [seconds_to(loss, points, "loss") for loss in (7.0, 5.0, 3.5)] == [0, 5, 15]
     assert [seconds_to(bleu, points, "bleu") for bleu in (0.0, 10.0, 30.0)] == [0, 5, 15]
@@ -149,13 +149,13 @@ def test_the_time_to_a_loss_or_bleu_lies_on_the_line_between_two_evaluations():
 
 @pytest.fixture
 def short_translations(monkeypatch):
-    """What an untrained model writes goes on to the longest length, and nothing here depends on it."""
+    """Force the longest outputs: an untrained model never ends, and no result here depends on the text."""
     monkeypatch.setattr("benchmarking.recipe.translate", partial(translate, extra_tokens=0))
 
 
 @pytest.mark.usefixtures("short_translations")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_runs_of_the_recipe_have_the_same_data_and_differ_in_their_batches(precision):
+def test_recipe_runs_share_data_and_differ_in_their_batching(precision):
     curves = dict(run_all(DataArguments(phrases=1000), TOY, 3, 8, precision, CPU))
     last = {name: points[-1] for name, points in curves.items()}
     assert last[OURS].tokens == last[PEER].tokens  # the same batches
@@ -166,7 +166,7 @@ def test_runs_of_the_recipe_have_the_same_data_and_differ_in_their_batches(preci
 
 
 @pytest.mark.usefixtures("short_translations")
-def test_the_curves_of_the_recipe_before_an_error_are_kept(monkeypatch, tmp_path):
+def test_recipe_curves_before_an_error_are_kept(monkeypatch, tmp_path):
     def stop(*arguments):
         raise KeyboardInterrupt
 
@@ -177,8 +177,8 @@ def test_the_curves_of_the_recipe_before_an_error_are_kept(monkeypatch, tmp_path
     assert (tmp_path / "recipe.png").stat().st_size > 1000
 
 
-def test_runs_are_compared_at_what_the_best_of_the_peers_has_reached():
-    """By hand: the peer goes from a loss of 8 to 4 and a BLEU of 20 in 100 s; ours has 4 after 20 s, 20 after 40."""
+def test_runs_are_compared_at_the_best_score_of_the_peers():
+    """The peer needs 100 s from loss 8 to loss 4 and BLEU 20; ours reaches loss 4 at 20 s and BLEU 20 at 40 s."""
 
     def curve(*points: tuple[float, float, float]) -> list[Point]:
         return [Point(seconds, int(10 * seconds), int(20 * seconds), loss, bleu) for seconds, loss, bleu in points]
@@ -204,8 +204,8 @@ def test_runs_are_compared_at_what_the_best_of_the_peers_has_reached():
     assert [result.values[0] for result in results if result.section == "recipe, BLEU after 9 steps"] == [25, 20, 2]
 
 
-def test_torchs_transformer_writes_its_best_next_token_until_the_end():
-    """The tokens it writes for a row alone are those that it finds best when it reads them, in a batch with others."""
+def test_greedy_decoding_of_torchs_transformer_is_right():
+    """The tokens that it generates for one row are its best predictions when it reads them in a batch."""
     model = TorchTranslator(TOY).eval()
     ids, mask = right_padded([6, 3])
     with torch.inference_mode():
@@ -218,14 +218,14 @@ def test_torchs_transformer_writes_its_best_next_token_until_the_end():
     assert torch.equal(best[:, :-1], alone[:, 1:])
 
 
-def test_all_runtimes_write_outputs_of_the_length_that_is_asked_for(tmp_path):
+def test_all_runtimes_generate_the_requested_length(tmp_path):
     ids = torch.randint(4, TOY.vocab_size - 1, (3, 16))
     for name, decode in decoders(TOY, CPU, tmp_path).items():
-        if not name.endswith("compiled"):  # which takes long
+        if not name.endswith("compiled"):  # because it takes long
             assert [decode(ids, beams, 5) for beams in (1, 4)] == [15, 15], name
 
 
-def test_results_are_written_whole(tmp_path):
+def test_results_are_written_atomically(tmp_path):
     results = [Result("train", OURS, "tokens/s", [1.0]), Result("train", "GPT-2", "tokens/s", [2.0])]
     for _ in range(2):
         write(results, "this machine", tmp_path / "run")
@@ -235,7 +235,7 @@ def test_results_are_written_whole(tmp_path):
     assert {path.suffix for path in (tmp_path / "run").iterdir()} == {".json", ".md", ".png"}
 
 
-def test_what_was_measured_before_an_error_is_kept(monkeypatch, tmp_path):
+def test_measurements_before_an_error_are_kept(monkeypatch, tmp_path):
     def stop(*arguments):
         raise KeyboardInterrupt
 
@@ -257,13 +257,13 @@ def test_a_quick_run_measures_training(tmp_path):
     sections = ["train", "base", "language model", "classifier", "recipe"]
     results = benchmark.main([*QUICK, "--sections", *sections, "--precision", "fp32", "--output", str(tmp_path)])
     assert {result.section.split(",")[0] for result in results} == {"train", "recipe"}
-    learned = [result for result in results if "BLEU" not in result.section]  # nothing, in six steps
+    learned = [result for result in results if "BLEU" not in result.section]  # zero in six steps
     assert all(value > 0 for result in learned for value in result.values)
     assert (tmp_path / "recipe.png").stat().st_size > 1000
 
 
 @pytest.mark.slow
-def test_a_quick_run_measures_what_needs_processes_and_a_compiler(tmp_path):
+def test_a_quick_run_measures_the_sections_with_processes_and_a_compiler(tmp_path):
     results = benchmark.main(
         [*QUICK, "--sections", "decode", "memory", "length", "startup", "--output", str(tmp_path)]
     )
@@ -286,8 +286,8 @@ def test_an_unknown_choice_is_refused(field, value, message):
 
 
 @pytest.mark.slow
-def test_memory_is_that_of_the_step_however_much_this_process_holds():
-    held = torch.ones(2**28)  # 1 GiB, more than the step needs
+def test_measured_memory_excludes_what_the_process_already_holds():
+    held = torch.ones(2**28)  # hold 1 GiB, more than the step needs
     vocabulary, rows, length = 32_000, 64, 24
     size = [256, 1024, 4, 3, vocabulary]
     grown = {chunk: call_fresh(step_memory, OURS, size, chunk, rows, length, "cpu", 1) for chunk in (0, 128)}

@@ -1,4 +1,4 @@
-"""The figures show what is true of the code, and can be read on white and on dark pages."""
+"""Figures agree with the code and are readable on light and dark pages."""
 
 import inspect
 import math
@@ -27,7 +27,7 @@ PICTURES = ROOT / "docs" / "figures"
 SUFFIXES = [f"{theme}.{kind}" for theme in THEMES for kind in ("png", "svg")]
 
 
-def test_chosen_figures_are_drawn_for_both_kinds_of_page(tmp_path, capsys):
+def test_chosen_figures_are_drawn_for_light_and_dark_pages(tmp_path, capsys):
     figures.main(["masks", "complexity", "--quick", "--output", str(tmp_path)])
     names = {f"{name}{suffix}" for name in ("masks", "complexity") for suffix in SUFFIXES}
     assert {path.name for path in tmp_path.iterdir()} == names
@@ -45,7 +45,7 @@ def test_every_figure_draws_something_in_every_panel(name):
         plt.close(figure)
 
 
-def test_the_folder_of_the_docs_has_every_figure_and_no_other():
+def test_the_docs_folder_has_every_figure_and_no_other():
     expected = {f"{name}{suffix}" for name in figures.FIGURES for suffix in SUFFIXES}
     assert {path.name for path in PICTURES.iterdir()} == expected
 
@@ -57,7 +57,7 @@ def test_the_walkthrough_shows_every_figure_on_light_and_dark_pages():
 
 
 def linked_lines(name: str, theme: str) -> set[str]:
-    """The lines of the model file that the boxes of a committed diagram lead to."""
+    """Return the lines of the model file that the boxes of a committed diagram link to."""
     svg = (PICTURES / f"{name}{theme}.svg").read_text(encoding="utf-8")
     found = re.findall(r'xlink:href="([^"#]+)#L(\d+)"', svg)
     assert {(PICTURES / path).resolve() for path, _ in found} == {MODEL_FILE}
@@ -99,13 +99,13 @@ LINKED_LINES = {
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("name", LINKED_LINES)
-def test_each_box_of_a_diagram_leads_to_its_line_of_the_model_file(name, theme):
-    """Where it does not, the model file has changed: draw them anew with scripts/figures.py NAME."""
+def test_each_box_of_a_diagram_links_to_its_line_of_the_model_file(name, theme):
+    """If a link is wrong, the model file has changed: redraw with scripts/figures.py NAME."""
     assert linked_lines(name, theme) == LINKED_LINES[name]
 
 
-def test_each_half_of_the_diagram_leads_to_the_layer_that_it_shows():
-    """The same words stand in both layers, so the lines are told apart by the class around them."""
+def test_each_half_of_the_diagram_links_to_the_layer_that_it_shows():
+    """Both layers contain the same words, so the lines are told apart by the class around them."""
     encoder, decoder = (
         range(first, first + len(lines))
         for lines, first in map(inspect.getsourcelines, (TransformerLayer, DecoderLayer))
@@ -115,21 +115,21 @@ def test_each_half_of_the_diagram_leads_to_the_layer_that_it_shows():
     assert len(numbers & set(encoder)) == 2 and len(numbers & set(decoder)) == 3
 
 
-def test_an_unknown_figure_is_refused_with_those_that_exist(capsys):
+def test_an_unknown_figure_is_refused_with_the_known_ones(capsys):
     with pytest.raises(SystemExit):
         figures.main(["mask"])
     assert "there is no figure 'mask'; choose from encoder-decoder, " in capsys.readouterr().err
 
 
 def luminance(color: str) -> float:
-    """Relative luminance of the Web Content Accessibility Guidelines."""
+    """Return the relative luminance of the Web Content Accessibility Guidelines (WCAG)."""
     channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
     return float(np.dot(channels, (0.2126, 0.7152, 0.0722)))
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_colours_stand_out_from_their_paper(theme):
-    """By 4.5 to 1 for text and 3 to 1 for lines, as the guidelines ask."""
+def test_colours_have_enough_contrast(theme):
+    """WCAG asks for a contrast of 4.5 to 1 for text and 3 to 1 for lines."""
 
     def contrast(color: str) -> float:
         dark, light = sorted((luminance(color), luminance(paper)))
@@ -140,7 +140,7 @@ def test_colours_stand_out_from_their_paper(theme):
     assert min(map(contrast, THEMES[theme].curves)) > 3
 
 
-def test_the_norm_is_that_of_the_softmaxs_derivative():
+def test_the_plotted_norm_equals_that_of_the_softmax_derivative():
     scores = torch.randn(6, dtype=torch.double)
     derivative = torch.autograd.functional.jacobian(lambda x: x.softmax(-1), scores)
     torch.testing.assert_close(jacobian_norm(scores.softmax(-1)), derivative.norm())
@@ -160,7 +160,7 @@ def test_the_gradient_of_unscaled_scores_rises_before_it_falls():
     assert unscaled[-1] < 0.1 * unscaled.max()
 
 
-def test_a_mask_shares_the_hidden_weights_out_in_proportion():
+def test_masking_rescales_the_remaining_weights():
     drawn = masked_attention()
     visible = drawn["before"] * np.tril(np.ones((6, 6)))
     np.testing.assert_allclose(drawn["after"], visible / visible.sum(axis=1, keepdims=True), atol=1e-6)
@@ -190,7 +190,7 @@ def test_the_dot_product_of_positions_depends_on_their_distance_alone():
 
 
 def test_without_positions_an_encoder_is_equivariant():
-    """Its outputs are permuted with its inputs; they are not the same, as invariance would have it."""
+    """The outputs are permuted together with the inputs; invariance would leave them unchanged."""
     permuted_output, output_of_permuted = permutation_outputs(positions=False)
     np.testing.assert_allclose(permuted_output, output_of_permuted, atol=1e-5)
     assert np.abs(np.diff(permuted_output, axis=0)).max() > 0.5
@@ -198,21 +198,21 @@ def test_without_positions_an_encoder_is_equivariant():
     assert np.abs(permuted_output - output_of_permuted).max() > 0.5
 
 
-def test_the_map_of_embeddings_keeps_words_of_a_kind_together():
+def test_the_map_of_embeddings_groups_related_words():
     groups = [torch.tensor(points) for points in embedding_points().values()]
     within = torch.cat([torch.pdist(points) for points in groups])
     between = torch.cat([torch.cdist(a, b).flatten() for i, a in enumerate(groups) for b in groups[i + 1 :]])
     assert within.mean() < 0.6 * between.mean()
 
 
-def test_smoothed_targets_share_epsilon_among_all_classes():
+def test_label_smoothing_spreads_epsilon_over_all_classes():
     expected = torch.full((10,), 0.01)
     expected[3] = 0.91
     torch.testing.assert_close(smoothed_targets(3, 10, 0.1), expected)
     torch.testing.assert_close(smoothed_targets(3, 10, 0.0), torch.eye(10)[3])
 
 
-def test_a_smoothed_loss_is_least_where_the_model_is_as_sure_as_its_target():
+def test_the_smoothed_loss_is_minimal_at_the_smoothed_target():
     confidences = torch.tensor([0.80, 0.90, 0.91, 0.92, 0.99])
     assert loss_by_confidence(confidences, 10, 0.1).argmin() == 2
 
@@ -222,21 +222,21 @@ def test_operations_grow_as_table_1_says(name, powers):
     costs = measure(QUICK)[name]
     n = growth(QUICK.lengths, costs["n"].operations)
     d = growth(QUICK.widths, costs["d"].operations)
-    assert (n, d) == pytest.approx(powers, abs=0.1)  # the restricted form rounds lengths up to whole blocks
+    assert (n, d) == pytest.approx(powers, abs=0.1)  # restricted attention rounds lengths up to whole blocks
 
 
-def test_operations_have_the_factors_of_table_1():
-    """In multiplications with their additions, and for the two matrix products of attention and of recurrence."""
+def test_operation_counts_have_the_factors_of_table_1():
+    """Count multiply-adds of the two matrix products of attention and of recurrence."""
     n, d = QUICK.lengths[-1], QUICK.width
     full, fused, restricted, recurrent, convolutional = (
         cost["n"].operations[-1] / 2 for cost in measure(QUICK).values()
     )
     assert full == fused == 2 * n * n * d
     assert recurrent == 2 * n * d * d and convolutional == 3 * n * d * d
-    assert 2 * WINDOW * n * d < restricted < 3 * 2 * WINDOW * n * d  # a block of queries sees a span of two blocks
+    assert 2 * WINDOW * n * d < restricted < 3 * 2 * WINDOW * n * d  # a block of queries attends to two blocks of keys
 
 
-def test_memory_is_that_of_the_tensors_which_live_at_one_time():
+def test_memory_counts_the_tensors_alive_at_the_same_time():
     mib = 2**20
     assert measure_bytes(lambda: torch.ones(mib // 4)) == mib
     assert measure_bytes(lambda: torch.ones(mib // 4) + torch.ones(mib // 4)) == 3 * mib

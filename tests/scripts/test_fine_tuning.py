@@ -1,4 +1,4 @@
-"""What a user of the library's Trainer expects of the scripts: fine-tuning, best model, early stopping, logging."""
+"""Features that users of Trainer expect from `train`: fine-tuning, best model, early stopping, logging."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ def pretrained(tmp_path_factory) -> Path:
     return folder / "encoder"
 
 
-def test_new_models_take_the_loss_in_chunks_and_leave_padding_out_unless_told_otherwise(pretrained):
+def test_new_models_use_the_chunked_loss_and_packing_by_default(pretrained):
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
     options = model_options(VanillaTransformerEncoderConfig)
 
@@ -57,7 +57,7 @@ def test_new_models_take_the_loss_in_chunks_and_leave_padding_out_unless_told_ot
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_pretrained_encoder_goes_on_into_each_head_and_new_weights_are_reported(head, pretrained, tmp_path, caplog):
+def test_a_pretrained_encoder_can_start_every_head_and_new_weights_are_reported(head, pretrained, tmp_path, caplog):
     task, new_weights = HEADS[head]
     library_logging.enable_propagation()
     caplog.set_level(logging.WARNING)
@@ -74,7 +74,7 @@ def test_a_pretrained_encoder_goes_on_into_each_head_and_new_weights_are_reporte
     assert (tmp_path / "run" / "tokenizer.json").read_text() == (pretrained / "tokenizer.json").read_text()
 
 
-# Classifiers and taggers can only go on with the classes of their own data.
+# classifiers and taggers can only be fine-tuned on the classes of their own data
 SHIPPED = {
     "en-es": "translation",
     "hi-en": "translation",
@@ -85,7 +85,7 @@ SHIPPED = {
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_checkpoint_in_16_bits_is_fine_tuned_in_float32_and_all_attention_matrices_move(name, tmp_path):
+def test_a_16_bit_checkpoint_is_fine_tuned_in_float32_and_its_weights_change(name, tmp_path):
     folder, task = CHECKPOINTS / name, SHIPPED[name]
     options = "--max_steps 4 --learning_rate 1e-4 --lr_scheduler_type constant --warmup_steps 0 --tokens_per_batch 0 "
     options += "--average_checkpoints 1 --save_strategy no --use_cpu true --disable_tqdm true "
@@ -96,12 +96,13 @@ def test_a_checkpoint_in_16_bits_is_fine_tuned_in_float32_and_all_attention_matr
     before, after = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "run"))
     assert {weight.dtype for weight in before.values()} <= {torch.float16, torch.bfloat16}
     assert {weight.dtype for weight in after.values()} == {torch.float32}
-    matrices = [key for key in before if "_attn." in key and before[key].dim() == 2]  # units of ReLU may be dead
+    # some ReLU units may never be active
+    matrices = [key for key in before if "_attn." in key and before[key].dim() == 2]
     still = {key: (before[key].float() == after[key]).float().mean().item() for key in matrices}
     assert matrices and max(still.values()) < 0.01, max(still, key=still.__getitem__)
 
 
-def test_a_size_that_the_checkpoint_does_not_have_is_refused(pretrained, tmp_path):
+def test_a_size_that_contradicts_the_checkpoint_is_refused(pretrained, tmp_path):
     given = [*write_rows("classification", tmp_path), *SMALL, "--model_name_or_path", str(pretrained)]
     for name, saved, value in (("d_model", 64, 96), ("d_ff", 128, 64), ("num_layers", 2, 3)):
         message = re.escape(f"--{name} {value} does not fit {pretrained}, a checkpoint with {name}={saved}: leave")
@@ -110,7 +111,7 @@ def test_a_size_that_the_checkpoint_does_not_have_is_refused(pretrained, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_other_classes_than_a_classifier_was_trained_for_are_refused(tmp_path):
+def test_new_classes_are_refused_when_a_classifier_is_fine_tuned(tmp_path):
     given = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK, "--max_steps", "1"]
     train.main(["classification", *given, "--output_dir", str(tmp_path / "run")])
     rows = [{"text": "a b", "label": label} for label in ("no", "such", "labels")]
@@ -120,7 +121,7 @@ def test_other_classes_than_a_classifier_was_trained_for_are_refused(tmp_path):
         train.main(["classification", *given])
 
 
-def test_options_of_a_new_model_or_tokenizer_are_named_where_one_is_there(pretrained, tmp_path, caplog):
+def test_options_for_a_new_model_give_a_warning_with_a_pretrained_one(pretrained, tmp_path, caplog):
     given = [*write_rows("classification", tmp_path), "--use_cpu", "true", "--disable_tqdm", "true"]
     given += ["--max_steps", "1", "--save_strategy", "no", "--per_device_train_batch_size", "8"]
     without_effect = "--lowercase True: without effect beside a checkpoint or tokenizer, which has its own."
@@ -152,7 +153,7 @@ def test_a_masked_model_resumes_bit_for_bit(tmp_path):
     assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
 
 
-def test_masks_differ_from_batch_to_batch_and_cover_the_share_that_was_asked_for(pretrained):
+def test_masks_differ_between_batches_and_cover_the_requested_share(pretrained):
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
     mask = ReproducibleMasking(tokenizer, mlm_probability=0.15)
     rows = [{"input_ids": torch.randint(10, 200, (100,)).tolist()} for _ in range(40)]
@@ -163,8 +164,8 @@ def test_masks_differ_from_batch_to_batch_and_cover_the_share_that_was_asked_for
     assert chosen.float().mean() == pytest.approx(0.15, abs=0.04)
 
 
-def test_early_stopping_keeps_the_best_model_and_tensorboard_has_the_losses(tmp_path):
-    # One row for training and others for validation: the model soon knows the one by heart and gets worse on others.
+def test_early_stopping_keeps_the_best_model_and_logs_to_tensorboard(tmp_path):
+    # One row for training and others for validation: the model overfits soon.
     rows = phrasebook("classification", size=1000)["train"]
     names = {"train": range(40), "validation": range(40, 80)}
     for split, numbers in names.items():
@@ -180,17 +181,18 @@ def test_early_stopping_keeps_the_best_model_and_tensorboard_has_the_losses(tmp_
     last = max(run.glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))
     state = json.loads((last / "trainer_state.json").read_text())
     losses = [entry["eval_loss"] for entry in state["log_history"] if "eval_loss" in entry]
-    assert 3 <= len(losses) < 40 and losses.index(min(losses)) == len(losses) - 3  # two epochs without a gain
+    assert 3 <= len(losses) < 40 and losses.index(min(losses)) == len(losses) - 3  # two epochs without improvement
     best = load_file(Path(state["best_model_checkpoint"]) / "model.safetensors")
     final = load_file(run / "model.safetensors")
     assert all(torch.equal(final[name], weight) for name, weight in best.items())
 
-    events = min(run.rglob("events.out.tfevents.*"), key=lambda file: file.stat().st_ctime)  # training comes first
+    # the training log precedes the evaluation
+    events = min(run.rglob("events.out.tfevents.*"), key=lambda file: file.stat().st_ctime)
     logged = [event.value for event in EventAccumulator(str(events)).Reload().Scalars("eval/loss")]
     assert logged == pytest.approx(losses, rel=1e-5)
 
 
-def test_a_language_model_learns_from_a_stream(tmp_path):
+def test_a_language_model_trains_on_a_stream(tmp_path):
     text = "\n\n".join(f"chapter {i}: the tank holds {i} litres of water." for i in range(400))
     (tmp_path / "text.txt").write_text(text)
     scores = train.main(["language_modeling",

@@ -1,4 +1,4 @@
-"""Up to the Hub and down again: the real client and the real script, over HTTP, against a small Hub on loopback."""
+"""Upload and download with the real client and commands, over HTTP, against a small local Hub."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def hub():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """What a training leaves: a whole model, and beside it much that is nobody else's business."""
+    """Save the folder that a training run leaves: a complete model, and private files."""
     folder = tmp_path_factory.mktemp("hub") / "run"
     model, tokenizer = with_tokenizer(texts=["one two three, one two three"], vocab_size=270)
     write(folder, model, tokenizer)
@@ -84,7 +84,7 @@ def folder(trained, tmp_path) -> Path:
 
 
 def push(hub: HubServer, *arguments, token: str | None = TOKEN) -> subprocess.CompletedProcess:
-    """Run the command in a process of its own."""
+    """Run the command in its own process."""
     environment = hub.environment(Path(arguments[0]).parent / "home", token)
     command = ["-m", "vanilla_transformer", "push", *arguments]
     return run_python(command, cwd=ROOT, env={"PATH": os.environ["PATH"]} | environment)
@@ -92,11 +92,11 @@ def push(hub: HubServer, *arguments, token: str | None = TOKEN) -> subprocess.Co
 
 @pytest.fixture
 def refused(monkeypatch, capsys):
-    """Runs the command in this process, which is soon done, and sends nothing: the line with which it ends."""
+    """Run a command that uploads nothing in this process, which is faster, and return its last line."""
 
     def run(*arguments) -> str:
         monkeypatch.setattr(sys, "argv", ["push", *map(str, arguments), "--dry_run"])
-        capsys.readouterr()  # what the test itself has printed
+        capsys.readouterr()  # discard what the test itself has printed
         with pytest.raises(SystemExit) as stop:
             run_command(main)
         printed = capsys.readouterr()
@@ -108,7 +108,7 @@ def refused(monkeypatch, capsys):
 
 
 def model_files(folder: Path) -> set[str]:
-    """The names of the files of a model that are uploaded."""
+    """Return the names of a model's files that are uploaded."""
     return set(collect(Namespace(folder=folder, repo=False, space=False, models=[])))
 
 
@@ -134,7 +134,7 @@ print(json.dumps(results))
 """
 
 
-def test_a_process_elsewhere_downloads_the_same_model_and_a_pinned_revision_of_it(hub, folder, tmp_path):
+def test_another_process_downloads_the_same_model_or_a_pinned_revision(hub, folder, tmp_path):
     old = logits_of(folder)
     assert push(hub, folder, "user/name", "--commit_message", "The first").returncode == 0
     repo = hub.repos["models", "user/name"]
@@ -156,8 +156,8 @@ def test_a_process_elsewhere_downloads_the_same_model_and_a_pinned_revision_of_i
     assert found["tokens"] and "translation_text" in found["translation"][0]
 
 
-def test_a_model_takes_the_place_of_the_one_before_and_leaves_alone_what_its_user_has_put_there(hub, folder):
-    """Left as they were, weights in fewer files, or settings of how it generates, would be read with the new ones."""
+def test_an_upload_replaces_the_previous_model_and_keeps_the_users_own_files(hub, folder):
+    """Weights in other files or old generation settings would otherwise be read with the new model."""
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
     own = {"picture.png": b"", "docs/model.safetensors": b"", "notes.md": b""}
     hub.repos["models", "user/name"] = repo = Repo(private=False, sdk=None)
@@ -175,7 +175,7 @@ def test_a_model_takes_the_place_of_the_one_before_and_leaves_alone_what_its_use
     assert set(repo.files("main")) == MODEL_FILES - {"generation_config.json"} | own.keys()
 
 
-def test_a_datastore_stays_here_until_it_is_sent_by_itself_and_serves_elsewhere(hub, folder, tmp_path):
+def test_a_datastore_is_uploaded_only_on_request_and_works_after_download(hub, folder, tmp_path):
     model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(["one two"], text_target=["three, one two"], return_tensors="pt")
     store = build_datastore(model, [batch], share=1.0)
@@ -196,7 +196,7 @@ def test_a_datastore_stays_here_until_it_is_sent_by_itself_and_serves_elsewhere(
     assert translated.stdout == "three, one two\n", translated.stderr
 
 
-def test_a_dry_run_lists_what_would_go_and_sends_nothing(hub, folder):
+def test_a_dry_run_lists_the_files_and_uploads_nothing(hub, folder):
     result = push(hub, folder, "user/name", "--dry_run", token=None)
     assert result.returncode == 0 and not hub.repos
     listed = {line.split()[1]: line.split()[0] for line in result.stdout.splitlines() if line.startswith("   ")}
@@ -205,19 +205,19 @@ def test_a_dry_run_lists_what_would_go_and_sends_nothing(hub, folder):
     assert f"left out: {', '.join(sorted([*OTHERS, 'checkpoint-5']))}\n" in result.stdout
 
 
-def test_the_files_of_a_tokenizer_without_tokenizer_json_go_along(folder):
-    """As FSMT's, BERT's and those of sentencepiece have them."""
+def test_a_tokenizer_without_tokenizer_json_is_uploaded_completely(folder):
+    """Tokenizers of FSMT, BERT and SentencePiece have such files."""
     kept = {"vocab-src.json", "vocab-tgt.json", "merges.txt", "vocab.txt", "vocab.json", "source.spm", "spiece.model"}
     for name in kept:
         (folder / name).write_text("tokens")
     assert model_files(folder) == MODEL_FILES | kept
 
 
-def test_the_code_of_a_tokenizer_goes_along(folder):
+def test_the_code_of_a_tokenizer_is_uploaded(folder):
     (folder / "tok.py").write_text("from .letters import LETTERS\n")
     (folder / "letters.py").write_text("LETTERS = 26\n")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["auto_map"] = {"AutoTokenizer": ["tok.Slow", None]}  # as the library writes it: slow and fast
+    settings["auto_map"] = {"AutoTokenizer": ["tok.Slow", None]}  # as transformers writes it: slow and fast
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     assert model_files(folder) == MODEL_FILES | {"tok.py", "letters.py"}
 
@@ -244,13 +244,13 @@ def test_a_private_upload_to_a_public_model_is_refused(hub, folder):
     assert hub.repos["models", "user/name"].resolve("main") == before
 
 
-def test_a_branch_leaves_main_as_it_was(hub, folder):
+def test_uploading_to_a_branch_does_not_change_main(hub, folder):
     assert push(hub, folder, "user/name", "--revision", "experiment").returncode == 0
     repo = hub.repos["models", "user/name"]
     assert set(repo.files("experiment")) == MODEL_FILES and not repo.files("main")
 
 
-def test_without_a_token_the_message_says_what_to_do(hub, folder):
+def test_a_missing_token_gets_a_message_that_says_what_to_do(hub, folder):
     result = push(hub, folder, "user/name", token=None)
     assert result.returncode == 2 and not hub.repos
     assert "There is no Hub token: run `hf auth login`, or set HF_TOKEN" in result.stderr
@@ -263,7 +263,7 @@ def test_a_wrong_token_is_reported_without_a_traceback(hub, folder):
     assert "401" in result.stderr and "Traceback" not in result.stderr
 
 
-def test_a_hub_that_does_not_answer_takes_one_line(folder):
+def test_an_unreachable_hub_gives_a_one_line_error(folder):
     with HubServer() as gone:
         pass
     result = push(gone, folder, "user/name")
@@ -271,7 +271,7 @@ def test_a_hub_that_does_not_answer_takes_one_line(folder):
     assert result.stderr.splitlines()[-1].startswith("vanilla-transformer push: error: The Hub (http://127.0.0.1:")
 
 
-def test_a_name_that_the_hub_would_not_take_is_refused_in_a_dry_run_too(folder, refused):
+def test_an_invalid_repository_name_is_refused_also_in_a_dry_run(folder, refused):
     assert "Repo id must use alphanumeric chars" in refused(folder, "user/my model")
 
 
@@ -297,12 +297,12 @@ def change(folder: Path, name: str, text: str | None) -> None:
         ("pipeline_vanilla_transformer.py", None, "has no pipeline_vanilla_transformer.py, which"),
     ],
 )  # fmt: skip
-def test_a_model_that_nobody_could_use_is_refused(name, text, message, folder, refused):
+def test_an_incomplete_model_is_not_uploaded(name, text, message, folder, refused):
     change(folder, name, text)
     assert message in refused(folder, "user/name")
 
 
-def test_a_model_is_not_uploaded_where_it_is_refused_or_its_card_is(hub, folder):
+def test_nothing_is_uploaded_with_an_invalid_card_or_model(hub, folder):
     change(folder, "README.md", "---\nlicense: 7\n---\n# A model\n")
     result = push(hub, folder, "user/name")
     assert result.returncode == 2 and not hub.repos
@@ -312,7 +312,7 @@ def test_a_model_is_not_uploaded_where_it_is_refused_or_its_card_is(hub, folder)
     assert result.returncode == 2 and not hub.repos and "has no config.json" in result.stderr
 
 
-def test_a_model_without_one_of_its_shards_is_refused(folder, refused):
+def test_a_model_with_a_missing_shard_is_refused(folder, refused):
     (folder / "model.safetensors").unlink()
     encoder_decoder().save_pretrained(folder, max_shard_size="20KB")
     gone = sorted(folder.glob("model-*"))[1]
@@ -327,14 +327,14 @@ def test_a_model_without_one_of_its_shards_is_refused(folder, refused):
         ('{"weight_map": {"lm_head.weight": [1]}}', "weight_map must name the file of each weight"),
     ],
 )
-def test_a_model_with_a_damaged_index_of_its_shards_is_refused(index, message, folder, refused):
+def test_a_model_with_a_damaged_shard_index_is_refused(index, message, folder, refused):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)
     line = refused(folder, "user/name")
     assert "model.safetensors.index.json" in line and message in line
 
 
-def test_a_link_out_of_the_folder_is_refused(folder, tmp_path, refused):
+def test_a_symbolic_link_to_outside_the_folder_is_refused(folder, tmp_path, refused):
     secret = tmp_path / "secret.txt"
     secret.write_text("not yours")
     (folder / "training_curve.png").unlink()
@@ -342,11 +342,11 @@ def test_a_link_out_of_the_folder_is_refused(folder, tmp_path, refused):
     assert f"is a link to {secret}, outside" in refused(folder, "user/name")
 
 
-# This repository as one of the Hub: the code at its top serves all models in checkpoints/
+# --- This repository on the Hub: the code at its root serves all models in checkpoints/
 
 
 ROOT_MODULES = {path.name for path in ROOT.glob("*.py")}
-# name -> what makes it, template of its tokenizer, task, options of the pipeline and what it is asked
+# name -> what builds the model, its tokenizer's template, task, pipeline options and input
 SHIPPED = {
     "en-es": (encoder_decoder, "seq2seq", "translation", {"max_new_tokens": 4}, "one two"),
     "language-model": (decoder_only, "causal", "text-generation", {"max_new_tokens": 4, "do_sample": False}, "one"),
@@ -360,7 +360,7 @@ SHIPPED = {
 
 @pytest.fixture(scope="module")
 def whole_clone(tmp_path_factory) -> Path:
-    """What somebody has who has cloned this project and worked in it, with tiny models for checkpoints."""
+    """Return a clone with tiny checkpoints and the private files that a developer may have in it."""
     clone = tmp_path_factory.mktemp("work") / "clone"
     for name, (make, template, *_) in SHIPPED.items():
         folder = clone / "checkpoints" / name
@@ -416,7 +416,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-def test_a_process_elsewhere_loads_every_checkpoint_of_one_repository_by_its_subfolder(hub, clone, tmp_path):
+def test_every_checkpoint_of_the_repository_loads_by_its_subfolder(hub, clone, tmp_path):
     result = push(hub, clone, "user/all", "--repo")
     assert result.returncode == 0, result.stderr
     names = set(hub.repos["models", "user/all"].files("main"))
@@ -448,7 +448,7 @@ def test_a_process_elsewhere_loads_every_checkpoint_of_one_repository_by_its_sub
 
 
 @pytest.mark.slow
-def test_an_installed_copy_translates_with_the_model_that_the_hub_has(hub, clone, tmp_path):
+def test_an_installed_package_translates_with_the_model_on_the_hub(hub, clone, tmp_path):
     assert push(hub, clone, HUB_NAME, "--repo").returncode == 0
     installed = tmp_path / "installed"
     shutil.copytree(clone, installed, ignore=shutil.ignore_patterns("checkpoints"))
@@ -465,7 +465,7 @@ def test_an_installed_copy_translates_with_the_model_that_the_hub_has(hub, clone
         environment |= empty.environment(tmp_path / "empty", None)
         run = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 2 and "Traceback" not in run.stderr
-    error = run.stderr.splitlines()[-1]  # torchao, which is there for other tests, says on import what it lacks
+    error = run.stderr.splitlines()[-1]  # torchao, installed for other tests, prints a warning on import
     assert f"There is no {installed}/checkpoints/en-es, and {HUB_NAME} could not be fetched" in error
 
 
@@ -479,13 +479,13 @@ def test_an_installed_copy_translates_with_the_model_that_the_hub_has(hub, clone
         ("modeling_vanilla_transformer.py", "has no modeling_vanilla_transformer.py, which"),
     ],
 )
-def test_a_clone_of_which_a_model_would_not_load_is_refused(gone, message, clone, refused):
+def test_a_clone_with_a_broken_model_is_not_uploaded(gone, message, clone, refused):
     path = clone / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert message in refused(clone, "user/all", "--repo")
 
 
-# The demo as a Space
+# --- The demo as a Space
 
 
 SPACE_CARD = """\
@@ -499,8 +499,8 @@ app_file: app.py
 """
 
 
-def test_a_space_without_a_model_is_not_made_by_an_installed_copy(hub, clone, tmp_path):
-    """It has the checkpoints beside it only in a clone."""
+def test_an_installed_package_needs_a_model_to_create_a_space(hub, clone, tmp_path):
+    """Only a clone contains checkpoints."""
     shutil.rmtree(clone / "checkpoints")
     command = ["-m", "vanilla_transformer", "push", ROOT / "demo", "user/demo", "--space"]
     environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")
@@ -509,7 +509,7 @@ def test_a_space_without_a_model_is_not_made_by_an_installed_copy(hub, clone, tm
     assert f"There are no models in {clone}/checkpoints: push from a clone" in result.stderr
 
 
-def test_the_demo_becomes_a_space_that_names_its_models(hub, tmp_path):
+def test_the_demo_is_uploaded_as_a_space_that_lists_its_models(hub, tmp_path):
     demo = tmp_path / "demo"
     (demo / "assets").mkdir(parents=True)
     for name, text in {"README.md": SPACE_CARD, "app.py": "import gradio\n", "requirements.txt": "torch\n"}.items():
@@ -550,7 +550,7 @@ print(json.dumps(True))
 """
 
 
-def test_the_models_and_the_trainers_own_push_take_the_code_along(hub, folder, tmp_path):
+def test_push_to_hub_of_model_and_trainer_uploads_the_code(hub, folder, tmp_path):
     run_fresh(PUSH_BY_THE_LIBRARY, tmp_path, str(folder), installed=True, **hub.environment(tmp_path / "home"))
     weights = load_file(folder / "model.safetensors")
     for name, private in (("user/from-model", True), ("user/from-trainer", False)):
@@ -590,7 +590,7 @@ os._exit(0)
 
 
 @pytest.mark.slow
-def test_the_space_has_all_that_it_needs_to_answer_with_a_model_of_the_hub(hub, folder, tmp_path):
+def test_the_space_is_complete_and_answers_with_a_model_on_the_hub(hub, folder, tmp_path):
     assert push(hub, folder, "user/name").returncode == 0
     result = push(hub, ROOT / "demo", "user/real-demo", "--space", "--models", "user/name")
     assert result.returncode == 0, result.stderr
@@ -602,7 +602,7 @@ def test_the_space_has_all_that_it_needs_to_answer_with_a_model_of_the_hub(hub, 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
     expected = translate(["one two"], model, tokenizer, num_beams=4)
-    (space / "visit.py").write_text(SPACE)  # what is run in a folder finds the modules there first
+    (space / "visit.py").write_text(SPACE)  # modules in the current folder are found first
     environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "cache", token=None)
     command = [sys.executable, "visit.py", *MODULES]
     visit = subprocess.run(command, cwd=space, env=environment, capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""The models that ship: what is in their folders, that each loads and answers, and how they are made."""
+"""The shipped models: the files in their folders, that each loads and answers, and how they are trained."""
 
 import contextlib
 import json
@@ -102,7 +102,7 @@ ANSWERS = {
 }  # fmt: skip
 
 
-def test_there_is_no_checkpoint_without_a_recipe_and_a_description():
+def test_every_checkpoint_has_a_recipe_and_a_description():
     for ending in ("yaml", "md"):
         assert {path.stem for path in (ROOT / "recipes" / "checkpoints").glob(f"*.{ending}")} == ANSWERS.keys()
     assert {*make_checkpoints.CHECKPOINTS} == data.PREPARED.keys() == ANSWERS.keys()
@@ -110,20 +110,20 @@ def test_there_is_no_checkpoint_without_a_recipe_and_a_description():
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_checkpoint_has_its_files_and_no_others_and_computes_in_float32(name):
+def test_a_checkpoint_has_exactly_its_files_and_computes_in_float32(name):
     folder = ROOT / "checkpoints" / name
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     optional = {"generation_config.json", "chat_template.jinja"}
     assert FILES <= names <= FILES | optional
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    assert config["dtype"] == "float32"  # in which it computes, whatever it is stored in
+    assert config["dtype"] == "float32"
     assert all((ROOT / f"{reference.split('.')[0]}.py").is_file() for reference in config["auto_map"].values())
     with safe_open(folder / "model.safetensors", framework="pt") as weights:
         assert {weights.get_tensor(key).dtype for key in weights.keys()} <= {torch.bfloat16, torch.float32}  # noqa: SIM118
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_checkpoint_loads_and_answers_rightly(name):
+def test_a_checkpoint_loads_and_answers_correctly(name):
     assert next(loaded(name)["model"].parameters()).dtype == torch.float32
     for answer, right in ANSWERS[name]:
         assert answer() == right
@@ -143,23 +143,23 @@ def test_a_card_states_scores_data_licence_and_the_recipe(name):
     assert all(f"## {part}" in card.text for part in ("Use", "Examples", "Scores", "Training", "Licence"))
 
 
-# How they are made.
+# --- How they are trained
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_recipe_has_options_that_there_are_and_the_data_that_are_made_for_it(name, tmp_path):
+def test_a_recipe_has_valid_options_and_its_own_data(name, tmp_path):
     recipe = ROOT / "recipes" / "checkpoints" / f"{name}.yaml"
     options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     arguments = [str(recipe), "--output_dir", str(tmp_path), "--use_cpu", "true"]
     _, given, _, task = parse(find_task(options["task"]), arguments)
     assert given.files == {split: [f"runs/data/{name}/{split}.jsonl"] for split in ("train", "validation", "test")}
     assert options["output_dir"] == f"runs/checkpoints/{name}"
-    assert task.arguments.seed == options["seed"]  # which the card states
+    assert task.arguments.seed == options["seed"]  # stated in the card
 
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch) -> Path:
-    """A folder with a recipe of seconds for the tagger, and its data."""
+    """Return a folder with the tagger's data and a recipe that trains within seconds."""
     monkeypatch.chdir(tmp_path)
     rows = list(phrasebook("tagging", size=1000)["train"].select(range(16)))
     for name in ("train", "validation", "test"):
@@ -187,7 +187,7 @@ def make(names=("tagger",)) -> None:
     make_checkpoints.main(["--names", *names, "--recipes", "recipes", "--data", "data", "--output", "checkpoints"])
 
 
-def test_a_checkpoint_is_trained_once_and_halved_and_scored(workplace, capsys):
+def test_a_checkpoint_is_trained_once_converted_to_16_bits_and_scored(workplace, capsys):
     make()
     folder = workplace / "checkpoints" / "tagger"
     assert {path.name for path in folder.iterdir()} == FILES
@@ -205,12 +205,12 @@ def test_a_checkpoint_is_trained_once_and_halved_and_scored(workplace, capsys):
     recipe.write_text(recipe.read_text().replace("d_ff: 64", "d_ff: 128"))
     with pytest.raises(ValueError, match="run was trained with d_ff=64, and its recipe says 128"):
         make()
-    assert {path.name for path in folder.iterdir()} == FILES  # as it was
+    assert {path.name for path in folder.iterdir()} == FILES  # unchanged
     with pytest.raises(ValueError, match="--names taggr: choose from tagger"):
         make(["taggr"])
 
 
-def test_a_checkpoint_that_fails_leaves_the_old_one(tmp_path):
+def test_a_failed_training_keeps_the_old_checkpoint(tmp_path):
     folder = tmp_path / "old"
     folder.mkdir()
     (folder / "weights").write_text("old")
@@ -224,7 +224,7 @@ def test_a_checkpoint_that_fails_leaves_the_old_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_no_sentence_or_phrase_that_is_tested_is_trained_on():
+def test_training_and_test_data_share_no_text():
     splits = data.translator("hi", "en", phrases=1000, bare=100, times=2)
     trained = {text.casefold() for row in splits["train"] for text in row.values()}
     held_out = [*splits["validation"], *splits["test"], *splits["test_phrasebook"]]

@@ -1,4 +1,4 @@
-"""Notebooks are made of their sources, which run; each exercise has a solution that its check takes, and needs one."""
+"""Notebooks equal their sources, which run; the check of every exercise accepts the solution and requires one."""
 
 import contextlib
 import io
@@ -19,14 +19,15 @@ from documentation.notebooks import FOLDER, notebook  # noqa: E402
 
 
 SOURCES = sorted(FOLDER.glob("*.py"))
-SLOW = {"into_production", "train_a_language_model", "train_a_translator", "train_an_encoder"}  # they train, or export
+# these notebooks train or export a model
+SLOW = {"into_production", "train_a_language_model", "train_a_translator", "train_an_encoder"}
 TRAINING = [path for path in SOURCES if "QUICK" in path.read_text(encoding="utf-8")]
 marked = [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW), id=path.stem) for path in SOURCES]
 
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch) -> Path:
-    """An empty folder to run in, with a translator for those who look inside one."""
+    """Return an empty folder to run in, with a translator for the notebooks that need one."""
     texts = ["I like to travel.", "Me gusta viajar.", "three miles", "tres millas"] * 3
     monkeypatch.setenv("TRANSLATOR", write(tmp_path / "translator", *with_tokenizer(texts=texts, vocab_size=300)))
     monkeypatch.setenv("QUICK", "1")
@@ -35,9 +36,9 @@ def workplace(tmp_path, monkeypatch) -> Path:
 
 
 def play(source: Path, solved: bool) -> tuple[int, list[str]]:
-    """Run a source cell by cell; with or without its solutions. The number of checks, and those that failed.
+    """Run a source cell by cell, with or without its solutions; return the number of checks and the failed ones.
 
-    What a line is said to print, in the comment behind it, is printed.
+    Assert that each line prints what the comment behind it says.
     """
     session: dict[str, Any] = {"__name__": "__main__"}
     checks, failed = 0, []
@@ -60,8 +61,8 @@ def play(source: Path, solved: bool) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_a_notebook_is_made_of_its_source(source):
-    """Where it is not: `make notebooks`."""
+def test_a_notebook_equals_its_source(source):
+    """If it fails, run `make notebooks`."""
     assert notebook(source) == source.with_suffix(".ipynb").read_text(encoding="utf-8")
 
 
@@ -77,8 +78,8 @@ def test_a_notebook_runs_and_its_solutions_are_right(source, workplace):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", TRAINING, ids=lambda path: path.stem)
-def test_at_full_size_solutions_pass_the_checks_of_what_was_learned_within_ten_minutes(source, workplace, monkeypatch):
-    """Ten minutes of two cores, in processor time: a busy machine takes longer."""
+def test_full_size_solutions_pass_their_checks_within_ten_minutes(source, workplace, monkeypatch):
+    """Ten minutes of processor time on two cores; a busy machine takes longer."""
     monkeypatch.delenv("QUICK")
     started = time.process_time()
     assert play(source, solved=True)[1] == []
@@ -86,13 +87,13 @@ def test_at_full_size_solutions_pass_the_checks_of_what_was_learned_within_ten_m
 
 
 @pytest.mark.parametrize("source", marked)
-def test_an_exercise_that_is_not_solved_is_told_so_and_the_notebook_goes_on(source, workplace):
+def test_an_unsolved_exercise_is_reported_and_the_notebook_continues(source, workplace):
     checks, failed = play(source, solved=False)
     assert len(failed) == checks
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_a_notebook_can_be_opened_elsewhere_and_installs_what_it_needs(source):
+def test_a_notebook_opens_in_colab_and_installs_its_requirements(source):
     cells = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells]
     assert texts[0].startswith("# ")
@@ -103,6 +104,6 @@ def test_a_notebook_can_be_opened_elsewhere_and_installs_what_it_needs(source):
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_links_of_a_notebook_lead_somewhere(source):
+def test_links_in_notebooks_exist(source):
     for target in re.findall(r"\]\(([^)#\s]+)", source.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (FOLDER / target).exists(), target

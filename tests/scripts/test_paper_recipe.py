@@ -1,4 +1,4 @@
-"""The recipes of the paper's models run as their files stand, on a small data set with the columns of WMT14."""
+"""The recipes of the paper's models run unchanged on a small data set with the columns of WMT14."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ RECIPES = ROOT / "recipes"
 
 
 def write_copy(folder: Path) -> str:
-    """Splits of a data set that lie in a folder, in the form that WMT14 has on the Hub."""
+    """Save a data set with splits, in WMT14's format on the Hub."""
     phrases = phrasebook("translation", size=5000)
     for split, rows in {"train": 2100, "validation": 4, "test": 4}.items():
         chosen = sorted(phrases["train" if split == "train" else split], key=lambda row: len(row["target"]))[:rows]
@@ -27,7 +27,7 @@ def write_copy(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "d_model"), [("base", 512), ("big", 1024)])
-def test_the_papers_recipes_run_as_they_stand(name, d_model, tmp_path):
+def test_the_papers_recipes_run_unchanged(name, d_model, tmp_path):
     data, run = tmp_path / "data", tmp_path / "run"
     data.mkdir()
     train.main(
@@ -46,7 +46,7 @@ def test_the_papers_recipes_run_as_they_stand(name, d_model, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "steps", "average"), [("base", 100_000, 5), ("big", 300_000, 20)])
-def test_a_step_of_the_papers_recipes_is_the_papers(name, steps, average):
+def test_a_training_step_of_the_papers_recipes_follows_the_paper(name, steps, average):
     recipe = yaml.safe_load((RECIPES / f"paper_{name}_wmt14_en_de.yaml").read_text())
     assert (recipe["tokens_per_batch"], recipe["max_steps"], recipe["average_checkpoints"]) == (25_000, steps, average)
     assert recipe.get("tokens_per_batch_of", "step") == "step" and recipe.get("gradient_accumulation_steps", 1) == 1

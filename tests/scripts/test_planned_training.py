@@ -1,4 +1,4 @@
-"""`train FILE`: a plan for the data, which the run's folder keeps, and which options override."""
+"""`train FILE` plans the training for the data; the run's folder keeps the plan, and options override it."""
 
 import csv
 
@@ -20,7 +20,7 @@ def write_reviews(file) -> str:
     return str(file)
 
 
-def test_a_file_becomes_a_model_by_a_plan_that_its_recipe_repeats(tmp_path, monkeypatch, capsys):
+def test_the_saved_recipe_repeats_a_planned_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_reviews(tmp_path / "reviews.csv")
     scores = train.main(["reviews.csv", *OPTIONS, "--max_steps", "30", "--d_model", "32"])
@@ -28,7 +28,7 @@ def test_a_file_becomes_a_model_by_a_plan_that_its_recipe_repeats(tmp_path, monk
     assert "classification, with review as text, mood as label" in said
     assert "train classification reviews.csv --columns text=review label=mood" in said
     recipe = yaml.safe_load((tmp_path / "runs/reviews/recipe.yaml").read_text())
-    assert recipe["task"] == "classification" and recipe["seed"] == 1  # planned, and given
+    assert recipe["task"] == "classification" and recipe["seed"] == 1  # planned options and given ones
     assert (recipe["max_steps"], recipe["d_model"], recipe["num_layers"]) == (30, 32, 2)
     assert (tmp_path / "runs/reviews/model.safetensors").is_file()
     with pytest.raises(ValueError, match="runs/reviews is not empty"):
@@ -39,7 +39,7 @@ def test_a_file_becomes_a_model_by_a_plan_that_its_recipe_repeats(tmp_path, monk
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_time_needs_a_plan():
+def test_minutes_are_refused_without_a_plan():
     with pytest.raises(ValueError, match="--minutes is for a plan: give data files"):
         train.main(["translation", "--minutes", "5"])
 

@@ -1,4 +1,4 @@
-"""Recipes are whole commands: each trains as it stands, on other data too, and gives way to options after it."""
+"""Recipes are complete commands: each trains as written, on other data too; command-line options override it."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ from vanilla_transformer.tasks.tagging import TaggingArguments
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {path.stem: path for path in sorted((ROOT / "recipes").glob("*.yaml"))}
-# Of any recipe a model of seconds.
+# options that reduce any recipe to a run of seconds
 SMALL = (
     "--d_model 32 --d_ff 64 --num_heads 2 --vocab_size 400 --max_steps 2 --use_cpu true --disable_tqdm true".split()
 )
@@ -31,7 +31,7 @@ def header(path: Path) -> str:
 
 
 def rows_of(task: str, columns: dict[str, str]) -> list[dict]:
-    """Rows of the phrasebook with the columns that a recipe names, `a.b` as a member of a record."""
+    """Return phrasebook rows with the columns that a recipe names; `a.b` is field b of record a."""
     rows = []
     for row in phrasebook(task, size=1000)["train"].select(range(40)):
         given = {}
@@ -43,8 +43,8 @@ def rows_of(task: str, columns: dict[str, str]) -> list[dict]:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes/checkpoints").glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_checkpoints_recipe_names_scores_of_its_card(path):
-    """The first line of its Reaches: each number, as it is rounded there, is one of the card's results."""
+def test_a_checkpoints_recipe_states_scores_of_its_card(path):
+    """Each number in the first line of "Reaches" is a result in the card, rounded."""
     said = re.search(r"^# Reaches: (.*)$", header(path), re.M)[1]
     card = ModelCard.load(ROOT / "checkpoints" / path.stem / "README.md")
     scores = [result.metric_value for result in card.data.eval_results]
@@ -55,7 +55,7 @@ def test_a_checkpoints_recipe_names_scores_of_its_card(path):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_says_what_it_reaches_and_trains_on_files_of_the_same_columns(name, tmp_path):
+def test_a_recipe_states_its_score_and_trains_on_files_with_its_columns(name, tmp_path):
     said = header(RECIPES[name])
     assert all(f"# {word}: " in said for word in ("Reaches", "Time", "Data"))
     file = re.search(r"vanilla-transformer train (?:\\\n# +)?(\S+)", said)[1]
@@ -91,7 +91,7 @@ def test_a_recipe_says_what_it_reaches_and_trains_on_files_of_the_same_columns(n
         (["--max_train_samples", "3"], "user/name", []),
     ],
 )
-def test_files_beside_a_recipe_take_the_place_of_its_data_set(given, dataset, train_file, tmp_path):
+def test_file_options_replace_the_recipes_data_set(given, dataset, train_file, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("dataset: user/name\ndataset_config: de-en\nsplits: [validation=dev]\ncolumns: [source=en]\n")
     (data,) = parse_options([DataArguments], [str(recipe), *given])
@@ -99,7 +99,7 @@ def test_files_beside_a_recipe_take_the_place_of_its_data_set(given, dataset, tr
     assert bool(data.dataset_config and data.splits) == (dataset == "user/name")
 
 
-def test_a_data_set_beside_a_recipe_takes_the_place_of_its_files_and_of_its_data_set(tmp_path):
+def test_a_data_set_option_replaces_the_recipes_files_or_data_set(tmp_path):
     for name, text in {"files": "train_file: [a.jsonl]\n", "hub": "dataset: a/b\nsplits: [validation=dev]\n"}.items():
         recipe = tmp_path / f"{name}.yml"
         recipe.write_text(text)
@@ -107,21 +107,21 @@ def test_a_data_set_beside_a_recipe_takes_the_place_of_its_files_and_of_its_data
         assert (data.dataset, data.train_file, data.splits) == ("user/name", [], [])
 
 
-def test_a_file_beside_a_recipe_of_files_replaces_that_one_alone(tmp_path):
+def test_a_file_option_replaces_only_that_file_of_a_recipe(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("train_file: [a.jsonl]\ntest_file: [b.jsonl]\n")
     (data,) = parse_options([DataArguments], [str(recipe), "--train_file", "mine.jsonl"])
     assert data.files == {"train": ["mine.jsonl"], "test": ["b.jsonl"]}
 
 
-def test_names_in_a_recipe_may_have_dashes_as_on_a_command_line(tmp_path):
+def test_option_names_in_a_recipe_may_have_dashes(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("dataset: user/name\ndataset-config: de-en\n")
     (data,) = parse_options([DataArguments], [str(recipe), "--train_file", "a.jsonl"])
     assert (data.dataset, data.dataset_config, data.train_file) == ("phrasebook", None, ["a.jsonl"])
 
 
-def test_a_date_in_a_recipe_is_the_text_that_it_is_on_a_command_line(tmp_path):
+def test_a_date_in_a_recipe_is_read_as_a_string(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("dataset: user/name\ndataset_revision: 2026-11-26\nsplits: [test=none, 2026-11-26T10:00:00]\n")
     (data,) = parse_options([DataArguments], [str(recipe)])
@@ -136,7 +136,7 @@ def test_a_date_in_a_recipe_is_the_text_that_it_is_on_a_command_line(tmp_path):
         ("max_length: [\n", "recipe.yaml cannot be read: "),
     ],
 )
-def test_a_recipe_that_is_wrong_is_named_in_one_line(text, message, tmp_path):
+def test_an_invalid_recipe_gives_a_one_line_error(text, message, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(text)
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -1,4 +1,4 @@
-"""The metadata of the repository on the Hub: valid, with the scores of the checkpoints' own cards."""
+"""The repository's metadata for the Hub: valid, with the scores from the cards of the checkpoints."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def scores(data: ModelCardData) -> set[tuple]:
     }
 
 
-def test_the_readme_starts_with_its_title_and_gets_its_metadata_for_the_hub():
+def test_the_readme_starts_with_its_title_and_gets_metadata_for_the_hub():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text.startswith("# Vanilla Transformer\n")
     card = repository_card(ROOT)
@@ -46,7 +46,7 @@ def write_card(folder: Path, language: list[str], **values: float) -> None:
     ModelCard(f"---\n{data.to_yaml()}\n---\n# A model\n").save(folder / "README.md")
 
 
-def test_models_that_are_scored_on_the_same_data_keep_their_own_scores(tmp_path):
+def test_models_scored_on_the_same_data_keep_their_own_scores(tmp_path):
     write_card(tmp_path / "hi-en", ["hi", "en"], bleu=30.0)
     write_card(tmp_path / "en-es", ["en", "es"], bleu=40.0, chrf=60.0)
     data = repository_metadata(tmp_path)

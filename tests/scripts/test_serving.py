@@ -1,4 +1,4 @@
-"""What servers ask of a model: vLLM's Transformers backend, point by point, and the library's own server, for real."""
+"""Servers: the requirements of vLLM's Transformers backend, and a real `transformers serve`."""
 
 import json
 import os
@@ -34,7 +34,7 @@ FAMILIES = {VanillaTransformerEncoderModel: encoder_only, VanillaTransformerDeco
 
 
 class ServerAttention(nn.Module):
-    """One layer's attention as a server has it: tokens of many requests in one row, (tokens, heads * width)."""
+    """One layer's attention as a server provides it: tokens of many requests in one row, (tokens, heads * width)."""
 
     def __init__(self, lengths: list[int], heads: int, is_causal: bool):
         super().__init__()
@@ -48,7 +48,7 @@ class ServerAttention(nn.Module):
 
 
 def server_attention_forward(module, query, key, value, attention_mask, scaling, attention_instances, **kwargs):
-    """What a server registers with the library: the layer's own attention, found by its index."""
+    """Call the attention of the layer with this index, as the function that a server registers with transformers."""
     assert attention_mask is None
     flat = (states.transpose(1, 2).flatten(0, 1).flatten(1) for states in (query, key, value))
     return attention_instances[module.layer_idx](*flat, scale=scaling), None
@@ -59,7 +59,7 @@ ALL_ATTENTION_FUNCTIONS.register("server", server_attention_forward)
 
 @pytest.mark.parametrize("base_class", FAMILIES)
 @pytest.mark.parametrize("fields", [{}, {"norm_position": "pre", "position_embedding": "learned"}])
-def test_a_server_runs_the_base_model_with_attention_of_its_own(base_class, fields):
+def test_a_server_can_replace_the_attention_of_the_base_model(base_class, fields):
     model = FAMILIES[base_class](**fields).model
     is_causal = base_class is VanillaTransformerDecoderModel
     lengths = [5, 1, 8]
@@ -84,12 +84,12 @@ def test_a_server_finds_and_builds_the_base_model(base_class, tmp_path):
     assert type(model) is base_class and base_class.is_backend_compatible()
     assert type(model.get_decoder()) is base_class
     assert isinstance(model.get_input_embeddings(), nn.Embedding)
-    assert not hasattr(model.get_input_embeddings(), "embed_scale")  # or a server would scale a second time
-    assert not list(model.buffers())  # nothing that would stay on the meta device
+    assert not hasattr(model.get_input_embeddings(), "embed_scale")  # otherwise a server would scale a second time
+    assert not list(model.buffers())  # no buffers, which would stay on the meta device
 
 
 @pytest.mark.parametrize("base_class", FAMILIES)
-def test_attention_says_whether_it_is_causal_and_layers_form_one_list(base_class):
+def test_attention_has_is_causal_and_layers_form_one_list(base_class):
     model = FAMILIES[base_class]().model
     causal = [module.is_causal for module in model.modules() if hasattr(module, "is_causal")]
     assert causal == [base_class is VanillaTransformerDecoderModel] * 2
@@ -98,7 +98,7 @@ def test_attention_says_whether_it_is_causal_and_layers_form_one_list(base_class
 
 
 @pytest.mark.parametrize("base_class", FAMILIES)
-def test_the_plan_for_tensor_parallelism_splits_every_projection_once(base_class):
+def test_the_tensor_parallel_plan_splits_every_projection_once(base_class):
     model = FAMILIES[base_class]().model
     projections = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     planned = [
@@ -134,7 +134,7 @@ def is_healthy(url: str) -> bool:
 
 @contextmanager
 def serving(folder: Path, model, tokenizer, *options: str) -> Iterator[tuple[str, Process]]:
-    """A server in a process of its own, by its address."""
+    """Start a server in its own process and yield its address."""
     write(folder / "model", model, tokenizer)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -153,7 +153,7 @@ def language_model(**fields):
 
 @pytest.fixture
 def served(tmp_path):
-    """Address of a server, the model and the tokenizer that it serves."""
+    """Yield the address of a server, and the model and tokenizer that it serves."""
     model, tokenizer = language_model(max_position_embeddings=40)
     with serving(tmp_path, model, tokenizer) as (url, _):
         yield url, model, tokenizer
@@ -172,7 +172,7 @@ needs_server = pytest.mark.skipif(not is_serve_available(), reason='needs pip in
 
 
 @needs_server
-def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
+def test_transformers_serve_gives_the_same_text_as_generate(served):
     url, model, tokenizer = served
     batch = tokenizer("To be, or", return_tensors="pt")
     output = model.generate(**batch, max_new_tokens=7, max_length=None, do_sample=False)
@@ -184,7 +184,7 @@ def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
     assert (chat["object"], chat["usage"]["completion_tokens"]) == ("chat.completion", 7)
     assert ask(f"{url}/v1/completions", {**options, "prompt": "To be, or"})["choices"][0]["text"] == expected
 
-    # No request takes more than the model has positions for, in whatever way it asks.
+    # No request may exceed the model's positions, whichever field sets the length.
     greedy = json.dumps({"max_new_tokens": 10**9, "num_beams": 10**6, "eos_token_id": None})
     for wish in ({"max_tokens": 10**9}, {"generation_config": greedy}):
         answer = ask(f"{url}/v1/completions", {"model": "model", "prompt": "To be, or", **wish})
@@ -202,10 +202,10 @@ def test_the_librarys_server_continues_chats_and_texts_as_generate_does(served):
         path, text = ("chat/completions", {}) if "messages" in wish else ("completions", {"prompt": "To be, or"})
         with pytest.raises(HTTPError, match="400") as refused:
             ask(f"{url}/v1/{path}", {"model": "model"} | text | wish)
-        assert reason in json.load(refused.value)["error"]["message"]  # where clients of OpenAI look
+        assert reason in json.load(refused.value)["error"]["message"]  # where OpenAI's clients look for it
     assert ask(f"{url}/v1/models")["object"] == "list"
 
-    # With a temperature an answer is drawn, and its seed says which.
+    # With a temperature, the answer is sampled, and the seed makes it reproducible.
     hot = {"model": "model", "prompt": "To be, or", "max_tokens": 20, "temperature": 2.0}
     first, second, again = (
         ask(f"{url}/v1/completions", hot | {"seed": seed})["choices"][0]["text"] for seed in (1, 2, 1)
@@ -232,7 +232,8 @@ def test_a_server_has_four_routes_and_runs_no_code_that_a_request_names(tmp_path
     (harmful / "trap.py").write_text(trap)
 
     everything = {route.path for route in build_server(*[None] * 7).routes}
-    assert {"/load_model", "/reset", "/openapi.json"} < everything  # or the list is not of the library's routes
+    # otherwise the list is not that of transformers' routes
+    assert {"/load_model", "/reset", "/openapi.json"} < everything
     routes = {"/health", "/v1/models", "/v1/completions", "/v1/chat/completions"}
     with serving(tmp_path, model, tokenizer, "--trust-remote-code") as (url, _):
         port = int(url.rpartition(":")[2])
@@ -277,7 +278,8 @@ def test_a_server_refuses_other_sites_and_large_requests_before_it_reads_them(se
 
     prompt = json.dumps({"model": "model", "prompt": "a" * 10_000_000})
     for path in ("/v1/completions", "/v1/chat/completions", "/health", "/nothing"):
-        chunks = (prompt[i : i + 65536].encode() for i in range(0, len(prompt), 65536))  # without a Content-Length
+        # a chunked request has no Content-Length
+        chunks = (prompt[i : i + 65536].encode() for i in range(0, len(prompt), 65536))
         for body in (prompt, chunks):
             status, answer = send(port, "POST", path, body)
             assert status == 413 and b"1,000,000 bytes" in answer
@@ -289,9 +291,9 @@ def test_a_server_refuses_other_sites_and_large_requests_before_it_reads_them(se
 
 
 @needs_server
-def test_sigterm_ends_the_server_within_seconds_though_it_is_answering(tmp_path):
+def test_sigterm_ends_a_busy_server_within_seconds(tmp_path):
     model, tokenizer = language_model(max_position_embeddings=100_000, eos_token_id=None)
-    model.generation_config.eos_token_id = None  # an answer takes minutes
+    model.generation_config.eos_token_id = None  # each answer takes minutes
     with serving(tmp_path, model, tokenizer) as (url, server), ThreadPoolExecutor(1) as pool:
         body = {"model": "model", "prompt": "To be", "max_tokens": 10**9}
         answer = pool.submit(ask, f"{url}/v1/completions", body)
@@ -303,7 +305,7 @@ def test_sigterm_ends_the_server_within_seconds_though_it_is_answering(tmp_path)
 
 
 @needs_server
-def test_what_is_no_language_model_is_told_plainly(tmp_path):
+def test_a_model_that_is_not_a_language_model_gets_a_clear_message(tmp_path):
     encoder_decoder().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"ForConditionalGeneration; give a VanillaTransformerForCausalLM"):
         serve.main([str(tmp_path)])
@@ -320,7 +322,7 @@ def test_options_that_lift_a_limit_are_refused(option, tmp_path):
 
 
 @needs_server
-def test_a_library_that_loads_models_in_another_way_is_told_plainly(monkeypatch):
+def test_an_incompatible_transformers_version_gets_a_clear_message(monkeypatch):
     monkeypatch.delattr(serve.model_manager, "transformers")
     with pytest.raises(ImportError, match=r"loads models otherwise; this is known to work with 5.24"):
         serve.patch_library()

@@ -1,4 +1,4 @@
-"""Every training script learns a few rows by heart, and leaves a folder that loads and describes itself."""
+"""Every task overfits a few rows and leaves a folder that loads and has a model card."""
 
 import json
 import math
@@ -50,7 +50,7 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def overfitted(tmp_path_factory) -> Callable[[str], tuple[Path, dict]]:
-    """Train a model once until it knows a few rows; returns its folder, beside which the rows are, and its scores."""
+    """Train a model once until it knows a few rows; return its folder, which is next to the rows, and its scores."""
 
     @cache
     def train_once(name: str) -> tuple[Path, dict]:
@@ -67,7 +67,7 @@ def overfitted(tmp_path_factory) -> Callable[[str], tuple[Path, dict]]:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_script_learns_a_few_rows_by_heart(name, overfitted, tmp_path):
+def test_every_task_overfits_a_few_rows(name, overfitted, tmp_path):
     task, data, options, learned = TASKS[name]
     run, scores = overfitted(name)
     assert learned(scores["validation"]), scores
@@ -94,8 +94,8 @@ def test_a_script_learns_a_few_rows_by_heart(name, overfitted, tmp_path):
      ("question_answering", "question_answering",
       [*ONE_STACK, "--per_device_train_batch_size", "32", "--max_steps", "60"])],
 )  # fmt: skip
-def test_what_is_trained_in_bfloat16_is_scored_as_it_is_saved(task, data, options, tmp_path):
-    """Half-learned, so that the least rounding decides what it says to some of the rows."""
+def test_a_model_trained_in_bfloat16_is_scored_in_its_saved_precision(task, data, options, tmp_path):
+    """The model is half trained, so that the smallest rounding difference decides some of its answers."""
     rows = phrasebook(data, size=1000)["train"].select(range(300))
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
     options = [*SMALL, *options, "--bf16", "true", "--output_dir", str(tmp_path / "run")]
@@ -112,7 +112,7 @@ ROWS = {
 }
 
 
-def test_translation_learns_from_a_stream_of_two_files(tmp_path):
+def test_a_translator_trains_on_a_stream_of_two_files(tmp_path):
     rows = phrasebook("translation", size=1000)["train"].select(range(100, 108))
     files = [str(tmp_path / name) for name in ("rows.en", "rows.es")]
     for file, side in zip(files, ("source", "target"), strict=True):
@@ -123,7 +123,7 @@ def test_translation_learns_from_a_stream_of_two_files(tmp_path):
     assert scores["validation"]["exact_match"] == 100
 
 
-def test_a_stream_that_holds_out_too_little_to_be_scored_trains_a_model_with_its_card(tmp_path, caplog):
+def test_a_stream_too_short_for_scores_still_gives_a_model_and_card(tmp_path, caplog):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"{i} miles to go"} for i in range(8)])
     options = ["--train_file", file, "--streaming", "true", "--block_size", "16", "--max_steps", "2"]
     options += [*SMALL, *ONE_STACK]
@@ -139,14 +139,14 @@ def test_a_stream_that_holds_out_too_little_to_be_scored_trains_a_model_with_its
         train.main(["language_modeling", *options, *during])
 
 
-def test_a_stream_that_fills_no_row_to_train_on_is_refused(tmp_path):
+def test_a_stream_too_short_for_one_training_block_is_refused(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"{i} miles to go"} for i in range(8)])
     options = ["--train_file", file, "--streaming", "true", "--block_size", "200", "--max_steps", "2"]
     with pytest.raises(ValueError, match=r"The training stream is empty, or too short .* lower --block_size"):
         train.main(["language_modeling", *options, *SMALL, *ONE_STACK, "--output_dir", str(tmp_path / "run")])
 
 
-def test_dropout_that_grew_is_on_the_card_and_not_in_the_model(tmp_path):
+def test_the_card_states_the_dropout_schedule_and_the_config_the_final_rate(tmp_path):
     run = tmp_path / "run"
     options = [*SMALL, "--dropout_start", "0", "--dropout", "0.2", "--max_steps", "3", "--output_dir", str(run)]
     train.main(["translation", *write_rows("translation", tmp_path), *options])
@@ -155,7 +155,7 @@ def test_dropout_that_grew_is_on_the_card_and_not_in_the_model(tmp_path):
     assert "| `dropout_start` | 0.0 |" in (run / "README.md").read_text()
 
 
-def test_concatenated_pairs_are_trained_on_and_are_a_run_of_their_own(tmp_path):
+def test_concatenated_pairs_are_trained_on_and_change_the_run(tmp_path):
     run = ["--output_dir", str(tmp_path / "run")]
     options = [
         *write_rows("translation", tmp_path),
@@ -178,7 +178,7 @@ def test_concatenated_pairs_are_trained_on_and_are_a_run_of_their_own(tmp_path):
         train.main(["translation", *options, "--concat_pairs", "-1"])
 
 
-def test_training_without_bucketing_is_a_run_of_its_own(tmp_path):
+def test_changing_the_bucketing_changes_the_run(tmp_path):
     options = [*write_rows("translation", tmp_path), *SMALL, "--output_dir", str(tmp_path / "run")]
     with pytest.raises(ValueError, match="bucketing=none needs --tokens_per_batch"):
         train.main(["translation", *options, "--bucketing", "none", "--tokens_per_batch", "0"])
@@ -189,7 +189,7 @@ def test_training_without_bucketing_is_a_run_of_its_own(tmp_path):
         train.main(["translation", *options, "--max_steps", "4", "--resume_from_checkpoint", "true"])
 
 
-def test_how_tokenised_bleu_was_computed_is_said_in_the_card(tmp_path):
+def test_the_card_says_how_tokenised_bleu_was_computed(tmp_path):
     options = [*write_rows("translation", tmp_path), *SMALL, "--max_steps", "1", "--output_dir", str(tmp_path / "run")]
     for name in ("split_compounds", "normalize_punctuation"):
         with pytest.raises(ValueError, match=f"{name}=True is for the BLEU that --moses_language adds"):
@@ -203,7 +203,7 @@ def test_how_tokenised_bleu_was_computed_is_said_in_the_card(tmp_path):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
+def test_rows_without_an_answer_or_a_class_are_scored_too(name, tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", ROWS[name])
     task = "multi_label" if name == "classifier" else TASKS[name][0]
     options = [*SMALL, "--max_steps", "2", "--output_dir", str(tmp_path / "run")]
@@ -217,10 +217,10 @@ def test_rows_without_an_answer_or_a_class_are_scored_as_well(name, tmp_path):
     [
         ("classification", [True, False]),
         ("classification", [-1, 10]),
-        ("multi_label", [[i, (i + 7) % 12] for i in range(12)]),  # as text 10 and 11 come before 2
+        ("multi_label", [[i, (i + 7) % 12] for i in range(12)]),  # as strings, 10 and 11 would come before 2
     ],
 )
-def test_classes_that_are_no_text_are_scored_by_the_saved_model_as_they_were_in_training(task, labels, tmp_path):
+def test_numeric_classes_have_the_same_score_in_training_and_evaluation(task, labels, tmp_path):
     words = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu".split()
     rows = [{"text": word, "label": label} for word, label in zip(words, labels, strict=False)]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
@@ -231,7 +231,7 @@ def test_classes_that_are_no_text_are_scored_by_the_saved_model_as_they_were_in_
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
 
 
-def test_classes_of_a_csv_file_are_strings_so_that_none_are_merged(tmp_path):
+def test_classes_of_a_csv_file_stay_distinct_strings(tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text("text,code\n" + "".join(f"row {label},{label}\n" for label in ["0101", "203", "0203"] * 3))
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--columns", "label=code"]
@@ -239,7 +239,7 @@ def test_classes_of_a_csv_file_are_strings_so_that_none_are_merged(tmp_path):
     assert list(AutoConfig.from_pretrained(tmp_path / "run").id2label.values()) == ["0101", "0203", "203"]
 
 
-def test_classes_that_are_numbers_come_by_their_size_and_before_texts(tmp_path):
+def test_numeric_classes_are_sorted_by_value_before_strings(tmp_path):
     rows = [{"text": "row", "label": label} for label in ([10], ["b"], [2], ["a", 2])]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
@@ -247,7 +247,7 @@ def test_classes_that_are_numbers_come_by_their_size_and_before_texts(tmp_path):
     assert list(AutoConfig.from_pretrained(tmp_path / "run").id2label.values()) == ["2", "10", "a", "b"]
 
 
-def test_an_answer_with_spaces_around_it_is_learned_without_them(tmp_path):
+def test_spaces_around_an_answer_are_not_learned(tmp_path):
     context = "Anna lives in Paris today."
     rows = [
         {"question": question, "context": context, "answers": {"text": [text], "answer_start": [context.index(text)]}}
@@ -259,7 +259,7 @@ def test_an_answer_with_spaces_around_it_is_learned_without_them(tmp_path):
     assert scores["validation"] == {"exact_match": 100, "f1": 100}
 
 
-def test_a_reader_with_learned_positions_is_scored_on_longer_texts_which_it_reads_in_windows(tmp_path):
+def test_a_reader_with_learned_positions_is_scored_on_longer_texts_in_windows(tmp_path):
     row = {"question": "Who?", "context": "Ada was here.", "answers": {"text": ["Ada"], "answer_start": [0]}}
     file = write_json_lines(tmp_path / "rows.jsonl", [row])
     test = write_json_lines(tmp_path / "test.jsonl", [row | {"context": "Ada was here. " * 50}])
@@ -269,9 +269,9 @@ def test_a_reader_with_learned_positions_is_scored_on_longer_texts_which_it_read
     assert set(scores) == {"validation", "test"}
 
 
-def test_documents_of_a_tokenizer_without_an_end_are_scored(tmp_path):
+def test_documents_are_scored_without_an_end_token(tmp_path):
     model, tokenizer = with_tokenizer(decoder_only, "causal", texts=["a b c"] * 3)
-    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="<pad>")  # as GPT's
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="<pad>")  # like GPT's
     write(tmp_path / "model", model, bare)
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "a b c"}] * 40)
     scores = evaluate.main(["--model", str(tmp_path / "model"), "--test_file", file, "--block_size", "16"])
@@ -279,7 +279,7 @@ def test_documents_of_a_tokenizer_without_an_end_are_scored(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
-def test_one_row_of_numbers_is_scored_as_well(tmp_path):
+def test_a_regression_on_one_row_is_scored(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": i / 16} for i in range(16)])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2"]
     scores = train.main(["regression", "--train_file", file, *SMALL, *ONE_STACK, *run])  # one row is held out
@@ -291,7 +291,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_without_training_a_model_is_scored_and_nothing_is_saved(tmp_path):
+def test_evaluation_without_training_saves_nothing(tmp_path):
     options = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK]
     run = ["--output_dir", str(tmp_path / "run")]
     scores = train.main(["classification", *options, "--max_steps", "40", *run])
@@ -305,7 +305,7 @@ def test_without_training_a_model_is_scored_and_nothing_is_saved(tmp_path):
     assert files_of(tmp_path) == before
 
 
-def test_the_best_model_by_an_error_has_the_least(tmp_path):
+def test_the_best_model_by_an_error_metric_has_the_lowest(tmp_path):
     best = ["--load_best_model_at_end", "true", "--metric_for_best_model", "rmse", "--eval_strategy", "steps"]
     best += ["--eval_steps", "5", "--save_strategy", "steps", "--save_steps", "5", "--max_steps", "25"]
     options = [*write_rows("regression", tmp_path), *SMALL, *ONE_STACK, *best]
@@ -317,7 +317,7 @@ def test_the_best_model_by_an_error_has_the_least(tmp_path):
     assert scores["validation"]["rmse"] == pytest.approx(min(errors), rel=1e-4)
 
 
-def test_a_reader_may_answer_that_there_is_no_answer_where_the_data_have_such_questions(tmp_path):
+def test_a_reader_may_give_no_answer_if_the_data_have_such_questions(tmp_path):
     answers = {"text": ["Ada"], "answer_start": [0]}
     rows = [
         {"question": "Who was here?", "context": "Ada was here.", "answers": answers},
@@ -331,7 +331,7 @@ def test_a_reader_may_answer_that_there_is_no_answer_where_the_data_have_such_qu
     assert again["test"] == scores["validation"]
 
 
-def test_words_that_are_cut_off_are_said_not_to_be_scored(tmp_path, caplog):
+def test_truncated_words_are_reported_as_not_scored(tmp_path, caplog):
     files = write_rows("tagging", tmp_path)
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--max_length"]
     train.main(["tagging", *files, *SMALL, *ONE_STACK, *run, "4"])
@@ -362,14 +362,14 @@ def test_words_that_are_cut_off_are_said_not_to_be_scored(tmp_path, caplog):
         ),
     ],
 )
-def test_rows_that_training_cuts_are_counted(task, short, long, options, tmp_path, caplog):
+def test_truncated_training_rows_are_counted(task, short, long, options, tmp_path, caplog):
     file = write_json_lines(tmp_path / "rows.jsonl", [short] * 3 + long)
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--max_length", "20"]
     train.main([task, *train_and_validate_on(file), *SMALL, *options, *run])
     assert "--max_length 20 truncates 2 of 5 training rows." in caplog.text
 
 
-def test_the_card_says_of_how_many_checkpoints_the_model_is_the_mean(tmp_path, caplog):
+def test_the_card_states_the_number_of_averaged_checkpoints(tmp_path, caplog):
     options = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK, "--save_strategy", "steps"]
     options += ["--save_steps", "2", "--max_steps", "4", "--average_checkpoints", "5"]
     train.main(["classification", *options, "--output_dir", str(tmp_path / "run")])
@@ -379,7 +379,7 @@ def test_the_card_says_of_how_many_checkpoints_the_model_is_the_mean(tmp_path, c
     torch.testing.assert_close(load_file(tmp_path / "run/model.safetensors"), mean)
 
 
-def test_all_rows_are_scored_where_training_drops_what_does_not_fill_a_batch(tmp_path):
+def test_all_rows_are_scored_if_training_drops_the_last_batch(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": i % 2} for i in range(13)])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "10"]
     train.main(["classification", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
@@ -387,7 +387,7 @@ def test_all_rows_are_scored_where_training_drops_what_does_not_fill_a_batch(tmp
     assert evaluate.main([*given, "--dataloader_drop_last", "true"]) == evaluate.main(given)
 
 
-def test_true_is_not_the_class_1(tmp_path):
+def test_the_label_true_is_not_class_1(tmp_path):
     few = write_json_lines(tmp_path / "train.jsonl", [{"text": "row", "label": label} for label in (0, 1, 1)])
     test = write_json_lines(tmp_path / "test.jsonl", [{"text": "row", "label": True}])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
@@ -395,7 +395,7 @@ def test_true_is_not_the_class_1(tmp_path):
         train.main(["classification", "--train_file", few, "--test_file", test, *SMALL, *ONE_STACK, *run])
 
 
-def test_rows_without_any_class_are_nothing_to_learn(tmp_path):
+def test_rows_without_any_class_are_refused(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": []} for i in range(8)])
     run = ["--output_dir", str(tmp_path / "run")]
     with pytest.raises(ValueError, match="No row of the training data has a class"):
@@ -413,14 +413,14 @@ def test_rows_without_any_class_are_nothing_to_learn(tmp_path):
         ),
     ],
 )
-def test_one_class_alone_is_nothing_to_learn(task, row, said, tmp_path):
+def test_training_data_with_a_single_class_are_refused(task, row, said, tmp_path):
     rows = [json.loads(json.dumps(row).replace("{}", str(i))) for i in range(8)]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
     with pytest.raises(ValueError, match=said):
         train.main([task, *train_and_validate_on(file), *SMALL, *ONE_STACK, "--output_dir", str(tmp_path / "run")])
 
 
-def test_a_held_out_text_that_fills_no_block_is_named_before_training(tmp_path):
+def test_a_held_out_text_shorter_than_a_block_is_refused_before_training(tmp_path):
     files = [
         write_json_lines(tmp_path / f"{name}.jsonl", [{"text": "some words"}] * rows)
         for name, rows in (("long", 40), ("short", 1))
@@ -432,7 +432,7 @@ def test_a_held_out_text_that_fills_no_block_is_named_before_training(tmp_path):
         train.main(["language_modeling", *options, "--output_dir", str(tmp_path / "run")])
 
 
-def test_tags_of_which_none_says_that_there_is_no_entity_are_warned_of(tmp_path, caplog):
+def test_tags_without_an_outside_tag_give_a_warning(tmp_path, caplog):
     rows = [{"tokens": ["row", str(i)], "tags": ["NOUN", "NUM"]} for i in range(8)]
     run = ["--max_steps", "1", "--output_dir", str(tmp_path / "run")]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
@@ -440,7 +440,7 @@ def test_tags_of_which_none_says_that_there_is_no_entity_are_warned_of(tmp_path,
     assert "No tag is called O: each run of words with one tag is scored as an entity" in caplog.text
 
 
-def test_what_is_no_number_is_null_in_a_file_of_scores(tmp_path):
+def test_nan_scores_are_null_in_the_results_file(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": 0.5} for i in range(8)])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2"]
     train.main(["regression", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
@@ -450,7 +450,7 @@ def test_what_is_no_number_is_null_in_a_file_of_scores(tmp_path):
     assert found["scores"]["test"]["pearson"] is None and found["scores"]["test"]["rmse"] >= 0
 
 
-def test_a_model_in_the_current_folder_has_the_name_of_that_folder(tmp_path, monkeypatch):
+def test_a_model_in_the_current_folder_is_named_after_it(tmp_path, monkeypatch):
     files = write_rows("classification", tmp_path)
     (tmp_path / "moods").mkdir()
     monkeypatch.chdir(tmp_path / "moods")
@@ -459,7 +459,7 @@ def test_a_model_in_the_current_folder_has_the_name_of_that_folder(tmp_path, mon
     assert "\n# moods\n" in card and 'folder = "moods"' in card
 
 
-def test_what_was_cut_in_training_is_not_cut_by_what_is_saved_and_averaged(tmp_path):
+def test_truncation_in_training_is_not_saved_with_the_tokenizer(tmp_path):
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--max_length", "5", "--save_steps", "1"]
     options = [*SMALL, *ONE_STACK, "--save_strategy", "steps"]
     train.main(["classification", *write_rows("classification", tmp_path), *options, *run])
@@ -468,7 +468,7 @@ def test_what_was_cut_in_training_is_not_cut_by_what_is_saved_and_averaged(tmp_p
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         assert tokenizer.truncation is None and len(tokenizer.encode("a b c d e f g h").ids) > 5, folder
 
-    # The mean of finished runs is a model as that of checkpoints is, without the card and the scores of one of them.
+    # The mean of finished runs is a model like the mean of checkpoints, without the card and scores of either run.
     finished = [str(tmp_path / "run")] * 2
     average.main(["--checkpoints", *finished, "--output", str(tmp_path / "of_runs")])
     assert {file.name for file in (tmp_path / "of_runs").iterdir()} == {
@@ -477,7 +477,7 @@ def test_what_was_cut_in_training_is_not_cut_by_what_is_saved_and_averaged(tmp_p
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_as_many_tokens_are_masked_as_it_is_said(rate, tmp_path):
+def test_the_requested_share_of_tokens_is_masked(rate, tmp_path):
     args = MaskedLanguageModelingArguments(output_dir=str(tmp_path), mask_probability=rate, use_cpu=True)
     tokenizer = train_tokenizer(["a b c d e f g h"] * 3, "encoder", vocab_size=300)
     collator = MaskedLanguageModelingTask(args).collator(tokenizer, None)
@@ -487,7 +487,7 @@ def test_as_many_tokens_are_masked_as_it_is_said(rate, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
 @pytest.mark.parametrize("task", ["multi_label", "regression"])
-def test_batches_filled_with_tokens_count_no_class_and_no_output_as_one(task, tmp_path):
+def test_token_batches_do_not_count_labels_as_tokens(task, tmp_path):
     labels = [[f"c{i}"] for i in range(90)] if task == "multi_label" else [[i / 90] * 90 for i in range(90)]
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "a b c", "label": label} for label in labels])
     options = [*SMALL, *ONE_STACK, "--tokens_per_batch", "64", "--num_train_epochs", "1"]
@@ -497,7 +497,7 @@ def test_batches_filled_with_tokens_count_no_class_and_no_output_as_one(task, tm
     assert [folder.name for folder in run.glob("checkpoint-*")] == [f"checkpoint-{-(-90 // rows)}"]
 
 
-def test_a_reader_learns_from_long_questions_and_refuses_one_that_leaves_no_room(tmp_path):
+def test_a_reader_trains_on_long_questions_unless_no_context_fits(tmp_path):
     tokenizer = train_tokenizer(["a b c"] * 3, "encoder", vocab_size=300)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     row = {
@@ -509,14 +509,14 @@ def test_a_reader_learns_from_long_questions_and_refuses_one_that_leaves_no_room
     file = write_json_lines(tmp_path / "rows.jsonl", [row, {**row, "question": long}])
     options = [*train_and_validate_on(file), *SMALL, "--tokenizer_name_or_path", str(tmp_path / "tokenizer")]
     options += ["--max_steps", "2", "--output_dir", str(tmp_path / "run"), "--max_length"]
-    enough = len(tokenizer(long, "O")["input_ids"])  # for pieces of one token, without overlap
+    enough = len(tokenizer(long, "O")["input_ids"])  # for windows of one token without overlap
     with pytest.raises(ValueError, match=rf"Row 2: question: 'Who was .* in max_length={enough - 1}: raise that"):
         train.main(["question_answering", *options, str(enough - 1)])
     scores = train.main(["question_answering", *options, str(enough)])
     assert scores["validation"].keys() == {"exact_match", "f1"}
 
 
-def test_what_cannot_be_encoded_in_a_test_split_is_said_before_training(tmp_path):
+def test_an_unusable_test_row_is_refused_before_training(tmp_path):
     files = write_rows("question_answering", tmp_path)
     answers = {"text": ["Ada"], "answer_start": [0]}
     test = write_json_lines(
@@ -528,34 +528,34 @@ def test_what_cannot_be_encoded_in_a_test_split_is_said_before_training(tmp_path
     assert not (tmp_path / "run/model.safetensors").exists() and not list((tmp_path / "run").glob("checkpoint-*"))
 
 
-def test_a_test_source_beyond_learned_positions_is_refused_before_training(tmp_path):
+def test_a_test_source_longer_than_the_positions_is_refused_before_training(tmp_path):
     files = write_rows("translation", tmp_path)
     test = write_json_lines(tmp_path / "test.jsonl", [{"source": "three miles " * 100, "target": "tres"}])
     run = ["--position_embedding", "learned", "--max_position_embeddings", "64", "--output_dir", str(tmp_path / "run")]
-    for cut in ([], ["--max_length", "64"]):  # what is translated is not cut
+    for cut in ([], ["--max_length", "64"]):  # texts to translate are not truncated
         with pytest.raises(ValueError, match=r"A row has \d+ tokens, and the table of position_embedding='learned'"):
             train.main(["translation", *files, *SMALL, *run, "--max_steps", "1", "--test_file", test, *cut])
     assert not (tmp_path / "run/model.safetensors").exists()
 
 
-def test_a_text_for_a_list_of_classes_is_refused_before_anything_is_written(tmp_path):
+def test_a_string_instead_of_a_list_of_classes_is_refused_before_training(tmp_path):
     files = write_rows("classification", tmp_path)
     with pytest.raises(ValueError, match=r"rows.jsonl, row 1: label is '..'; it must be a list of classes"):
         train.main(["multi_label", *files, *SMALL, "--output_dir", str(tmp_path / "run")])
     assert not (tmp_path / "run").exists()
 
 
-def test_lines_are_translated_in_their_order(overfitted, tmp_path, capsys):
+def test_lines_are_translated_in_order(overfitted, tmp_path, capsys):
     run, _ = overfitted("translation")
     rows = [json.loads(line) for line in (run.parent / "rows.jsonl").read_text().splitlines()]
-    # As editors on Windows write it.
+    # as Windows editors write it
     source = "".join(f"{row['source']}\r\n" for row in rows)
     (tmp_path / "source.txt").write_text(source, encoding="utf-8-sig", newline="")
     files = ["--input", str(tmp_path / "source.txt"), "--output", str(tmp_path / "target.txt")]
     translate.main(["--model", str(run), "--batch_size", "3", *files])
     assert (tmp_path / "target.txt").read_text().splitlines() == [row["target"] for row in rows]
 
-    # What fails leaves no half of a file, and does not touch what is there.
+    # A failing command leaves no partial file and keeps the existing one.
     (tmp_path / "source.txt").write_bytes(b"fine\n\xff\xfe\n")
     with pytest.raises(ValueError, match=r"source.txt, line 2: not UTF-8"):
         translate.main(["--model", str(run), *files])
@@ -576,27 +576,27 @@ def test_prompts_are_continued(overfitted, tmp_path, capsys):
     assert other.startswith("The")
 
 
-def test_a_run_is_not_written_into_the_folder_of_the_code():
-    """The library copies the code files into a saved folder, which fails where they lie already."""
+def test_the_folder_of_the_code_is_refused_as_output_folder():
+    """transformers copies the code files into the saved folder, which fails if they are already there."""
     with pytest.raises(ValueError, match="is not empty"):
         train.main(["classification", "--output_dir", str(Path(__file__).parents[2])])
 
 
 @pytest.mark.parametrize("ending", ["yaml", "json"])
-def test_all_options_can_lie_in_one_file(ending, tmp_path):
+def test_all_options_can_be_in_one_file(ending, tmp_path):
     given = dict(zip(SMALL[::2], SMALL[1::2], strict=True)) | {"--max_steps": "2", "--num_layers": "1"}
     options = {name.removeprefix("--"): yaml.safe_load(value) for name, value in given.items()}
-    options |= {"learning_rate": 3e-3, "save_strategy": "no"}  # which YAML reads as a text and as False
+    options |= {"learning_rate": 3e-3, "save_strategy": "no"}  # YAML would read these as a string and as False
     files = write_rows("tagging", tmp_path)
     options |= {"train_file": [files[1]], "validation_file": [files[3]], "output_dir": str(tmp_path / "run")}
     file = tmp_path / f"options.{ending}"
-    file.write_text(json.dumps(options))  # JSON is YAML as well
+    file.write_text(json.dumps(options))  # JSON is valid YAML
     scores = train.main(["tagging", str(file)])
     assert "f1" in scores["validation"]
     assert AutoConfig.from_pretrained(tmp_path / "run").d_model == 64
 
 
-def test_mixed_precision_accumulation_and_recomputed_activations_learn_as_well(tmp_path):
+def test_training_works_with_mixed_precision_accumulation_and_checkpointing(tmp_path):
     task, data, options, learned = TASKS["classifier"]
     saving = ["--bf16", "true", "--gradient_checkpointing", "true", "--gradient_accumulation_steps", "2"]
     given = [*write_rows(data, tmp_path), *SMALL, *options, *saving, "--per_device_train_batch_size", "4"]
@@ -604,7 +604,7 @@ def test_mixed_precision_accumulation_and_recomputed_activations_learn_as_well(t
 
 
 @pytest.mark.slow
-def test_a_compiled_model_learns_as_well(tmp_path):
+def test_training_works_with_torch_compile(tmp_path):
     task, data, options, learned = TASKS["classifier"]
     given = [*write_rows(data, tmp_path), *SMALL, *options, "--torch_compile", "true"]
     assert learned(train.main([task, *given, "--output_dir", str(tmp_path / "run")])["validation"])
@@ -622,7 +622,7 @@ print(json.dumps(asked))
 """
 
 
-def test_training_scoring_and_translating_ask_nobody_over_the_network(tmp_path):
+def test_training_scoring_and_translating_make_no_network_requests(tmp_path):
     model = ["--encoder_layers", "1", "--decoder_layers", "1", "--num_beams", "1"]
     steps = ["--tokens_per_batch", "200", "--max_steps", "2", "--save_strategy", "steps", "--save_steps", "1"]
     arguments = [*write_rows("translation", tmp_path), *SMALL, *model, *steps]

@@ -1,4 +1,4 @@
-"""Wrong use of any command: one line on stderr that says what would be right, and exit code 2."""
+"""Wrong use of a command gives one line on stderr that says what would be right, and exit code 2."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ from vanilla_transformer.__main__ import main
 
 
 WRONG = [
-    # misspelt options and values
+    # --- misspelt options and values
     ("train translation --max_stepz 3", "no option --max_stepz; did you mean --max_steps?"),
     ("train translation --train_fil x.jsonl --outputdir x", "no option --outputdir; did you mean --output_dir?"),
     ("train tagging --learningrate=1", "no option --learningrate=1; did you mean --learning_rate?"),
@@ -27,7 +27,7 @@ WRONG = [
     ("generate --model tr --temprature 1", "no option --temprature; did you mean --temperature?"),
     ("walk --example tody", "did you mean today?"),
     ("export --source tr --output x --to tflite", "invalid choice: 'tflite'"),
-    # what is needed and not given
+    # --- missing arguments
     ("translate Hello --input one.txt", "Give texts or --input one.txt, not both"),
     ("generate --model tr Hello --input one.txt", "Give texts or --input one.txt, not both"),
     ("generate --model tr caf\udce9", r"'caf\udce9' is not UTF-8 (at character 4)"),
@@ -39,9 +39,10 @@ WRONG = [
     ("average --output x", "Give either --run or --checkpoints"),
     ("walk --text caf\udce9", r"'caf\udce9' is not UTF-8 (at character 4)"),
     ("walk --model tr", "--model tr needs a sentence: give --text"),
-    # models that are not there, or of another task
+    # --- missing models, or models of another task
     ("translate --model missing", "missing: there is no such folder"),
-    ("translate --model missing --input none.txt", "none.txt: there is no such file"),  # before a model is loaded
+    # checked before a model is loaded
+    ("translate --model missing --input none.txt", "none.txt: there is no such file"),
     ("generate --model missing --input none.txt", "none.txt: there is no such file"),
     ("translate --model empty", "empty holds no model: it has no config.json"),
     ("translate --model damaged", "is not a valid JSON file"),
@@ -53,7 +54,7 @@ WRONG = [
     ("evaluate --model missing", "missing: there is no such folder"),
     ("import --source runs/my/missing --output x", "missing"),
     ("walk --model tr --text hi --layer 9", "no layer 9: the model has layers 1 to 2"),
-    # configs and recipes that cannot be
+    # --- invalid configs and recipes
     ("train translation --preset tiny --d_model 100 --num_heads 3", "d_model=100"),
     ("train translation --preset tiny --dropout 1.5", "dropout=1.5"),
     ("train translation --schedule paper --learning_rate 2", "learning_rate=2.0 belongs to --schedule library"),
@@ -84,7 +85,7 @@ WRONG = [
     ("translate --model tr --output none/x.txt", "none/x.txt: there is no such folder as none"),
     ("evaluate --model tr --scores none/x.json", "none/x.json: there is no such folder as none"),
     ("train translation --train_file shard1.tab shard2.tab", "shard1.tab: its name must end in one of .json"),
-    # data
+    # --- data
     ("train translation --target_locale spanish", "Unknown locale 'spanish': did you mean 'es'"),
     ("train translation --source_locale xq", "Unknown locale 'xq'"),
     ("train translation --train_file none.jsonl", "none.jsonl: there is no such file"),
@@ -103,7 +104,7 @@ WRONG = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the commands run: a translator, a classifier, and folders and files with something amiss."""
+    """Return a folder to run in, with a translator, a classifier, and faulty folders and files."""
     folder = tmp_path_factory.mktemp("wrong")
     write(folder / "tr", *with_tokenizer(texts=["three miles", "tres millas"] * 3, vocab_size=280))
     encoder_only(VanillaTransformerForSequenceClassification).save_pretrained(folder / "classifier")
@@ -121,18 +122,18 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def unchanged(folder):
-    """What wrong use leaves behind: nothing."""
+    """Assert that the test neither adds nor removes a file."""
     before = sorted(folder.rglob("*"))
     yield
     assert sorted(folder.rglob("*")) == before
 
 
-def test_there_are_at_least_40():
+def test_there_are_at_least_40_cases_of_wrong_use():
     assert len(WRONG) >= 40
 
 
 @pytest.mark.parametrize(("command", "said"), WRONG, ids=[command for command, _ in WRONG])
-def test_wrong_use_ends_in_one_line_and_code_2(command, said, folder, unchanged, monkeypatch, capsys):
+def test_wrong_use_gives_one_line_and_exit_code_2(command, said, folder, unchanged, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["vanilla-transformer", *command.split()])
     with pytest.raises(SystemExit) as stop:
@@ -140,13 +141,13 @@ def test_wrong_use_ends_in_one_line_and_code_2(command, said, folder, unchanged,
     printed = capsys.readouterr()
     lines = [
         line for line in printed.err.splitlines() if line and not re.search(r"\d+%\||examples/s", line)
-    ]  # no bars
+    ]  # no progress bars
     assert stop.value.code == 2
     assert len(lines) == 1 and said in lines[0], printed.err
     assert lines[0].startswith(f"vanilla-transformer {command.split()[0]}: error: ")
 
 
-def test_a_figure_that_does_not_exist_is_refused_with_the_names_of_those_that_do(capsys):
+def test_a_wrong_figure_name_is_refused_with_the_known_names(capsys):
     with pytest.raises(SystemExit):
         figures.main(["mask"])
     assert "there is no figure 'mask'; choose from encoder-decoder" in capsys.readouterr().err
