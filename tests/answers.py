@@ -1,4 +1,7 @@
-"""What a model answers to a text, in token ids. It needs nothing of this project, so that it runs anywhere."""
+"""Compute a model's answer to a text, as token ids or class ids.
+
+This module imports nothing of the project, so it can run in processes without it.
+"""
 
 import torch
 import transformers
@@ -6,12 +9,12 @@ from transformers import AutoTokenizer, pipeline
 
 
 def answer(model, tokenizer, texts):
-    """The ids of what is generated; or the best class of each text or token; or the best start and end of an answer.
+    """Return the generated ids, or the best class of each text or token, or the best start and end of an answer.
 
-    In single precision, where rounding does not decide between tokens.
+    Use single precision, so that rounding does not decide between tokens.
 
     Args:
-        texts: one text, or two that go together, as a question and its context.
+        texts: one text, or a pair, such as a question and its context.
     """
     batch = tokenizer(*texts, return_tensors="pt")
     model = model.eval().float()
@@ -24,15 +27,15 @@ def answer(model, tokenizer, texts):
 
 
 def every_way(source, name, auto_class, task, asked):
-    """The answers of a shipped model to each of the texts `asked`, by each way in which its code comes along.
+    """Return a shipped model's answers to the texts `asked`, for each way of loading its code.
 
     Args:
-        source: a clone of this project, or its name on the Hub.
-        name: of the model, whose folder is checkpoints/NAME.
-        task: of the pipeline.
+        source: path of a clone of this project, or its name on the Hub.
+        name: name of the model, whose folder is checkpoints/NAME.
+        task: task of the pipeline.
 
     Returns:
-        By way: "Auto classes", "pipeline", and "saved again", which is a folder of its own, with its code.
+        Answers by way: "Auto classes", "pipeline" and "saved again" (a folder of its own, with its code).
     """
     model_class = getattr(transformers, auto_class)
     where = {"subfolder": f"checkpoints/{name}"}

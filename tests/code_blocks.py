@@ -1,4 +1,4 @@
-"""The fenced blocks of code in a page of Markdown, and what they say is printed."""
+"""Extract the fenced code blocks of a Markdown page, and the output that their comments promise."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]+) -->\n)?^```(?P<language>\w+)\n(?P
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of code; `place` is "page:line", `mark` the comment before it or nothing."""
+    """A fenced code block; `place` is "page:line", `mark` is the comment before the block or empty."""
 
     place: str
     language: str
@@ -19,7 +19,7 @@ class Block:
 
 
 def blocks(page: Path, language: str) -> list[Block]:
-    """The blocks of a page in one language."""
+    """Return the blocks of a page in one language."""
     text = page.read_text(encoding="utf-8")
     found = []
     for match in BLOCK.finditer(text):
@@ -29,7 +29,7 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 
 def printed(code: str) -> list[str]:
-    """What the comments say is printed: those behind a call of print, and those in the lines right below one."""
+    """Return the promised output: comments behind calls of print, and in the lines directly below one."""
     lines, after_print = [], False
     for line in map(str.strip, code.splitlines()):
         if line.startswith("print("):

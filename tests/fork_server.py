@@ -1,6 +1,6 @@
-"""A Python that has imported the large libraries, and nothing of this project: each request is run in a fork of it.
+"""A Python process that has imported the large libraries but nothing of this project. It runs each request in a fork.
 
-python -I tests/fork_server.py FD    the requests come through this socket, see `fresh_process.start`
+python -I tests/fork_server.py FD    read requests from this socket, see `fresh_process.start`
 """
 
 import atexit
@@ -23,7 +23,7 @@ accelerate babel.lists datasets pandas sacrebleu sacremoses scipy.optimize seqev
 torch._dynamo torchmetrics transformers.generation.continuous_batching transformers.hf_argparser
 transformers.masking_utils transformers.modeling_layers transformers.pipelines transformers.trainer_seq2seq
 """.split()
-NUMBER = struct.Struct("q")  # as in fresh_process.py
+NUMBER = struct.Struct("q")  # the same in fresh_process.py
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -36,7 +36,7 @@ def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def fork_and_watch(reply: socket.socket) -> None:
-    """Fork; the child returns, the parent sends its process id and its wait status, and ends."""
+    """Fork. The child returns; the parent sends the child's process id and wait status, and exits."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if child := os.fork():
         with suppress(BrokenPipeError):
@@ -47,8 +47,8 @@ def fork_and_watch(reply: socket.socket) -> None:
 
 
 def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Answer requests as long as there are any; return in each forked process, with its request."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests are told, and then close the socket
+    """Fork for each request until the tests end. Only the forked processes return, with their request."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the tests, which then close the socket
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while received := receive(control):
         request, (*standard, reply) = received
@@ -63,7 +63,7 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def set_environment(environment: dict[str, str]) -> None:
-    """Set the environment, and what libraries read from it when they were imported."""
+    """Set the environment, and the library settings that were read from it on import."""
     os.environ.clear()
     os.environ.update(environment)
     for name in ("huggingface_hub.constants", "datasets.config"):
@@ -76,7 +76,7 @@ def set_environment(environment: dict[str, str]) -> None:
 
 
 def replace(settings: dict[str, tuple[Any, Any]]) -> None:
-    """Give a setting its new value in each module that has imported the old one by its name."""
+    """Update a setting in every module that has imported its old value."""
     for name, module in list(sys.modules.items()):
         if name.startswith(("huggingface_hub", "datasets", "transformers")):
             for key in settings.keys() & vars(module).keys():
@@ -86,7 +86,7 @@ def replace(settings: dict[str, tuple[Any, Any]]) -> None:
 
 
 def run(request: dict[str, Any], standard: list[int]) -> None:
-    """Do what `python ARGUMENTS` does: of its options `-I`, `-c` and `-m` are known."""
+    """Do the same as `python ARGUMENTS`, where the options `-I`, `-c` and `-m` are supported."""
     for descriptor, (name, given) in enumerate(zip(("stdin", "stdout", "stderr"), standard, strict=True)):
         os.dup2(given, descriptor)
         os.close(given)
@@ -97,7 +97,7 @@ def run(request: dict[str, Any], standard: list[int]) -> None:
         setattr(sys, f"__{name}__", new)
     os.chdir(request["cwd"])
     set_environment(request["environment"])
-    sys.modules["numpy"].random.seed()  # a new one for each process; Python's own does so after a fork
+    sys.modules["numpy"].random.seed()  # reseed in each process, as Python does after a fork for its own generator
     first, *rest = request["arguments"]
     isolated = first == "-I"
     if isolated:
@@ -115,9 +115,9 @@ def run(request: dict[str, Any], standard: list[int]) -> None:
 
 
 def leave() -> None:
-    """End at once: to take the imported libraries apart takes longer than to fork them."""
+    """Exit at once: tearing down the imported libraries takes longer than forking."""
     if status is not None:
-        with suppress(AttributeError, OSError):  # as for any interpreter, which then says so
+        with suppress(AttributeError, OSError):  # the interpreter's own exit then reports the error
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
@@ -125,12 +125,12 @@ def leave() -> None:
 
 if __name__ == "__main__":
     status: int | None = None
-    atexit.register(leave)  # before all others, so after all others it is called
+    atexit.register(leave)  # registered first, so it is called last
     for name in PRELOADED:
-        with suppress(ModuleNotFoundError):  # some tests need few of them
+        with suppress(ModuleNotFoundError):  # some environments have only few of them
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # what is imported need not be looked through, nor copied, in each fork
+    gc.freeze()  # so that forks neither scan nor copy the imported objects
     request, standard = serve(socket.socket(fileno=int(sys.argv[1])))
     try:
         run(request, standard)

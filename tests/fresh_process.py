@@ -1,4 +1,4 @@
-"""Run code as a user elsewhere would: in a new process, in another folder, where this project cannot be imported."""
+"""Run code in a new process and another folder, where this project cannot be imported, as for another user."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from typing import IO, Any
 
 ROOT = Path(__file__).parent.parent
 MODULES = ["vanilla_transformer"]
-# `-I` leaves out the working folder and the environment's paths; an installed project is hidden by name.
+# `-I` ignores the working folder and PYTHONPATH. An installed copy of this project is hidden by name.
 PRELUDE = """
 import json, sys
 for name in {hidden}:
     sys.modules[name] = None
 arguments = json.loads(sys.argv[1])
 """
-# For code that should ask nobody over the network: whom it asks comes into the list `asked`, and nobody answers.
+# For code that must not use the network: refuse all connections and list their addresses in `asked`.
 UNDER_WATCH = """
 import socket
 asked = []
@@ -34,16 +34,16 @@ def refuse(*address, **options):
 socket.getaddrinfo = refuse
 socket.socket.connect = lambda self, address: refuse(address)
 """
-# Python, glibc and OpenMP read these when a program starts, so a fork cannot change them.
+# Python, glibc and OpenMP read these variables when a program starts, so a fork cannot change them.
 READ_AT_START = ("PYTHON", "LANG", "LC_", "MALLOC_", "GLIBC_", "LD_", "OMP_")
-# The paths under this HF_HOME must not be seen in any fork: test_fresh_process.py looks for them.
+# test_fresh_process.py checks that no fork sees a path in this HF_HOME.
 SERVER_ENVIRONMENT = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "HF_HOME": "/hf_home_of_the_fork_server"}
 NUMBER = struct.Struct("q")
 
 
 @cache
 def fork_server() -> socket.socket:
-    """Start the fork server of this process; it ends when the socket is closed, at the latest with this process."""
+    """Start the fork server of this process; it ends with this process or when the socket is closed."""
     here, there = socket.socketpair()
     with there:
         subprocess.Popen(
@@ -54,7 +54,7 @@ def fork_server() -> socket.socket:
 
 
 class Process:
-    """A fork that does what `python ARGUMENTS` does; used like `subprocess.Popen`, but for pipes."""
+    """A fork that does the same as `python ARGUMENTS`. Use it like `subprocess.Popen`, without pipes."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ def run_python(
 def running(
     arguments: Sequence[str | Path], *, stderr: IO | None = None, **options: Any
 ) -> Iterator[tuple[Process, IO[str]]]:
-    """A fork that does what `python ARGUMENTS` does, and what it prints, which can be read while it runs."""
+    """Run `python ARGUMENTS` in a fork; yield the process and its output, readable while it runs."""
     readable, writable = os.pipe()
     with open(readable, encoding="utf-8") as output, open(os.devnull, "r+") as nothing:
         with open(writable, "w") as end:
@@ -151,11 +151,14 @@ def running(
 def run_fresh(
     code: str, folder: Path, *arguments: Any, installed: bool = False, cold: bool = False, **environment: str
 ) -> Any:
-    """Run `code` in `folder`; it reads the list `arguments` and prints JSON on its last line, which comes back.
+    """Run `code` in `folder` and return the JSON that it prints on its last line.
 
-    The project is importable there only where it is `installed`.
-    Standard input is empty, so a question to the user fails the test.
-    A `cold` process is a new interpreter; the others are forks of one that has imported torch and transformers.
+    The code reads its `arguments` from the list of that name. Standard input is empty, so a question to the user
+    fails.
+
+    Args:
+        installed: whether the project can be imported.
+        cold: start a new interpreter, instead of forking one that has imported torch and transformers.
     """
     prelude = PRELUDE.format(hidden=[] if installed else MODULES)
     command = ["-I", "-c", prelude + code, json.dumps(arguments)]

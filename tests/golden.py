@@ -1,9 +1,9 @@
-"""Record what a checkpoint that ships answers, and its score on rows of its test split, for tests/test_golden.py.
+"""Record a shipped checkpoint's answers, and its score on rows of its test split, for tests/test_golden.py.
 
 python tests/golden.py en-es --test_file recipes/data/tatoeba_en_es/test.jsonl.gz --columns source=en target=es
 
-The options are those of its data, as for `vanilla-transformer evaluate`. Only a checkpoint that was trained anew is
-recorded again: where code alone has changed, an answer that differs is a defect.
+The options name the data, as for `vanilla-transformer evaluate`. Record a checkpoint again only after new training: if
+only code has changed, a different answer is a bug.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from vanilla_transformer.tasks import task_of
 
 
 GOLDEN = Path(__file__).parent / "golden"
-ROWS, ANSWERED = 32, 4  # so many rows are scored, and of so many the answers are recorded
-# What a reader of the README tries first.
+ROWS, ANSWERED = 32, 4  # number of rows to score, and of rows whose answers are recorded
+# first texts that a reader of the README will try
 FIRST_TEXTS = {"en-es": [["I like to travel."], ["I really like to travel"], ["Hello!"]]}
 
 
 def texts_of(row: dict[str, Any], task: str, mask: str | None) -> list[str]:
-    """What a model of a task is asked, of a row of its data: a language model goes on after three words."""
+    """Return the input texts for a row of a task's data; a language model gets three words to continue."""
     if task == "question-answering":
         return [row["question"], row["context"]]
     text = next(row[name] for name in ("source", "text", "tokens") if name in row)
@@ -43,7 +43,7 @@ def texts_of(row: dict[str, Any], task: str, mask: str | None) -> list[str]:
 
 
 def score(folder: Path, rows: list[dict]) -> dict[str, float]:
-    """The scores of a model on rows, as the command gives them."""
+    """Return the scores of a model on rows, computed by `evaluate`."""
     with TemporaryDirectory() as place:
         file = Path(place, "rows.jsonl")
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -59,7 +59,7 @@ def main() -> None:
     model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
     task = task_of(type(model), model.config)
     test = load_splits(data, task.data)["test"]
-    rows = list(test.select(range(0, len(test), len(test) // ROWS)))[:ROWS]  # from all of it
+    rows = list(test.select(range(0, len(test), len(test) // ROWS)))[:ROWS]  # of the whole split
     asked = [texts_of(row, task.pipeline_tag, tokenizer.mask_token) for row in rows[:ANSWERED]]
     asked += FIRST_TEXTS.get(args.name, [])
     golden = {

@@ -1,11 +1,11 @@
-"""A small Hugging Face Hub on loopback: what the real client needs of its HTTP interface to upload and to download.
+"""A small Hugging Face Hub on localhost, with the HTTP endpoints that the real client needs to upload and download.
 
     with HubServer() as hub:
         ...  # processes with hub.environment(home) use it
         hub.repos["models", "user/name"].files("main")
 
-It has repositories of models and Spaces with branches and commits, regular and LFS files, visibility, variables, and a
-check of the card's metadata. Whoever has the token may write, and read what is private. All of it lives in memory.
+It supports model and Space repositories with branches and commits, regular and LFS files, private repositories,
+variables, and validation of the card's metadata. The token gives write access. Everything is stored in memory.
 """
 
 import base64
@@ -25,11 +25,11 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 
 TOKEN = "hf_of_the_test_server"
-ROUTES: list[tuple[str, re.Pattern, Callable]] = []  # methods, pattern of the path, function that answers
+ROUTES: list[tuple[str, re.Pattern, Callable]] = []  # methods, pattern of the path, handler
 
 
 def route(methods: str, path: str) -> Callable[[Callable], Callable]:
-    """Register a function for requests whose path matches: {kind}, {name}, {revision} and {rest} are its arguments."""
+    """Register a handler for matching paths. Its arguments are {kind}, {name}, {revision} and {rest}."""
     parts = {"kind": "(models|spaces|datasets)", "name": "([^/]+/[^/]+?)", "revision": "([^/]+)", "rest": "(.+)"}
 
     def register(function: Callable) -> Callable:
@@ -40,7 +40,7 @@ def route(methods: str, path: str) -> Callable[[Callable], Callable]:
 
 
 class HubError(Exception):
-    """An answer that is no success: its status, what its header X-Error-Code says, and other headers."""
+    """An error response, with a status, the code for its X-Error-Code header, and other headers."""
 
     def __init__(self, status: int, code: str, message: str = "", **headers: str):
         super().__init__(message or code)
@@ -62,7 +62,7 @@ class Repo:
         return commit
 
     def resolve(self, revision: str) -> str:
-        """The commit that a branch, or a commit itself, names."""
+        """Return the commit of a branch name or commit hash."""
         commit = self.branches.get(revision, revision)
         if commit not in self.commits:
             raise HubError(404, "RevisionNotFound")
@@ -73,7 +73,7 @@ class Repo:
 
 
 class HubServer:
-    """The server and what it holds, from `with` until its end."""
+    """The server and its repositories; it runs inside the `with` block."""
 
     def __init__(self):
         self.repos: dict[tuple[str, str], Repo] = {}  # ("models" or "spaces", "user/name") -> repository
@@ -90,13 +90,13 @@ class HubServer:
         self.server.server_close()
 
     def environment(self, home: Path, token: str | None = TOKEN) -> dict[str, str]:
-        """Variables that make the client of a new process use this server, with its cache in `home`."""
+        """Return variables with which a new process uses this server and a cache in `home`."""
         variables = {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
         return variables if token is None else variables | {"HF_TOKEN": token}
 
 
 class HubHandler(BaseHTTPRequestHandler):
-    """One connection. Each routed method gives the content of an answer: JSON, or bytes with headers."""
+    """Handle a connection. Each routed method returns JSON, or bytes with headers."""
 
     protocol_version = "HTTP/1.1"
     hub: HubServer
@@ -240,7 +240,7 @@ class HubHandler(BaseHTTPRequestHandler):
     @route("GET HEAD", "/(?:(spaces|datasets)/)?{name}/resolve/{revision}/{rest}")
     def download(self, kind, name, revision, path):
         repo = self.repo(kind or "models", name)
-        headers = {"X-Repo-Commit": repo.resolve(revision)}  # also where nothing is found: clients remember that too
+        headers = {"X-Repo-Commit": repo.resolve(revision)}  # also for missing files, which clients cache too
         content = repo.files(revision).get(path)
         if content is None:
             raise HubError(404, "EntryNotFound", **headers)

@@ -1,4 +1,4 @@
-"""Tiny models, each with a tokenizer of its own, in folders as a training leaves them."""
+"""Save tiny models with their own tokenizers in folders, as training does."""
 
 import re
 from math import log
@@ -16,16 +16,16 @@ TEXTS = [TEXT, "uno dos tres"] * 3
 
 
 def with_tokenizer(make=encoder_decoder, template="seq2seq", *, texts=TEXTS, vocab_size=300, **fields):
-    """A model that `make` builds, always with the same weights, and a tokenizer that has learned from `texts`."""
+    """Return a model built by `make` with reproducible weights, and a tokenizer trained on `texts`."""
     tokenizer = train_tokenizer(texts, template, vocab_size=vocab_size)
     torch.manual_seed(0)
     return make(vocab_size=len(tokenizer), **fields), tokenizer
 
 
 def save_repeating(folder: Path, p_end: float, letter: str = "o") -> tuple[str, str]:
-    """A translator that knows one letter: whatever is before, it ends, with probability `p_end`, or writes one more.
+    """Save a translator that after any prefix ends with probability `p_end`, or repeats its only letter.
 
-    So the length penalty alone decides how long its translations are. Returns the folder, and the letter.
+    Only the length penalty decides how long its translations are. Return the folder and the letter.
     """
     model, tokenizer = with_tokenizer(output_bias=True)
     word = tokenizer.convert_tokens_to_ids(letter)
@@ -39,7 +39,7 @@ def save_repeating(folder: Path, p_end: float, letter: str = "o") -> tuple[str, 
 
 
 def save_talkative(folder: Path, **fields) -> str:
-    """A language model that writes whole words: the library's streams give a word when the next one begins."""
+    """Return a language model that generates whole words; transformers streams a word when the next one begins."""
     model, tokenizer = with_tokenizer(decoder_only, "causal", output_bias=True, **fields)
     words = [i for token, i in tokenizer.get_vocab().items() if re.fullmatch(r"Ġ\w+", token)]
     with torch.no_grad():
@@ -48,14 +48,14 @@ def save_talkative(folder: Path, **fields) -> str:
 
 
 def write(folder: Path, *parts) -> str:
-    """Save a model, a tokenizer, or both. Returns the folder as commands take it."""
+    """Save a model, a tokenizer, or both, and return the folder as a string."""
     for part in parts:
         part.save_pretrained(folder)
     return str(folder)
 
 
 def save(folder: Path, make, template: str, **options) -> str:
-    """Save what `with_tokenizer` makes; what translates does so as in the paper. Returns the folder."""
+    """Save the result of `with_tokenizer`, translators with the paper's decoding, and return the folder."""
     model, tokenizer = with_tokenizer(make, template, **options)
     if template == "seq2seq":
         set_paper_decoding(model)

@@ -1,4 +1,4 @@
-"""Rows and options for training scripts that end within seconds."""
+"""Rows and options for training runs of a few seconds."""
 
 import json
 from collections.abc import Iterable
@@ -17,17 +17,17 @@ ONE_STACK = ["--num_layers", "2"]
 
 
 def write_json_lines(file: Path, rows: Iterable[dict]) -> str:
-    """One row in each line, as data files have it. Returns the file as commands take it."""
+    """Write rows as JSON lines and return the path as a string."""
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(file)
 
 
 def train_and_validate_on(file: str) -> list[str]:
-    """The options that make one file the training and the validation data."""
+    """Return options that use one file for both training and validation."""
     return ["--train_file", file, "--validation_file", file]
 
 
 def write_rows(task: str, folder: Path) -> list[str]:
-    """Eight rows as a local file, which is training and validation data in one."""
+    """Write eight rows to a file that serves as both training and validation data."""
     rows = phrasebook(task, size=1000)["train"].select(range(100, 108))
     return train_and_validate_on(write_json_lines(folder / "rows.jsonl", rows))

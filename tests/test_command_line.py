@@ -1,4 +1,4 @@
-"""A user's errors: one line on stderr and exit code 2, in whatever way the command is started."""
+"""User errors print one line on stderr and exit with code 2, however the command is started."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def failing(error: BaseException):
         (Exception("No space left on device (os error 28)"), "No space left on device (os error 28)"),
     ],
 )
-def test_what_a_user_can_put_right_takes_one_line(error, line, monkeypatch, capsys):
+def test_user_errors_take_one_line(error, line, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         started(failing(error), monkeypatch=monkeypatch)
     printed = capsys.readouterr()
@@ -63,7 +63,7 @@ def test_what_a_user_can_put_right_takes_one_line(error, line, monkeypatch, caps
     assert line is None or printed.err == f"translate.py: error: {line}\n"
 
 
-def test_traceback_shows_where_an_error_comes_from_and_is_no_option_of_the_command(monkeypatch):
+def test_the_traceback_option_shows_where_an_error_comes_from(monkeypatch):
     with pytest.raises(ValueError, match="wrong"):
         started(failing(ValueError("wrong")), "--traceback", monkeypatch=monkeypatch)
     given = []
@@ -71,12 +71,12 @@ def test_traceback_shows_where_an_error_comes_from_and_is_no_option_of_the_comma
     assert given == ["--model", "x"]
 
 
-def test_a_defect_of_ours_keeps_its_traceback(monkeypatch):
+def test_a_bug_keeps_its_traceback(monkeypatch):
     with pytest.raises(KeyError):
         started(failing(KeyError("labels")), monkeypatch=monkeypatch)
 
 
-def test_a_misspelt_option_is_named_with_the_one_that_was_meant():
+def test_a_misspelt_option_gets_a_suggestion():
     parser = CommandParser(Options, "What it does.")
     with pytest.raises(ValueError, match=r"no option --num_baems; did you mean --num_beams\?"):
         parser.parse_args_into_dataclasses(["--model", "x", "--num_baems", "3"])
@@ -97,20 +97,20 @@ def test_a_misspelt_option_is_named_with_the_one_that_was_meant():
         ("Hello. -- --datastore", False, ["Hello.", "--datastore"]),
     ],
 )
-def test_a_text_behind_a_switch_is_a_text(arguments, on, texts):
+def test_a_text_after_a_boolean_option_is_a_text(arguments, on, texts):
     parser = CommandParser(TranslateArguments)
     parser.add_argument("text", nargs="*")
     args, given = parser.parse_args_into_dataclasses(arguments.split())
     assert (args.datastore, given.text) == (on, texts)
 
 
-def test_a_switch_of_a_command_without_texts_has_a_value_that_is_one(capsys):
+def test_an_invalid_value_of_a_boolean_option_is_refused(capsys):
     with pytest.raises(SystemExit):
         CommandParser(TranslateArguments).parse_args_into_dataclasses(["--datastore", "maybe"])
     assert "argument --datastore: Truthy value expected: got maybe" in capsys.readouterr().err
 
 
-def test_help_says_what_the_command_does_and_names_only_defaults_that_there_are(capsys):
+def test_help_describes_the_command_and_shows_only_real_defaults(capsys):
     with pytest.raises(SystemExit):
         CommandParser(Options, "What it does.\n\n    an example").parse_args(["--help"])
     text = capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_help_says_what_the_command_does_and_names_only_defaults_that_there_are(
     with pytest.raises(SystemExit) as stop:
         CommandParser(Options).parse_args([])
     assert stop.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1  # no list of hundreds of options above the error
+    assert capsys.readouterr().err.count("\n") == 1  # no list of hundreds of options before the error
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_help_says_what_the_command_does_and_names_only_defaults_that_there_are(
         (["-m", "vanilla_transformer", "average", "--output", "x"], "Give either --run or --checkpoints."),
     ],
 )
-def test_a_command_ends_with_one_line_and_code_2(command, line):
+def test_a_failing_command_prints_one_line_and_returns_code_2(command, line):
     result = run_python(command, cwd=ROOT)
     assert result.returncode == 2
     assert line in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr
 
 
-# What every command prints where only PyTorch and transformers are installed.
+# Output of every command if only PyTorch and transformers are installed
 BARE = """
 import contextlib, io
 for name in arguments[0]:
@@ -166,8 +166,8 @@ print(json.dumps(printed))
 
 
 @pytest.mark.parametrize("command", [["--help"], ["estimate"]])
-def test_a_reader_that_has_seen_enough_is_no_error(command, tmp_path):
-    """As in `vanilla-transformer estimate | head -1`."""
+def test_a_closed_pipe_is_no_error(command, tmp_path):
+    """For example in `vanilla-transformer estimate | head -1`."""
     log, command = tmp_path / "log", ["-m", "vanilla_transformer", *command]
     with log.open("w") as errors, running(command, stderr=errors) as (process, output):
         output.close()
@@ -176,7 +176,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(command, tmp_path):
 
 
 def test_a_process_without_standard_output_is_no_error(tmp_path):
-    """As services have it: what is asked for is written into a file. Python's `sys.stdout` is then None."""
+    """Services may have no standard output, so that Python's `sys.stdout` is None; results go into a file."""
     code = """
 import os, sys
 os.close(1)
@@ -188,7 +188,7 @@ run_command(lambda _: print("done"))
     assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(tmp_path):
+def test_a_missing_extra_is_named_and_required_by_its_commands_only(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x/config.json").write_text("{}")
     (tmp_path / "y.jsonl").write_text("{}")
@@ -212,17 +212,17 @@ def test_the_extra_that_a_command_lacks_is_named_and_no_other_command_needs_it(t
     assert "63.0 million" in printed["estimate"][0]
 
 
-def test_the_modules_of_each_extra_are_those_of_the_installation():
+def test_the_modules_of_each_extra_match_pyproject():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     of_module = packages_distributions()
-    of_module["pandas"] = of_module["pyarrow"] = ["datasets"]  # which brings them
+    of_module["pandas"] = of_module["pyarrow"] = ["datasets"]  # which includes them
     for extra, modules in EXTRAS.items():
         required = {re.match(r"[\w-]+", line)[0].lower() for line in extras[extra]}
         for module in modules.split():
             assert {name.lower().replace("_", "-") for name in of_module[module]} & required, module
 
 
-# What a command line does, in a new process, before it imports torch: its output, and its CPU time.
+# Output and CPU time of a command line in a new process, up to the import of torch
 EARLY = """
 import contextlib, io, time
 printed = []
@@ -238,7 +238,7 @@ print(json.dumps([printed, time.process_time()]))
 """
 
 
-def test_help_of_every_command_comes_at_once(tmp_path):
+def test_help_of_every_command_is_fast(tmp_path):
     commands = [[], ["--help"], ["train", "--help"], *([name, "--help"] for name in COMMANDS)]
     commands += [["train", task, "-h"] for task in task_names()]
     printed, _ = run_fresh(EARLY, tmp_path, *commands, installed=True, cold=True)
@@ -248,7 +248,7 @@ def test_help_of_every_command_comes_at_once(tmp_path):
     assert seconds < 0.5
 
 
-def test_wrong_names_files_and_endings_are_refused_before_torch_is_imported(tmp_path):
+def test_wrong_names_and_missing_files_are_refused_before_torch_is_imported(tmp_path):
     (tmp_path / "rows.xlsx").write_text("x")
     (tmp_path / "recipe.yaml").write_text("task: tagging\nmax_stepz: 3\n")
     wrong = {
@@ -271,7 +271,7 @@ def test_wrong_names_files_and_endings_are_refused_before_torch_is_imported(tmp_
         assert line.startswith("vanilla-transformer") and said in line and line.count("\n") == 1, command
 
 
-def test_files_that_some_task_reads_pass_the_early_check(tmp_path, monkeypatch):
+def test_supported_files_pass_the_early_check(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("book.txt", "train.en", "train.de", "rows.csv.gz"):
         (tmp_path / name).write_text("a")
@@ -284,8 +284,8 @@ def test_files_that_some_task_reads_pass_the_early_check(tmp_path, monkeypatch):
         assert not is_answered(name, arguments)
 
 
-def test_the_stored_help_is_that_of_the_parsers():
-    """After a change of options, `make help` writes it."""
+def test_the_stored_help_equals_the_parsers():
+    """After a change of options, run `make help`."""
     stored = json.loads(FILE.read_text(encoding="utf-8"))
     if stored["trainer"]["version"] != transformers.__version__:
         pytest.skip("the Trainer of another version has other options")
@@ -300,8 +300,8 @@ from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerFa
 
 
 @pytest.mark.slow
-def test_a_translation_costs_little_more_than_the_imports_that_it_needs():
-    """CPU time of whole processes, each the best of three."""
+def test_a_translation_takes_little_more_time_than_its_imports():
+    """Measure the CPU time of whole processes, the best of three."""
 
     def seconds(command: list[str]) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

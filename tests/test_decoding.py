@@ -1,4 +1,4 @@
-"""How translators decode that a script has trained: as section 6.1 says, wherever they are loaded."""
+"""Trained translators decode as in section 6.1 of the paper, wherever they are loaded."""
 
 from collections.abc import Callable
 from math import log
@@ -27,7 +27,7 @@ OPTIONS = [
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A translator after four steps. Its held-out rows are few, since it is scored as well."""
+    """Train a translator for four steps; it has few held-out rows, because they are scored too."""
     folder = tmp_path_factory.mktemp("trained")
     rows = [{"source": f"{i} miles", "target": f"{i} millas"} for i in range(2)]
     files = train_and_validate_on(write_json_lines(folder / "rows.jsonl", rows))
@@ -36,7 +36,7 @@ def trained(tmp_path_factory) -> Path:
     return folder / "run"
 
 
-# Code of the folder, no class of this project: the sources, and for each three hypotheses with their scores.
+# Uses the code in the folder, not this project: given the sources, prints three hypotheses with scores for each.
 SEARCH = """
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 folder, options = arguments
@@ -51,7 +51,7 @@ print(json.dumps([batch["input_ids"].tolist(), output.sequences.tolist(), output
 
 @pytest.mark.parametrize(("options", "alpha"), [({}, 0.6), ({"length_penalty": 1.5, "num_beams": 3}, 1.5)])
 def test_a_trained_folder_scores_hypotheses_by_the_papers_formula_in_any_process(options, alpha, trained, tmp_path):
-    """log P / ((5 + n) / 6)^alpha, not the library's log P / n^alpha."""
+    """The formula is log P / ((5 + n) / 6)^alpha, not the log P / n^alpha of transformers."""
     sources, sequences, scores = run_fresh(SEARCH, tmp_path, str(trained), options)
     model = VanillaTransformerForConditionalGeneration.from_pretrained(trained).eval()
     pad, end = model.config.pad_token_id, model.config.eos_token_id
@@ -66,10 +66,10 @@ def test_a_trained_folder_scores_hypotheses_by_the_papers_formula_in_any_process
         log_probability = logits.log_softmax(-1).gather(-1, target[..., None]).sum().item()
         assert score == pytest.approx(log_probability / ((5 + length) / 6) ** alpha, rel=1e-4)
         lengths.add(length)
-    assert max(lengths) > 1  # of a single token both formulas divide by 1
+    assert max(lengths) > 1  # for a single token, both formulas divide by 1
 
 
-# Only a folder and a text, as whoever has read a model card has them.
+# Only a folder and a text, as a reader of the model card has them
 TRANSLATE = """
 from transformers import pipeline
 folder, text = arguments
@@ -79,8 +79,8 @@ print(json.dumps([records[0]["translation_text"] for records in (translator(text
 """
 
 
-def test_a_pipeline_of_a_saved_folder_chooses_by_the_papers_formula(tmp_path):
-    """Of n tokens at 0.84 each but for the last, the end, at 0.16: they are all that it can write."""
+def test_a_pipeline_ranks_hypotheses_by_the_papers_formula(tmp_path):
+    """Each of n tokens has probability 0.84 except the end, with 0.16; there are no other outputs."""
     folder, word = save_repeating(tmp_path / "model", p_end=0.16)
 
     def best(penalty: Callable[[int], float]) -> str:
@@ -92,13 +92,13 @@ def test_a_pipeline_of_a_saved_folder_chooses_by_the_papers_formula(tmp_path):
     assert found == [paper, library]
 
 
-def test_a_trained_folder_says_how_it_decodes(trained):
+def test_a_trained_folder_contains_the_decoding_options(trained):
     for folder in (trained, trained / "checkpoint-4"):
         saved = GenerationConfig.from_pretrained(folder)
         assert {name: getattr(saved, name) for name in paper_decoding()} == paper_decoding(4, 0.6)
 
 
-def test_going_on_from_a_translator_with_one_beam_saves_checkpoints_and_no_option_of_a_beam_search(trained, tmp_path):
+def test_fine_tuning_a_greedy_translator_saves_no_beam_search_options(trained, tmp_path):
     rows = trained.parent / "rows.jsonl"
     run = ["--train_file", str(rows), "--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--save_steps", "1"]
     given = ["--model_name_or_path", str(trained), "--num_beams", "1", "--average_checkpoints", "1"]
@@ -110,7 +110,7 @@ def test_going_on_from_a_translator_with_one_beam_saves_checkpoints_and_no_optio
     assert (tmp_path / "run/checkpoint-1/model.safetensors").is_file()
 
 
-def test_an_option_that_would_be_left_out_in_silence_is_an_error():
+def test_an_option_that_would_be_ignored_is_an_error():
     sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 9, "pad_token_id": 0}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     with pytest.raises(ValueError, match="MarianMTModel does not know how to generate with: gnmt_length_penalty"):
@@ -120,7 +120,7 @@ def test_an_option_that_would_be_left_out_in_silence_is_an_error():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_the_texts_of_tokens_make_the_text_with_the_space_that_begins_it(template, kind):
+def test_token_texts_concatenate_to_the_text_with_its_leading_space(template, kind):
     tokenizer = train_tokenizer(["Two  men, Ġ and ▁two"] * 3, template=template, kind=kind, vocab_size=600)
     for text in ("Two men", "  Two  men", "and, Ġ ▁"):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -128,7 +128,7 @@ def test_the_texts_of_tokens_make_the_text_with_the_space_that_begins_it(templat
         assert "".join(token_text(tokenizer, i) for i in ids) == begun + text
 
 
-def test_the_text_of_a_token_of_sentencepiece_has_its_space():
+def test_token_texts_of_sentencepiece_keep_their_space():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"▁a": 0, "b": 1}, [])))
     tokenizer.backend_tokenizer.decoder = decoders.Metaspace()
     assert tokenizer.decode([0]) == "a"
@@ -136,8 +136,8 @@ def test_the_text_of_a_token_of_sentencepiece_has_its_space():
 
 
 @pytest.mark.parametrize("special", [None, "eos_token", "unk_token"])
-def test_prompts_are_continued_together_as_alone_without_a_padding_token(special):
-    """As those of GPT and GPT-2 have none."""
+def test_a_batch_of_prompts_works_without_a_padding_token(special):
+    """GPT and GPT-2 have no padding token."""
     model, trained = with_tokenizer(decoder_only, "causal", eos_token_id=None)
     model.generation_config.pad_token_id = None
     names = {} if special is None else {special: trained.eos_token}
@@ -151,7 +151,7 @@ def test_prompts_are_continued_together_as_alone_without_a_padding_token(special
     assert tokenizer.pad_token is None
 
 
-def test_a_continuation_ends_with_the_learned_positions_and_a_prompt_that_takes_all_is_named():
+def test_a_continuation_ends_with_the_positions_and_a_full_prompt_is_refused():
     sizes = {"position_embedding": "learned", "max_position_embeddings": 12}
     model, tokenizer = with_tokenizer(decoder_only, "causal", eos_token_id=None, **sizes)
     texts = continue_text(["one", "one two"], model, tokenizer, do_sample=False, max_new_tokens=100)

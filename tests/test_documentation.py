@@ -1,9 +1,9 @@
-"""README and the other pages do what they say: their Python runs, what they quote is there, what they name exists.
+"""The pages keep their promises: their Python runs, quoted code exists, and named files and commands exist.
 
-A block of Python is run, all blocks of a page in one session, and prints what its comments say. Before others stands
+The Python blocks of a page run in one session and must print what their comments say. A comment before a block can say
 
-    <!-- no-test: reason -->          what it needs cannot be had in a test
-    <!-- quoted: module.name -->      it is part of the source of module.name, where a line "..." leaves lines out
+    <!-- no-test: reason -->          a test cannot provide what the block needs
+    <!-- quoted: module.name -->      the block is part of the source of module.name; "..." stands for omitted lines
 """
 
 import inspect
@@ -50,7 +50,7 @@ QUOTES = [block for page in PAGES for block in blocks(PAGES[page], "python") if 
 
 
 @pytest.mark.parametrize("block", QUOTES, ids=lambda block: block.place)
-def test_quoted_lines_are_in_the_code(block):
+def test_quoted_lines_exist_in_the_code(block):
     source = inspect.getsource(pkgutil.resolve_name(block.mark.removeprefix("quoted: ")))
     for part in re.split(r"^\.\.\.\n", block.code, flags=re.M):
         indents = {re.match(" *", line)[0] for line in source.splitlines()}
@@ -60,13 +60,13 @@ def test_quoted_lines_are_in_the_code(block):
 
 
 def commands(code: str) -> Iterator[list[str]]:
-    """The words of each command, variables replaced by what they hold."""
+    """Return the words of each command, with variables replaced by their values."""
     pending, variables = "", {}
     for line in code.replace("\\\n", " ").splitlines():
         pending += line + "\n"
         try:
             words = shlex.split(pending, comments=True)
-        except ValueError:  # a quotation goes on in the next line
+        except ValueError:  # a quoted argument may continue in the next line
             continue
         pending = ""
         if len(words) == 1 and (assignment := re.fullmatch(r"(\w+)=(.*)", words[0], re.S)):
@@ -93,12 +93,12 @@ QUOTING = (
 )  # fmt: skip
 
 
-# The rest of a command line: a quotation in it may go on in the next line; any other quote ends a string of code.
+# The rest of a command line. A quotation inside it may continue in the next line; any other quote ends the string.
 REST = r'(?:(?<=\s)"[^"]*"|[^\n`"])*'
 
 
 def quoted_commands() -> Iterator[tuple[str, list[str]]]:
-    """Each command line in pages, notebooks, recipes, cards, docstrings and messages: its place and its words."""
+    """Find each command line in pages, notebooks, recipes, cards, docstrings and messages; return place and words."""
     for path in sorted({path for pattern in QUOTING for path in ROOT.glob(pattern)} - {ROOT / "CHANGELOG.md"}):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".ipynb":
@@ -112,10 +112,10 @@ def quoted_commands() -> Iterator[tuple[str, list[str]]]:
                     yield f"{path.relative_to(ROOT)}: {line}", words if "\\" not in name else ["train", *words]
 
 
-def test_every_quoted_command_is_one_that_its_parser_takes(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)  # recipes are named from there
+def test_every_quoted_command_is_accepted_by_its_parser(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)  # recipes are named relative to this folder
     known, found = parsers(), set()
-    for parser in known.values():  # a quoted command may leave out what is needed
+    for parser in known.values():  # a quoted command may omit required options
         for action in parser._actions:
             action.required = False
             action.nargs = "?" if not action.option_strings and action.nargs is None else action.nargs
@@ -124,7 +124,7 @@ def test_every_quoted_command_is_one_that_its_parser_takes(monkeypatch, capsys):
         if not words or words[0] == "reversal":  # the example of a new task in CONTRIBUTING.md
             continue
         if name == "train":
-            named, files, options = data_files(words)  # files that a plan is made for are the user's
+            named, files, options = data_files(words)  # planned training reads a file of the user's
             task, words = (named or "translation", options) if files else choose_task(words)
             name = f"train {task}"
             words = words[1:] if words and is_recipe(words[0]) else words
@@ -138,19 +138,19 @@ def test_every_quoted_command_is_one_that_its_parser_takes(monkeypatch, capsys):
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors that GitHub gives to headings."""
+    """Return the anchors that GitHub gives to headings."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def links(page: Path) -> list[str]:
-    """What a page links to or shows, as it stands there."""
+    """Return the targets of a page's links and images."""
     text = page.read_text(encoding="utf-8")
     return re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_and_pictures_lead_somewhere(page):
+def test_links_and_images_exist(page):
     for target in links(PAGES[page]):
         if not re.match(r"\w+:", target):
             name, _, anchor = target.partition("#")
@@ -159,8 +159,8 @@ def test_links_and_pictures_lead_somewhere(page):
             assert not anchor or anchor in headings(path), f"{page}: no heading for {target}"
 
 
-def test_what_the_pages_link_to_and_name_is_on_the_hub_too():
-    """All but the tests, which stay with the history, and what is hidden, such as a virtual environment."""
+def test_files_named_in_the_pages_are_uploaded_to_the_hub():
+    """Except for the tests, which are not uploaded, and ignored files such as a virtual environment."""
     sent = select_files(ROOT, REPO_FILES)
     missing = set()
     for page in (path for name, path in sent.items() if name.endswith(".md")):
@@ -173,14 +173,14 @@ def test_what_the_pages_link_to_and_name_is_on_the_hub_too():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_test_that_is_named_exists_in_the_file_that_is_linked(page):
+def test_tests_named_in_the_pages_exist_in_the_linked_file(page):
     text = PAGES[page].read_text(encoding="utf-8")
     for name, file in re.findall(r"\[`(test_\w+)`\]\(([^)]+)\)", text):
         assert f"def {name}(" in (PAGES[page].parent / file).read_text(encoding="utf-8"), f"{file} has no {name}"
     assert not re.findall(r"(?<!\[)`test_\w+`", text), "name a test by a link to its file"
 
 
-# What docs/walkthrough.md says and no other test shows.
+# --- Claims of docs/walkthrough.md that no other test covers
 
 
 def test_a_dot_product_has_variance_d_k():
@@ -198,15 +198,15 @@ def test_the_decoder_reads_its_target_shifted_right():
     torch.testing.assert_close(model(source, labels=labels).logits, model(source, decoder_input_ids=shifted).logits)
 
 
-def test_logits_are_the_decoders_output_times_the_embedding():
+def test_logits_equal_the_decoders_output_times_the_embedding():
     model, ids = encoder_decoder(), tokens()
     states = model.model(ids, decoder_input_ids=ids).last_hidden_state
     logits = model(ids, decoder_input_ids=ids).logits
     torch.testing.assert_close(logits, states @ model.get_input_embeddings().weight.T)
-    assert (logits.exp().sum(dim=-1) - 1).abs().min() > 0.1  # not logarithms of probabilities
+    assert (logits.exp().sum(dim=-1) - 1).abs().min() > 0.1  # logits are not log-probabilities
 
 
-def test_dropout_acts_on_the_sum_of_scaled_embedding_and_position():
+def test_dropout_applies_to_the_sum_of_embedding_and_position():
     torch.manual_seed(0)
     stack, embeddings = encoder_only(VanillaTransformerEncoderModel, dropout=0.5), torch.randn(2, 50, 32)
     positions = torch.arange(50)[None]
@@ -219,8 +219,8 @@ def test_dropout_acts_on_the_sum_of_scaled_embedding_and_position():
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_each_layer_reaches_one_neighbourhood_further(layers):
-    """With a window of 4, two positions on either side: the first output depends on 2 * layers positions after it."""
+def test_each_layer_extends_the_reach_of_a_window(layers):
+    """A window of 4 means two positions on either side, so the first output depends on 2 * layers later positions."""
     torch.manual_seed(0)
     model = encoder_only(VanillaTransformerEncoderModel, sliding_window=4, num_layers=layers)
     embeddings = torch.randn(1, 12, 32, requires_grad=True)

@@ -1,4 +1,4 @@
-"""A fork of the server is like a new interpreter: what one process sets or leaves, no other sees."""
+"""A fork of the server behaves like a new interpreter: processes do not affect each other."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ print(json.dumps([
 """
 
 
-def test_a_fork_has_its_own_folder_environment_and_settings(tmp_path):
+def test_a_fork_has_its_own_folder_environment_and_library_settings(tmp_path):
     home = str(tmp_path / "hf_home")
     given = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://localhost:1"}
     found = run_fresh(LEFT_OVER, tmp_path, SERVER_ENVIRONMENT["HF_HOME"], **given)
@@ -56,7 +56,7 @@ def test_a_fork_has_its_own_folder_environment_and_settings(tmp_path):
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_the_project_is_there_where_it_is_installed(installed, tmp_path):
+def test_the_project_can_be_imported_only_if_installed(installed, tmp_path):
     code = """
 import importlib.util
 left = [name for name in sys.modules if "vanilla" in name and sys.modules[name]]
@@ -89,7 +89,7 @@ STARTS = {
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 @pytest.mark.parametrize("arguments", [["a"], ["a", "0"], ["a", "3"]], ids=" ".join)
-def test_arguments_output_and_status_are_those_of_an_interpreter(start, arguments, tmp_path):
+def test_arguments_output_and_status_equal_an_interpreters(start, arguments, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [*start, *arguments]
     expected = subprocess.run(
@@ -100,7 +100,7 @@ def test_arguments_output_and_status_are_those_of_an_interpreter(start, argument
     assert found.stderr.splitlines()[-1:] == expected.stderr.splitlines()[-1:]
 
 
-def test_a_signal_ends_a_fork_alone_and_two_run_at_once(tmp_path):
+def test_two_forks_run_concurrently_and_a_signal_ends_only_one(tmp_path):
     waits = ["-c", "import time; print('ready', flush=True); time.sleep(600)"]
     with TemporaryFile() as output:
         first, second = (Process(waits, output, output, output) for _ in range(2))
@@ -118,6 +118,6 @@ def test_a_command_that_takes_too_long_is_killed(tmp_path):
         run_python(["-c", "import time; time.sleep(600)"], timeout=0.1)
 
 
-def test_what_an_interpreter_reads_at_its_start_is_refused(tmp_path):
+def test_variables_read_at_startup_are_refused(tmp_path):
     with pytest.raises(AssertionError, match="MALLOC_ARENA_MAX"):
         run_fresh("", tmp_path, MALLOC_ARENA_MAX="1")

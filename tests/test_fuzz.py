@@ -1,9 +1,9 @@
-"""Random configs, inputs, files and command lines: a right result, or an error that says what was wrong with what.
+"""Random configs, inputs, files and command lines give the right result, or an error that says what is wrong.
 
-Right is what an independent way gives: a sequence by itself for one in a padded batch, no cache for a cache, Equation
-1 as it stands for every faster form of it. An error is one that the project, or the library's check of a config,
-raises on purpose, and that names what is wrong. Whatever comes out of the depths, such as an IndexError or PyTorch's
-RuntimeError, fails. `make test` draws 100 examples, always the same; the slow suite 2,000 new ones.
+The right result comes from an independent computation: a single sequence instead of a padded batch, no cache, or
+Equation 1 instead of a faster attention. Accepted errors are raised on purpose, by the project or by transformers'
+validation of a config, and name the faulty value. Any other error fails, such as an IndexError or PyTorch's
+RuntimeError. `make test` draws 100 examples, always the same; the slow suite draws 2,000.
 """
 
 import gzip
@@ -56,7 +56,7 @@ MODELS = {
 
 @contextmanager
 def only_clear_errors(names: tuple[str, ...]) -> Iterator[None]:
-    """Let errors pass that were raised on purpose and name one of `names`."""
+    """Accept errors that were raised on purpose and name one of `names`."""
     try:
         yield
     except (ValueError, TypeError, OSError, StrictDataclassError) as error:
@@ -115,7 +115,7 @@ ODD_VALUES = st.sampled_from(
 
 
 def draw_config(draw: Draw, family: type, odd: int = 0) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Fields of a small config, and the names of those, `odd` at most, that have any value."""
+    """Draw the fields of a small config, and the names of at most `odd` fields that get an arbitrary value."""
     strategies = GOOD_FIELDS | FAMILY_FIELDS[family]
     chosen = draw(st.sets(st.sampled_from(sorted(strategies))))
     required = {"vocab_size", "d_model", "num_heads", "d_ff"} | {name for name in strategies if "layers" in name}
@@ -127,7 +127,7 @@ def draw_config(draw: Draw, family: type, odd: int = 0) -> tuple[dict[str, Any],
 def configs(draw: Draw) -> None:
     family = draw(st.sampled_from(list(MODELS)))
     fields, odd = draw_config(draw, family, odd=2)
-    with only_clear_errors((*odd, "num_heads")):  # that d_model is not divisible by, whatever was changed
+    with only_clear_errors((*odd, "num_heads")):  # a changed field may make d_model indivisible by num_heads
         config = family(**fields)
         assert family.from_dict(json.loads(config.to_json_string())).to_dict() == config.to_dict()
         ids = torch.zeros(2, 3, dtype=torch.long)
@@ -142,7 +142,7 @@ def configs(draw: Draw) -> None:
 
 
 def padded(draw: Draw, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows of ids on either side of padding: ids and mask (batch, length)."""
+    """Return rows of ids padded on either side, and their mask (batch, length)."""
     length = max(map(len, rows)) + draw(st.integers(0, 2))
     left = draw(st.booleans())
     pads = [(length - len(row), 0) if left else (0, length - len(row)) for row in rows]
@@ -193,7 +193,7 @@ def every_form_of_attention_with_and_without_padding_and_cache(draw: Draw) -> No
 
 
 def step_by_step(model: nn.Module, row: dict[str, Tensor]) -> Tensor:
-    """The logits (length, vocab) of one sequence, computed one token at a time, with a cache."""
+    """Return the logits (length, vocab) of one sequence, computed one token at a time with a cache."""
     name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     state, logits = {}, []
     for token in row[name].split(1, dim=1):
@@ -229,7 +229,7 @@ ODD_SHAPES = st.lists(st.integers(0, 6), max_size=4)
 
 
 def odd_tensor(draw: Draw, shape: tuple[int, ...]) -> Any:
-    """Small numbers, most of them of this shape and integers; or something that is no tensor."""
+    """Draw a tensor, mostly of integers and of the right shape, or something that is not a tensor."""
     shape = draw(st.just(shape) | st.just(shape) | ODD_SHAPES)
     values = draw(st.sampled_from([(0, 1), (0, 2), (0, VOCAB - 1), (-101, 60), (-(2**40), 2**40)]))
     tensor = torch.randint(values[0], values[1] + 1, tuple(shape)).to(draw(st.sampled_from(DTYPES[:1] * 6 + DTYPES)))
@@ -291,7 +291,7 @@ def data_files(draw: Draw) -> None:
     kind = draw(st.sampled_from(["jsonl", "jsonl", "json", "csv", "txt", "parquet"]))
     if kind == "csv" and draw(st.booleans()):
         content = ",".join(columns).encode() + b"\n" + content
-    zipped = draw(st.integers(0, 3))  # 1: as it should be, 2: cut short
+    zipped = draw(st.integers(0, 3))  # 1: complete, 2: truncated
     if zipped:
         content = [content, gzip.compress(content), gzip.compress(content)[:-4], content][zipped]
     with tempfile.TemporaryDirectory() as folder:
@@ -311,7 +311,7 @@ def data_files(draw: Draw) -> None:
 
 @contextmanager
 def damaged_model(draw: Draw) -> Iterator[Path]:
-    """A saved language model, of which one file is damaged: cut, changed in one field, replaced or gone."""
+    """Save a language model in which one file is truncated, changed in one field, or replaced."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "model"
         decoder_only().save_pretrained(folder)
@@ -351,7 +351,7 @@ WORDS = (
 def command_lines(draw: Draw) -> None:
     name = draw(st.sampled_from([*(name for name in COMMANDS if name != "push"), "trainslate", "--help"]))
     with damaged_model(draw) as folder, chdir(folder.parent), pytest.MonkeyPatch.context() as patch:
-        (folder / "config.json").write_text("{")  # so that no command has anything to do
+        (folder / "config.json").write_text("{")  # an invalid model, so that every command ends early
         values = st.sampled_from([str(folder), "./nowhere", "-1", "0", "many", "", "--help"])
         words = draw(st.lists(st.sampled_from(WORDS) | values, max_size=5))
         patch.setattr("sys.argv", ["vanilla-transformer", name, *words])

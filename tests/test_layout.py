@@ -1,4 +1,4 @@
-"""Rules of the house that a program can check: where code lies, who imports whom, and how long a file may be."""
+"""Rules of the repository's layout: where code belongs, the direction of imports, and the length of files."""
 
 import ast
 import re
@@ -11,10 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vanilla_transformer"
-TRAVELLING = {"configuration": 420, "modeling": 1300, "generation": 170, "pipeline": 260}  # lines at most
+TRAVELLING = {"configuration": 420, "modeling": 1300, "generation": 170, "pipeline": 260}  # maximum number of lines
 LONGEST_MODULE = 450
 LONGEST_REPEAT = 9
-# Imports run from a floor to its own or to those before it.
+# A module may import modules of its own floor or of lower floors (listed earlier).
 FLOORS = (
     {f"{name}_vanilla_transformer" for name in TRAVELLING},
     {"lazy", "models", "loading", "decoding", "files", "data", "fast"},
@@ -47,7 +47,7 @@ def travelling_files() -> list[Path]:
 
 
 def modules() -> dict[str, Path]:
-    """The modules of the package and the files that travel, by their names below `vanilla_transformer`."""
+    """Return the modules of the package and the four model files, by their names below `vanilla_transformer`."""
     files = {
         path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path for path in python_files(PACKAGE)
     }
@@ -56,7 +56,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """The modules of the package that a file imports, anywhere in the file."""
+    """Return the package's modules that a file imports, anywhere in the file."""
     found = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -64,7 +64,7 @@ def imports(path: Path, known: dict[str, Path]) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-            if node.level:  # only the files that travel import relatively
+            if node.level:  # only the model files use relative imports
                 found |= {f"vanilla_transformer.{module}"}
     names = {name.removeprefix("vanilla_transformer.") for name in found if name.startswith("vanilla_transformer.")}
     return names & known.keys()
@@ -74,7 +74,7 @@ def floor(module: str) -> int:
     return next(i for i, names in enumerate(FLOORS) if module.split(".")[0] in names)
 
 
-def test_every_module_has_a_floor_and_imports_none_above_it():
+def test_modules_import_only_from_their_own_floor_or_below():
     known = modules()
     assert len(known) > 60
     up = {
@@ -86,11 +86,11 @@ def test_every_module_has_a_floor_and_imports_none_above_it():
     assert up == set()
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_there_are_no_circular_imports():
     known = modules()
     packages = {
         name for name, path in known.items() if path.name == "__init__.py"
-    }  # import what they offer when asked
+    }  # these modules import their names lazily
     graph = {name: imports(path, known) - packages - {name} for name, path in known.items() if name not in packages}
     try:
         TopologicalSorter(graph).prepare()
@@ -98,7 +98,7 @@ def test_no_modules_import_each_other_in_a_circle():
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_four_files_travel_within_their_budgets_and_import_each_other_relatively():
+def test_the_four_model_files_keep_their_line_budgets_and_use_relative_imports():
     assert sorted(ROOT.glob("*.py")) == sorted(travelling_files())
     assert {
         path.name: length(path) for path in travelling_files() if length(path) > TRAVELLING[path.stem.split("_")[0]]
@@ -116,7 +116,7 @@ def test_four_files_travel_within_their_budgets_and_import_each_other_relatively
         assert not [line for line in absolute if "vanilla_transformer" in line], path.name
 
 
-def test_no_choice_of_training_is_in_the_files_that_travel():
+def test_the_model_files_contain_no_training_options():
     nodes = [node for path in travelling_files() for node in ast.walk(tree(path))]
     arguments = {
         argument.arg
@@ -130,18 +130,18 @@ def test_no_choice_of_training_is_in_the_files_that_travel():
     assert not names & {"packed", "drop", "sees_all", "ForwardSignature", "Packing"}
 
 
-def test_no_module_of_the_package_is_too_long():
+def test_no_module_exceeds_the_maximum_length():
     lengths = {name: length(path) for name, path in modules().items() if path.is_relative_to(PACKAGE)}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_MODULE} == {}
 
 
-def test_training_has_few_rooms():
+def test_the_training_package_has_few_modules():
     rooms = {path.stem for path in (PACKAGE / "training").glob("*.py")} - {"__init__"}
     assert rooms <= {"arguments", "trainer", "callbacks", "checkpoints", "optimizer", "batching", "averaging", "plan"}
 
 
-def test_the_command_line_is_one_door():
-    """Scripts hold no copy of a command: `train.py` is a path for torchrun, the others are for maintainers."""
+def test_the_command_line_has_one_entry_point():
+    """Scripts contain no copy of a command: `train.py` is a path for torchrun, the others are for maintainers."""
     from vanilla_transformer.__main__ import COMMANDS as OFFERED
 
     assert sorted(OFFERED) == sorted(COMMANDS)
@@ -150,7 +150,7 @@ def test_the_command_line_is_one_door():
     assert length(ROOT / "scripts/train.py") <= 10 and length(ROOT / "demo/app.py") <= 10
 
 
-def test_scripts_and_the_demo_import_only_the_package_and_what_lies_beside_them():
+def test_scripts_and_demo_import_only_the_package_and_their_neighbours():
     for folder in ("scripts", "demo"):
         others = {"tests", "scripts", "demo"} | {path.stem for path in python_files(ROOT / "tests")}
         found = {
@@ -170,7 +170,7 @@ def test_scripts_and_the_demo_import_only_the_package_and_what_lies_beside_them(
 
 
 def test_no_test_file_imports_another():
-    """Helpers that two test files share lie in a module of their own, which imports no test file either."""
+    """Helpers used by two test files belong in their own module, which must not import a test file."""
     tests = {path.stem for path in python_files(ROOT / "tests") if path.stem.startswith("test_")}
     assert len(tests) > 30
     for path in python_files(ROOT / "tests"):
@@ -180,8 +180,8 @@ def test_no_test_file_imports_another():
         assert not names & tests, path.name
 
 
-def test_modules_are_found_where_an_installation_puts_them():
-    """Nothing changes `sys.path` or PYTHONPATH."""
+def test_modules_are_found_without_path_changes():
+    """No code changes `sys.path` or PYTHONPATH."""
     folders = ("docs", "launch", ".github", "vanilla_transformer", "scripts", "demo")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     texts = {".py", ".md", ".yaml", ".yml", ".html", ".ipynb", ".txt"}
@@ -191,8 +191,8 @@ def test_modules_are_found_where_an_installation_puts_them():
     assert found == []
 
 
-def test_no_run_of_ten_lines_stands_twice():
-    """Code that two modules need is a function that both import."""
+def test_no_ten_lines_are_duplicated():
+    """Code that two modules need belongs in a function that both import."""
     places = defaultdict(set)
     for path in (path for folder in (PACKAGE, ROOT / "scripts", ROOT / "demo") for path in python_files(folder)):
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Texts as lines, by the commands that read and write them: one line out for each line in, in order, as they come."""
+"""Commands that read and write lines give one line of output for each line of input, in order and promptly."""
 
 import logging
 from pathlib import Path
@@ -14,18 +14,18 @@ from vanilla_transformer.cli import generate, translate
 from vanilla_transformer.decoding import map_by_length
 
 
-BLANK = ["", " ", "\t", "\u3000\u00a0", "\u2002 \u200a"]  # all white space for Unicode
+BLANK = ["", " ", "\t", "\u3000\u00a0", "\u2002 \u200a"]  # characters that Unicode counts as white space
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory) -> str:
-    """A translator that writes one letter and ends."""
+    """Save a translator that generates one letter and ends."""
     return save_repeating(tmp_path_factory.mktemp("translator") / "model", p_end=0.16)[0]
 
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory) -> str:
-    """A language model that goes on with line breaks."""
+    """Save a language model that generates line breaks."""
     model, tokenizer = with_tokenizer(decoder_only, "causal", output_bias=True)
     with torch.no_grad():
         model.lm_head.bias[tokenizer.convert_tokens_to_ids("Ċ")] = 100
@@ -33,7 +33,7 @@ def writer(tmp_path_factory) -> str:
 
 
 def run(command, model: str, lines: list[str], tmp_path: Path, *options: str) -> list[str]:
-    """Give a command a file of lines. Returns the lines of its output."""
+    """Give a command a file of lines and return the lines of its output."""
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     command.main(
         ["--model", model, "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt"), *options]
@@ -57,7 +57,7 @@ def test_line_breaks_in_a_continuation_become_spaces_with_a_warning(writer, tmp_
     assert "line 1 has line breaks" in caplog.text
 
 
-def test_a_text_with_line_breaks_on_the_command_line_is_one_line(translator, capsys):
+def test_a_text_argument_with_line_breaks_gives_one_line(translator, capsys):
     translate.main(["--model", translator, "one\ntwo", "three"])
     assert capsys.readouterr().out.count("\n") == 2
 
@@ -77,7 +77,7 @@ def test_a_blank_file_gives_blank_lines(translator, tmp_path):
 
 @pytest.fixture
 def limited(translator, tmp_path) -> str:
-    """The translator, trained on at most ten tokens."""
+    """Train the translator on at most ten tokens."""
     tokenizer = AutoTokenizer.from_pretrained(translator, model_max_length=10)
     for file in Path(translator).iterdir():
         (tmp_path / "limited").mkdir(exist_ok=True)
@@ -85,8 +85,8 @@ def limited(translator, tmp_path) -> str:
     return write(tmp_path / "limited", tokenizer)
 
 
-def test_a_line_that_is_too_long_is_truncated_and_named(limited, tmp_path):
-    long, options = "xyzw" * 1000, ["--length_penalty", "9"]  # as long as it may be
+def test_a_line_that_is_too_long_is_truncated_with_a_warning(limited, tmp_path):
+    long, options = "xyzw" * 1000, ["--length_penalty", "9"]  # as long as allowed
     result = run_python(
         ["-m", "vanilla_transformer", "translate", "--model", limited, *options], input=f"one\n{long}\nthree\n"
     )
@@ -97,7 +97,7 @@ def test_a_line_that_is_too_long_is_truncated_and_named(limited, tmp_path):
     assert warning.startswith("Line 2 has 4") and "is truncated to the first 10" in warning
 
 
-def test_a_prompt_that_is_too_long_is_truncated_and_named(tmp_path, caplog):
+def test_a_prompt_that_is_too_long_is_truncated_with_a_warning(tmp_path, caplog):
     sizes = {"position_embedding": "learned", "max_position_embeddings": 12}
     folder = write(tmp_path / "model", *with_tokenizer(decoder_only, "causal", eos_token_id=None, **sizes))
     found = run(generate, folder, ["one", "two one " * 9 + "three", "two"], tmp_path, "--do_sample", "false")
@@ -106,7 +106,7 @@ def test_a_prompt_that_is_too_long_is_truncated_and_named(tmp_path, caplog):
     assert [record.getMessage().split(" has ")[0] for record in caplog.records] == ["Line 2"]
 
 
-def test_results_are_written_while_others_are_still_to_come(translator, tmp_path):
+def test_results_are_written_before_all_input_is_read(translator, tmp_path):
     (tmp_path / "in.txt").write_text("one two\n" * 100_000)
     options = ["--model", translator, "--input", str(tmp_path / "in.txt"), "--batch_size", "1"]
     with running(["-m", "vanilla_transformer", "translate", *options]) as (process, output):
@@ -115,7 +115,7 @@ def test_results_are_written_while_others_are_still_to_come(translator, tmp_path
         process.kill()
 
 
-def test_texts_of_similar_length_share_a_batch_and_results_come_in_order_as_soon_as_they_are_known():
+def test_batches_group_similar_lengths_and_results_keep_their_order():
     texts = ["a", "bbbb", "cc", "", "dddd", "e", "ff", " ", "g"]
     calls = []
 

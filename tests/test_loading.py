@@ -1,4 +1,4 @@
-"""Saved models as commands load them: damage is an error that names it, and no code of a folder runs unasked."""
+"""Commands load saved models: damage gives a precise error, and code in a folder runs only with permission."""
 
 import io
 import json
@@ -33,12 +33,12 @@ def saved(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def translator(saved, tmp_path) -> Path:
-    """A copy that a test may damage."""
+    """Return a copy of a model that a test may damage."""
     return shutil.copytree(saved, tmp_path / "translator")
 
 
 def change_weights(folder: Path, **weights: torch.Tensor | None) -> None:
-    """Put other weights in the place of those saved; None takes one away."""
+    """Replace saved weights; None deletes one."""
     changed = load_file(folder / "model.safetensors") | weights
     kept = {name: weight for name, weight in changed.items() if weight is not None}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
@@ -80,17 +80,17 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_folder_is_an_error_that_names_the_damage(name, translator, capfd):
+def test_a_damaged_folder_gives_an_error_that_names_the_damage(name, translator, capfd):
     damage, message = DAMAGES[name]
     damage(translator)
     with pytest.raises((ValueError, OSError), match=message) as caught:
         load_model(translator)
     assert str(translator) in str(caught.value)
-    assert "LOAD REPORT" not in capfd.readouterr().err  # the error says it all
+    assert "LOAD REPORT" not in capfd.readouterr().err  # the error alone is enough
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
-def test_a_whole_folder_is_loaded_with_its_weights(make, tmp_path):
+def test_a_complete_folder_loads_with_its_weights(make, tmp_path):
     torch.manual_seed(0)
     model = make()
     model.save_pretrained(tmp_path)
@@ -102,13 +102,13 @@ def test_a_whole_folder_is_loaded_with_its_weights(make, tmp_path):
 @pytest.mark.parametrize(
     "source", ["{folder}/nothing", "nothing", "runs/some/where", "{folder}/translator/config.json"]
 )
-def test_a_folder_that_is_not_there_is_told_plainly_without_asking_the_hub(source, translator):
+def test_a_missing_folder_is_reported_without_asking_the_hub(source, translator):
     source = source.format(folder=translator.parent)
     with pytest.raises(FileNotFoundError, match=f"^{source}: there is no such folder. Give that of a trained model"):
         load_model(source)
 
 
-def test_what_may_be_a_name_on_the_hub_is_let_through():
+def test_a_possible_hub_name_is_accepted():
     check_source("user/name")
     check_source("gpt2", short_names=True)
 
@@ -122,7 +122,7 @@ def test_a_model_of_another_task_is_refused_with_both_classes(translator, tmp_pa
         translate.main(["--model", str(tmp_path / "lm")])
 
 
-def test_who_brings_a_library_model_is_told_how_to_convert_it(tmp_path):
+def test_a_transformers_model_gets_an_error_with_the_import_command(tmp_path):
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertForMaskedLM(BertConfig(**sizes, intermediate_size=8)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"BertForMaskedLM.*`vanilla-transformer import`"):
@@ -138,7 +138,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_works_with_missing_weights(command, translator, tmp_path, monkeypatch):
+def test_every_command_refuses_missing_weights(command, translator, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"three miles\n")))
     change_weights(translator, **{FC1: None})
     with pytest.raises(ValueError, match=FC1):
@@ -146,11 +146,11 @@ def test_no_command_works_with_missing_weights(command, translator, tmp_path, mo
     assert not (tmp_path / "out").exists()
 
 
-# Code of a folder
+# --- Code in a model's folder
 
 
 def plant(folder: Path) -> None:
-    """Code in every file that the library may run, which tells that it ran."""
+    """Write code into every file that transformers may run; it records that it ran."""
     code = f'open({str(folder.parent / "ran")!r}, "a").write(__file__ + "\\n")\n'
     for path in folder.glob("*_vanilla_transformer.py"):
         path.write_text(code + path.read_text(encoding="utf-8"), encoding="utf-8")
@@ -167,7 +167,7 @@ def plant(folder: Path) -> None:
 
 
 def run_translate(folder: Path, *options: str) -> subprocess.CompletedProcess:
-    """In a process of its own, whose questions nobody answers."""
+    """Run a command in its own process, where nobody answers questions."""
     return run_python(
         ["-m", "vanilla_transformer", "translate", "--model", folder, *options],
         cwd=folder.parent,
@@ -176,7 +176,7 @@ def run_translate(folder: Path, *options: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_translate_runs_no_code_of_a_folder_unless_it_is_told_to(translator):
+def test_translate_runs_code_of_a_folder_only_with_trust_remote_code(translator):
     plant(translator)
     ran = translator.parent / "ran"
     plain = run_translate(translator)
@@ -187,7 +187,7 @@ def test_translate_runs_no_code_of_a_folder_unless_it_is_told_to(translator):
     assert all(name in ran.read_text() for name in ("modeling_vanilla_transformer.py", "generate.py", "tok.py"))
 
 
-def test_a_foreign_model_type_runs_nothing_and_asks_nobody(translator):
+def test_an_unknown_model_type_runs_no_code_and_asks_no_question(translator):
     plant(translator)
     change_config(translator, model_type="something_else")
     with pytest.raises(ValueError, match="trust_remote_code"):
@@ -195,7 +195,7 @@ def test_a_foreign_model_type_runs_nothing_and_asks_nobody(translator):
     assert not (translator.parent / "ran").exists()
 
 
-def test_who_trusts_the_code_gets_the_class_beside_the_weights(translator):
+def test_trust_remote_code_loads_the_class_next_to_the_weights(translator):
     assert model_class(translator) is VanillaTransformerForConditionalGeneration
     beside = model_class(translator, trust_remote_code=True)
     assert beside.__module__.startswith("transformers_modules.") and beside is not model_class(translator)
@@ -205,7 +205,7 @@ def test_who_trusts_the_code_gets_the_class_beside_the_weights(translator):
     torch.testing.assert_close(found, expected)
 
 
-# How checkpoints of version 0.1 register "packed_sdpa".
+# Code of version 0.1 registers "packed_sdpa" like this.
 PACKING_0_1 = """
 
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -243,7 +243,7 @@ print(json.dumps(True))
 
 
 def test_code_of_another_version_and_the_installed_one_train_in_one_process(translator, tmp_path):
-    """Each registers its attention under one name, and the last one to do so serves the models of both."""
+    """Both versions register attention under one name; the last registration serves the models of both."""
     code = translator / "modeling_vanilla_transformer.py"
     code.write_text(code.read_text() + PACKING_0_1)
     assert run_fresh(TRAIN_BOTH, tmp_path, str(translator), installed=True)

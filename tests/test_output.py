@@ -1,4 +1,4 @@
-"""Where commands write what they are asked for: files, gzipped files, pipes, and standard output in any locale."""
+"""Commands write their results to files, gzipped files, pipes, and standard output in any locale."""
 
 import gzip
 import os
@@ -16,12 +16,12 @@ from vanilla_transformer.cli import export, translate
 from vanilla_transformer.files import new_folder
 
 
-SENTENCE = "He said yes."  # in Spanish with letters that few encodings have
+SENTENCE = "He said yes."  # The Spanish translation contains letters that few encodings have.
 
 
 @pytest.fixture(scope="module")
 def translation(tmp_path_factory) -> str:
-    """The sentence's, by the model that ships with the project, from an ordinary file."""
+    """Return the shipped model's translation of the sentence, written to an ordinary file."""
     file = tmp_path_factory.mktemp("plain") / "out.txt"
     translate.main([SENTENCE, "--output", str(file)])
     text = file.read_bytes().decode("utf-8")
@@ -30,7 +30,7 @@ def translation(tmp_path_factory) -> str:
 
 
 def read_in_background(file: Path) -> tuple[Thread, list[bytes]]:
-    """Wait for what comes through a pipe, as another program would."""
+    """Wait for data in a pipe, as another program would."""
     received: list[bytes] = []
     reader = Thread(target=lambda: received.append(file.read_bytes()), daemon=True)
     reader.start()
@@ -47,8 +47,8 @@ def test_a_named_pipe_is_written_to_and_stays_one(translation, tmp_path):
     assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
 
 
-def test_a_descriptor_is_written_to_whatever_it_is_of(translation, tmp_path):
-    """A pipe, as the shell's >(gzip > x.gz), or a file, as /dev/stdout where that goes into one."""
+def test_a_file_descriptor_can_be_written_to(translation, tmp_path):
+    """A pipe, as in the shell's >(gzip > x.gz), or a file, as for /dev/stdout redirected to one."""
     readable, writable = os.pipe()
     with (tmp_path / "out.txt").open("wb") as file:
         for descriptor in (writable, file.fileno()):
@@ -59,7 +59,7 @@ def test_a_descriptor_is_written_to_whatever_it_is_of(translation, tmp_path):
     assert (tmp_path / "out.txt").read_bytes() == translation.encode()
 
 
-def test_a_device_and_what_a_link_leads_to_stay_what_they_are(translation, tmp_path):
+def test_devices_and_link_targets_are_not_replaced(translation, tmp_path):
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "old.txt").write_text("old")
@@ -76,7 +76,7 @@ def test_a_device_and_what_a_link_leads_to_stay_what_they_are(translation, tmp_p
     assert {path.name: os.readlink(path) for path in tmp_path.iterdir() if path.is_symlink()} == links
 
 
-def test_a_file_that_is_replaced_can_be_read_by_whom_it_could(translation, tmp_path):
+def test_a_replaced_file_keeps_its_permissions(translation, tmp_path):
     file = tmp_path / "out.txt"
     for mode in (0o600, 0o664):
         file.write_text("old")
@@ -86,7 +86,7 @@ def test_a_file_that_is_replaced_can_be_read_by_whom_it_could(translation, tmp_p
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="who may write anywhere")
-def test_a_folder_that_takes_no_new_file_is_named_before_a_model_is_loaded(tmp_path):
+def test_a_read_only_output_folder_is_reported_before_a_model_is_loaded(tmp_path):
     file = tmp_path / "out.txt"
     file.write_text("old")
     tmp_path.chmod(0o555)
@@ -95,7 +95,7 @@ def test_a_folder_that_takes_no_new_file_is_named_before_a_model_is_loaded(tmp_p
     tmp_path.chmod(0o755)
 
 
-# A command in the middle of its output.
+# A command in the middle of its output
 HALF_WAY = """
 import sys, time
 from vanilla_transformer.files import new_folder, open_output
@@ -110,7 +110,7 @@ with open_output("out.txt") as stream, new_folder("model") as part:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such signal")
-def test_nothing_is_left_of_what_sigterm_ends_half_way(tmp_path):
+def test_sigterm_leaves_no_partial_output(tmp_path):
     (tmp_path / "out.txt").write_text("old")
     with running(["-c", HALF_WAY], cwd=tmp_path) as (process, output):
         assert output.readline() == "ready\n" and len(list(tmp_path.iterdir())) == 3
@@ -119,7 +119,7 @@ def test_nothing_is_left_of_what_sigterm_ends_half_way(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"] and (tmp_path / "out.txt").read_text() == "old"
 
 
-# Commands that can write no file to its end.
+# Commands that cannot finish writing a file
 FULL = """
 import contextlib, io, resource
 from vanilla_transformer.__main__ import main
@@ -137,11 +137,11 @@ print(json.dumps(told))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
-def test_on_a_full_disk_one_line_says_so_and_what_was_there_stays(tmp_path):
+def test_a_full_disk_gives_a_one_line_error_and_keeps_existing_files(tmp_path):
     save(tmp_path / "model", encoder_decoder, "seq2seq")
     encoder_decoder().save_pretrained(tmp_path / "bare")
     for code in (tmp_path / "bare").glob("*.py"):
-        code.unlink()  # so that nothing but the weights is too large
+        code.unlink()  # so that only the weights are too large
     (tmp_path / "in.txt").write_text("one two three\n" * 100)
     (tmp_path / "out.txt").write_text("old")
     before = sorted(tmp_path.rglob("*"))
@@ -156,7 +156,7 @@ def test_on_a_full_disk_one_line_says_so_and_what_was_there_stays(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "out.txt").read_text() == "old"
 
 
-def test_of_two_that_make_one_folder_the_second_says_that_it_is_there(tmp_path):
+def test_of_two_commands_for_one_folder_the_second_is_refused(tmp_path):
     def make(content: str, and_then=lambda: None) -> None:
         with new_folder(tmp_path / "model") as part:
             part.mkdir()
@@ -171,7 +171,7 @@ def test_of_two_that_make_one_folder_the_second_says_that_it_is_there(tmp_path):
         export.main(["--source", "missing", "--output", str(tmp_path / "link")])
 
 
-def test_a_name_that_ends_in_gz_gets_what_a_command_reads_from_such_a_name(translation, tmp_path):
+def test_an_output_name_ending_in_gz_is_gzipped(translation, tmp_path):
     file = tmp_path / "out.txt.gz"
     translate.main([SENTENCE, "--output", str(file)])
     assert gzip.decompress(file.read_bytes()) == translation.encode()
@@ -184,7 +184,7 @@ def test_a_name_that_ends_in_gz_gets_what_a_command_reads_from_such_a_name(trans
     assert file.read_bytes() == whole and len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_file_of_the_user_whose_name_looks_like_ours_is_left_alone(translation, tmp_path):
+def test_user_files_named_like_our_temporary_files_are_kept(translation, tmp_path):
     source = tmp_path / "out.txt.part"
     source.write_text(f"{SENTENCE}\n")
     translate.main(["--input", str(source), "--output", str(tmp_path / "out.txt")])
@@ -192,7 +192,7 @@ def test_a_file_of_the_user_whose_name_looks_like_ours_is_left_alone(translation
     assert source.read_text() == f"{SENTENCE}\n"
 
 
-def test_standard_output_is_utf8_as_the_input_is_whatever_the_locale(translation):
+def test_standard_output_is_utf8_in_every_locale(translation):
     code = """
 import sys
 sys.stdout.reconfigure(encoding="cp1251")  # Cyrillic

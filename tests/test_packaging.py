@@ -1,4 +1,4 @@
-"""The wheel holds one package with the four files that travel inside it, and everything works without a clone."""
+"""The wheel contains one package with the four model files, and everything works without a clone."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     tree = tmp_path_factory.mktemp("source") / "tree"
-    # A copy without what git ignores: hatchling would pack it, as it finds no repository.
+    # Copy without ignored files: outside a git repository, hatchling would pack them.
     ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "site", "*.egg-info")
     shutil.copytree(ROOT, tree, ignore=ignored)
     return tree
@@ -65,8 +65,8 @@ def test_a_wheel_holds_one_package_with_the_files_that_travel_inside(wheel):
 
 
 @pytest.mark.slow
-def test_the_facade_has_types_for_a_checker(tmp_path):
-    """Laid out as in the wheel: a checker does not run the code by which a clone finds the files at its root."""
+def test_the_package_exports_types_for_type_checkers(tmp_path):
+    """Use the layout of the wheel, because a type checker does not run the code that finds the files in a clone."""
     package = shutil.copytree(ROOT / "vanilla_transformer", tmp_path / "installed/vanilla_transformer")
     for path in ROOT.glob("*_vanilla_transformer.py"):
         shutil.copy(path, package)
@@ -82,11 +82,11 @@ def test_the_facade_has_types_for_a_checker(tmp_path):
     assert 'expression has type "VanillaTransformerForCausalLM", variable has type "int"' in result.stdout
 
 
-# For people without a clone: the wheel in an environment of its own, in an empty folder
+# --- For users without a clone: the wheel in its own environment, in an empty folder
 
 
 class Elsewhere:
-    """An environment that has the wheel with its extras and nothing of this one, and a folder to work in."""
+    """Create an environment with only the wheel and its extras, and an empty folder to work in."""
 
     def __init__(self, folder: Path, wheel: Path):
         self.folder, self.programs = folder / "empty", folder / "environment" / "bin"
@@ -97,7 +97,7 @@ class Elsewhere:
             subprocess.run([str(self.programs / "python"), *install], check=True, timeout=3000)
 
     def run(self, program: str, *arguments: str) -> str:
-        """Run `program` of the environment and return its output."""
+        """Run `program` in the environment and return its output."""
         process = subprocess.run(
             [str(self.programs / program), *arguments], cwd=self.folder, stdin=subprocess.DEVNULL,
             env={"PATH": os.environ["PATH"], "HF_HOME": str(self.folder / "hf_home"), "OMP_NUM_THREADS": "1"},
@@ -130,14 +130,14 @@ print(Path(vanilla_transformer.__file__).parent)
 
 
 @pytest.mark.slow
-def test_what_a_script_of_ones_own_needs_can_be_imported(elsewhere):
+def test_the_documented_python_api_can_be_imported(elsewhere):
     home = Path(elsewhere.run("python", "-c", IMPORTS).strip())
     assert home.is_relative_to(elsewhere.programs.parent)
 
 
 @pytest.fixture(scope="module")
 def runs(elsewhere):
-    """The example of the docs, run on a few pairs of numbers, for a model of the library and for ours."""
+    """Run the example of the docs on pairs of numbers, for a transformers model and for ours."""
     script = shutil.copy(ROOT / "docs/examples/own_trainer.py", elsewhere.folder)
     numbers = ["eins", "zwei", "drei", "vier", "f\u00fcnf"]
     pairs = [
@@ -182,7 +182,7 @@ print(max((sum(step[name] for step in steps) / 5 - weight).abs().max().item() fo
 
 
 @pytest.mark.slow
-def test_every_sub_command_explains_itself(elsewhere):
+def test_every_sub_command_has_help(elsewhere):
     overview = elsewhere.command("--help")
     for name in COMMANDS:
         assert f"\n  {name}" in overview

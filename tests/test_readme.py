@@ -1,6 +1,6 @@
-"""The README, line by line in a fresh clone: its commands work as written, and print what it shows.
+"""The commands of the README work as written in a fresh clone and print the lines shown.
 
-In a block of bash, a line that begins with # below a command is what the command prints.
+In a bash block, lines that begin with # below a command are its output.
 """
 
 import os
@@ -14,7 +14,7 @@ from code_blocks import blocks, printed
 from fresh_process import ROOT
 
 
-NEXT = "the next command of the README"  # tells in the shell's output where one command ends
+NEXT = "the next command of the README"  # marks the end of each command in the shell's output
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def clone(tmp_path_factory) -> Path:
 
 
 def run(command: list[str], clone: Path) -> str:
-    """What a command prints in the clone, without questions to the user."""
+    """Return the output of a command in the clone, without questions to the user."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     environment |= {"HF_HOME": str(clone.parent / "hf_home"), "OMP_NUM_THREADS": "1"}
     process = subprocess.run(
@@ -36,7 +36,7 @@ def run(command: list[str], clone: Path) -> str:
 
 
 def with_outputs(code: str) -> list[tuple[str, list[str]]]:
-    """The commands of a block, and the lines that each is said to print."""
+    """Return the commands of a block and the output lines promised for each."""
     commands: list[tuple[str, list[str]]] = []
     for line in code.splitlines():
         if line.startswith("# "):
@@ -47,13 +47,13 @@ def with_outputs(code: str) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.slow
-def test_the_first_lines_need_no_installation(clone):
+def test_the_first_commands_need_no_installation(clone):
     (block,) = blocks(clone / "README.md", "python")
     assert run([sys.executable, "-c", block.code], clone).splitlines() == printed(block.code)
 
 
 @pytest.mark.slow
-def test_every_command_works_in_the_shell_where_the_one_before_was_run(clone):
+def test_the_commands_work_one_after_another_in_one_shell(clone):
     commands = [pair for block in blocks(clone / "README.md", "bash") for pair in with_outputs(block.code)]
     assert len(commands) >= 3 and any(said for _, said in commands)
     session = "\n".join(f"echo '{NEXT}'\n{command}" for command, _ in commands)

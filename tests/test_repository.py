@@ -1,4 +1,4 @@
-"""What surrounds the code holds: workflows, forms and hooks are valid, versions that stand in two places are equal."""
+"""Files around the code are valid: workflows, forms and hooks, and version numbers that must be equal."""
 
 import os
 import re
@@ -23,12 +23,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def pinned(text: str) -> dict[str, str]:
-    """The version that lines `name==version` give each package."""
+    """Return the versions in lines `name==version`, by package."""
     return dict(re.findall(r"^([\w-]+)==(\S+)$", text, re.M))
 
 
 def step(workflow: str, name: str) -> str:
-    """The commands of a step of a workflow, by its name."""
+    """Return the commands of a workflow step, found by its name."""
     jobs = yaml.safe_load((GITHUB / "workflows" / workflow).read_text(encoding="utf-8"))["jobs"].values()
     (commands,) = [step["run"] for job in jobs for step in job.get("steps", []) if step.get("name") == name]
     return commands
@@ -45,15 +45,15 @@ def step(workflow: str, name: str) -> str:
         ("vendor.citation-file-format", [ROOT / "CITATION.cff"]),
     ],
 )
-def test_files_for_github_follow_their_schema(schema, paths):
+def test_github_files_follow_their_schema(schema, paths):
     assert paths
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, paths)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_workflows_leave_no_door_open():
-    """zizmor looks for needless rights, text run as code, credentials left on disk, and loose versions."""
+def test_workflows_have_no_security_findings():
+    """zizmor reports unneeded permissions, text run as code, stored credentials, and unpinned versions."""
     (zizmor,) = [path.locate() for path in files("zizmor") if path.stem == "zizmor"]
     command = [str(zizmor), "--offline", "--strict-collection", "--no-progress", "--color", "never", str(ROOT)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -61,7 +61,7 @@ def test_workflows_leave_no_door_open():
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_may_only_read_unless_a_job_says_otherwise(workflow):
+def test_workflows_have_read_only_permissions_by_default(workflow):
     read = yaml.safe_load(workflow.read_text(encoding="utf-8"))
     assert read["permissions"] == {"contents": "read"}
     assert "concurrency" in read
@@ -79,7 +79,7 @@ def test_a_workflow_calls_targets_and_tests_that_exist(workflow):
         assert (ROOT / name).exists(), f"{workflow.name}: no {name}"
 
 
-def test_tests_run_on_every_supported_python_and_on_the_lowest_versions_that_the_project_names(tmp_path):
+def test_ci_covers_every_supported_python_and_the_lowest_versions(tmp_path):
     matrix = yaml.safe_load((GITHUB / "workflows/tests.yml").read_text(encoding="utf-8"))["jobs"]["test"]["strategy"][
         "matrix"
     ]
@@ -94,19 +94,19 @@ def test_tests_run_on_every_supported_python_and_on_the_lowest_versions_that_the
     assert after == before | padded
 
 
-def test_the_space_and_the_page_on_the_hub_name_the_lowest_versions_that_the_project_does():
+def test_the_space_and_the_hub_page_name_the_same_lowest_versions():
     lowest = dict(re.match(r"([\w-]+)>=([\d.]+)", requirement).groups() for requirement in PROJECT["dependencies"])
     space = dict(
         re.findall(r"^([\w-]+)>=([\d.]+)", (ROOT / "demo/requirements.txt").read_text(encoding="utf-8"), re.M)
     )
     assert {name: space[name] for name in lowest} == lowest
     page = (ROOT / "docs/hub.md").read_text(encoding="utf-8").replace("\n", " ")
-    assert lowest["transformers"] == OLDEST  # of the files that travel
+    assert lowest["transformers"] == OLDEST  # the version that the model files require
     assert f"need transformers {OLDEST} or newer and PyTorch {lowest['torch']} or newer" in page
 
 
 @pytest.mark.parametrize("workflow", ["tests.yml", "weekly.yml"])
-def test_the_newest_versions_are_free_but_for_those_that_judge_the_code(workflow, tmp_path):
+def test_only_linters_are_pinned_in_tests_with_the_newest_versions(workflow, tmp_path):
     constraints = Path(shutil.copy(ROOT / "constraints.txt", tmp_path))
     commands = step(workflow, "Newest versions, but for those that judge the code")
     subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True)
@@ -114,7 +114,7 @@ def test_the_newest_versions_are_free_but_for_those_that_judge_the_code(workflow
 
 
 @pytest.mark.parametrize(("tag", "released"), [("v{}", True), ("{}", True), ("v{}.1", False), ("v0.0.1", False)])
-def test_a_release_wants_a_tag_that_names_the_version(tag, released, tmp_path):
+def test_a_release_requires_a_tag_with_the_version(tag, released, tmp_path):
     version = __version__
     (tmp_path / "dist").mkdir()
     (tmp_path / f"dist/vanilla_transformer-{version}-py3-none-any.whl").touch()
@@ -124,12 +124,12 @@ def test_a_release_wants_a_tag_that_names_the_version(tag, released, tmp_path):
     assert (result.returncode == 0) is released
 
 
-def test_the_releases_that_errors_call_known_to_work_are_those_of_the_constraints():
+def test_errors_name_the_releases_in_the_constraints():
     tested = pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     assert {name: tested[name].rpartition(".")[0] for name in KNOWN_TO_WORK} == KNOWN_TO_WORK
 
 
-def test_a_release_shows_the_readme_with_links_that_lead_there_from_elsewhere(tmp_path):
+def test_the_released_readme_has_absolute_links(tmp_path):
     page = Path(shutil.copy(ROOT / "README.md", tmp_path))
     commands = step("release.yml", "PyPI needs whole links in the README")
     environment = {"GITHUB_REPOSITORY": "user/name", "GITHUB_REF_NAME": "v1.0.0", "PATH": os.environ["PATH"]}
@@ -158,7 +158,7 @@ def test_pre_commit_uses_the_ruff_of_the_constraints():
         ("speed: an area that there is not", False),
     ],
 )
-def test_pre_commit_takes_a_subject_of_72_characters_with_an_area_that_contributors_are_told(message, accepted):
+def test_pre_commit_accepts_subjects_of_72_characters_with_a_documented_area(message, accepted):
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     (hook,) = [hook for repository in hooks for hook in repository["hooks"] if hook["id"] == "subject"]
     assert hook["language"] == "pygrep" and hook["args"] == ["--multiline"] and hook["stages"] == ["commit-msg"]

@@ -1,4 +1,4 @@
-"""A tiny run of the recipe, for tests to train in their own process, or as a program in one or several others.
+"""A tiny training run, to use inside a test's process or as a program in one or several others.
 
 python tests/tiny_training.py FOLDER '{"tokens_per_batch": 64}'
 """
@@ -22,7 +22,7 @@ from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
 
 
 class ShardingTrainer(RecipeSeq2SeqTrainer):
-    """Shards by FSDP2 on a CPU. Accelerate does so on accelerators alone, and takes these processes for such."""
+    """Shards with FSDP2 on a CPU; the trick is to declare the processes as accelerators, which accelerate requires."""
 
     def create_accelerator_and_postprocess(self) -> None:
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_XPU
