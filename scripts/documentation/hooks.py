@@ -1,15 +1,18 @@
-"""What MkDocs cannot do by itself: pages that lie outside docs/, and links to code, which becomes pages of the site.
+"""MkDocs hooks: pages from outside docs/, links to code, equations, and table labels for narrow screens.
 
 README.md is the first page; the changelog and its like follow. A link to another file of the repository leads to a
-page with that file, whose lines have the anchors that GitHub gives them (#L149).
+page with that file, whose lines have GitHub's anchors (#L149).
 """
 
 import posixpath
 import re
 from functools import cache
-from html import escape
+from html import escape, unescape
+from importlib.resources import files as package_files
+from itertools import cycle
 from pathlib import Path
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -28,15 +31,17 @@ OUTSIDE = {
     "CODE_OF_CONDUCT.md": "conduct.md",
 }
 LINK = re.compile(r'(?P<before>\]\(|(?:src|srcset|href)=")(?P<target>[^)"\s#:]+)(?P<anchor>#[^)"\s]*)?(?=[)"])')
+EQUATION = re.compile(r"\\\((?P<inline>.+?)\\\)|\\\[(?P<block>.+?)\\\]", re.DOTALL)
+MATH_FONT = "STIXTwoMath-Regular.ttf"  # many systems have no font with large brackets and roots
 
 
-def place(target: str, folder: str) -> str:
-    """Where a link of a page in `folder` leads, as a path from the root of the repository."""
+def repository_path(target: str, folder: str) -> str:
+    """Return the path from the repository's root that `target` means on a page in `folder`."""
     return posixpath.normpath(posixpath.join(folder, target))
 
 
-def page_of(path: str) -> str:
-    """What the site calls a file of the repository."""
+def site_path(path: str) -> str:
+    """Return the path in the site of a file of the repository."""
     if path in OUTSIDE:
         return OUTSIDE[path]
     if path == "docs" or path.startswith("docs/"):
@@ -44,72 +49,84 @@ def page_of(path: str) -> str:
     return f"source/{path}/index.html" if (ROOT / path).is_dir() else f"source/{path}.html"
 
 
-def relinked(text: str, folder: str) -> str:
-    """The text of a page of `folder`, whose links lead to pages of the site."""
+def relink(text: str, folder: str) -> str:
+    """Return the text of a page in `folder` with links to the site's files."""
 
     def link(match: re.Match[str]) -> str:
-        path = place(match["target"], folder)
+        path = repository_path(match["target"], folder)
         if not (ROOT / path).exists():
             return match[0]
         here = folder.removeprefix("docs").strip("/")
-        return f"{match['before']}{posixpath.relpath(page_of(path), here or '.')}{match['anchor'] or ''}"
+        return f"{match['before']}{posixpath.relpath(site_path(path), here or '.')}{match['anchor'] or ''}"
 
     return LINK.sub(link, text)
 
 
 @cache
 def linked_sources() -> frozenset[str]:
-    """The files and folders outside docs/ that pages and pictures lead to."""
+    """Return the files and folders outside docs/ that pages and pictures link to."""
     found = set()
     for file in (*map(ROOT.joinpath, OUTSIDE), *(ROOT / "docs").rglob("*")):
         if file.suffix in (".md", ".svg"):
             folder = file.parent.relative_to(ROOT).as_posix()
-            found |= {place(match["target"], folder) for match in LINK.finditer(file.read_text(encoding="utf-8"))}
+            text = file.read_text(encoding="utf-8")
+            found |= {repository_path(match["target"], folder) for match in LINK.finditer(text)}
     return frozenset(
         path for path in found - OUTSIDE.keys() if not path.startswith(("docs", "..")) and (ROOT / path).exists()
     )
 
 
-def listing(folder: Path) -> str:
-    """The names in a folder."""
-    names = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir() if not entry.name.startswith("."))
-    return "<ul>" + "".join(f"<li>{escape(name)}</li>" for name in names) + "</ul>"
-
-
 def source_page(path: str) -> str:
-    """A file of the repository as a page, with an anchor for each line."""
+    """Return a page that shows a file with an anchor for each line, or lists a folder."""
     file = ROOT / path
     if file.is_dir():
-        return f"<!doctype html><meta charset='utf-8'><title>{path}</title><h1>{path}</h1>{listing(file)}"
-    text = file.read_text(encoding="utf-8")
+        names = sorted(entry.name + "/" * entry.is_dir() for entry in file.iterdir() if entry.name[0] != ".")
+        items = "".join(f"<li>{escape(name)}</li>" for name in names)
+        return f"<!doctype html><meta charset='utf-8'><title>{path}</title><h1>{path}</h1><ul>{items}</ul>"
     try:
         lexer = get_lexer_for_filename(file.name)
     except ClassNotFound:
         lexer = TextLexer()
     formatter = HtmlFormatter(full=True, title=path, lineanchors="L", linenos="inline")
-    return highlight(text, lexer, formatter).replace('id="L-', 'id="L').replace('name="L-', 'name="L')
+    html = highlight(file.read_text(encoding="utf-8"), lexer, formatter)
+    return html.replace('id="L-', 'id="L').replace('name="L-', 'name="L')
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside, and those of code."""
+    """Add the pages from outside docs/, the source files that pages link to, and the font for equations."""
     for name, page in OUTSIDE.items():
-        files.append(File.generated(config, page, content=relinked((ROOT / name).read_text(encoding="utf-8"), "")))
+        files.append(File.generated(config, page, content=relink((ROOT / name).read_text(encoding="utf-8"), "")))
     for path in sorted(linked_sources()):
-        files.append(File.generated(config, page_of(path), content=source_page(path)))
+        files.append(File.generated(config, site_path(path), content=source_page(path)))
+    font = (package_files("ziamath.fonts") / MATH_FONT).read_bytes()
+    files.append(File.generated(config, f"stylesheets/{MATH_FONT}", content=font))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to the pages of the site."""
+    """Point the links of a page in docs/ to the site's files, and let the search prefer the pages that explain."""
+    if page.file.src_uri in ("api.md", "changelog.md"):
+        page.meta["search"] = {"boost": 0.1}
     if page.file.src_uri in OUTSIDE.values():
-        return markdown  # its links have been led there already
-    return relinked(markdown, posixpath.join("docs", posixpath.dirname(page.file.src_uri)))
+        return markdown  # on_files has done it
+    return relink(markdown, posixpath.join("docs", posixpath.dirname(page.file.src_uri)))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Convert the equations to MathML, which needs no script, and give each cell of a table its column's name."""
+
+    def mathml(match: re.Match[str]) -> str:
+        return convert(unescape(match[match.lastgroup]), display=match.lastgroup)
+
+    def label_cells(table: re.Match[str]) -> str:
+        names = cycle(escape(re.sub("<.+?>", "", name)) for name in re.findall("<th.*?>(.*?)</th>", table[0]))
+        return re.sub("<td", lambda _: f'<td data-label="{next(names)}"', table[0])
+
+    return re.sub("<table>.*?</table>", label_cells, EQUATION.sub(mathml, html), flags=re.DOTALL)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Lead the boxes of the diagrams to the pages of code."""
+    """Point the boxes of the diagrams to the pages of code."""
     for svg in Path(config.site_dir, "figures").glob("*.svg"):
         text = svg.read_text(encoding="utf-8")
-        pointing = re.sub(r'"\.\./\.\./([\w./]+\.py)#', r'"../source/\1.html#', text)
-        if pointing != text:
-            svg.write_text(pointing, encoding="utf-8")
+        svg.write_text(re.sub(r'"\.\./\.\./([\w./]+\.py)#', r'"../source/\1.html#', text), encoding="utf-8")

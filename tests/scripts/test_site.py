@@ -1,19 +1,24 @@
-"""`make docs` builds the site without warnings, and its links to code lead to lines."""
+"""`make docs` builds the site without a warning; it needs no other host, and can be read and searched on a phone."""
 
 import os
 import re
 import subprocess
 import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from browsing import NEEDS_CHROMIUM, browser
+from browsing import NEEDS_CHROMIUM, browser, expect
 from fresh_process import ROOT
 
 
 __all__ = ["browser"]
-pytest.importorskip("mkdocs", reason="of the extra docs")
+pytest.importorskip("mkdocs", reason="of the dependency group docs")
+PHONE = {"width": 390, "height": 844}
+DESKS = [{"width": width, "height": 800} for width in (1220, 1440)]
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +30,38 @@ def site(tmp_path_factory) -> Path:
     assert result.returncode == 0, result.stderr
     assert "WARNING" not in result.stderr
     return folder
+
+
+class Handler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """Serve the site, which the search needs, and return its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(site))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def page(browser, address):
+    """Open a page of a browser that reaches no other host, and fail if the site asks for one."""
+    asked = []
+    page = browser.new_page(base_url=address)
+    page.route(
+        lambda url: not url.startswith((address, "data:")),
+        lambda route: (asked.append(route.request.url), route.abort()),
+    )
+    yield page
+    page.close()
+    assert asked == []
+
+
+def pages_of(site: Path) -> list[str]:
+    return [path.relative_to(site).as_posix() for path in (*site.glob("*.html"), *site.glob("notebooks/*.html"))]
 
 
 def test_every_page_is_in_the_site(site):
@@ -48,10 +85,19 @@ def test_a_box_of_a_diagram_links_to_its_line(site):
         assert f'id="{anchor}"' in (site / page).read_text(encoding="utf-8")
 
 
-def test_every_formula_is_rendered_in_the_site(site):
+def test_each_equation_is_mathml(site):
     written = (ROOT / "docs/walkthrough.md").read_text(encoding="utf-8").count("```math")
     text = (site / "walkthrough.html").read_text(encoding="utf-8")
-    assert text.count('<div class="arithmatex">') == written > 5
+    assert text.count('display="block"') == written > 5
+    assert "\\(" not in text and "\\[" not in text and "\\frac" not in text
+
+
+def test_pages_link_to_their_neighbours_and_to_the_repository(site):
+    for name in set(pages_of(site)) - {"404.html", "conduct.html"}:
+        text = (site / name).read_text(encoding="utf-8")
+        assert ("md-footer__link--prev" in text) == (name != "index.html"), name
+        assert ("md-footer__link--next" in text) == (name != "security.html"), name
+        assert 'href="https://github.com/vanilla-transformer/vanilla-transformer"' in text
 
 
 def test_token_names_are_not_read_as_html(site):
@@ -68,18 +114,43 @@ def test_the_reference_documents_the_arguments_of_each_head(site):
     assert [head for head in heads if f'id="modeling_vanilla_transformer.{head}"' not in text] == []
 
 
-@pytest.mark.parametrize("width", [pytest.param(width, marks=NEEDS_CHROMIUM) for width in (1220, 1440)])
-def test_no_table_hides_a_column_on_a_desktop_screen(width, site, browser):
-    page = browser.new_page(viewport={"width": width, "height": 800})
-    page.route(re.compile("^http"), lambda route: route.abort())  # equations are not checked
-    hidden = []  # (page, pixels) of each table, because several tables may have the same header
-    for file in site.glob("*.html"):
-        page.goto(file.as_uri())
-        for details in page.locator("details").all():
-            details.evaluate("element => element.open = true")
-        tables = page.locator(".md-typeset__scrollwrap")  # tables of the theme scroll
+@pytest.mark.parametrize("size", [pytest.param(size, marks=NEEDS_CHROMIUM) for size in (PHONE, *DESKS)], ids=str)
+def test_no_page_and_no_table_is_wider_than_the_screen(size, site, page):
+    page.set_viewport_size(size)
+    hidden = []  # (page, pixels) of each table: several may have the same head
+    for name in pages_of(site):
+        page.goto(name)
+        page.locator("details").evaluate_all("elements => elements.forEach(e => e.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        tables = page.locator(".md-typeset__scrollwrap")  # the theme's, which scrolls
         beyond = tables.evaluate_all("elements => elements.map(e => e.scrollWidth - e.clientWidth)")
-        hidden += [(file.name, pixels) for pixels in beyond]
-    page.close()
+        hidden += [(name, pixels) for pixels in beyond]
     assert len(hidden) > 30
     assert [found for found in hidden if found[1] > 1] == []
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("size", [pytest.param(size, marks=NEEDS_CHROMIUM) for size in (PHONE, DESKS[0])], ids=str)
+def test_equations_are_drawn_without_a_network(size, page):
+    page.set_viewport_size(size)
+    page.goto("walkthrough.html")
+    heights = page.locator("math[display=block]").evaluate_all("all => all.map(e => e.getBoundingClientRect().height)")
+    assert len(heights) > 5 and min(heights) > 15
+    over, under = (page.locator(f"mfrac > :{part}-child").first.bounding_box() for part in ("first", "last"))
+    assert over["y"] + over["height"] <= under["y"] + 1  # a fraction, not a row of letters
+    assert page.evaluate("document.fonts.check('16px \"STIX Two Math\"')")  # with roots and brackets of any height
+
+
+@pytest.mark.parametrize(("word", "found"), [
+    pytest.param(word, found, marks=NEEDS_CHROMIUM)
+    for word, found in {
+        "masking": "walkthrough", "encoder": "walkthrough", "BERT": "knobs", "GPT": "knobs", "fine-tune": "train",
+    }.items()
+])  # fmt: skip
+def test_the_search_finds_what_people_look_for(word, found, page):
+    page.goto("index.html")
+    page.locator(".md-search__input").click()
+    page.keyboard.type(word)
+    results = page.locator(".md-search-result__link")
+    expect(results.first).to_be_visible()
+    assert f"/{found}.html" in results.first.get_attribute("href")
