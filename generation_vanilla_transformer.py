@@ -22,7 +22,7 @@ if CACHE not in inspect.signature(GenerationMixin.prepare_inputs_for_generation)
 
 
 def takes_cache(forward: Callable) -> Callable:
-    """Decorator of a `forward` with `past_key_values`: accept the cache under either name.
+    """Let a `forward` with `past_key_values` accept the cache under either name.
 
     If both are given, the non-empty cache wins: PEFT passes its prefix as `past_key_values` next to the fresh `cache`.
     """

@@ -403,7 +403,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
 
     @staticmethod
     def make_position_ids(x: Tensor, attention_mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
-        """Number the real tokens 0, 1, 2, ..., on whatever side the padding stands: (batch or 1, length)."""
+        """Return position ids (batch or 1, length) that count real tokens from 0, on either side of the padding."""
         length = x.shape[1]
         if is_padding(attention_mask):
             return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]

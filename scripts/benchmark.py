@@ -1,13 +1,13 @@
-"""Measure this project against others: the same work, in the same process, taking turns (A B B A ...).
+"""Compare this project with others: models do the same work in the same process and take turns (A B B A ...).
 
 python scripts/benchmark.py                                              # all sections, which takes hours
 python scripts/benchmark.py --device cuda                                # the paper's sizes on a GPU, within 8 minutes
-python scripts/benchmark.py --quick true                                 # all at toy sizes, to see that they run
+python scripts/benchmark.py --quick true                                 # toy sizes, to check that everything runs
 python scripts/benchmark.py --sections train decode --train_file train.jsonl.gz --columns source=en target=de
 
-Prints a table of medians, spreads and ratios to ours, and writes it as JSON, as a picture and as Markdown, after each
-section. Tokens are real ones: padding does not count. Lengths are those of the training texts (the phrasebook, or
-your own data).
+After each section, writes the results so far as JSON, Markdown and a picture; at the end, prints a table of medians,
+spreads and ratios to our model. Padding does not count as tokens. Lengths are those of the training texts (the
+phrasebook, or your own data).
 """
 
 import platform
@@ -38,7 +38,7 @@ def describe(machine: Machine) -> str:
 
 
 def main(arguments: list[str] | None = None) -> list[Result]:
-    """Run the script; returns the results."""
+    """Run the benchmark and return its results."""
     args, data = CommandParser([BenchmarkArguments, DataArguments], __doc__).parse_args_into_dataclasses(arguments)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)

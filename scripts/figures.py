@@ -1,7 +1,7 @@
-"""Draw the figures that teach the Transformer, from the real code, each as PNG and SVG, for light and dark pages.
+"""Draw the figures of the docs from the real code, each as PNG and SVG, for light and dark pages.
 
 python scripts/figures.py                                         # all, into docs/figures, in about a minute
-python scripts/figures.py masks complexity --output lecture       # some of them, elsewhere
+python scripts/figures.py masks complexity --output lecture       # some of them, into another folder
 """
 
 from functools import partial
@@ -31,13 +31,14 @@ FOLDER = Path(__file__).parent.parent / "docs" / "figures"
 
 def main(arguments: list[str] | None = None) -> None:
     parser = CommandParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"Which figures: {', '.join(FIGURES)}; default all.")
-    parser.add_argument("--output", type=Path, default=FOLDER, help="Folder for the pictures; default docs/figures.")
-    parser.add_argument("--quick", action="store_true", help="Measure only small sizes, to see that it works.")
+    known = ", ".join(FIGURES)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"Figures to draw, by default all: {known}.")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="Folder for the figures, by default docs/figures.")
+    parser.add_argument("--quick", action="store_true", help="Measure only small sizes, as a quick check.")
     args = parser.parse_args(arguments)
     unknown = [name for name in args.names if name not in FIGURES]
     if unknown:
-        parser.error(f"there is no figure {unknown[0]!r}; choose from {', '.join(FIGURES)}.")
+        parser.error(f"there is no figure {unknown[0]!r}; choose from {known}.")
 
     figures = FIGURES | ({"complexity": partial(complexity, QUICK)} if args.quick else {})
     args.output.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Train the models that ship with the project by their recipes, and write checkpoints/ with scores and cards.
+"""Train the shipped models by their recipes, and write checkpoints/ with scores and model cards.
 
-python scripts/make_checkpoints.py                       # all; also: make checkpoints
-python scripts/make_checkpoints.py --names tagger        # one; a finished run is not repeated
+python scripts/make_checkpoints.py                       # all; the same as `make checkpoints`
+python scripts/make_checkpoints.py --names tagger        # only one; finished runs are not repeated
 python scripts/make_checkpoints.py --data_only true      # only write the training data
 """
 
@@ -18,7 +18,7 @@ from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.cli.train import MODEL_CARD
 
 
-# The cheapest first.
+# the cheapest first
 CHECKPOINTS = ("tagger", "language-id", "reader", "language-model", "masked-lm", "hi-en", "en-es")
 
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
         folder = Path(yaml.safe_load(recipe.read_text(encoding="utf-8"))["output_dir"])
         if not (folder / MODEL_CARD).is_file():
             print(f"Training {name} by {recipe} in {folder}.", flush=True)
-            train.main([str(recipe), "--resume_from_checkpoint", "true"])  # if it was stopped before
+            train.main([str(recipe), "--resume_from_checkpoint", "true"])  # continues an interrupted run
         package(name, folder, recipe, data, Path(args.output, name))
         print(f"{Path(args.output, name)} is ready.", flush=True)
 

@@ -193,7 +193,7 @@ def test_the_datastore_command_reports_errors_before_it_begins(options, said):
     ("options", "said"),
     [(["--streaming", "true", "--train_file"], "a stream may have no end"), (["--test_file"], "There are no pairs")],
 )
-def test_the_datastore_command_needs_pairs_that_fit_max_length(options, said, untrained, tmp_path):
+def test_the_datastore_command_refuses_streams_and_data_without_pairs(options, said, untrained, tmp_path):
     folder = write(tmp_path / "model", untrained[0], untrained[1])
     file = write_json_lines(tmp_path / "pairs.jsonl", ROWS)
     with pytest.raises(ValueError, match=said):

@@ -201,3 +201,16 @@ def test_no_ten_lines_are_duplicated():
             places[run].add((str(path.relative_to(ROOT)), number))
     assert len(places) > 5000
     assert {run[0]: where for run, where in places.items() if len(where) > 1} == {}
+
+
+STILTED_OPENING = re.compile(r"(What|Those|That|Of|Else|As the)\b")
+
+
+@pytest.mark.parametrize("folder", ["", "vanilla_transformer", "scripts", "demo", "tests"])
+def test_docstrings_begin_with_a_plain_word(folder):
+    files = python_files(ROOT / folder) if folder else list(ROOT.glob("*.py"))
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    nodes = [(file, node) for file in files for node in ast.walk(tree(file)) if isinstance(node, documented)]
+    docstrings = [(file, ast.get_docstring(node) or "") for file, node in nodes]
+    found = {file.name: text.splitlines()[0] for file, text in docstrings if STILTED_OPENING.match(text)}
+    assert found == {}

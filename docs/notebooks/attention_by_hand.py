@@ -113,13 +113,13 @@ scaled
 
 # %% tags=["exercise"]
 def softmax(row):
-    """Shares that sum to 1, from the scores of one row."""
+    """Return weights that sum to 1, from the scores of one row."""
     return row  # your code
 
 
 # %% tags=["solution"]
 def softmax(row):
-    """Shares that sum to 1, from the scores of one row."""
+    """Return weights that sum to 1, from the scores of one row."""
     powers = torch.exp(row)
     return powers / powers.sum()
 

@@ -31,7 +31,7 @@ print(translate(sentences, model, tokenizer))
 
 
 def command(*arguments):
-    """Run a command of the project, and print what it says."""
+    """Run a command of the project and print its output."""
     process = subprocess.run([sys.executable, "-m", "vanilla_transformer", *arguments], capture_output=True, text=True)
     print(process.stdout + process.stderr)
     return process.returncode

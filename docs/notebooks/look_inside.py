@@ -53,13 +53,13 @@ inputs = {**source, "decoder_input_ids": output[:, :-1]}
 
 
 def weights(part, stack="decoder", layer=0):
-    """The attention weights of all heads of a layer: (heads, queries, keys). Layers count from 0 here."""
+    """Return the attention weights of all heads of a layer (heads, queries, keys). Layers count from 0 here."""
     steps = record(model, inputs, layer=layer, stack=stack)
     return next(step.tensor[0] for step in steps if (step.part, step.name) == (part, "weights"))
 
 
 def show(matrix, rows, columns):
-    """Print an attention map, a line for each query, with the two keys that it looks at most."""
+    """Print an attention map: for each query, the two keys with the largest weights."""
     for row, word in zip(matrix, rows, strict=True):
         likely = row.topk(min(2, len(row)))
         seen = ", ".join(f"{columns[k]} {p:.0%}" for p, k in zip(likely.values, likely.indices, strict=True))
@@ -104,7 +104,7 @@ assert (entropies >= 0).all() and (entropies <= torch.log(torch.tensor(len(sourc
 
 # %%
 def mean_cosine(states):
-    """Of all pairs of different rows of states (length, d_model)."""
+    """Return the mean cosine between different rows of states (length, d_model)."""
     unit = torch.nn.functional.normalize(states, dim=-1)
     cosines = unit @ unit.T
     return (cosines.sum() - cosines.trace()) / (len(states) * (len(states) - 1))
@@ -131,13 +131,13 @@ for number, layer_states in enumerate(states):
 
 # %% tags=["exercise"]
 def without_head(sentence, layer, head):
-    """The translation of a sentence without one head."""
+    """Translate a sentence without one head."""
     return None  # your code
 
 
 # %% tags=["solution"]
 def without_head(sentence, layer, head):
-    """The translation of a sentence without one head."""
+    """Translate a sentence without one head."""
     weight, d_v = model.model.decoder.layers[layer].cross_attn.o_proj.weight, model.config.d_v
     kept = weight.detach().clone()
     with torch.no_grad():
@@ -185,7 +185,7 @@ embeddings = model.get_input_embeddings().weight.detach()
 
 
 def rows(word):
-    """The rows of the embedding matrix that belong to a word inside a sentence: (tokens, d_model)."""
+    """Return the rows of the embedding matrix for a word inside a sentence (tokens, d_model)."""
     return embeddings[tokenizer(" " + word, add_special_tokens=False)["input_ids"]]
 
 
@@ -198,13 +198,13 @@ def rows(word):
 
 # %% tags=["exercise"]
 def similarity(first, second):
-    """The cosine between two words."""
+    """Return the cosine between two words."""
     return 2.0  # your code
 
 
 # %% tags=["solution"]
 def similarity(first, second):
-    """The cosine between two words."""
+    """Return the cosine between two words."""
     return torch.cosine_similarity(rows(first).mean(dim=0), rows(second).mean(dim=0), dim=0).item()
 
 

@@ -83,13 +83,13 @@ model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
 
 # %% tags=["exercise"]
 def perplexity(sentence):
-    """The perplexity of a sentence."""
+    """Return the perplexity of a sentence."""
     return 0.0  # your code
 
 
 # %% tags=["solution"]
 def perplexity(sentence):
-    """The perplexity of a sentence."""
+    """Return the perplexity of a sentence."""
     batch = tokenizer(sentence, return_tensors="pt")
     with torch.no_grad():
         return math.exp(model(**batch, labels=batch["input_ids"]).loss.item())

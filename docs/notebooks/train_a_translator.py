@@ -50,13 +50,13 @@ for row in phrases["train"].select(range(5)):
 
 # %% tags=["exercise"]
 def tabs_to_rows(text):
-    """Rows of a text whose lines have tabs between their columns."""
+    """Parse text with tab-separated columns into rows."""
     return []  # your code
 
 
 # %% tags=["solution"]
 def tabs_to_rows(text):
-    """Rows of a text whose lines have tabs between their columns."""
+    """Parse text with tab-separated columns into rows."""
     columns = [line.split("\t") for line in text.splitlines()]
     return [{"source": row[0], "target": row[1]} for row in columns if len(row) >= 2]
 

@@ -102,13 +102,13 @@ model, tokenizer = load_model(classifier), AutoTokenizer.from_pretrained(classif
 
 # %% tags=["exercise"]
 def language(text):
-    """The label of a text."""
+    """Return the label of a text."""
     return ""  # your code
 
 
 # %% tags=["solution"]
 def language(text):
-    """The label of a text."""
+    """Return the label of a text."""
     with torch.no_grad():
         logits = model(**tokenizer(text, return_tensors="pt")).logits
     return model.config.id2label[int(logits[0].argmax())]
@@ -131,13 +131,13 @@ assert QUICK or sum(found) > 20, f"only {sum(found)} of 30 are right"
 
 # %% tags=["exercise"]
 def confidence(text):
-    """The probability of the likeliest label."""
+    """Return the probability of the most probable label."""
     return 2.0  # your code
 
 
 # %% tags=["solution"]
 def confidence(text):
-    """The probability of the likeliest label."""
+    """Return the probability of the most probable label."""
     with torch.no_grad():
         logits = model(**tokenizer(text, return_tensors="pt")).logits
     return logits[0].softmax(dim=-1).max().item()
@@ -211,13 +211,13 @@ judge, judge_tokenizer = load_model(estimator), AutoTokenizer.from_pretrained(es
 
 # %% tags=["exercise"]
 def seconds(text):
-    """How long a duration is, in seconds."""
+    """Return the length of a duration in seconds."""
     return 0.0  # your code
 
 
 # %% tags=["solution"]
 def seconds(text):
-    """How long a duration is, in seconds."""
+    """Return the length of a duration in seconds."""
     with torch.no_grad():
         (power,) = judge(**judge_tokenizer(text, return_tensors="pt")).logits[0].tolist()
     return 10**power

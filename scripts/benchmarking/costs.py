@@ -1,4 +1,4 @@
-"""What a step costs in memory and time. Each figure is taken in a fresh process, which imports no more than this."""
+"""Measure the memory and time of a step, each in a fresh process that imports no more than this module."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,26 +12,26 @@ from vanilla_transformer.fast import make_fast
 
 
 def resident(name: str) -> int:
-    """Bytes of this process: VmRSS, now, or VmHWM, at most. (What `resource` gives begins with the parent's peak.)"""
+    """Return the memory of this process in bytes: VmRSS (now) or VmHWM (peak, which excludes the parent's)."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     return int(status[name].split()[0]) * 1024
 
 
 def extra_memory(task: Callable[[], None], device: str) -> int:
-    """Bytes that a task needs at most, beyond what was in use before (on a CPU of Linux, of this process)."""
+    """Return the peak memory in bytes that a task adds; on a CPU, that of this process (Linux)."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         task()
         return torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # makes the peak what is in use now
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets the peak to the current value
     before = resident("VmRSS")
     task()
     return resident("VmHWM") - before
 
 
 def step_memory(name: str, size: list[int], chunk: int, rows: int, length: int, device: str, threads: int) -> int:
-    """Bytes that a training step needs beyond the model and its gradients."""
+    """Return the bytes that a training step needs beyond the model and its gradients."""
     torch.set_num_threads(threads)
     size = Size(*size)
     model = translators(size)[name]().to(device).train()
@@ -48,7 +48,7 @@ def step_memory(name: str, size: list[int], chunk: int, rows: int, length: int, 
 
 
 def pass_cost(size: list[int], window: int | None, length: int, device: str, threads: int) -> tuple[float, int]:
-    """Seconds and bytes of a pass forward and backward over one sequence, without an output layer."""
+    """Return seconds and bytes of a forward and backward pass over one sequence, without an output layer."""
     machine = Machine(device, threads)
     torch.set_num_threads(threads)
     size = Size(*size)

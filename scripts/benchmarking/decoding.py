@@ -1,4 +1,4 @@
-"""Section of decoding: `generate` as it is and compiled, and the models in CTranslate2, to outputs of one length."""
+"""Measure decoding speed at a fixed output length: `generate` plain and compiled, and CTranslate2."""
 
 import sys
 import tempfile
@@ -20,11 +20,11 @@ from vanilla_transformer.data.tokenizer import BOS, EOS, PAD, PreTrainedTokenize
 PEER = "Marian"
 SOURCE_LENGTH = 16
 
-Decoder = Callable[[torch.Tensor, int, int], int]  # of source ids, beams and output length; the tokens that it wrote
+Decoder = Callable[[torch.Tensor, int, int], int]  # source ids, beams, output length -> number of tokens
 
 
 def name_ids(vocab_size: int) -> PreTrainedTokenizerBase:
-    """A tokenizer that only names ids, <pad> last, which CTranslate2 takes away from Marian's vocabulary."""
+    """Return a tokenizer that only gives ids names; <pad> is last, where CTranslate2 removes it for Marian."""
     special = {1: BOS, 2: EOS, 3: "<unk>", vocab_size - 1: PAD}
     vocabulary = {special.get(i, f"<{i}>"): i for i in range(vocab_size)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -33,7 +33,7 @@ def name_ids(vocab_size: int) -> PreTrainedTokenizerBase:
 
 
 def generating(model: PreTrainedModel, **options) -> Decoder:
-    """Its `generate`. Without a token that ends a sequence all outputs are of one length."""
+    """Return a decoder that calls `generate` without an end token, so that all outputs have the same length."""
     model.generation_config.eos_token_id = None
 
     @torch.inference_mode()
@@ -55,17 +55,17 @@ check_private_api(CompileConfig, "_compile_all_devices")
 
 
 def compiled() -> dict:
-    """Options of `generate` for a cache of fixed size and a compiled step, which a CPU gets only when told so."""
+    """Return options of `generate` for a static cache and a compiled step, which a CPU needs to be told to use."""
     config = CompileConfig(mode="default", fullgraph=True)
     config._compile_all_devices = True
     return {"cache_implementation": "static", "compile_config": config}
 
 
 def in_ctranslate2(folder: Path, tokenizer: PreTrainedTokenizerBase, machine: Machine) -> Decoder:
-    """The model that was converted into the folder.
+    """Return a decoder that uses the converted model in the folder.
 
     Raises:
-        RuntimeError: CTranslate2 cannot compute on this device, as without the CUDA libraries that it was made for.
+        RuntimeError: CTranslate2 cannot run on this device, for example because its CUDA libraries are missing.
     """
     import ctranslate2
 
@@ -76,7 +76,7 @@ def in_ctranslate2(folder: Path, tokenizer: PreTrainedTokenizerBase, machine: Ma
         inter_threads=machine.threads if machine.device == "cpu" else 1,
         intra_threads=1,
     )
-    translator.translate_batch([[BOS]], max_decoding_length=1)  # which needs those libraries
+    translator.translate_batch([[BOS]], max_decoding_length=1)  # fails if the CUDA libraries are missing
 
     def decode(ids: torch.Tensor, beams: int, length: int) -> int:
         source = [tokenizer.convert_ids_to_tokens(row) for row in ids.tolist()]
@@ -93,7 +93,7 @@ def in_ctranslate2(folder: Path, tokenizer: PreTrainedTokenizerBase, machine: Ma
 
 
 def convert(found: dict[str, PreTrainedModel], tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write both models as CTranslate2 has them, each into a folder of its name."""
+    """Convert both models to CTranslate2, each into a folder of its name."""
     from ctranslate2.converters import TransformersConverter
 
     from vanilla_transformer.conversion.ctranslate2 import ModelConverter
@@ -105,7 +105,7 @@ def convert(found: dict[str, PreTrainedModel], tokenizer: PreTrainedTokenizerBas
 
 
 def decoders(size: Size, machine: Machine, folder: Path) -> dict[str, Decoder]:
-    """Each model in each runtime that is there; what CTranslate2 reads is written into the folder."""
+    """Return a decoder for each model in each installed runtime; converted models are written into the folder."""
     found = {name: translators(size)[name]() for name in (OURS, PEER)}
     fast: dict[str, Decoder] = {}
     if find_spec("ctranslate2") is None:
@@ -125,19 +125,19 @@ def decoders(size: Size, machine: Machine, folder: Path) -> dict[str, Decoder]:
 def measure_decoding(
     size: Size, searches: list[tuple[int, int]], length: int, rounds: int, machine: Machine
 ) -> list[Result]:
-    """Tokens per second of outputs of a fixed length, for each number of beams and sentences in `searches`."""
+    """Measure tokens per second at a fixed output length, for each pair of beams and batch size in `searches`."""
     results = []
     with tempfile.TemporaryDirectory() as folder:
         tasks = decoders(size, machine, Path(folder))
         for beams, batch in searches:
             ids = torch.randint(4, size.vocab_size - 1, (batch, SOURCE_LENGTH), device=machine.device)
-            # `generate` compiles the step of greedy search only: that of a beam search runs as it is.
+            # `generate` compiles greedy search only; beam search stays uncompiled.
             bound = {
                 name: lambda d=decode, i=ids, b=beams: d(i, b, length)
                 for name, decode in tasks.items()
                 if beams == 1 or not name.endswith("compiled")
             }
-            # What is compiled for a new shape is compiled in its first call.
+            # The first call with a new shape compiles.
             firsts = {name: machine.seconds(task) for name, task in bound.items() if name.endswith("compiled")}
             notes = {name: f"after a first call of {seconds:.1f} s" for name, seconds in firsts.items()}
             rates = in_turns(machine, bound, rounds)

@@ -1,4 +1,4 @@
-"""The models that are compared: ours, and others of the same sizes that do the same work."""
+"""The models to compare: ours, and others of the same size that do the same work."""
 
 import sys
 from collections.abc import Callable
@@ -52,25 +52,27 @@ SIZES = {
     "language model": Size(128, 512, 4, 4, 65),
     "classifier": Size(256, 1024, 4, 4, 8000),
     "length": Size(256, 1024, 4, 2, 1000),
-    "gpt": Size(768, 3072, 12, 12, 50304),  # nanoGPT's
+    "gpt": Size(768, 3072, 12, 12, 50304),  # nanoGPT's size
 }
 TOY = Size(32, 64, 4, 2, 300)
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
 class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` with one embedding for source, target and output, as the paper has it."""
+    """`torch.nn.Transformer` with one embedding for source, target and output, as in the paper."""
 
     def __init__(self, size: Size):
         super().__init__()
-        # PyTorch's short cut for evaluation fails under autocast on a CPU. Training, which is what is timed, has none.
+        # PyTorch's fast path for evaluation fails under autocast on a CPU. Only training is timed, which does not use
+        # it.
         torch.backends.mha.set_fastpath_enabled(False)
         self.embed = nn.Embedding(size.vocab_size, size.d_model)
         nn.init.normal_(self.embed.weight, std=size.d_model**-0.5)
         self.body = nn.Transformer(
             size.d_model, size.num_heads, size.layers, size.layers, size.d_ff, dropout=0.1, batch_first=True
         )
-        for module in self.body.modules():  # it drops attention weights and hidden units too, the others do not
+        # it also applies dropout to attention weights and hidden units, unlike the others
+        for module in self.body.modules():
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
             elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
@@ -97,7 +99,7 @@ class TorchTransformer(nn.Module):
 
 
 class XTransformersTranslator(nn.Module):
-    """Encoder and decoder of x-transformers, as the paper has them: post-norm, ReLU, one embedding for all three."""
+    """Encoder and decoder of x-transformers, configured like the paper: post-norm, ReLU, one shared embedding."""
 
     def __init__(self, size: Size):
         from x_transformers import Decoder, Encoder, TransformerWrapper
@@ -131,7 +133,7 @@ class XTransformersTranslator(nn.Module):
 
 
 class XTransformersLanguageModel(nn.Module):
-    """The decoder of x-transformers alone, pre-norm, with learned positions."""
+    """The decoder of x-transformers: pre-norm, with learned positions."""
 
     def __init__(self, size: Size, length: int):
         from x_transformers import Decoder, TransformerWrapper
@@ -149,7 +151,7 @@ class XTransformersLanguageModel(nn.Module):
 
 
 def x_layers(size: Size) -> dict:
-    """Options of its stacks."""
+    """Return the options of x-transformers' stacks."""
     return {
         "dim": size.d_model,
         "depth": size.layers,
@@ -161,7 +163,7 @@ def x_layers(size: Size) -> dict:
 
 
 def with_x_transformers() -> bool:
-    """Whether they are installed; a printed line says if not."""
+    """Whether x-transformers is installed; print a line if not."""
     installed = find_spec("x_transformers") is not None
     if not installed:
         print("x-transformers is not installed, so it is left out: pip install --group benchmark", file=sys.stderr)
@@ -190,7 +192,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainGPT(nn.Module):
-    """A language model with nothing but what it needs, as nanoGPT's is."""
+    """A minimal language model like nanoGPT's."""
 
     def __init__(self, size: Size, length: int):
         super().__init__()
@@ -208,12 +210,12 @@ class PlainGPT(nn.Module):
 
 
 def shift(labels: Tensor) -> Tensor:
-    """The decoder's input: a start, and the labels but the last."""
+    """Shift the labels right to get the decoder's input, which begins with a start token."""
     return F.pad(labels, (1, 0), value=1)[:, :-1].clamp(min=0)
 
 
 def causal_mask(ids: Tensor) -> Tensor:
-    """(length, length), true above the diagonal: what `torch.nn.Transformer` should not see."""
+    """Return a mask (length, length) that is true above the diagonal, where `torch.nn.Transformer` must not attend."""
     return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).triu(1)
 
 
@@ -222,17 +224,17 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def unpacked(model: PreTrainedModel) -> PreTrainedModel:
-    """With padding and all logits, as all others have them; large products by oneDNN where it is faster."""
+    """Keep padding and all logits, as the other models do; use oneDNN for large products where it is faster."""
     return fast_products(model)
 
 
 def packed(model: PreTrainedModel) -> PreTrainedModel:
-    """The same without padding in its layers, and without logits of positions that have no label."""
+    """Leave out padding in the layers and the logits of positions without a label."""
     return make_fast(model, loss_chunk_size=LOSS_CHUNK_SIZE if model.config.is_encoder_decoder else 0)
 
 
 def compiled(model: PreTrainedModel, packing: bool, backend: str = "inductor") -> PreTrainedModel:
-    """The model with its layers compiled, once for all lengths; what is only for processors is left out."""
+    """Compile each layer once for all lengths, without our speed-ups for CPUs."""
     chunk = LOSS_CHUNK_SIZE if packing and model.config.is_encoder_decoder else 0
     make_fast(model, packing=packing, loss_chunk_size=chunk, quick_dropout=False, onednn=False)
     for module in model.modules():
@@ -241,11 +243,11 @@ def compiled(model: PreTrainedModel, packing: bool, backend: str = "inductor") -
     return model
 
 
-Makers = dict[str, Callable[[], nn.Module]]  # what makes each model, by name
+Makers = dict[str, Callable[[], nn.Module]]  # name -> function that builds the model
 
 
 def with_compiled(makers: Makers) -> Makers:
-    """Ours compiled beside the models that run as they are."""
+    """Add our model in compiled form to the models to compare."""
     return makers | {
         COMPILED: lambda: compiled(makers[OURS](), packing=False),
         PACKED_COMPILED: lambda: compiled(makers[OURS](), packing=True),
@@ -253,7 +255,7 @@ def with_compiled(makers: Makers) -> Makers:
 
 
 def translators(size: Size) -> Makers:
-    """Encoder-decoders; none smooths its labels, so that all compute the same loss."""
+    """Return encoder-decoders without label smoothing, so that all compute the same loss."""
     theirs = SPECIAL | {
         "vocab_size": size.vocab_size,
         "d_model": size.d_model,

@@ -1,4 +1,4 @@
-"""Sections that need a process of their own for each figure: memory, growth with the length, start-up."""
+"""Sections that measure each value in its own process: memory, growth with the length, start-up."""
 
 import json
 import subprocess
@@ -23,14 +23,15 @@ MIB = 2**20
 SCRIPTS = Path(__file__).parent.parent
 MEMORY_VOCABULARY = 32_000
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
-WINDOW = 64  # positions that each sees, its own included, where attention is restricted
+WINDOW = 64  # positions that each attends to, including its own, with restricted attention
 
 
 def run_python(code: str, *arguments: Any, folder: Path = SCRIPTS) -> tuple[str, float]:
-    """What a fresh process prints on its last line, and the seconds that it took."""
+    """Run code in a fresh process; return its last line of output and its time in seconds."""
     start = time.perf_counter()
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)  # the folder's modules are importable
+    # the modules of this folder can be imported
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     seconds = time.perf_counter() - start
     if done.returncode:
         raise RuntimeError(f"A process of the benchmark failed:\n{done.stderr}")
@@ -38,14 +39,14 @@ def run_python(code: str, *arguments: Any, folder: Path = SCRIPTS) -> tuple[str,
 
 
 def call_fresh(function: Callable, *arguments: Any) -> Any:
-    """What a function of a module of this folder returns in a fresh process; all of it fits JSON."""
+    """Call a function of this folder in a fresh process; arguments and result are passed as JSON."""
     module, name = function.__module__, function.__name__
     code = f"import json, sys, {module}; print(json.dumps({module}.{name}(*json.loads(sys.argv[1]))))"
     return json.loads(run_python(code, json.dumps(arguments))[0])
 
 
 def measure_memory(size: Size, rounds: int, machine: Machine) -> list[Result]:
-    """MiB that a training step needs beyond the model and its gradients (Linux)."""
+    """Measure the MiB that a training step needs beyond the model and its gradients (Linux)."""
     models = {name: (name, 0) for name in (OURS, PACKED, "Marian", "BART", "torch.nn.Transformer")}
     models[f"ours, {LOSS_CHUNK_SIZE} positions at a time"] = (OURS, LOSS_CHUNK_SIZE)
     values: dict[str, list[float]] = {label: [] for label in models}
@@ -58,7 +59,7 @@ def measure_memory(size: Size, rounds: int, machine: Machine) -> list[Result]:
 
 
 def measure_length(size: Size, lengths: tuple[int, ...], machine: Machine) -> list[Result]:
-    """Time and memory of full and of restricted attention at each length, and how they grow."""
+    """Measure time and memory of full and restricted attention at each length, and their growth."""
     kinds = {"full attention": None, f"window of {WINDOW}": WINDOW}
     costs: dict[str, list[tuple[float, int]]] = {kind: [] for kind in kinds}
     for length in lengths:
@@ -76,7 +77,7 @@ def measure_length(size: Size, lengths: tuple[int, ...], machine: Machine) -> li
     return sorted(results, key=lambda result: result.section.split()[::-1])
 
 
-# What the demo needs until it listens, and then for its first answer. Printed as JSON.
+# Prints as JSON the seconds until the demo listens, and from then until its first answer.
 DEMO = """
 import json, sys, time
 start = time.perf_counter()
@@ -95,7 +96,7 @@ print(json.dumps([listens, answered]))
 
 
 def save_translator(size: Size, folder: str) -> None:
-    """An untrained model of ours with a tokenizer, as the demo loads it."""
+    """Return an untrained model of ours with a tokenizer, in the form in which the demo loads it."""
     texts = phrasebook("translation", "en", "es", size=1000)["train"]
     tokenizer = train_tokenizer([*texts["source"], *texts["target"]], vocab_size=size.vocab_size)
     translators(replace(size, vocab_size=len(tokenizer)))[OURS]().save_pretrained(folder)
@@ -103,7 +104,7 @@ def save_translator(size: Size, folder: str) -> None:
 
 
 def measure_startup(size: Size, rounds: int) -> list[Result]:
-    """Seconds to import transformers, and a model on top, to load a saved model, and of the demo."""
+    """Measure the seconds to import transformers and a model, to load a saved model, and to start the demo."""
     imports = "from transformers import PreTrainedModel, PreTrainedConfig, GenerationMixin, EncoderDecoderCache\n"
     with tempfile.TemporaryDirectory() as folder:
         save_translator(size, folder)

@@ -1,13 +1,16 @@
-"""Section of training through the Trainer, to a good translator: how soon each is there.
+"""Train translators with Trainer to compare how soon each reaches a good score.
 
-All have the same data, tokenizer, size, dropout and number of steps, a rate that falls linearly to zero after a tenth
-of them, and about as many tokens in a batch. Ours has layers normalised beforehand, small initial weights, batches of
-mixed lengths, and Muon at the rate of the recipe for Multi30k, with the quickstart's shorter memory; the peers train
-with Adam. Marian under its defaults has rows in random order, as many in each batch, as Seq2SeqTrainer draws them, and
-float32; otherwise peers have our batches, and bfloat16 where the processor multiplies in it. The peers do not leave
-out padding, of which batches of mixed lengths have much: so they also have the paper's, of sentences of similar
-length, torch.nn.Transformer those only (a step of mixed lengths takes it three times as long). No labels are smoothed,
-so that the losses are the same.
+All share the data, tokenizer, size, dropout, number of steps, and about the number of tokens in a batch. The learning
+rate warms up for a tenth of the steps and then falls linearly to zero. There is no label smoothing, so that losses are
+comparable. The runs differ in these ways:
+
+- Ours is pre-norm, with small initial weights, batches of mixed lengths, and Muon with the Multi30k recipe's rate.
+- "Marian, its defaults" uses Seq2SeqTrainer's random batches with a fixed number of rows, in float32.
+- "Marian, our batches" uses our batches, and bfloat16 where the processor supports it. Marian computes padding, of
+  which batches of mixed lengths have much.
+- "similar lengths" uses the paper's batches of similar lengths. torch.nn.Transformer uses only those, because a step
+of
+  mixed lengths takes three times as long.
 """
 
 import json
@@ -46,18 +49,18 @@ from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
 
 
-EVALUATIONS = 10  # during each run, and one before
+EVALUATIONS = 10  # during each run, plus one before it
 LONGEST = 256
 TRANSLATED_AT_ONCE = 64
-MUON_MOMENTUM = 0.8  # for runs of some hundred steps
-PARTS = (0.5, 0.9, 1.0)  # of the way to what the best of the peers has reached
+MUON_MOMENTUM = 0.8  # suits runs of several hundred steps
+PARTS = (0.5, 0.9, 1.0)  # shares of the best improvement among the peers
 SEED_RUN, PEER_DEFAULTS, PEER = "ours, another seed", "Marian, its defaults", "Marian, our batches"
 PEER_SIMILAR, TORCH_SIMILAR = "Marian, similar lengths", "torch.nn.Transformer, similar lengths"
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where a run was when it was evaluated: training only, evaluations do not count."""
+    """The state of a run at an evaluation. The seconds exclude evaluations."""
 
     seconds: float
     tokens: int
@@ -68,9 +71,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Run:
-    """How a model is made and trained: with batches of so many tokens, of mixed lengths or of similar ones.
+    """How a model is built and trained.
 
-    0 tokens: batches of a number of rows at random.
+    If `tokens_per_batch` is 0, batches have a fixed number of random rows.
     """
 
     make: Callable[[], nn.Module]
@@ -83,7 +86,7 @@ class Run:
 
 
 class TorchTranslator(TorchTransformer):
-    """As the Trainer takes it, and with a search for the best next token."""
+    """A `torch.nn.Transformer` for Trainer, with greedy decoding."""
 
     @property
     def device(self) -> torch.device:
@@ -107,8 +110,9 @@ class TorchTranslator(TorchTransformer):
 
 
 class ObservedTrainer(RecipeSeq2SeqTrainer):
-    """Notes at each evaluation how long it has trained, on how many real tokens in how many positions, and the BLEU
-    of greedy translations of `pairs`.
+    """Records at each evaluation the training time, the number of tokens and positions, the loss and the BLEU score.
+
+    BLEU is that of greedy translations of `pairs`. Tokens exclude padding.
     """
 
     def __init__(self, *arguments: Any, pairs: Dataset, **options: Any):
@@ -149,8 +153,8 @@ class ObservedTrainer(RecipeSeq2SeqTrainer):
 
 
 def seconds_to(value: float, points: list[Point], what: str) -> float:
-    """When a run first had this validation loss or BLEU, on straight lines between its points; else infinity."""
-    sign = -1 if what == "loss" else 1  # more is better
+    """Interpolate when a run first reached this validation loss or BLEU; infinity if it never did."""
+    sign = -1 if what == "loss" else 1  # so that more is better
     values = [sign * getattr(point, what) for point in points]
     value *= sign
     if values[0] >= value:
@@ -162,12 +166,12 @@ def seconds_to(value: float, points: list[Point], what: str) -> float:
 
 
 def rates(points: list[Point]) -> list[float]:
-    """Real tokens per second between the points."""
+    """Return the tokens per second between evaluations, without padding."""
     return [(b.tokens - a.tokens) / (b.seconds - a.seconds) for a, b in pairwise(points)]
 
 
 def our_model(size: Size, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
-    """As the script makes it of a recipe's options, in this size."""
+    """Build our model with a recipe's options, in this size."""
     options = model_options(VanillaTransformerConfig)(
         d_model=size.d_model,
         d_ff=size.d_ff,
@@ -182,7 +186,7 @@ def our_model(size: Size, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
 
 
 def runs(size: Size, tokenizer: PreTrainedTokenizerBase, tokens_per_batch: int, precision: str) -> dict[str, Run]:
-    """Those that are compared, by name."""
+    """Return the runs to compare, by name."""
 
     def ours() -> nn.Module:
         return our_model(size, tokenizer)
@@ -192,7 +196,7 @@ def runs(size: Size, tokenizer: PreTrainedTokenizerBase, tokens_per_batch: int, 
         OURS: Run(ours, tokens_per_batch, precision, 1.2e-2, muon=True),
         SEED_RUN: Run(ours, tokens_per_batch, precision, 1.2e-2, muon=True, seed=1),
         PEER_DEFAULTS: Run(marian, 0, "fp32", 3e-3, bucketing="length"),
-        # At 3e-3 the peers learn next to nothing from sentences of similar length, and most from random ones.
+        # At 3e-3 the peers hardly learn from batches of similar lengths; with random batches, 3e-3 is their best rate.
         PEER: Run(marian, tokens_per_batch, precision, 3e-3),
         PEER_SIMILAR: Run(marian, tokens_per_batch, precision, 1.5e-3, bucketing="length"),
         TORCH_SIMILAR: Run(lambda: TorchTranslator(size), tokens_per_batch, precision, 1.5e-3, bucketing="length"),
@@ -203,7 +207,7 @@ def train(
     run: Run, tokenizer: PreTrainedTokenizerBase, datasets: dict[str, Dataset], pairs: Dataset, steps: int, rows: int,
     machine: Machine,
 ) -> list[Point]:  # fmt: skip
-    """Train, and give the points of its curve."""
+    """Train a model and return the points of its curve."""
     set_seed(run.seed)
     model = run.make()
     with tempfile.TemporaryDirectory() as folder:
@@ -246,9 +250,9 @@ def train(
 def run_all(
     data: DataArguments, size: Size, steps: int, rows: int, precision: str, machine: Machine
 ) -> Iterator[tuple[str, list[Point]]]:
-    """One curve after the other, each with its name, of batches of `rows` sentences in the mean.
+    """Yield the name and curve of each run.
 
-    As many sentences are translated at each evaluation.
+    Batches have `rows` sentences on average; each evaluation translates as many.
     """
     splits = load_splits(data, TranslationTask.data)
     splits["validation"] = splits["validation"].select(range(min(len(splits["validation"]), rows)))
@@ -256,20 +260,20 @@ def run_all(
     size = replace(size, vocab_size=len(tokenizer))
     names = {"train_dataset": "train", "eval_dataset": "validation"}
     datasets = {name: encode_pairs(splits[split], tokenizer, LONGEST) for name, split in names.items()}
-    # As many tokens as make `rows` sentences a batch in the mean.
+    # token budget that gives `rows` sentences per batch on average
     budget = int(rows * row_lengths(datasets["train_dataset"]).max(axis=1).mean())
     for name, run in runs(size, tokenizer, budget, precision).items():
         yield name, train(run, tokenizer, datasets, splits["validation"], steps, rows, machine)
 
 
 def draw_curves(curves: dict[str, list[Point]]) -> Figure:
-    """Validation loss and BLEU against the time of training.
+    """Plot validation loss and BLEU against training time.
 
-    Time is logarithmic, so that how many times sooner one is than another can be seen wherever they are compared, and
-    so is the loss, most of which is gone soon.
+    Both the time and the loss have logarithmic axes: equal ratios of times then look equal everywhere, and most of the
+    loss disappears early.
     """
     figure, (losses, bleus) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
-    models = [name.split(",")[0] for name in curves]  # each has its colour
+    models = [name.split(",")[0] for name in curves]  # one colour per model
     for axes, what, title in ((losses, "loss", "validation loss"), (bleus, "bleu", "BLEU, greedy")):
         for place, (name, points) in enumerate(curves.items()):
             model = models[place]
@@ -299,9 +303,9 @@ def draw_curves(curves: dict[str, list[Point]]) -> Figure:
 def measure_recipe(
     data: DataArguments, size: Size, steps: int, rows: int, precision: str, machine: Machine, folder: Path
 ) -> list[Result]:
-    """Real tokens per second, time to the same validation loss and BLEU, and the last ones.
+    """Measure tokens per second, the time to equal validation loss and BLEU, and the final scores.
 
-    The curves are plotted in recipe.png, and in numbers in recipe.json, after each run.
+    After each run, the curves are plotted in recipe.png and written to recipe.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
     curves: dict[str, list[Point]] = {}
@@ -314,10 +318,10 @@ def measure_recipe(
 
 
 def results_of(curves: dict[str, list[Point]], steps: int) -> list[Result]:
-    """Speed, times and ends of the runs. A time that a run would have needed longer for is left out, and said."""
+    """Return the speed, times and final scores of the runs. A note lists the runs that did not reach a score."""
     peers = [point for name, points in curves.items() if name not in (OURS, SEED_RUN) for point in points]
     loss, bleu = min(p.loss for p in peers), max(p.bleu for p in peers)
-    highest = max(p.loss for p in peers if not p.tokens)  # where they start: some may go up from there
+    highest = max(p.loss for p in peers if not p.tokens)  # initial loss; some runs may rise above it later
     goals = [(f"validation loss {at:.2f}", "loss", at) for at in (highest + part * (loss - highest) for part in PARTS)]
     goals += [(f"BLEU {at:.1f}", "bleu", at) for at in (part * bleu for part in PARTS)]
     results = []

@@ -1,4 +1,4 @@
-"""What a benchmark has measured, and how it is shown: a table, the numbers as JSON, a picture."""
+"""Results of the benchmark, as a table, as JSON and as a picture."""
 
 import json
 import math
@@ -19,10 +19,10 @@ HEADER = ("what", "model", "median", "spread", "ours / theirs", "ours, packed / 
 
 @dataclass
 class Result:
-    """What was measured of one model in one section.
+    """The measurements of one model in one section.
 
     Args:
-        values: one for each turn, in `unit`; more is better, unless `unit` is one of time, memory or loss.
+        values: one per round, in `unit`. More is better, unless `unit` is one of time, memory or loss.
     """
 
     section: str
@@ -37,7 +37,7 @@ class Result:
 
     @property
     def spread(self) -> float:
-        """Half the distance of the quartiles over the median."""
+        """Half the interquartile range, divided by the median."""
         if len(self.values) < 4:
             return 0.0
         low, _, high = statistics.quantiles(self.values, n=4)
@@ -45,12 +45,12 @@ class Result:
 
 
 def medians_of(model: str, results: list[Result]) -> dict[str, float]:
-    """By section."""
+    """Return the medians of a model by section."""
     return {result.section: result.median for result in results if result.model == model}
 
 
 def rows_of(results: list[Result]) -> list[tuple[str, ...]]:
-    """The cells of `HEADER`. Ratios are above 1 where ours is ahead and more is better."""
+    """Return the cells of `HEADER`. Where more is better, ratios above 1 mean that ours is ahead."""
     ours, packed = medians_of(OURS, results), medians_of(PACKED, results)
 
     def ratio(medians: dict[str, float], result: Result) -> str:
@@ -72,7 +72,7 @@ def rows_of(results: list[Result]) -> list[tuple[str, ...]]:
 
 
 def draw(results: list[Result]) -> Figure:
-    """Each section's medians relative to ours, as bars."""
+    """Draw each section's medians relative to ours, as bars."""
     ours = medians_of(OURS, results)
     shown = [result for result in results if result.section in ours]
     figure = Figure(figsize=(8, 0.32 * len(shown) + 1), layout="constrained")
@@ -93,7 +93,7 @@ def save_figure(figure: Figure, file: Path) -> None:
 
 
 def write(results: list[Result], machine: str, folder: Path) -> None:
-    """benchmark.json, .md and .png, each whole or as it was before."""
+    """Write benchmark.json, .md and .png; each file is replaced only when complete."""
     folder.mkdir(parents=True, exist_ok=True)
     with open_output(str(folder / "benchmark.json")) as stream:
         json.dump({"machine": machine, "results": [vars(result) for result in results]}, stream, indent=1)

@@ -1,4 +1,4 @@
-"""What the benchmark can measure, and at which sizes."""
+"""The sections of the benchmark and their sizes."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -28,10 +28,10 @@ from vanilla_transformer.data.arguments import DataArguments
 
 
 SECTIONS = ("train", "base", "language model", "classifier", "recipe", "decode", "memory", "length", "startup")
-# What a GPU is for, within 8 minutes: the paper's sizes with its batch of 25,000 tokens, and nanoGPT's size.
+# Within 8 minutes on a GPU: the paper's sizes with its batch of 25,000 tokens, and nanoGPT's size
 GPU_SECTIONS = ("base", "big", "gpt", "decode")
 ALL_SECTIONS = (*SECTIONS, "big", "gpt")
-GPU_TOKENS = 25_000  # of source, and of target, in a step (section 5.1)
+GPU_TOKENS = 25_000  # source tokens, and also target tokens, per step (section 5.1)
 
 
 @dataclass
@@ -39,19 +39,22 @@ class BenchmarkArguments:
     sections: list[str] = field(
         default_factory=list,
         metadata={
-            "help": f"What to measure: {', '.join(ALL_SECTIONS)}. By default, on a CPU all but big and gpt; on a GPU "
+            "help": f"Sections: {', '.join(ALL_SECTIONS)}. The default on a CPU is all but big and gpt; on a GPU "
             f"{', '.join(GPU_SECTIONS)}."
         },
     )
-    rounds: int = field(default=12, metadata={"help": "How many turns each model gets."})
-    quick: bool = field(default=False, metadata={"help": "Toy sizes and two turns, to see that everything runs."})
+    rounds: int = field(default=12, metadata={"help": "Number of rounds for each model."})
+    quick: bool = field(default=False, metadata={"help": "Use toy sizes and two rounds, as a quick check."})
     precision: list[str] = field(
         default_factory=list,
-        metadata={"help": f"Of training: {', '.join(PRECISIONS)}; by default those that the device multiplies in."},
+        metadata={
+            "help": f"Precision of training: {', '.join(PRECISIONS)}. The default is all that the device supports in "
+            "hardware."
+        },
     )
     device: str = field(
         default="",
-        metadata={"help": "cpu or cuda; by default, cuda if there is a GPU.", "choices": ["", "cpu", "cuda"]},
+        metadata={"help": "cpu or cuda. The default is cuda if there is a GPU.", "choices": ["", "cpu", "cuda"]},
     )
     threads: int = field(default=2, metadata={"help": "Number of CPU threads."})
     recipe_steps: int = field(default=700, metadata={"help": "Steps per run in the recipe section."})
@@ -79,7 +82,7 @@ class BenchmarkArguments:
 
 
 def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Callable[[], list[Result]]]:
-    """What measures each section."""
+    """Return the function that measures each section."""
     machine, rounds = args.machine, args.rounds
     rows, sizes, lengths, searches = 64, SIZES, LENGTHS, [(beams, batch) for beams in (1, 4) for batch in (1, 32, 64)]
     repeated, output_length, steps = 3, 32, args.recipe_steps
@@ -146,7 +149,7 @@ def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Cal
 
 
 def measure(args: BenchmarkArguments, data: DataArguments) -> Iterator[list[Result]]:
-    """The results of each section that was asked for, with a line of progress."""
+    """Yield the results of each requested section, and print its name when it begins."""
     sections = measurements(args, data)
     for section in args.sections:
         print(f"measuring: {section}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How long tasks take, in turns."""
+"""Time tasks that take turns."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,20 +17,20 @@ PRECISIONS = ("fp32", "bf16")
 
 @dataclass(frozen=True)
 class Machine:
-    """Where is measured: "cpu", with so many threads, or "cuda"."""
+    """The device to measure on: "cpu", with a number of threads, or "cuda"."""
 
     device: str
     threads: int
 
     def multiplies_bf16(self) -> bool:
-        """Whether in hardware."""
+        """Whether the device multiplies bfloat16 matrices in hardware."""
         return has_bf16_matmul(self.device)
 
     def autocast(self, precision: str) -> AbstractContextManager:
         return torch.autocast(self.device, torch.bfloat16, enabled=precision == "bf16")
 
     def seconds(self, task: Callable[[], Any]) -> float:
-        """That the task takes, until the device has done its part."""
+        """Return the seconds that the task takes, including the work that it leaves to the device."""
         self.wait()
         start = time.perf_counter()
         task()
@@ -43,14 +43,14 @@ class Machine:
 
 
 def exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
-    """The power of the size with which the cost grows: the slope between their logarithms, by least squares."""
+    """Return the exponent of the growth of costs with sizes, by a least-squares fit of their logarithms."""
     return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
 def in_turns(machine: Machine, tasks: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Run each task once unmeasured, then `rounds` times in turns; what each returns over the seconds that it took.
+    """Run each task once as a warm-up, then `rounds` times in turns; return each result divided by its seconds.
 
-    Every other round goes backwards, so that none always comes behind the same other, whose caches it would find.
+    Every other round goes backwards, so that a task does not always find the caches of the same predecessor.
     """
     rates: dict[str, list[float]] = {name: [] for name in tasks}
     amounts = {name: task() for name, task in tasks.items()}

@@ -1,4 +1,4 @@
-"""Sections of training steps: the same batches for each model, in turns."""
+"""Measure training steps: the same batches for each model, in turns."""
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,11 @@ from vanilla_transformer.training.trainer import send_batch
 
 
 Inputs = dict[str, Tensor]
-Batch = tuple[Inputs, int]  # and its real tokens: padding does not count
+Batch = tuple[Inputs, int]  # inputs, and the number of tokens without padding
 
 
 def real_lengths(data: DataArguments, rows: int = 1280) -> list[tuple[int, int]]:
-    """Tokens of source and target of so many training rows, if there are as many, in random order."""
+    """Return source and target lengths of up to `rows` random training rows, in tokens."""
     train = load_splits(data, TranslationTask.data)["train"].shuffle(seed=0)
     tokenizer = train_tokenizer(texts_of(train.select(range(min(len(train), 5000))), TranslationTask.data))
     train = train.select(range(min(len(train), rows)))
@@ -28,7 +28,7 @@ def real_lengths(data: DataArguments, rows: int = 1280) -> list[tuple[int, int]]
 
 
 class Batches:
-    """Random tokens in sequences as long as those of real data."""
+    """Random token ids in sequences with the lengths of real data."""
 
     def __init__(self, lengths: list[tuple[int, int]], vocab_size: int, rows: int):
         self.lengths, self.vocab_size, self.rows = lengths, vocab_size, rows
@@ -41,7 +41,7 @@ class Batches:
         return ids
 
     def pair(self, number: int) -> Batch:
-        """Inputs of a training step of a translator, and their real tokens."""
+        """Return a translator's inputs for one training step, and their number of tokens without padding."""
         start = number * self.rows % (len(self.lengths) - self.rows + 1)
         source, target = zip(*self.lengths[start : start + self.rows], strict=True)
         ids = self.ids(list(source), 0)
@@ -50,20 +50,20 @@ class Batches:
         return inputs, sum(source) + sum(target)
 
     def sentences(self, number: int) -> Batch:
-        """Inputs of a training step of a classifier, and their real tokens."""
+        """Return a classifier's inputs for one training step, and their number of tokens without padding."""
         inputs, _ = self.pair(number)
         labels = torch.randint(2, (self.rows,), generator=self.random)
         return inputs | {"labels": labels}, int(inputs["attention_mask"].sum())
 
 
 def block(vocab_size: int, rows: int, length: int) -> Batch:
-    """Inputs of a training step of a language model, without padding, and their tokens."""
+    """Return a language model's inputs for one training step without padding, and their number of tokens."""
     ids = torch.randint(0, vocab_size, (rows, length), generator=torch.Generator().manual_seed(0))
     return {"input_ids": ids, "labels": ids}, ids.numel()
 
 
 class Trainee:
-    """A model with its optimiser, that takes a step at each call and counts its real tokens."""
+    """A model and its optimizer. Each call trains one step and returns its number of tokens without padding."""
 
     def __init__(self, model: nn.Module, batches: list[Batch], machine: Machine, precision: str):
         self.model, self.machine, self.precision = model.to(machine.device).train(), machine, precision
@@ -88,10 +88,10 @@ class Trainee:
 def measure_training(
     section: str, makers: Makers, batches: list[Batch], rounds: int, machine: Machine, precision: str
 ) -> list[Result]:
-    """Real tokens per second of each model."""
+    """Measure the tokens per second of each model, without padding."""
     section = f"{section}, {precision}"
     trainees = {name: Trainee(make(), batches, machine, precision) for name, make in makers.items()}
-    for trainee in trainees.values():  # so that no shape is new when time counts
+    for trainee in trainees.values():  # warm up with every shape
         for _ in batches:
             trainee()
     return [Result(section, name, "tokens/s", rates) for name, rates in in_turns(machine, trainees, rounds).items()]

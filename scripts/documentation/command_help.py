@@ -58,7 +58,7 @@ def collect() -> dict[str, Any]:
         train.__doc__ or "",
         [("tasks", summaries)],
     )
-    groups: list[tuple[str, dict[str, str]]] = []  # several commands have the same
+    groups: list[tuple[str, dict[str, str]]] = []  # several commands have the same options
     for text in texts.values():
         groups += [group for group in text.groups if group not in groups]
     return {

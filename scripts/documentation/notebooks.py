@@ -1,9 +1,9 @@
-"""Make the notebooks of docs/notebooks from their sources, which are Python files in jupytext's percent format.
+"""Generate the notebooks in docs/notebooks from their sources, Python files in jupytext's percent format.
 
 python scripts/documentation/notebooks.py           # or `make notebooks`
 
-A cell tagged "solution" becomes text that opens on demand; one tagged "check" tells what is wrong and lets the
-notebook go on. Buttons and a cell that installs the project come after the first cell.
+A cell tagged "solution" becomes collapsed text. A cell tagged "check" prints what is wrong and lets the notebook
+continue. Buttons, and a cell that installs the project, come after the first cell.
 """
 
 import sys
@@ -17,7 +17,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 
 FOLDER = Path(__file__).parents[2] / "docs" / "notebooks"
-REPOSITORY = "vanilla-transformer/vanilla-transformer"  # on GitHub
+REPOSITORY = "vanilla-transformer/vanilla-transformer"  # repository on GitHub
 BUTTONS = """\
 [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab})
 [![Open in Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)]({kaggle})"""
@@ -45,14 +45,14 @@ except Exception as error:
 
 
 def buttons(name: str) -> str:
-    """Links that open the notebook where it can be run."""
+    """Return links that open the notebook in Colab and Kaggle."""
     blob = f"github.com/{REPOSITORY}/blob/main/docs/notebooks/{name}.ipynb"
     colab = f"https://colab.research.google.com/{blob.replace('github.com', 'github', 1)}"
     return BUTTONS.format(colab=colab, kaggle=f"https://kaggle.com/kernels/welcome?src=https://{blob}")
 
 
 def as_shown(cell: NotebookNode) -> NotebookNode:
-    """A cell of a source as learners get it."""
+    """Convert a cell of the source into the cell of the notebook."""
     tags = cell.metadata.get("tags", [])
     if "solution" in tags:
         return new_markdown_cell(SOLUTION.format(code=cell.source))
@@ -63,7 +63,7 @@ def as_shown(cell: NotebookNode) -> NotebookNode:
 
 
 def notebook(source: Path) -> str:
-    """The notebook of a source, as the text of an .ipynb file; the same for the same source."""
+    """Return the notebook of a source as the text of an .ipynb file. The result is deterministic."""
     first, *others = jupytext.read(source, fmt="py:percent").cells
     install = new_code_cell(INSTALL.format(repository=REPOSITORY).rstrip())
     made = nbformat.v4.new_notebook()
@@ -76,7 +76,7 @@ def notebook(source: Path) -> str:
 
 
 def main() -> None:
-    """Write them all."""
+    """Write all notebooks."""
     for source in sorted(FOLDER.glob("*.py")):
         target = source.with_suffix(".ipynb")
         target.write_text(notebook(source), encoding="utf-8")

@@ -15,7 +15,7 @@ from vanilla_transformer.inside.worked_examples import EXAMPLES
 from vanilla_transformer.modeling_vanilla_transformer import eager_attention_forward
 
 
-WIDTHS = [*(2**i for i in range(14)), 10_000]  # of a head
+WIDTHS = [*(2**i for i in range(14)), 10_000]  # width of a head
 KEYS, DRAWS = 50, 128
 NO_DROPOUT = nn.Module().eval()
 
@@ -77,7 +77,7 @@ def attention_mask() -> Figure:
     }
     for ax, (name, title) in zip(axes, titles.items(), strict=True):
         values = drawn[name].astype(float)
-        matrix(ax, values, limit=1.6, signed=False)  # pale enough for text
+        matrix(ax, values, limit=1.6, signed=False)  # pale enough to read the text
         if name != "mask":
             write_numbers(ax, values, lambda value: f"{value:.2f}" if value else "0")
         rule_cells(ax, *values.shape)

@@ -27,7 +27,7 @@ from vanilla_transformer.modeling_vanilla_transformer import SelfAttention, eage
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler logs each start and stop
 
 WINDOW, KERNEL = 64, 3  # r and k of the table
-FITTED = 3  # number of largest sizes to fit exponents to; overheads matter least there
+FITTED = 3  # number of sizes to fit exponents to: the largest ones, where overheads matter least
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ LAYERS = {
 
 @torch.no_grad()
 def count_operations(call: Callable[[], object]) -> int:
-    """Count multiplications and additions of matrix products, of a fused kernel in its unfused form."""
+    """Count the multiplications and additions of matrix products; a fused kernel counts like the unfused formula."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         call()
     return counter.get_total_flops()
@@ -98,7 +98,7 @@ def count_operations(call: Callable[[], object]) -> int:
 
 @torch.no_grad()
 def measure_seconds(call: Callable[[], object], at_least: float) -> float:
-    """Return the shortest time of several runs, which was disturbed least."""
+    """Return the shortest time of several runs, which was disturbed the least."""
     call()
     start, best, runs = time.perf_counter(), math.inf, 0
     while runs < 3 or time.perf_counter() - start < at_least:
@@ -110,7 +110,7 @@ def measure_seconds(call: Callable[[], object], at_least: float) -> float:
 
 @torch.no_grad()
 def measure_bytes(call: Callable[[], object]) -> int:
-    """Return the peak of memory allocated during the call."""
+    """Return the peak memory allocated during the call."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         kept = call()  # noqa: F841  (the result counts)
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -134,7 +134,7 @@ def growth(sizes: tuple[int, ...], costs: list[float]) -> float:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run on one thread: more threads start only above some size, which bends the curves."""
+    """Limit PyTorch to one thread: more threads start only above some size, which would bend the curves."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

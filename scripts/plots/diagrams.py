@@ -15,7 +15,7 @@ from plots.style import theme_color
 from vanilla_transformer import modeling_vanilla_transformer
 
 
-HEIGHT, WIDTH = 0.62, 2.7  # of a box
+HEIGHT, WIDTH = 0.62, 2.7  # width of a box
 CENTERED = {"ha": "center", "va": "center"}
 ATTENTION, FEED_FORWARD, NORM, EMBEDDING, OUTPUT = "orange", "blue", "grey", "pink", "purple"
 
@@ -36,10 +36,10 @@ def link(place: str) -> str:
 
 @dataclass
 class Canvas:
-    """Boxes and arrows on axes without a frame. A unit is about ten letters wide."""
+    """Boxes and arrows on axes without a frame. One unit is about the width of ten letters."""
 
     ax: Axes
-    scale: float  # of the font
+    scale: float  # font size
     x: float = 0.0  # centre of the current column
 
     @classmethod
@@ -271,7 +271,7 @@ def attention() -> Figure:
 
 
 def families() -> Figure:
-    """Draw Figure 1 three times, with the parts dotted that a family does not have."""
+    """Draw Figure 1 three times; dotted outlines mark the parts that a family does not have."""
     head = ("Task head", "VanillaTransformerForSequenceClassification")
     left, right = (tuple(sublayer.label for sublayer in stack.sublayers) for stack in (ENCODER, DECODER))
     causal = tuple(

@@ -34,7 +34,7 @@ def embedding_points() -> dict[str, np.ndarray]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def vector(word: str) -> torch.Tensor:
-        tokens = tokenizer(" " + word, add_special_tokens=False)["input_ids"]  # as inside a sentence
+        tokens = tokenizer(" " + word, add_special_tokens=False)["input_ids"]  # with its leading space
         return torch.nn.functional.normalize(embeddings[tokens].mean(dim=0), dim=0)
 
     groups = {name: words.split() for name, words in GROUPS.items()}

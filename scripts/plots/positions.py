@@ -13,7 +13,7 @@ from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransfor
 from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
 
-TRAINING_LENGTH = 256  # of the longest training sentence, in the figure of dot products
+TRAINING_LENGTH = 256  # tokens of the longest training sentence
 SENTENCE = "orange is my favorite fruit .".split()
 ORDER = [4, 0, 3, 1, 5, 2]  # "fruit orange favorite is . my"
 

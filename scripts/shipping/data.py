@@ -14,7 +14,7 @@ from vanilla_transformer.files import utf8_lines
 
 TATOEBA = Path(__file__).parents[2] / "recipes" / "data"
 FULL_STOPS = (".", "।")
-LONGEST_BARE = 40  # characters of a sentence that people also write without a full stop
+LONGEST_BARE = 40  # maximum number of characters of a sentence that people also write without a full stop
 LANGUAGES = (
     "ar cs da de el en es fa fi fr he hi hu id it ja ko mr nl pl pt ro ru sv tr uk vi zh".split()
 )  # classes of the language-id checkpoint, by their names in CLDR
@@ -57,7 +57,7 @@ def translator(source: str, target: str, phrases: int, bare: int, times: int = 1
         name: [{"source": row[source], "target": row[target]} for row in rows]
         for name, rows in tatoeba(target if source == "en" else source).items()
     }
-    # The default size, which users score on: another size holds out other rows.
+    # The default size, which users evaluate on: other sizes hold out other rows.
     scored = phrasebook("translation", source, target, seed=seed)
     held_out = [*sentences["validation"], *sentences["test"], *scored["validation"], *scored["test"]]
     unseen = {text.casefold() for row in held_out for text in row.values()}
@@ -98,7 +98,7 @@ def phrases(task: str, size: int) -> Splits:
     return {name: list(rows) for name, rows in phrasebook(task, size=size).items()}
 
 
-# By the name of the checkpoint.
+# name of the checkpoint -> function that makes its data
 PREPARED: dict[str, Callable[[], Splits]] = {
     "en-es": partial(translator, "en", "es", phrases=36_000, bare=20_000),
     "hi-en": partial(translator, "hi", "en", phrases=30_000, bare=2_000, times=4),

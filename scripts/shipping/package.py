@@ -26,9 +26,9 @@ from vanilla_transformer.tasks import find_task
 
 # Files of the run that the checkpoint includes if they exist, besides weights and card.
 COPIED = (CONFIG_NAME, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-NO_CHANGE = 0.1  # largest difference between equal scores, most of which are of 100
+NO_CHANGE = 0.1  # largest difference between scores that count as equal; most scores go up to 100
 
-Scores = dict[str, dict[str, float]]  # by data set and name
+Scores = dict[str, dict[str, float]]  # data set and metric -> score
 
 TEMPLATE = """\
 ---
@@ -78,7 +78,7 @@ model = {auto_class}.from_pretrained(repository, subfolder=folder, trust_remote_
 
 
 def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: list[dict[str, str]]) -> Iterator[str]:
-    """Yield a model's answer to each of the inputs, which have the form of the Hub's widgets, in one line."""
+    """Yield a model's answer to each input as one line. Inputs have the format of the Hub's widgets."""
     parts = {"model": model, "tokenizer": tokenizer}
     if tag == "translation":
         yield from translate([given["text"] for given in inputs], model, tokenizer)
@@ -91,7 +91,7 @@ def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: li
         for given in inputs:
             yield generate(given["text"], do_sample=False, max_new_tokens=20)[0]["generated_text"].split("\n")[0]
     elif tag == "token-classification":
-        # Models learn a word's tag at its first token.
+        # Models predict a word's tag at its first token.
         tagger = pipeline(tag, **parts, aggregation_strategy="first")
         for given in inputs:
             yield ", ".join(f"{found['word'].strip()}: {found['entity_group']}" for found in tagger(given["text"]))
@@ -128,7 +128,7 @@ def check_recipe(run: Path, recipe: dict[str, Any]) -> None:
     """Raise a ValueError if the model was trained with options other than the recipe's."""
     config = AutoConfig.from_pretrained(run).to_dict()
     for name, value in recipe.items():
-        # A tokenizer may have found fewer tokens than it was allowed.
+        # A tokenizer may find fewer tokens than allowed.
         if name in config and name != "vocab_size" and config[name] != value:
             raise ValueError(
                 f"{run} was trained with {name}={config[name]}, and its recipe says {value}: remove the folder, so "
@@ -184,7 +184,7 @@ def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: s
     """Write the README.md of a checkpoint from the description in Markdown and the scores."""
     by_hand = ModelCard.load(recipe.with_suffix(".md"))
     facts: dict[str, Any] = by_hand.data.to_dict()
-    tests: dict[str, str] = facts.pop("tests")  # name of each test file's data
+    tests: dict[str, str] = facts.pop("tests")  # name of each test file -> description of its data
     description, _, licence = by_hand.text.partition("## Licence")
     options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     task = find_task(options["task"])

@@ -1,4 +1,4 @@
-"""Batches filled with tokens, and documents packed into blocks."""
+"""Batches with a token budget, and documents packed into blocks."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_batches_hold_every_row_once_within_the_budget():
     assert len(batches) == len(sampler)
     padded = [len(batch) * lengths()[batch].max(axis=0) for batch in batches]  # source and target of each batch
     assert np.max(padded) <= 200
-    assert np.mean(np.max(padded, axis=1)) > 150  # and the budget is used
+    assert np.mean(np.max(padded, axis=1)) > 150  # and the budget is well used
 
 
 def test_batches_are_shuffled_in_each_epoch_and_the_same_for_the_same_epoch():
@@ -82,10 +82,10 @@ def test_a_step_has_the_same_rows_for_any_number_of_devices_and_accumulation_ste
         for start in range(0, len(parts[0]), accumulation_steps)
     ]
     together = [sorted(row for batch in step for row in batch) for step in steps]
-    # Except for the longest rows, which may be too few for the parts of a step.
+    # Except for the longest rows, which may be too few to split evenly.
     assert len(together) == len(alone) and sum(a != b for a, b in zip(alone, together, strict=True)) < 6
     assert sorted(row for rows in together for row in rows) == list(range(500))
-    for step in steps:  # parts are within the budget and about equally large
+    for step in steps:  # the parts are within the budget and of about equal size
         sizes = [len(batch) * lengths()[batch].max(axis=0) for batch in step]
         assert np.max(np.sum(sizes, axis=0)) <= 400
         assert np.ptp([len(batch) for batch in step]) <= 1
@@ -101,14 +101,14 @@ def test_a_budget_too_small_for_the_processes_is_refused_with_one_that_works():
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
-def test_with_a_budget_per_device_each_process_gets_as_many_whole_batches(processes):
+def test_with_a_budget_per_device_each_process_gets_the_same_number_of_batches(processes):
     parts = shares(processes, per_device=True)
     assert len({len(share) for share in parts}) == 1
     assert sorted(row for share in parts for batch in share for row in batch) == list(range(500))
 
 
 @pytest.mark.parametrize(("processes", "accumulation_steps"), [(1, 1), (2, 1), (2, 2)])
-def test_batches_without_bucketing_hold_every_row_once_and_as_many_tokens_each(processes, accumulation_steps):
+def test_batches_without_bucketing_hold_every_row_once_and_similar_numbers_of_tokens(processes, accumulation_steps):
     samplers = [
         TokenBudgetSampler(lengths(), 400, 0, rank, processes, accumulation_steps, bucketing="none")
         for rank in range(processes)
@@ -124,12 +124,12 @@ def test_batches_without_bucketing_hold_every_row_once_and_as_many_tokens_each(p
     tokens = np.array([lengths()[step].max(axis=1).sum() for step in steps])
     assert 360 < tokens.mean() <= 400 and np.abs(tokens - tokens.mean()).max() <= 39  # the longest row
     longest = [lengths()[step].max(axis=1).max() for step in steps]
-    assert min(longest) > 30  # each step has long rows
+    assert min(longest) > 30  # each step contains long rows
     alone = [sorted(batch) for batch in TokenBudgetSampler(lengths(), 400, bucketing="none")]
     assert sorted(alone) == sorted(map(sorted, steps))
 
 
-def test_batches_without_bucketing_are_shuffled_in_each_epoch_in_the_same_number():
+def test_batches_without_bucketing_are_shuffled_but_keep_their_number():
     sampler = TokenBudgetSampler(lengths(), 200, bucketing="none")
     first = list(sampler)
     sampler.set_epoch(1)
@@ -146,7 +146,7 @@ def test_rows_too_long_for_batches_without_bucketing_are_refused():
         TokenBudgetSampler(np.full((30, 1), 9), 64, 0, 0, 2, 4, bucketing="none")
 
 
-def test_a_row_longer_than_the_budget_is_named():
+def test_a_row_longer_than_the_budget_is_reported():
     with pytest.raises(ValueError, match="Row 2 has 9 tokens, more than tokens_per_batch=8"):
         TokenBudgetSampler(np.array([[1, 2], [3, 1], [4, 9]]), 8)
 

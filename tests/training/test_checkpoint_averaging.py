@@ -1,4 +1,4 @@
-"""Averaging checkpoints, and which checkpoints are averaged."""
+"""Averaging checkpoints, and choosing the checkpoints to average."""
 
 import json
 import re

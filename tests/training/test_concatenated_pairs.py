@@ -1,4 +1,4 @@
-"""Concatenated pairs are two rows of the data, one after the other on both sides, in addition to all rows."""
+"""Concatenated pairs join two rows on both sides; they are added to the ordinary rows."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def joined(share: float, max_length: int = 100, seed: int = 0) -> list[dict]:
 
 
 def halves(row: dict) -> list[tuple[int, int]]:
-    """The numbers of the two rows that a joined one is made of, by source and target."""
+    """Return the indices of the two rows that form a concatenated pair, by source and target."""
     return [
         (i, j)
         for i, first in enumerate(ROWS)
@@ -28,12 +28,12 @@ def halves(row: dict) -> list[tuple[int, int]]:
     ]
 
 
-def test_half_a_joined_pair_for_each_row_has_each_row_once():
+def test_half_a_pair_per_row_uses_each_row_once():
     numbers = [number for row in joined(0.5) for pair in halves(row) for number in pair]
     assert sorted(numbers) == list(range(20))
 
 
-def test_a_greater_share_draws_rows_again_as_evenly_as_can_be():
+def test_more_pairs_reuse_all_rows_evenly():
     rows = joined(1.75)
     counts = Counter(number for row in rows for pair in halves(row) for number in pair)
     assert len(rows) == 35 and set(counts.values()) == {3, 4} and counts.total() == 70
@@ -51,19 +51,19 @@ def test_a_runs_pairs_follow_the_seed_of_its_data(tmp_path):
     assert made(seed=1) != made(seed=2) and made(seed=1, data_seed=3) == made(seed=3)
 
 
-def test_what_would_be_cut_is_not_joined():
+def test_pairs_longer_than_max_length_are_left_out():
     longest = [max(len(side) for side in row.values()) for row in joined(0.5)]
     kept = joined(0.5, max_length=6)
     assert len(kept) == sum(length <= 6 for length in longest) < len(longest)
     assert all(len(side) <= 6 for row in kept for side in row.values())
 
 
-def test_none_are_joined_unless_asked_for():
+def test_pairs_are_concatenated_only_on_request():
     rows = Dataset.from_list(ROWS)
     assert concatenate_pairs(rows, 0.0, 100, 0) is rows
-    assert concatenate_pairs(rows, 0.01, 100, 0) is rows  # a fifth of a row
+    assert concatenate_pairs(rows, 0.01, 100, 0) is rows  # a fifth of a pair per row
 
 
-def test_a_stream_is_refused():
+def test_concatenated_pairs_are_refused_for_a_stream():
     with pytest.raises(ValueError, match=r"concat_pairs=0\.5 draws rows at random, which a stream does not allow"):
         concatenate_pairs(Dataset.from_list(ROWS).to_iterable_dataset(), 0.5, 100, 0)

@@ -1,4 +1,4 @@
-"""What a step is said to cost is what it costs: beside a measurement, accelerate's estimate, and the paper."""
+"""The estimated cost of a step agrees with a measurement, with accelerate's estimate, and with the paper."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ from vanilla_transformer.cli.estimate import step_cost
 SIZES = {"vocab_size": 2000, "d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 ROWS, LENGTH = 192, 32
 
-# Prints what the process holds more after the pass forward, and at most in two steps, than before it had a model.
+# Prints how much memory the process gains during the forward pass, and at most during two steps.
 MEASURE = """
 import json
 from pathlib import Path
@@ -56,8 +56,8 @@ print(json.dumps([activations, resident("VmHWM") - before]))
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_memory_of_a_step_is_what_a_step_takes(checkpointing, tmp_path):
-    at_once = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back
+def test_the_estimated_memory_of_a_step_is_the_measured_one(checkpointing, tmp_path):
+    at_once = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # freed memory is returned to the system
     activations, whole = run_fresh(
         MEASURE, tmp_path, SIZES, ROWS, LENGTH, checkpointing, installed=True, cold=True, **at_once
     )
@@ -65,14 +65,14 @@ def test_the_memory_of_a_step_is_what_a_step_takes(checkpointing, tmp_path):
     options = {"bf16": False, "on_accelerator": False, "checkpointing": checkpointing}
     cost = step_cost(VanillaTransformerConfig(**SIZES), ROWS * LENGTH, LENGTH, **options)
     print(cost)
-    if checkpointing:  # of a layer they come back in the pass backward
+    if checkpointing:  # layer activations are recomputed in the backward pass
         assert cost.memory["activations"] > 2 * activations
     else:
         assert cost.memory["activations"] == pytest.approx(activations, rel=0.05)
     assert sum(cost.memory.values()) == pytest.approx(whole, rel=0.2)
 
 
-def test_the_memory_of_the_model_is_as_accelerate_estimates_it():
+def test_the_memory_of_the_model_equals_accelerates_estimate():
     config = VanillaTransformerConfig(**SIZES)
     size, _ = calculate_maximum_sizes(VanillaTransformerForConditionalGeneration(config))
     theirs = estimate_training_usage(size, "float32")
@@ -82,24 +82,25 @@ def test_the_memory_of_the_model_is_as_accelerate_estimates_it():
     assert ours["optimizer"] == pytest.approx(theirs["optimizer"], rel=0.01)
 
 
-def test_copies_of_weights_in_bfloat16_are_there_with_checkpointing_too():
+def test_checkpointing_keeps_the_bfloat16_copies_of_weights():
     config = VanillaTransformerConfig(**SIZES)
     plain, checkpointed = (step_cost(config, 3200, 32, checkpointing=on).memory for on in (False, True))
     assert checkpointed["weights"] == plain["weights"] > step_cost(config, 3200, 32, bf16=False).memory["weights"]
     assert checkpointed["activations"] < plain["activations"] / 2
 
 
-def test_operations_are_six_for_each_weight_and_token():
-    """Of all weights but the embeddings, which are looked up; the output projection is a product."""
+def test_a_step_takes_six_operations_per_weight_and_token():
+    """Count all weights except embeddings, which are looked up; the output projection is a product."""
     config = VanillaTransformerConfig(**SIZES, tie_word_embeddings=True)
-    cost = step_cost(config, 3200, 2)  # hardly any attention
+    cost = step_cost(config, 3200, 2)  # attention is negligible
     assert cost.operations == pytest.approx(6 * cost.parameters * 3200, rel=0.02)
-    in_layers = cost.parameters - config.vocab_size * config.d_model  # which run twice; the output projection does not
+    # layers run twice with checkpointing; the output projection does not
+    in_layers = cost.parameters - config.vocab_size * config.d_model
     again = step_cost(config, 3200, 2, checkpointing=True).operations - cost.operations
     assert again == pytest.approx(2 * in_layers * 3200, rel=0.02)
 
 
-def test_shards_and_devices_share_out_memory():
+def test_memory_is_divided_among_shards_and_devices():
     config = VanillaTransformerConfig(**SIZES | {"encoder_layers": 1, "decoder_layers": 1})
     whole, ddp, sharded = (
         step_cost(config, 3200, 32, devices=devices, sharding=sharding, bf16=False)
@@ -113,7 +114,7 @@ def test_shards_and_devices_share_out_memory():
     assert whole.operations == ddp.operations == sharded.operations
 
 
-def test_the_command_gives_the_papers_big_model(capsys):
+def test_the_command_estimates_the_papers_big_model(capsys):
     estimate.main(["--preset", "big", "--gpus", "8", "--steps", "300000"])
     printed = capsys.readouterr().out
     assert printed.startswith("| big, 8 GPUs (ddp) |")
@@ -134,6 +135,6 @@ def test_the_command_gives_the_papers_big_model(capsys):
         (["--tokens_per_batch", "100", "--gpus", "8"], "fewer than a sentence of 30 tokens for each of 8 devices"),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(options, message):
+def test_impossible_estimates_are_refused(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         estimate.main(options)

@@ -1,4 +1,4 @@
-"""Two processes train as one does: the same losses and weights for the same global batch."""
+"""Two processes train like one: the same losses and weights for the same global batch."""
 
 import json
 import os
@@ -26,7 +26,7 @@ OPTIONS = [
 BATCHES = {
     "fixed": ["--tokens_per_batch", "0", "--per_device_train_batch_size", "8"],
     "token budget": ["--tokens_per_batch", "620"],
-    # 34 batches: of an odd number, one would be split
+    # 34 batches; with an odd number, one would be split
     "token budget per device": ["--tokens_per_batch", "340", "--tokens_per_batch_of", "device"],
 }
 
@@ -50,7 +50,7 @@ def train(folder: Path, launcher: list[str], *options: str) -> tuple[list[float]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batches", BATCHES)
-def test_two_processes_train_as_one_that_accumulates_two_batches(batches, tmp_path):
+def test_two_processes_train_like_one_that_accumulates_two_batches(batches, tmp_path):
     options = BATCHES[batches]
     one = train(tmp_path / "one", [], *options, "--gradient_accumulation_steps", "2")
     torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
@@ -61,7 +61,7 @@ def test_two_processes_train_as_one_that_accumulates_two_batches(batches, tmp_pa
 
 
 @pytest.mark.slow
-def test_two_processes_score_answers_as_one_does(tmp_path):
+def test_two_processes_give_the_same_scores_as_one(tmp_path):
     """Only the main process answers and scores."""
     run = tmp_path / "run"
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]

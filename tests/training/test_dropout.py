@@ -1,4 +1,4 @@
-"""Quick dropout: independent elements of the right probability, the same gradient, and PyTorch's own elsewhere."""
+"""Fast dropout: independent elements with the right probability and gradient; PyTorch's dropout elsewhere."""
 
 import copy
 import math
@@ -18,7 +18,7 @@ def quick(x: torch.Tensor, p: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_elements_stay_with_the_probability_that_was_asked_for(p, dtype):
+def test_elements_are_kept_with_the_requested_probability(p, dtype):
     n = 1_000_001  # not a multiple of four
     output = quick(torch.ones(n, dtype=dtype), p)
     kept = output != 0
@@ -27,10 +27,10 @@ def test_elements_stay_with_the_probability_that_was_asked_for(p, dtype):
     assert output.unique().tolist() == pytest.approx([0, 1 / (1 - p)], rel=torch.finfo(dtype).eps)
 
 
-def test_elements_are_independent_of_their_neighbours_and_of_the_next_call():
+def test_elements_are_independent_of_each_other_and_of_other_calls():
     n, p = 1_000_000, 0.5
     first, second = ((quick(torch.ones(n), p) - 1).double() for _ in range(2))  # 1 or -1
-    for distance in (1, 2, 3, 4, 8, 128):  # four come from one draw
+    for distance in (1, 2, 3, 4, 8, 128):  # four elements use one random number
         assert abs((first[:-distance] * first[distance:]).mean().item()) < 5 / math.sqrt(n - distance)
     assert abs((first * second).mean().item()) < 5 / math.sqrt(n)
 
@@ -43,7 +43,7 @@ def test_the_same_seed_drops_the_same_elements():
     assert torch.equal(quick(x, 0.4), first) and not torch.equal(quick(x, 0.4), first)
 
 
-def test_the_gradient_is_that_of_the_elements_that_stayed():
+def test_the_gradient_flows_through_the_kept_elements_only():
     x = torch.randn(4, 33, dtype=torch.float64, requires_grad=True)
 
     def dropped(x: torch.Tensor) -> torch.Tensor:
@@ -56,7 +56,7 @@ def test_the_gradient_is_that_of_the_elements_that_stayed():
     torch.testing.assert_close(x.grad * x, output)
 
 
-def test_a_fast_model_drops_while_it_trains_and_not_while_it_predicts():
+def test_a_fast_model_applies_dropout_in_training_only():
     model = make_fast(encoder_decoder(dropout=0.5))
     ids, mask = right_padded([5, 3])
     assert all("forward" in vars(module) for module in model.modules() if isinstance(module, nn.Dropout))
@@ -66,15 +66,15 @@ def test_a_fast_model_drops_while_it_trains_and_not_while_it_predicts():
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
-def test_nothing_and_all_are_left_to_pytorch(p):
+def test_dropout_rates_of_0_and_1_use_pytorchs_dropout(p):
     module, x = nn.Dropout(p), torch.randn(9)
     model = make_fast(encoder_decoder(dropout=p))
     dropout = next(m for m in model.modules() if isinstance(m, nn.Dropout) and m.p == p).train()
     assert torch.equal(dropout(x), module(x))
 
 
-def test_a_compiler_sees_pytorchs_dropout():
-    """Which it knows how to fuse."""
+def test_compiled_models_use_pytorchs_dropout():
+    """The compiler knows how to fuse PyTorch's dropout."""
     module = nn.Dropout(0.5)
     fast = make_fast(encoder_decoder(dropout=0.5))
     ours = next(m for m in fast.modules() if isinstance(m, nn.Dropout) and m.p == 0.5).train()

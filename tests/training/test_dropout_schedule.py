@@ -1,4 +1,4 @@
-"""The dropout schedule: the rate at each step, in a resumed run, and at the end."""
+"""The dropout schedule: the rate at each step, in a resumed run and at the end."""
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
@@ -35,7 +35,7 @@ def test_the_rate_increases_linearly_from_the_first_step_to_the_last(tmp_path):
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "checkpoint-2").config.dropout == 0.3
 
 
-def test_a_resumed_run_has_the_rates_and_weights_of_an_uninterrupted_one(tmp_path):
+def test_a_resumed_run_has_the_same_rates_and_weights_as_an_uninterrupted_one(tmp_path):
     whole, rates = trained(tmp_path / "whole", max_steps=6)
     interrupted = tiny_trainer(tmp_path / "parts", dropout=0.3, dropout_start=0.1, save_steps=2, max_steps=6)
 

@@ -1,4 +1,4 @@
-"""`make_fast` changes the clock alone, is in nothing that is saved, and steps aside for modules that are not plain."""
+"""`make_fast` changes only the speed, is not saved, and leaves customised modules alone."""
 
 import copy
 import json
@@ -24,7 +24,7 @@ def onednn(monkeypatch):
 
 
 def is_fast(model: nn.Module) -> bool:
-    """Whether all three forms are there, by what a training step shows of them."""
+    """Whether all three speed-ups are active, judged by a training step."""
     ids, mask = tokens(2, 6), torch.ones(2, 6, dtype=torch.long)
     mask[1, 4:] = 0
     seen = []
@@ -43,18 +43,18 @@ def linears(model: nn.Module) -> list[nn.Module]:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_model_becomes_fast_and_plain_again(make):
+def test_make_plain_undoes_make_fast(make):
     model = make()
     before = {name: set(vars(module)) for name, module in model.named_modules()}
     assert not is_fast(model)
     assert make_fast(model) is model and is_fast(model)
-    assert is_fast(make_fast(model))  # twice is once
+    assert is_fast(make_fast(model))  # calling it twice has no further effect
     assert not is_fast(make_plain(model))
     assert before == {name: set(vars(module)) for name, module in model.named_modules()}
     assert not model._forward_pre_hooks
 
 
-def test_a_model_that_only_predicts_takes_the_products_alone():
+def test_fast_products_apply_to_inference_models():
     model, ids = decoder_only(), tokens()
     expected = model(ids).logits
     assert fast_products(model) is model and all("forward" in vars(module) for module in linears(model))
@@ -63,7 +63,7 @@ def test_a_model_that_only_predicts_takes_the_products_alone():
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_the_modules_of_every_model_are_torchs_own(make):
+def test_make_fast_keeps_the_module_classes_of_pytorch(make):
     torchs = {
         type(module) for module in make(position_embedding="learned").modules() if list(module.parameters(False))
     }
@@ -84,7 +84,7 @@ def test_a_fast_model_is_saved_and_pickled_plain_and_copied_fast(make, tmp_path)
     copied = copy.deepcopy(model)
     assert is_fast(copied)
     for module in linears(copied):
-        module.weight.data.zero_()  # the copy computes with weights of its own
+        module.weight.data.zero_()  # the copy uses its own weights
     assert copied.eval()(**inputs(copied)).logits.abs().max() == 0 < model.eval()(**inputs(model)).logits.abs().max()
     unpickled = pickle.loads(pickle.dumps(model))
     torch.testing.assert_close(unpickled.eval()(**inputs(model)).logits, plain.eval()(**inputs(model)).logits)
@@ -106,7 +106,7 @@ def test_a_config_of_version_0_1_loads_without_its_chunk_size(tmp_path):
 
 
 class Adapter(nn.Module):
-    """A low-rank addition to a layer, as peft makes it."""
+    """A low-rank adapter of a layer, as PEFT adds it."""
 
     def __init__(self, base: nn.Linear):
         super().__init__()
@@ -118,7 +118,7 @@ class Adapter(nn.Module):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_an_adapter_of_the_output_layer_learns(make):
+def test_an_adapter_of_the_output_layer_is_trained(make):
     torch.manual_seed(0)
     model, ids = make_fast(make(dropout=0.0)).train(), tokens()
     model.lm_head = Adapter(model.lm_head)
@@ -127,7 +127,7 @@ def test_an_adapter_of_the_output_layer_learns(make):
     assert output.logits is not None and model.lm_head.addition.weight.grad.abs().max() > 0
 
 
-def test_a_hook_of_the_output_layer_is_called():
+def test_hooks_of_the_output_layer_are_called():
     model, ids, calls = make_fast(decoder_only()).train(), tokens(), []
     handle = model.lm_head.register_forward_hook(lambda *_: calls.append(1))
     assert model(ids, labels=ids).logits is not None and calls
@@ -140,7 +140,7 @@ class FourTimes(nn.Linear):
         return 4 * super().forward(x)
 
 
-def test_a_module_that_was_replaced_is_left_as_it_is():
+def test_replaced_modules_keep_their_own_computation():
     model = encoder_only(VanillaTransformerForMaskedLM)
     model.lm_head = FourTimes(32, 50, bias=False)
     make_fast(model).train()
@@ -156,7 +156,7 @@ def test_dynamic_quantisation_quantises_a_fast_model():
     assert quantised(ids).logits.shape == (2, 7, 50)
 
 
-def test_second_derivatives_of_a_loss_in_chunks_are_refused():
+def test_second_derivatives_of_the_chunked_loss_are_refused():
     model, ids = make_fast(decoder_only()).train(), tokens()
     parameters = list(model.parameters())
     with pytest.raises(RuntimeError, match=r"no second derivatives.*make_plain\(model\)"):
@@ -166,14 +166,14 @@ def test_second_derivatives_of_a_loss_in_chunks_are_refused():
     assert all(g.isfinite().all() for g in torch.autograd.grad(sum(g.pow(2).sum() for g in gradients), parameters))
 
 
-def test_labels_of_a_fast_translator_may_follow_a_cached_prefix():
-    """Prefix tuning does this: keys and values that belong to no token."""
+def test_a_fast_translator_accepts_a_cached_prefix():
+    """Prefix tuning adds keys and values that belong to no token."""
     model, ids = make_fast(encoder_decoder(dropout=0.0)).train(), tokens()
     prefix = make_plain(copy.deepcopy(model)).eval()(ids, decoder_input_ids=ids[:, :4], use_cache=True)[CACHE]
     model(ids, labels=ids, **{CACHE: prefix}).loss.backward()
     assert model.model.decoder.layers[0].self_attn.q_proj.weight.grad.abs().max() > 0
 
 
-def test_a_negative_chunk_is_refused():
+def test_a_negative_chunk_size_is_refused():
     with pytest.raises(ValueError, match="loss_chunk_size=-1 must not be negative"):
         make_fast(decoder_only(), loss_chunk_size=-1)

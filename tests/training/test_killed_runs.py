@@ -1,4 +1,4 @@
-"""A run that is killed at any moment and resumed ends with the weights of an uninterrupted one, for every task.
+"""A run of any task that is killed at any moment and resumed ends with the weights of an uninterrupted one.
 
 KILLS=200 python -m pytest -m slow tests/training/test_killed_runs.py
 """
@@ -43,7 +43,7 @@ TWO_STACKS = [
 ]
 ONE_STACK = [*SMALL, "--num_layers", "1"]
 BEST = ["--load_best_model_at_end", "true", "--eval_strategy", "steps", "--eval_steps", "4"]
-# A high learning rate, so that the validation loss soon rises.
+# A high learning rate, so that the validation loss soon rises
 STOPS_EARLY = [*BEST, "--early_stopping_patience", "2", "--learning_rate_scale", "20", "--max_steps", "200"]
 EPOCHS = ["--save_strategy", "epoch", "--eval_strategy", "epoch", "--max_steps", "-1", "--num_train_epochs", "4"]
 KINDS = {
@@ -72,7 +72,7 @@ KINDS = {
         *ONE_STACK, "--save_strategy", "no", "--average_checkpoints", "3",
     ]),
 }  # fmt: skip
-# In a session of its own, so that a signal can be sent to this process and its workers alone.
+# Start a session, so that a signal can be sent to this process and its workers alone.
 TRAIN = """
 import os, sys
 os.setsid()
@@ -82,7 +82,7 @@ main(sys.argv[1:])
 
 
 class Run:
-    """A run of one kind in a folder. Its command can be started several times."""
+    """A run in a folder, whose command can be started several times."""
 
     def __init__(self, kind: str, folder: Path, data: Path, *more: str):
         self.task, _, options = KINDS[kind]
@@ -117,7 +117,7 @@ class Run:
         assert process.wait(300) == 0, self.log.read_text()[-4000:]
 
     def measure(self) -> tuple[float, float]:
-        """Run to the end; returns the seconds of the whole, and of the part with checkpoints."""
+        """Run to the end; return the total seconds, and the seconds since the first checkpoint."""
         start = time.monotonic()
         process = self.start()
         self.await_checkpoint(process)
@@ -126,11 +126,11 @@ class Run:
         return time.monotonic() - start, time.monotonic() - first
 
     def stop(self, how: str, with_checkpoint: bool, delay: float) -> float | None:
-        """Start the process and stop it; if it came to its end before, returns the seconds that it took.
+        """Start the process and stop it. If it ends first, return the seconds that it took.
 
         Args:
             how: "kill" (SIGKILL) or "terminate" (SIGTERM).
-            delay: seconds from the start, or from when there is a checkpoint.
+            delay: seconds from the start, or from the first checkpoint.
         """
         process = self.start()
         if with_checkpoint:
@@ -152,7 +152,7 @@ def write_data(kind: str, folder: Path) -> None:
 
 @pytest.fixture(params=KINDS)
 def kind(request, tmp_path) -> str:
-    """A kind of run, with its data in `tmp_path`."""
+    """Prepare a run of one kind, with its data in `tmp_path`."""
     write_data(request.param, tmp_path)
     return request.param
 
@@ -176,7 +176,7 @@ def test_sigterm_to_the_process_group_saves_a_checkpoint_and_ends_all_workers(ki
     assert process.wait(60) == 143, run.log.read_text()[-4000:]
     assert run.checkpoints == [folder.name for folder in complete_checkpoints(run.folder)]
     steps = int(run.checkpoints[-1].removeprefix("checkpoint-"))
-    with pytest.raises(ProcessLookupError):  # no worker is left
+    with pytest.raises(ProcessLookupError):  # no worker remains
         os.killpg(process.pid, 0)
     Run(kind, run.folder, tmp_path, *options, "--max_steps", str(steps + 1)).finish()
     assert run.is_finished
@@ -184,7 +184,7 @@ def test_sigterm_to_the_process_group_saves_a_checkpoint_and_ends_all_workers(ki
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
-def test_a_run_stopped_anywhere_and_resumed_ends_with_the_same_weights(kind, tmp_path):
+def test_a_run_stopped_at_any_moment_and_resumed_ends_with_the_same_weights(kind, tmp_path):
     whole = Run(kind, tmp_path / "whole", tmp_path)
     life, with_checkpoints = whole.measure()
     weights, checkpoints = whole.weights, whole.checkpoints

@@ -1,4 +1,4 @@
-"""Freed memory is kept by a process that asks for it, and asking is safe anywhere."""
+"""A process keeps freed memory on request, and the request is safe on any system."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from fresh_process import run_fresh
 
 
-# Page faults of products into new memory of 32 MiB each, after the first few.
+# Prints the page faults of repeatedly allocating 32 MiB, after a warm-up.
 FAULTS = """
 import resource, sys, torch
 from vanilla_transformer.fast.memory import keep_freed_memory
@@ -24,7 +24,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
 @pytest.mark.slow
-def test_large_blocks_are_used_again_instead_of_being_fetched_anew(tmp_path):
+def test_freed_blocks_are_reused(tmp_path):
     anew, kept = (run_fresh(FAULTS, tmp_path, how, installed=True, cold=True) for how in ("anew", "keep"))
     assert anew > 20 * 2**13 > 50 * kept  # 2 ** 13 pages of 4 KiB are 32 MiB
 
@@ -45,7 +45,7 @@ SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 @pytest.mark.skipif(
     not SETTING.exists() or "[madvise]" not in SETTING.read_text(), reason="the system gives them to all, or to none"
 )
-def test_kept_memory_is_in_large_pages_and_no_more_of_it(tmp_path):
+def test_kept_memory_uses_huge_pages_and_no_more_memory(tmp_path):
     (_, plain), (held, kept) = (run_fresh(LARGE_PAGES, tmp_path, how, installed=True) for how in ("plain", "keep"))
     assert held > 0.9
-    assert kept < 1.05 * plain  # an address is no memory
+    assert kept < 1.05 * plain  # reserved addresses use no memory

@@ -1,4 +1,4 @@
-"""The model card says what a saved config keeps of its training, and the options that were in force."""
+"""The model card states the training options in force and the limits of the model."""
 
 import ast
 from pathlib import Path
@@ -29,22 +29,22 @@ print(json.dumps([Path("a.png").stat().st_size > 1000, "matplotlib.pyplot" in sy
 
 
 def task(name: str, folder: Path, **options) -> Task:
-    """A task with the arguments of a run."""
+    """Return a task with the arguments of a run."""
     task_class = find_task(name)
     return task_class(task_class.arguments_class(output_dir=str(folder), use_cpu=True, **options))
 
 
-def test_the_curve_of_a_run_leaves_the_state_of_matplotlib_to_its_user(tmp_path):
-    """In a notebook, whoever trains a model draws pictures of their own with matplotlib.pyplot."""
+def test_plotting_the_training_curve_does_not_import_pyplot(tmp_path):
+    """In a notebook, users draw their own pictures with matplotlib.pyplot."""
     assert run_fresh(DRAW_A_CURVE, tmp_path, installed=True) == [True, False]
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("logged", "drawn"), [([], False), ([{"step": 3, "train_loss": 2.0, "epoch": 1.0}], True)])
-def test_a_run_too_short_to_be_logged_is_drawn_by_the_mean_of_its_batches(logged, drawn, tmp_path):
+def test_the_curve_of_a_short_run_shows_the_mean_loss(logged, drawn, tmp_path):
     plot_training_curve(logged, tmp_path / "curve.png")
     red, _, blue = imread(tmp_path / "curve.png")[..., :3].transpose(2, 0, 1)
-    assert (blue > red + 0.4).any() == drawn  # matplotlib's first colour is a blue
+    assert (blue > red + 0.4).any() == drawn  # blue is matplotlib's first colour
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_a_run_too_short_to_be_logged_is_drawn_by_the_mean_of_its_batches(logged
         (lambda: encoder_only(VanillaTransformerForSequenceClassification), "classification", False),
     ],
 )
-def test_a_card_says_that_further_training_is_smoothed_where_it_is(make, name, said, tmp_path):
+def test_a_card_mentions_label_smoothing_in_the_config(make, name, said, tmp_path):
     model = make()
     write_model_card(tmp_path, model, task(name, tmp_path), TrainerState(), CardFacts("phrasebook", {}))
     sentence = f"`label_smoothing={model.config.label_smoothing}`" if said else "label_smoothing"
     assert (sentence in ModelCard.load(tmp_path / "README.md").text) == said
 
 
-def test_the_python_of_a_card_is_python_whatever_the_folder_is_called(tmp_path):
+def test_the_python_of_a_card_is_valid_for_any_folder_name(tmp_path):
     folder = tmp_path / 'a "big" run \\ señal'
     folder.mkdir()
     facts = CardFacts("phrasebook", {})
@@ -73,7 +73,7 @@ def test_the_python_of_a_card_is_python_whatever_the_folder_is_called(tmp_path):
     assert ast.literal_eval(assignment.value) == folder.name
 
 
-def test_a_card_names_files_and_folders_of_data_without_their_places(tmp_path):
+def test_a_card_names_data_files_without_their_folders(tmp_path):
     (tmp_path / "reviews").mkdir()
     assert DataArguments(dataset=str(tmp_path / "reviews")).name == "reviews"
     assert DataArguments(train_file=[str(tmp_path / "a.jsonl"), "b/c.csv"]).name == "a.jsonl c.csv"
@@ -111,7 +111,7 @@ def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(
         ),
     ],
 )
-def test_a_card_names_the_options_that_were_in_force_and_no_others(options, said, left_out, tmp_path):
+def test_a_card_names_exactly_the_options_in_force(options, said, left_out, tmp_path):
     trained = task("language_modeling", tmp_path, **options)
     write_model_card(tmp_path, decoder_only(), trained, TrainerState(), CardFacts("phrasebook", {}))
     text = ModelCard.load(tmp_path / "README.md").text

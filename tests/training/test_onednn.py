@@ -1,4 +1,4 @@
-"""The projection through oneDNN is the one through MKL, and is taken only where it belongs."""
+"""Linear layers through oneDNN equal those through MKL and are used only where they are faster."""
 
 import math
 import warnings
@@ -34,7 +34,7 @@ def onednn(monkeypatch):
 
 @pytest.mark.parametrize("shape", [(30, 40), (3, 10, 40), (1, 40)])
 @pytest.mark.parametrize("biased", [True, False])
-def test_values_and_gradients_are_those_in_double_precision(shape, biased):
+def test_values_and_gradients_agree_with_double_precision(shape, biased):
     torch.manual_seed(0)
     x, weight = torch.randn(*shape, requires_grad=True), torch.randn(20, 40, requires_grad=True)
     operands = [x, weight, torch.randn(20, requires_grad=True)] if biased else [x, weight]
@@ -48,7 +48,7 @@ def test_values_and_gradients_are_those_in_double_precision(shape, biased):
         torch.testing.assert_close(gradient.double(), true, rtol=1e-5, atol=1e-5)
 
 
-def test_a_gradient_has_gradients_of_its_own():
+def test_second_derivatives_work():
     torch.manual_seed(0)
     x, weight = torch.randn(4, 5, requires_grad=True), torch.randn(3, 5, requires_grad=True)
 
@@ -59,7 +59,7 @@ def test_a_gradient_has_gradients_of_its_own():
     torch.testing.assert_close(penalty(OneDNNLinear.apply), penalty(F.linear), rtol=1e-4, atol=1e-3)
 
 
-def test_only_large_products_of_plain_float32_tensors_on_a_cpu_belong_there(onednn, monkeypatch):
+def test_only_large_float32_products_on_a_cpu_use_onednn(onednn, monkeypatch):
     taken = []
     monkeypatch.setattr(onednn_module, "onednn_product", lambda *operands: taken.append(1) or F.linear(*operands))
 
@@ -87,7 +87,7 @@ def make_fast_linear(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-def test_a_compiler_and_an_export_see_the_plain_projection(onednn):
+def test_compile_and_export_use_the_plain_projection(onednn):
     torch.manual_seed(0)
     layer, x = make_fast_linear(nn.Linear(256, 256)), torch.randn(64, 256)
     exported = torch.export.export(layer, (x,))
@@ -99,7 +99,7 @@ def test_a_compiler_and_an_export_see_the_plain_projection(onednn):
         torch.testing.assert_close(form(x), layer(x), rtol=1e-5, atol=1e-5)
 
 
-def test_a_compiler_makes_one_graph_of_a_fast_projection_on_any_processor():
+def test_a_fast_projection_compiles_to_one_graph_on_any_processor():
     """A compiler cannot trace the check of the processor, so that check must come last."""
     torch.manual_seed(0)
     layer, x = make_fast_linear(nn.Linear(256, 256)), torch.randn(64, 256)
@@ -107,8 +107,8 @@ def test_a_compiler_makes_one_graph_of_a_fast_projection_on_any_processor():
     torch.testing.assert_close(compiled(x), x @ layer.weight.T + layer.bias, rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_learns_the_same(onednn):
-    """Through all projections, the output layer in chunks included."""
+def test_training_with_onednn_gives_the_same_model(onednn):
+    """All projections are covered, including the output layer in chunks."""
     torch.manual_seed(0)
     model = make_fast(encoder_decoder(d_model=256, d_ff=512, vocab_size=600, dropout=0.0).train(), loss_chunk_size=64)
     ids = torch.randint(3, 600, (16, 12))
@@ -123,7 +123,7 @@ def test_a_model_learns_the_same(onednn):
     torch.testing.assert_close(learn(True), learn(False), rtol=1e-4, atol=1e-6)
 
 
-def test_without_gradients_the_operator_is_called_bare(onednn):
+def test_inference_calls_the_operator_directly(onednn):
     layer, x = nn.Linear(256, 256), torch.randn(64, 256)
     with torch.no_grad():
         output = linear(x, layer.weight, layer.bias)
@@ -132,7 +132,7 @@ def test_without_gradients_the_operator_is_called_bare(onednn):
 
 
 @pytest.mark.parametrize("operator", [None, lambda x, weight, *_: x @ weight.T + 1], ids=["missing", "another result"])
-def test_without_an_operator_that_agrees_the_plain_product_is_taken(operator, monkeypatch):
+def test_the_plain_product_is_used_if_the_operator_is_missing_or_wrong(operator, monkeypatch):
     def product(x, weight, bias):
         if operator is None:
             return torch.ops.mkldnn.an_operator_that_is_not_there(x, weight, bias)

@@ -1,4 +1,4 @@
-"""Initial weights, the optimizer and its schedule are what their papers and PyTorch say."""
+"""Initial weights, optimizer and schedule agree with their papers and with PyTorch."""
 
 import shutil
 
@@ -27,14 +27,14 @@ def loss(model) -> torch.Tensor:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
-def test_layer_matrices_are_the_matrices_of_the_layers(make, tied):
+def test_layer_matrices_returns_the_weight_matrices_of_the_layers(make, tied):
     model = make(tie_word_embeddings=tied)
     names = {name for name, p in model.named_parameters() if any(p is matrix for matrix in layer_matrices(model))}
     assert names == {name for name, p in model.named_parameters() if ".layers." in name and p.dim() == 2}
 
 
 def test_steps_equal_those_of_pytorchs_muon_and_adamw(monkeypatch):
-    monkeypatch.setattr(optimizer_module, "has_bf16_matmul", lambda device: True)  # as PyTorch assumes of every device
+    monkeypatch.setattr(optimizer_module, "has_bf16_matmul", lambda device: True)  # Muon assumes this for every device
     ours, theirs = (encoder_decoder(dropout=0.0).train() for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     optimizer = muon_with_adam(ours, 0.01, weight_decay=0.1, momentum=0.8)
@@ -67,7 +67,7 @@ def test_orthogonalized_matrices_keep_their_singular_vectors(monkeypatch, shape,
     torch.testing.assert_close(steps.double(), u @ torch.diag_embed(s) @ v, atol=tolerance, rtol=0)
 
 
-def test_one_learning_rate_drives_both_and_both_keep_state():
+def test_one_schedule_drives_both_optimizers_and_both_save_their_state():
     model = encoder_decoder()
     optimizer = muon_with_adam(model, 0.01)
     for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""Resuming: exactly where the run stopped, or an error that says why not. No usable checkpoint is lost."""
+"""Resuming continues exactly where the run stopped, or explains why it cannot. No usable checkpoint is lost."""
 
 import dataclasses
 import json
@@ -57,7 +57,7 @@ def terminate_in(step: int, trainer) -> None:
 BEST = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3, "save_steps": 3}
 
 
-# --- A run that has ended
+# --- Finished runs
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_early_stopping_keeps_counting_after_a_resume(tmp_path):
 
 
 def test_a_run_with_later_checkpoints_does_not_resume_from_an_earlier_one(tmp_path):
-    """The later ones would be averaged."""
+    """The later checkpoints would be averaged."""
     tiny_trainer(tmp_path, max_steps=6).train()
     first = tmp_path / "checkpoint-3"
     with pytest.raises(ValueError, match="holds checkpoint-6, which is later than checkpoint-3"):
@@ -164,7 +164,7 @@ def test_averaged_weights_must_be_those_of_the_model(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[Path, dict[str, torch.Tensor]]:
-    """A run of eight steps with three checkpoints, and its weights."""
+    """Train eight steps with three checkpoints; return the run and its weights."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, trained(folder, max_steps=8)
 
@@ -187,7 +187,7 @@ def test_a_checkpoint_with_a_missing_or_truncated_file_is_skipped(name, harm, wh
     steps = []
     trainer.model.register_forward_pre_hook(lambda *_: steps.append(1))
     trainer.train(resume_from_checkpoint=True)
-    assert len(steps) == 2  # from checkpoint-6
+    assert len(steps) == 2  # resumes from checkpoint-6
     assert_equal(trainer.model.state_dict(), weights)
 
 
@@ -254,7 +254,7 @@ def test_checkpoints_without_training_state_are_averaged_and_not_resumed(tmp_pat
     assert len(complete_checkpoints(tmp_path)) == 3
 
 
-# --- Another run's checkpoint
+# --- Checkpoints of another run
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_an_option_that_is_added_or_left_out_is_refused_by_name(without, added, 
         trained(tmp_path / "with", max_steps=6, **without)
 
 
-def test_a_checkpoint_of_another_program_is_not_compared(tmp_path):
+def test_a_checkpoint_without_a_run_file_is_not_compared(tmp_path):
     trained(tmp_path, max_steps=3, seed=1)
     (tmp_path / "checkpoint-3" / RUN_FILE).unlink()
     trained(tmp_path, max_steps=6, seed=2)
@@ -309,7 +309,7 @@ def test_another_stream_is_refused(tmp_path):
     trained(tmp_path, max_steps=6, streaming=True)
 
 
-def test_a_stream_that_differs_each_time_is_resumed(tmp_path):
+def test_a_nondeterministic_stream_can_be_resumed(tmp_path):
     random = np.random.default_rng()
 
     def rows():
@@ -375,7 +375,7 @@ def test_a_run_resumes_if_the_locale_is_not_utf8(tmp_path):
     assert names(complete_checkpoints(tmp_path / "run")) == ["checkpoint-4", "checkpoint-8"]
 
 
-# --- What is saved, and when
+# --- Saved files and when they are saved
 
 
 def test_a_model_is_saved_with_its_card_readable_and_without_pickles_if_scoring_fails(tmp_path):
@@ -419,7 +419,7 @@ def test_rows_beyond_learned_positions_are_refused_before_training(tmp_path):
     assert not steps
 
 
-# --- A run that diverges
+# --- Diverging runs
 
 
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}, {"gradient_accumulation_steps": 2}])
@@ -460,7 +460,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     assert names(complete_checkpoints(tmp_path / "run")) == ["checkpoint-4"]
 
 
-# --- Two runs, and signals
+# --- Concurrent runs, and signals
 
 HOLD = """
 import sys, time
@@ -479,7 +479,7 @@ def test_a_second_run_in_a_folder_is_refused_until_the_first_process_ends(tmp_pa
             train.main(["tagging", *tagger(tmp_path.parent, tmp_path.name, "--max_steps", "4")])
         other.kill()
         other.wait(60)
-    # What the killed process left neither blocks a new run nor counts as one to resume.
+    # The files of the killed process neither block a new run nor count as one to resume.
     options = ("--max_steps", "4", "--resume_from_checkpoint", "false")
     train.main(["tagging", *tagger(tmp_path.parent, tmp_path.name, *options)])
     assert (tmp_path / "README.md").exists() and not (tmp_path / LOCK_FILE).exists()
@@ -513,7 +513,7 @@ def test_sigterm_within_an_epoch_skips_the_actions_at_its_end(tmp_path):
 
 @pytest.mark.slow
 def test_the_quickstart_resumes_after_ctrl_c(tmp_path):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT
     command = [sys.executable, "-m", "vanilla_transformer", "quickstart", "--output_dir", str(tmp_path / "run")]
     for step in (100, 200):
         log = tmp_path / f"log-{step}"

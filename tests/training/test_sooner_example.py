@@ -1,4 +1,4 @@
-"""The example with all training levers, run as its reader does."""
+"""The example of the docs with all training levers works."""
 
 import json
 
@@ -11,7 +11,7 @@ NUMBERS = ["eins", "zwei", "drei", "vier", "f\u00fcnf"]
 PAIRS = {f"{a + 1} {b + 1}": f"{NUMBERS[a]} {NUMBERS[b]}" for a in range(5) for b in range(5)}
 
 
-def test_a_hundred_steps_are_enough_to_translate_pairs_of_numbers(tmp_path):
+def test_the_example_learns_to_translate_numbers_in_100_steps(tmp_path):
     rows = [json.dumps({"source": source, "target": target}) + "\n" for source, target in PAIRS.items()]
     (tmp_path / "pairs.jsonl").write_text("".join(rows * 4), encoding="utf-8")
     done = run_python([ROOT / "docs/examples/sooner.py", "pairs.jsonl", "sooner"], cwd=tmp_path)

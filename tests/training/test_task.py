@@ -1,4 +1,4 @@
-"""Each head has its task; options and names that the scripts and a user's own share."""
+"""Each model head has its task; the Python API offers the names that the commands use."""
 
 import json
 import math
@@ -35,7 +35,7 @@ from vanilla_transformer.tasks.masked_language_modeling import (
 )
 
 
-def test_each_head_of_the_library_has_a_task_that_its_data_and_tokenizer_know():
+def test_each_model_head_has_a_task_with_data_and_tokenizer():
     assert sorted(model_classes()) == sorted(name for name in vanilla_transformer.__all__ if "TransformerFor" in name)
     for name, task in zip(task_names(), all_tasks(), strict=True):
         assert task.name == name and task.template in TEMPLATES
@@ -45,7 +45,7 @@ def test_each_head_of_the_library_has_a_task_that_its_data_and_tokenizer_know():
 
 
 @pytest.mark.parametrize("name", task_names())
-def test_every_task_takes_its_options_and_has_defaults_of_its_own(name, tmp_path):
+def test_every_task_has_its_own_options_and_defaults(name, tmp_path):
     _, _, _, task = parse(find_task(name), ["--output_dir", str(tmp_path / "run"), "--use_cpu", "true"])
     assert type(task.arguments) is task.arguments_class
     by_paper = (25_000, 5) if name == "translation" else (0, 1)
@@ -62,7 +62,7 @@ def test_every_task_takes_its_options_and_has_defaults_of_its_own(name, tmp_path
         (None, 1, "regression"),  # like transformers' own models
     ],
 )
-def test_a_saved_classifier_has_the_task_of_its_config(problem, labels, name):
+def test_the_config_of_a_saved_classifier_determines_its_task(problem, labels, name):
     model = encoder_only(VanillaTransformerForSequenceClassification, problem_type=problem, num_labels=labels)
     assert task_of(type(model), model.config).name == name
 
@@ -73,7 +73,7 @@ def test_a_model_without_a_head_cannot_be_scored(tmp_path):
         evaluate.main(["--model", str(tmp_path)])
 
 
-def test_a_class_of_ones_own_beside_the_weights_is_scored_where_its_code_is_trusted(tmp_path):
+def test_a_users_model_class_can_be_evaluated_with_trust_remote_code(tmp_path):
     model, tokenizer = with_tokenizer(partial(encoder_only, VanillaTransformerForMaskedLM), "encoder")
     folder = write(tmp_path / "model", model, tokenizer)
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "one " * 30}])
@@ -91,7 +91,7 @@ def test_a_class_of_ones_own_beside_the_weights_is_scored_where_its_code_is_trus
     assert evaluate.main([*given, "--trust_remote_code"])["test"]["loss"] > 0
 
 
-def test_a_config_field_that_no_docstring_explains_has_no_silent_gap():
+def test_an_undocumented_config_field_is_an_error():
     @dataclass
     class Config(VanillaTransformerEncoderConfig):
         forgotten: int = 3
@@ -100,7 +100,7 @@ def test_a_config_field_that_no_docstring_explains_has_no_silent_gap():
         model_options(Config)
 
 
-def test_names_for_a_users_own_script_are_there_and_cost_nothing_until_they_are_asked_for(tmp_path):
+def test_the_python_api_imports_its_names_lazily(tmp_path):
     code = """
 import vanilla_transformer.data, vanilla_transformer.training, vanilla_transformer.training.averaging
 from vanilla_transformer.conversion import convert
@@ -122,7 +122,7 @@ except ImportError as error:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_masked_models_loss_is_the_mean_over_masked_tokens_however_they_lie_in_batches(batch_size, tmp_path):
+def test_the_loss_of_a_masked_model_is_the_mean_over_all_masked_tokens(batch_size, tmp_path):
     texts = [{"text": text} for text in ("three miles", "one", "two", "three miles is a long way to go on foot")]
     model, tokenizer = with_tokenizer(partial(encoder_only, VanillaTransformerForMaskedLM), "encoder")
     folder, file = write(tmp_path / "model", model, tokenizer), write_json_lines(tmp_path / "rows.jsonl", texts)
@@ -144,10 +144,10 @@ def test_a_masked_models_loss_is_the_mean_over_masked_tokens_however_they_lie_in
     )
     splits = {"validation": Dataset.from_list(texts)}
     measured = MaskedLanguageModelingTask(arguments).make_trainer(model, tokenizer, splits).evaluate()
-    assert measured["eval_loss"] == pytest.approx(scores["loss"])  # what the best checkpoint is chosen by
+    assert measured["eval_loss"] == pytest.approx(scores["loss"])  # the metric that chooses the best checkpoint
 
 
-def test_a_language_models_loss_is_the_mean_over_targets_however_they_lie_in_batches(tmp_path):
+def test_the_loss_of_a_language_model_is_the_mean_over_all_targets(tmp_path):
     texts = [{"text": text} for text in [*["one"] * 12, "three miles is a long way to go on foot " * 6]]
     model, tokenizer = with_tokenizer(decoder_only, "causal")
     splits = {"validation": Dataset.from_list(texts)}
@@ -170,7 +170,7 @@ def test_a_language_models_loss_is_the_mean_over_targets_however_they_lie_in_bat
         (["language_modeling", "other.yaml"], ("language_modeling", ["other.yaml"])),
     ],
 )
-def test_a_task_is_named_on_the_command_line_or_in_the_recipe(given, chosen, tmp_path, monkeypatch):
+def test_a_task_can_be_named_on_the_command_line_or_in_a_recipe(given, chosen, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe.yaml").write_text("task: regression\nmax_length: 9\n")
     (tmp_path / "other.yaml").write_text("max_steps: 9\n")
@@ -187,7 +187,7 @@ def test_a_task_is_named_on_the_command_line_or_in_the_recipe(given, chosen, tmp
         (["tagging", "recipe.yaml"], "recipe.yaml is a recipe for regression, not for tagging"),
     ],
 )
-def test_a_command_without_a_task_says_which_there_are(given, message, tmp_path, monkeypatch):
+def test_a_command_without_a_task_lists_the_tasks(given, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe.yaml").write_text("task: regression\n")
     (tmp_path / "other.yaml").write_text("max_steps: 9\n")

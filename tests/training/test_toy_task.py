@@ -1,4 +1,4 @@
-"""A module in `tasks/` is all that a new task needs: CONTRIBUTING.md says how to write it."""
+"""A new task needs only a module in `tasks/`, as described in CONTRIBUTING.md."""
 
 import importlib
 
@@ -57,7 +57,7 @@ TEXTS = [{"text": " ".join(words)} for words in ("ab", "ba", "cab", "bac", "abc"
 
 @pytest.fixture
 def reversal(tmp_path, monkeypatch):
-    """A task in a module of its own, beside those of the package."""
+    """Install a task in its own module next to those of the package."""
     folder = tmp_path / "tasks"
     folder.mkdir()
     (folder / "reversal.py").write_text(MODULE)
@@ -65,7 +65,7 @@ def reversal(tmp_path, monkeypatch):
     importlib.invalidate_caches()
 
 
-def test_a_new_module_is_a_task_that_the_command_trains_and_scores(reversal, tmp_path, capsys):
+def test_a_task_in_a_new_module_can_be_trained_and_scored(reversal, tmp_path, capsys):
     assert "reversal" in tasks.task_names()
     file = write_json_lines(tmp_path / "rows.jsonl", TEXTS)
     size = ["--encoder_layers", "1", "--decoder_layers", "1", "--max_steps", "60"]

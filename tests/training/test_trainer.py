@@ -1,4 +1,4 @@
-"""The trainer: the paper's optimizer and schedule, its arguments, and exact resume in one process or two."""
+"""The trainer: the paper's optimizer and schedule, its arguments, and exact resuming with one process or two."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ SCRIPTS = ROOT / "scripts"
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.4])
-def test_the_optimiser_is_the_papers(scale, tmp_path):
+def test_the_optimizer_is_the_papers(scale, tmp_path):
     run = tiny_trainer(tmp_path, learning_rate_scale=scale)
     run.create_optimizer_and_scheduler(10)
     for group in run.optimizer.param_groups:
@@ -43,7 +43,7 @@ def test_there_is_no_warning_about_pinned_memory_without_a_gpu(tmp_path):
     assert tiny_trainer(tmp_path, use_cpu=False, bf16=False).evaluate()["eval_loss"] > 0
 
 
-def test_a_best_model_by_a_metric_that_is_not_measured_is_refused(tmp_path):
+def test_choosing_the_best_model_by_an_unknown_metric_is_refused(tmp_path):
     best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "bleu"}
     with pytest.raises(ValueError, match="metric_for_best_model=bleu: during training, this task measures only the"):
         tiny_trainer(tmp_path, **best).train()
@@ -57,7 +57,7 @@ def test_epochs_of_a_stream_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "mean"), [(None, 5), (0, 5), (-1, 5), (2, 2), (9, 5)])
-def test_an_average_is_of_no_more_checkpoints_than_are_kept(limit, mean, tmp_path):
+def test_averaging_more_checkpoints_than_are_kept_is_refused(limit, mean, tmp_path):
     args = TranslationArguments(output_dir=str(tmp_path), save_total_limit=limit, use_cpu=True)
     assert args.average_checkpoints == mean
 
@@ -204,7 +204,7 @@ def train_and_save(trainer, resume_from_checkpoint: str | bool | None = None) ->
         {"tokens_per_batch": 64},
         {"muon": True, "learning_rate": 0.01},
         {"tokens_per_batch": 64, "streaming": True, "max_steps": 8},
-        {"streaming": True, "max_steps": 8},  # passes of five batches
+        {"streaming": True, "max_steps": 8},  # epochs of five batches
     ],
 )
 @pytest.mark.parametrize("step", [3, 6], ids=["first epoch", "second epoch"])
@@ -277,7 +277,7 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def run(command: list[str], until: Path | None = None, kill: int = 0) -> int:
-    """Run a program to its end; or, once the checkpoint `until` is written, send it a signal. Returns its status."""
+    """Run a program to its end, or send it a signal once the checkpoint `until` exists; return its exit status."""
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if until is not None:
         deadline = time.monotonic() + 120
@@ -341,8 +341,8 @@ def test_two_terminated_processes_save_one_checkpoint_that_resumes(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_train_and_score_on_a_stream_as_one_does(tmp_path):
-    """Its batches have different lengths."""
+def test_two_processes_train_and_score_on_a_stream_like_one(tmp_path):
+    """The stream's batches differ in length."""
     options = {"streaming": True, "tokens_per_batch": 0, "max_steps": 6, "bf16": False}
     options |= {"eval_strategy": "steps", "eval_steps": 3}
     run(tiny(tmp_path / "one", **options, per_device_eval_batch_size=4))
@@ -363,16 +363,16 @@ print(1)
 
 
 @pytest.mark.slow
-def test_two_processes_with_fsdp_train_as_one_resume_and_save_a_model_that_loads_anywhere(tmp_path):
+def test_two_fsdp_processes_train_like_one_resume_and_save_a_portable_model(tmp_path):
     # In float32: FSDP2 rounds all weights to bfloat16, autocast only some.
     run(tiny(tmp_path / "whole", save_steps=100, bf16=False))
     sharded = tmp_path / "sharded"
     run(tiny(sharded, 2, fsdp=True, bf16=False))
-    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # it was FSDP
+    assert (sharded / "checkpoint-3" / "pytorch_model_fsdp.bin").exists()  # FSDP was active
     resumed = tmp_path / "resumed"
     shutil.copytree(sharded / "checkpoint-3", resumed / "checkpoint-3")
     run(tiny(resumed, 2, fsdp=True, bf16=False, resume=True))
     for folder in (sharded, resumed):
-        # The folder has its code and full weights.
+        # The folder contains the code and full weights.
         run_fresh(LOAD, tmp_path, str(folder))
         assert_same_run(tmp_path / "whole", folder, atol=5e-5, rtol=1e-4)

@@ -1,6 +1,6 @@
 """Two hosts (network namespaces connected by a virtual cable) train a model like one process.
 
-Needs root and `ip netns`; elsewhere the tests are skipped.
+The tests need root and `ip netns`; elsewhere they are skipped.
 """
 
 import json
@@ -42,14 +42,14 @@ class Host:
         self.address = f"10.213.7.{number + 1}"
 
     def connect(self) -> None:
-        """Move its end of the cable into it, and switch it on."""
+        """Move one end of the cable into the namespace, and switch it on."""
         ip("link", "set", self.device, "netns", self.name)
         ip("-n", self.name, "address", "add", f"{self.address}/24", "dev", self.device)
         for device in (self.device, "lo"):
             ip("-n", self.name, "link", "set", device, "up")
 
     def start(self, folder: Path, main: "Host", **options) -> subprocess.Popen:
-        """Start its part of a run with one process for each host, which may be restarted three times."""
+        """Start this host's process of a run, which may be restarted three times."""
         command = [
             "ip", "netns", "exec", self.name, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
             "--nproc_per_node", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{main.address}:{PORT}",
@@ -61,7 +61,7 @@ class Host:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def workers(self) -> list[int]:
-        """The processes in it that train, without the one that watches them."""
+        """Return the ids of the training processes of this host, without torchrun."""
         found = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=True)
         commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_text() for pid in found.stdout.split()}
         return [pid for pid, text in commands.items() if PROGRAM in text and "torch.distributed.run" not in text]
@@ -119,7 +119,7 @@ def train_alone(folder: Path, **options) -> tuple[torch.Tensor, dict[str, torch.
 
 
 @pytest.mark.parametrize("sharding", [False, True], ids=["DDP", "FSDP2"])
-def test_two_hosts_train_as_one_process(sharding, hosts, tmp_path):
+def test_two_hosts_train_like_one_process(sharding, hosts, tmp_path):
     options = {"max_steps": 6, "save_steps": 6}
     expected = train_alone(tmp_path / "alone", **options)
     folder = tmp_path / "together"

@@ -36,7 +36,7 @@ PADDING = "<pad>"
 
 
 class Mask(NamedTuple):
-    """What a mask hides: the future (`past_only`), padding (`padded`), or distant tokens (`near_only`)."""
+    """The tokens that a mask hides: the future (`past_only`), padding (`padded`), or distant tokens (`near_only`)."""
 
     past_only: bool = False
     padded: bool = False

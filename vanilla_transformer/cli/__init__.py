@@ -1,1 +1,1 @@
-"""What `vanilla-transformer` runs: one module for each sub-command."""
+"""Sub-commands of `vanilla-transformer`, one module each."""
