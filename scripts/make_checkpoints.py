@@ -19,7 +19,7 @@ from vanilla_transformer.cli.train import MODEL_CARD
 
 
 # the cheapest first
-CHECKPOINTS = ("tagger", "language-id", "reader", "language-model", "masked-lm", "hi-en", "en-es")
+CHECKPOINTS = ("tagger", "language-id", "reader", "language-model", "masked-lm", "en-es")
 
 
 @dataclass

@@ -42,7 +42,7 @@ def without_full_stop(rows: Iterable[Row], number: int, seed: int) -> list[Row]:
     return Random(seed).sample(bare, min(number, len(bare)))
 
 
-def translator(source: str, target: str, phrases: int, bare: int, times: int = 1, seed: int = 0) -> Splits:
+def translator(source: str, target: str, phrases: int, bare: int, seed: int = 0) -> Splits:
     """Return rows of `source` and `target`: sentences, copies of some without their full stop, and phrases.
 
     Validation has only sentences. No text of a held-out sentence or phrase is in training, on either side.
@@ -51,7 +51,6 @@ def translator(source: str, target: str, phrases: int, bare: int, times: int = 1
         source, target: two languages, one of them "en".
         phrases: number of training rows from the phrasebook.
         bare: number of sentences that are copied without their full stop.
-        times: copies of each sentence, to upsample a small corpus.
     """
     sentences = {
         name: [{"source": row[source], "target": row[target]} for row in rows]
@@ -61,7 +60,7 @@ def translator(source: str, target: str, phrases: int, bare: int, times: int = 1
     scored = phrasebook("translation", source, target, seed=seed)
     held_out = [*sentences["validation"], *sentences["test"], *scored["validation"], *scored["test"]]
     unseen = {text.casefold() for row in held_out for text in row.values()}
-    train = sentences["train"] * times + without_full_stop(sentences["train"], bare, seed)
+    train = sentences["train"] + without_full_stop(sentences["train"], bare, seed)
     train += phrasebook("translation", source, target, phrases, seed)["train"]
     train = [row for row in train if not unseen & {text.casefold() for text in row.values()}]
     Random(seed).shuffle(train)
@@ -101,7 +100,6 @@ def phrases(task: str, size: int) -> Splits:
 # name of the checkpoint -> function that makes its data
 PREPARED: dict[str, Callable[[], Splits]] = {
     "en-es": partial(translator, "en", "es", phrases=36_000, bare=20_000),
-    "hi-en": partial(translator, "hi", "en", phrases=30_000, bare=2_000, times=4),
     "language-id": partial(language_id, phrases=40_000, sentences=2_000),
     "tagger": partial(phrases, "tagging", size=10_000),
     "reader": partial(phrases, "question_answering", size=10_000),

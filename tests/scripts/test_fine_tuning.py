@@ -77,7 +77,6 @@ def test_a_pretrained_encoder_can_start_every_head_and_new_weights_are_reported(
 # classifiers and taggers can only be fine-tuned on the classes of their own data
 SHIPPED = {
     "en-es": "translation",
-    "hi-en": "translation",
     "language-model": "language_modeling",
     "masked-lm": "masked_language_modeling",
     "reader": "question_answering",

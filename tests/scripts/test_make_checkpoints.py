@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -51,7 +50,6 @@ ANSWERS = {
         (lambda: translation("en-es", "I like to travel."), "Me gusta viajar."),
         (lambda: translation("en-es", "Wednesday, July 4, 2029"), "miércoles, 4 de julio de 2029"),
     ],
-    "hi-en": [(lambda: translation("hi-en", "बुधवार, 4 जुलाई 2029"), "Wednesday, July 4, 2029")],
     "language-id": [
         (lambda: language("Mittwoch, 4. Juli 2029"), "de"),
         (lambda: language("12 кілометрів і 3 милі"), "uk"),
@@ -225,15 +223,12 @@ def test_a_failed_training_keeps_the_old_checkpoint(tmp_path):
 
 
 def test_training_and_test_data_share_no_text():
-    splits = data.translator("hi", "en", phrases=1000, bare=100, times=2)
+    splits = data.translator("hi", "en", phrases=1000, bare=100)
     trained = {text.casefold() for row in splits["train"] for text in row.values()}
     held_out = [*splits["validation"], *splits["test"], *splits["test_phrasebook"]]
     assert not [row for row in held_out if trained & {text.casefold() for text in row.values()}]
     assert len(held_out) == 150 + 150 + 1000
-    assert splits == data.translator("hi", "en", phrases=1000, bare=100, times=2)
-    times = Counter(row["source"] for row in splits["train"])
-    sentence = data.tatoeba("hi")["train"][0]["hi"]
-    assert times[sentence] >= 2
+    assert splits == data.translator("hi", "en", phrases=1000, bare=100)
 
 
 def test_copies_without_a_full_stop_lack_it_on_both_sides():

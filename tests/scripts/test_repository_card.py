@@ -47,15 +47,15 @@ def write_card(folder: Path, language: list[str], **values: float) -> None:
 
 
 def test_models_scored_on_the_same_data_keep_their_own_scores(tmp_path):
-    write_card(tmp_path / "hi-en", ["hi", "en"], bleu=30.0)
+    write_card(tmp_path / "fi-en", ["fi", "en"], bleu=30.0)
     write_card(tmp_path / "en-es", ["en", "es"], bleu=40.0, chrf=60.0)
     data = repository_metadata(tmp_path)
     assert scores(data) == {
         ("en-es", "translation", "test", "bleu", 40.0),
         ("en-es", "translation", "test", "chrf", 60.0),
-        ("hi-en", "translation", "test", "bleu", 30.0),
+        ("fi-en", "translation", "test", "bleu", 30.0),
     }
     again = ModelCard(f"---\n{data.to_yaml()}\n---\n").data
     assert scores(again) == scores(data) and again.to_dict() == data.to_dict()
-    assert (again.language, again.datasets) == (["en", "es", "hi"], ["tatoeba"])
+    assert (again.language, again.datasets) == (["en", "es", "fi"], ["tatoeba"])
     assert again.to_dict()["model-index"][0]["results"][0]["task"]["name"] == "translation: checkpoints/en-es"
