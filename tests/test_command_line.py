@@ -204,7 +204,9 @@ def test_a_missing_extra_is_named_and_required_by_its_commands_only(tmp_path):
     working = [f"{name} --help" for name in COMMANDS]
     printed = run_fresh(BARE, tmp_path, hidden, [*lacking, *working, "--help", "estimate"], installed=True, cold=True)
     for command, (module, extra) in lacking.items():
-        said = f"{module} is not installed: the extra {extra} has it, pip install 'vanilla-transformer[{extra}]'"
+        said = (
+            f"{module} is not installed. It is part of the extra {extra}: pip install 'vanilla-transformer[{extra}]'"
+        )
         assert printed[command] == ["", f"vanilla-transformer {command.split()[0]}: error: {said}"]
     for command in working:
         assert f"usage: vanilla-transformer {command.removesuffix(' --help')}" in printed[command][0], printed[command]

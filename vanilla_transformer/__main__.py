@@ -45,7 +45,7 @@ def usage() -> str:
 
 
 def is_answered(name: str, arguments: list[str]) -> bool:
-    """Show the help of a command if it is asked for, and check the names of options and files if not.
+    """Show the help of a command if requested; otherwise check the names of options and files.
 
     Raises:
         FileNotFoundError: a file or a model's folder does not exist.
@@ -59,7 +59,7 @@ def is_answered(name: str, arguments: list[str]) -> bool:
         name = f"train {task}"
         recipe = arguments[0] if arguments and is_recipe(arguments[0]) else None
     text = all_help().get(name)
-    if text is None:  # a new task
+    if text is None:  # a task added by the user
         return False
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if "-h" in before or "--help" in before:
@@ -97,18 +97,18 @@ def known_options(name: str) -> set[str] | None:
 
 
 def check_files(name: str, arguments: list[str], task: str | None) -> None:
-    """Check that the files and models on the command line exist, and that the names of data files tell a format."""
+    """Check that files and models on the command line exist, and that the suffixes of data files are known."""
     for option in ("--input", "--numbers"):
         for file in values_of(arguments, option):
             check_input(file)
-    if name != "demo":  # the demo leaves out the models that it cannot load
+    if name != "demo":  # the demo skips models that it cannot load
         sources = [values_of(arguments, option)[:1] for option in ("--model", "--source", "--model_name_or_path")]
         sources.append([argument for argument in arguments[:1] if name == "serve" and not argument.startswith("-")])
         for source in chain(*sources):
             check_source(source, short_names=name == "import" or task is not None)
     for split in ("train", "validation", "test"):
         if files := values_of(arguments, f"--{split}_file"):
-            file_formats(files, parallel=len(files) == 2)  # the task decides later whether parallel lines will do
+            file_formats(files, parallel=len(files) == 2)  # whether the task accepts parallel files is checked later
 
 
 def command(arguments: list[str]) -> None:
@@ -125,17 +125,17 @@ def command(arguments: list[str]) -> None:
         near = get_close_matches(name, COMMANDS, n=1)
         advice = f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(COMMANDS)}."
         raise ValueError(f"There is no command {name!r}; {advice}")
-    sys.argv = [f"vanilla-transformer {name}", *arguments]  # the name in errors
+    sys.argv = [f"vanilla-transformer {name}", *arguments]  # the name shown in errors
     if not is_answered(name, arguments):
         if name == "demo":
             print("Starting the demo; its address follows.", flush=True)
-        import_module("vanilla_transformer.models")  # for the Auto classes
+        import_module("vanilla_transformer.models")  # register the Auto classes
         import_module(f"vanilla_transformer.cli.{COMMANDS[name]}").main(arguments)
 
 
 def main() -> None:
     """Run the console command."""
-    sys.argv[0] = "vanilla-transformer"  # the name in errors
+    sys.argv[0] = "vanilla-transformer"  # the name shown in errors
     run_command(command)
 
 

@@ -123,7 +123,7 @@ def test_new_classes_are_refused_when_a_classifier_is_fine_tuned(tmp_path):
 def test_options_for_a_new_model_give_a_warning_with_a_pretrained_one(pretrained, tmp_path, caplog):
     given = [*write_rows("classification", tmp_path), "--use_cpu", "true", "--disable_tqdm", "true"]
     given += ["--max_steps", "1", "--save_strategy", "no", "--per_device_train_batch_size", "8"]
-    without_effect = "--lowercase True: without effect beside a checkpoint or tokenizer, which has its own."
+    without_effect = "--lowercase True: no effect, because the checkpoint or tokenizer has its own."
     there = ["--model_name_or_path", str(pretrained)]
     named = ["--preset", "tiny", "--init", "small", "--lowercase", "true"]
     train.main(["classification", *given, *there, *named, "--output_dir", str(tmp_path / "a")])

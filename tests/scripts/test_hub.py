@@ -171,7 +171,7 @@ def test_an_upload_replaces_the_previous_model_and_keeps_the_users_own_files(hub
         (folder / name).unlink()
     VanillaTransformerForConditionalGeneration(model.config).model.save_pretrained(folder)
     result = push(hub, folder, "user/name")
-    assert "weights and settings that only an earlier model had are deleted" in result.stdout
+    assert "Weights and settings on the Hub that this model does not have will be deleted" in result.stdout
     assert set(repo.files("main")) == MODEL_FILES - {"generation_config.json"} | own.keys()
 
 

@@ -324,5 +324,5 @@ def test_options_that_lift_a_limit_are_refused(option, tmp_path):
 @needs_server
 def test_an_incompatible_transformers_version_gets_a_clear_message(monkeypatch):
     monkeypatch.delattr(serve.model_manager, "transformers")
-    with pytest.raises(ImportError, match=r"loads models otherwise; this is known to work with 5.24"):
+    with pytest.raises(ImportError, match=r"loads models differently; this is known to work with 5.24"):
         serve.patch_library()

@@ -18,7 +18,7 @@ class AverageArguments:
 
     output: str = field(metadata={"help": "Folder to create for the averaged model."})
     run: str | None = field(default=None, metadata={"help": "Folder of a training run, with its checkpoints."})
-    last: int = field(default=5, metadata={"help": "How many of the run's last checkpoints to average."})
+    last: int = field(default=5, metadata={"help": "Number of the run's last checkpoints to average."})
     checkpoints: list[str] = field(
         default_factory=list, metadata={"help": "Average these folders instead of a run's last checkpoints."}
     )

@@ -27,11 +27,11 @@ from vanilla_transformer.training.batching import ArrowRows, PairCollator, Token
 
 @dataclass
 class DatastoreArguments:
-    """Options of the command: the model, and how much its neighbours count."""
+    """Options of the command: the model, and the influence of the neighbours."""
 
     model: str = field(metadata={"help": "Folder of the model; the datastore is saved in it."})
     neighbours: int = field(
-        default=Datastore.neighbours, metadata={"help": "How many of the most similar states vote."}
+        default=Datastore.neighbours, metadata={"help": "Number of most similar states that vote."}
     )
     share: float = field(
         default=Datastore.share, metadata={"help": "Weight of their vote in a prediction, from 0 to 1."}
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.set_defaults(validation_fraction=0.0)  # keep all pairs
     args, data = parser.parse_args_into_dataclasses(arguments)
     settings = {name: getattr(args, name) for name in ("neighbours", "share", "temperature")}
-    Datastore(None, "", **settings)  # raises now, before long work begins, if one is out of its range
+    Datastore(None, "", **settings)  # check the settings before the long work
     check_source(args.model)
     if not Path(args.model).is_dir():
         raise ValueError(f"--model {args.model} must be a folder, where the datastore is saved: download it first.")
@@ -81,4 +81,4 @@ def main(arguments: list[str] | None = None) -> None:
     rows = encode_pairs(splits["train"], tokenizer, args.max_length)
     store = build_datastore(model, batches_of(rows, model, tokenizer), **settings)
     store.save(args.model)
-    print(f"{args.model} looks up {store.index.ntotal} tokens with --datastore.")
+    print(f"The datastore has {store.index.ntotal} tokens. To use it: translate --model {args.model} --datastore")

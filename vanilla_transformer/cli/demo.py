@@ -20,7 +20,7 @@ from vanilla_transformer.loading import shipped_models
 
 
 NO_MODEL = (
-    "**No model is given**, and `checkpoints` has none. This is what works without a model. In a Space, name "
+    "**No model is given**, and `checkpoints` contains none. The tabs below work without a model. In a Space, name "
     "models of the Hub in the variable `MODEL_ID`; elsewhere, name them on the command line."
 )
 
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     args, given = parser.parse_args_into_dataclasses(arguments or [])
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # show the address at once, in a log file too
+        sys.stdout.reconfigure(line_buffering=True)  # show the address immediately, also in a log file
     models = given.folder or args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
     searching = {"engine": args.engine, "quantization": args.quantization}
     note = "" if models else NO_MODEL

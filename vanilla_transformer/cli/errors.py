@@ -1,4 +1,4 @@
-"""Run a command for its user: an error that the user can fix takes one line on stderr and ends with exit code 2."""
+"""Run a command so that errors that the user can fix print one line on stderr and exit with code 2."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 
-# What the user can fix. Any other error is a defect of ours and keeps its traceback. Errors of libraries are listed by
-# name, since an error before long work should not wait for their import.
+# Errors that the user can fix. Any other error is a bug and keeps its traceback. Errors of libraries are listed by
+# name, because importing the libraries would delay an early error.
 USER_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 USER_ERRORS_OF_LIBRARIES = {"EntryNotFoundError", "StrictDataclassError", "SafetensorError"}
 
-# The modules that each extra of pyproject.toml brings, and that are imported where they are needed.
+# The modules that each extra of pyproject.toml installs. Commands import them only when needed.
 EXTRAS = {
     "train": "accelerate babel datasets matplotlib pandas psutil pyarrow sacrebleu sacremoses scipy "
     "seqeval sklearn torchmetrics",
@@ -27,12 +27,12 @@ EXTRAS = {
 
 
 def run_command(main: Callable[[list[str]], Any]) -> None:
-    """Run a command with the arguments of the command line, and exit with code 2 after a user's error.
+    """Run a command with the arguments of the command line, and exit with code 2 after a user error.
 
     With `--traceback` the error keeps its traceback. Output is UTF-8 in any locale, except on a terminal.
 
     Args:
-        main: the command, which takes its arguments.
+        main: the command's function, which takes the list of arguments.
     """
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")
@@ -44,11 +44,11 @@ def run_command(main: Callable[[list[str]], Any]) -> None:
         try:
             main(arguments)
         finally:
-            if sys.stdout:  # a service may have closed it
+            if sys.stdout:  # a service may have closed stdout
                 sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough, as `head` has: discard the rest
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does: discard the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)  # 128 + SIGPIPE, as for a program that the signal ends
+        sys.exit(141)  # 128 + SIGPIPE, the exit code of a program killed by that signal
     except KeyboardInterrupt:
         sys.exit(130)  # 128 + SIGINT
     except Exception as error:
@@ -60,24 +60,24 @@ def run_command(main: Callable[[list[str]], Any]) -> None:
 
 
 def explain(error: Exception) -> str | None:
-    """Return the line that tells the user of an error, or None if it is a defect of ours."""
+    """Return the one-line message for a user error, or None if the error is a bug."""
     if isinstance(error, ModuleNotFoundError):
         module = (error.name or "").partition(".")[0]
         for extra, modules in EXTRAS.items():
             if module in modules.split():
                 install = f"pip install 'vanilla-transformer[{extra}]'"
-                return f"{module} is not installed: the extra {extra} has it, {install}"
+                return f"{module} is not installed. It is part of the extra {extra}: {install}"
     line = " ".join(str(error).split()) or type(error).__name__
     if is_of_torch_save(error):
-        return f"PyTorch could not write a file to its end; is the disk full? ({line})"
+        return f"PyTorch could not finish writing a file; is the disk full? ({line})"
     names = {cls.__name__ for cls in type(error).__mro__}
-    # tokenizers raises a bare Exception for errors of the file system.
+    # tokenizers raises a bare Exception for file errors
     is_of_tokenizers = type(error) is Exception and "(os error " in line
     return line if isinstance(error, USER_ERRORS) or names & USER_ERRORS_OF_LIBRARIES or is_of_tokenizers else None
 
 
 def is_of_torch_save(error: Exception) -> bool:
-    """Whether PyTorch failed to write a file, for which it raises a bare RuntimeError."""
+    """Whether PyTorch failed to write a file, which raises a bare RuntimeError."""
     frames = traceback.walk_tb(error.__traceback__)
     codes = {(frame.f_globals.get("__name__"), frame.f_code.co_name) for frame, _ in frames}
     return type(error) is RuntimeError and ("torch.serialization", "save") in codes

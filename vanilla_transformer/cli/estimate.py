@@ -27,8 +27,8 @@ from vanilla_transformer.files import markdown_table
 GIB = 2**30
 FLOAT = 4  # bytes: weights, gradients and Adam's states are float32 even if products are bfloat16
 ADAM_STATES = 2  # running means of the gradient and of its square
-CHUNK_LOGIT = 2 + 4 + 4 + 2  # bytes per logit of a chunk: bfloat16, float32, its logarithm, the gradient in bfloat16
-# The parts of which each of n devices holds only one n-th.
+CHUNK_LOGIT = 2 + 4 + 4 + 2  # bytes per logit: bfloat16, float32, its logarithm, and the gradient in bfloat16
+# The parts that n devices divide among each other
 SHARDED: dict[str, tuple[str, ...]] = {
     "ddp": (),
     "zero2": ("gradients", "optimizer"),
@@ -107,7 +107,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """Bytes that a forward pass keeps for the backward pass: all activations, the logits, the share of each layer."""
+    """Bytes that the forward pass keeps for the backward pass: all activations, the logits, and the part per layer."""
 
     activations: int
     logits: int
@@ -115,13 +115,13 @@ class ForwardPass:
 
 
 class SavedBytes:
-    """Count the bytes that autograd saves in a `with` block: each storage once, without the weights."""
+    """Count the bytes that autograd saves in a `with` block: each storage once, excluding the weights."""
 
     def __init__(self, model: nn.Module):
-        # A fake storage has no data pointer, but an address of its own.
+        # a fake storage has no data pointer, but a unique address
         self.weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
         self.storages: dict[int, int] = {}
-        self.saved: list[Tensor] = []  # keeps the storages alive, so that no address is used twice
+        self.saved: list[Tensor] = []  # keep the storages alive, so that no address is reused
         self.hooks = saved_tensors_hooks(self.count, lambda tensor: tensor)
 
     def count(self, tensor: Tensor) -> Tensor:
@@ -141,12 +141,12 @@ class SavedBytes:
 
 
 def fused_dropout(probability: float, states: Tensor) -> Tensor:
-    """Apply dropout as on a GPU, which keeps one byte per number; on a CPU, PyTorch keeps a float."""
+    """Apply dropout as a GPU does, which keeps one byte per number; PyTorch on a CPU keeps a float."""
     return torch.native_dropout(states, probability, True)[0]
 
 
 def checkpoint_layers(model: PreTrainedModel) -> None:
-    """Switch on gradient checkpointing, by the name that this version of transformers has for it."""
+    """Switch on gradient checkpointing under its name in the installed version of transformers."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
 
@@ -181,7 +181,8 @@ def count_operations(config: VanillaTransformerConfig, length: int, checkpointin
     """
     with FakeTensorMode():
         model = VanillaTransformerForConditionalGeneration(deepcopy(config)).train()
-        model.set_attn_implementation("eager")  # the counter sees its products; this changes the config
+        # the counter recognises products in eager attention; this changes the config
+        model.set_attn_implementation("eager")
         if checkpointing:
             checkpoint_layers(model)
         ids = torch.zeros(1, length, dtype=torch.long)
@@ -217,15 +218,15 @@ def step_cost(
             f"{accumulation_steps} accumulation steps."
         )
     config = deepcopy(config)
-    config.use_cache = False  # as the Trainer sets it
+    config.use_cache = False  # as Trainer sets it
     with torch.device("meta"):
         parameters = VanillaTransformerForConditionalGeneration(config).num_parameters(only_trainable=True)
-    # Everything grows with the rows, except autocast's copies of the weights in bfloat16.
+    # All memory is proportional to the rows, except autocast's bfloat16 copies of the weights.
     two, three = (count_pass(config, n, length, bf16, False, on_accelerator) for n in (2, 3))
     by_row, positions = three.activations - two.activations, rows * length
     copies = two.activations - 2 * by_row
     if checkpointing:
-        # The inputs of all layers, and in the backward pass the activations of one layer at a time.
+        # The inputs of all layers; in the backward pass, also the activations of one layer at a time
         inputs = [count_pass(config, n, length, bf16, True, on_accelerator).activations for n in (2, 3)]
         by_row = inputs[1] - inputs[0] + max(b - a for a, b in zip(two.layers, three.layers, strict=True))
     vocab_size = config.target_vocab_size or config.vocab_size
@@ -233,12 +234,12 @@ def step_cost(
         loss = 2 * FLOAT * positions * config.d_model + FLOAT * vocab_size * config.d_model
         loss += CHUNK_LOGIT * min(loss_chunk_size, positions) * vocab_size
     else:
-        loss = rows * (three.logits - two.logits) + FLOAT * positions * vocab_size  # and the gradient of the logits
+        loss = rows * (three.logits - two.logits) + FLOAT * positions * vocab_size  # plus the gradient of the logits
     states = FLOAT * parameters
     memory = {"weights": states, "gradients": states, "optimizer": ADAM_STATES * states}
     for part in SHARDED[sharding]:
         memory[part] = -(-memory[part] // devices)
-    memory["weights"] += copies  # autocast keeps them to the end of the forward pass
+    memory["weights"] += copies  # autocast keeps them until the end of the forward pass
     if devices > 1 and sharding == "ddp":
         memory["exchange of gradients"] = states
     memory |= {"activations": rows * by_row, "logits and loss": loss}

@@ -30,7 +30,7 @@ from vanilla_transformer.training.batching import EMPTY_STREAM
 
 @dataclass
 class EvaluationArguments:
-    """Options of the command: the model, and where the scores go."""
+    """Options of the command: the model, and the file for the scores."""
 
     model: str = field(metadata={"help": "Model folder, or name on the Hub."})
     scores: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> Scores:
             raise ValueError("There is nothing to score: give --test_file, or --splits test=NAME of a data set.")
         model = fast_products(load_model(name, model_classes(), trusted))
         if options.datastore:
-            from vanilla_transformer.datastore import load_datastore, use_datastore  # needs FAISS
+            from vanilla_transformer.datastore import load_datastore, use_datastore  # fail early without FAISS
 
             use_datastore(model, load_datastore(name))
         tokenizer = load_tokenizer(name, trusted)
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> Scores:
             finite = {
                 split: {name: value if math.isfinite(value) else None for name, value in values.items()}
                 for split, values in scores.items()
-            }  # JSON has no nan
+            }  # JSON has no NaN
             facts = {"model": name, "data": data.name, "scores": finite, "notes": notes}
             stream.write(json.dumps(facts, indent=2) + "\n")
     return scores

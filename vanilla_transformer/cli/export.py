@@ -16,7 +16,7 @@ from vanilla_transformer.files import check_new, new_folder
 from vanilla_transformer.loading import MODELS, load_model, load_tokenizer
 
 
-# The output of a decoder without output layer is of no use to another runtime.
+# other runtimes cannot use a decoder without its output layer
 EXPORTED = tuple(name for name in MODELS if name not in ("VanillaTransformerModel", "VanillaTransformerDecoderModel"))
 QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16", "float32")
 
@@ -47,7 +47,7 @@ class ExportArguments:
 
 
 def write_facts(config: PreTrainedConfig, file: Path) -> None:
-    """Write the config, which has the names of classes, without its references to code."""
+    """Write the config, which contains the class names, without its references to code."""
     facts = config.to_dict()
     for name in ("auto_map", "custom_pipelines"):
         facts.pop(name, None)
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
         ValueError: the format does not support the model.
     """
     (args,) = CommandParser(ExportArguments, __doc__).parse_args_into_dataclasses(arguments)
-    # Each format has an optional dependency of its own.
+    # imported here because each format has its own extra
     if args.to == "ctranslate2":
         from vanilla_transformer.conversion.ctranslate2 import export_ctranslate2
     else:

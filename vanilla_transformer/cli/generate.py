@@ -18,7 +18,7 @@ from vanilla_transformer.loading import find_device, load_model, load_tokenizer
 
 @dataclass
 class GenerateArguments:
-    """Options of the command: model, files, and how the next token is chosen.
+    """Options of the command: model, files, and the choice of the next token.
 
     Raises:
         ValueError: `batch_size` is below 1, or the device does not exist.
@@ -27,20 +27,24 @@ class GenerateArguments:
     model: str = field(metadata={"help": "Model folder, or name on the Hub."})
     input: str = field(default="-", metadata={"help": "File with one prompt per line; - is standard input."})
     output: str = field(default="-", metadata={"help": "File for the texts; - is standard output."})
-    batch_size: int = field(default=16, metadata={"help": "How many prompts to continue at once."})
+    batch_size: int = field(default=16, metadata={"help": "Number of prompts in a batch."})
     max_new_tokens: int = field(default=100, metadata={"help": "Maximum length of a continuation, in tokens."})
     do_sample: bool = field(
-        default=True, metadata={"help": "Sample the next token; with false, take the likeliest one."}
+        default=True, metadata={"help": "Sample the next token; with false, take the most probable one."}
     )
     temperature: float = field(
         default=1.0, metadata={"help": "Values below 1 sharpen the distribution, values above 1 flatten it."}
     )
-    top_k: int = field(default=50, metadata={"help": "Sample from this many of the likeliest tokens; 0 means all."})
+    top_k: int = field(
+        default=50, metadata={"help": "Sample from this many of the most probable tokens; 0 means all."}
+    )
     top_p: float = field(
-        default=1.0, metadata={"help": "Sample from the likeliest tokens with this total probability."}
+        default=1.0, metadata={"help": "Sample from the most probable tokens with this total probability."}
     )
     seed: int = field(default=0, metadata={"help": "Seed for sampling."})
-    device: str | None = field(default=None, metadata={"help": "Device to run on; by default a GPU if there is one."})
+    device: str | None = field(
+        default=None, metadata={"help": "Device to run on. The default is a GPU if there is one."}
+    )
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
     def __post_init__(self):

@@ -1,6 +1,6 @@
-"""Help and checks of option names without the libraries that a command needs: torch alone takes seconds to import.
+"""Show help and check option names without importing the libraries of a command: torch alone takes seconds.
 
-`help.json` holds the help of each command. `make help` writes it from the parsers of the commands.
+`help.json` contains the help of each command. `make help` generates it from the parsers of the commands.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from typing import Any
 
 
 FILE = Path(__file__).with_name("help.json")
-INDENT = 24  # of the explanation of an option
+INDENT = 24  # indentation of an option's explanation
 MAX_WIDTH = 110
 
 
@@ -26,8 +26,8 @@ class Help:
 
     Args:
         groups: (title, explanations by option); an option is followed by its value, as in "--port N".
-        has_trainer_options: the command also has the options of the Trainer, which its help leaves out.
-        passes_on: the command passes other options on to another program.
+        has_trainer_options: the command also accepts Trainer's options, which its help leaves out.
+        passes_on: the command passes unknown options to another program.
     """
 
     usage: str
@@ -91,7 +91,7 @@ def is_option(argument: str) -> bool:
 
 
 def options_in(arguments: Iterable[str]) -> list[str]:
-    """Return the arguments that are options, up to a "--"."""
+    """Return the arguments that are options, up to "--"."""
     options = []
     for argument in arguments:
         if argument == "--":
@@ -102,7 +102,7 @@ def options_in(arguments: Iterable[str]) -> list[str]:
 
 
 def check_names(arguments: Iterable[str], names: Iterable[str]) -> None:
-    """Raise a ValueError for the first option that does not exist; a unique beginning of a name is enough."""
+    """Raise a ValueError for the first unknown option; a unique prefix of an option is accepted."""
     known = sorted(names)
     for option in options_in(arguments):
         name = normalize(option)
@@ -111,13 +111,13 @@ def check_names(arguments: Iterable[str], names: Iterable[str]) -> None:
 
 
 def hint(option: str, names: Iterable[str]) -> str:
-    """Return the end of an error about an unknown option: the option that may have been meant."""
+    """Return the end of an error about an unknown option, which suggests a similar option."""
     similar = difflib.get_close_matches(normalize(option), names, n=1) if is_option(option) else []
     return f"; did you mean {similar[0]}?" if similar else "; see --help"
 
 
 def values_of(arguments: list[str], name: str) -> list[str]:
-    """Return the values that follow an option on the command line, or stand behind its "="."""
+    """Return the values that follow an option on the command line, or its "="."""
     values: list[str] = []
     taking = False
     for argument in arguments:

@@ -47,7 +47,7 @@ def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
         theirs, loading = getattr(transformers, architecture).from_pretrained(
             source, revision=revision, output_loading_info=True
         )
-        # Published BERT models may lack weights that are dropped anyway, such as poolers.
+        # Published BERT models may lack weights that this project does not use, such as poolers.
         missing = sorted(name for name in loading["missing_keys"] if not re.fullmatch(mapping.dropped, name))
         require(not missing, f"{source} has no weights for: {', '.join(missing)}.")
         return convert(theirs)

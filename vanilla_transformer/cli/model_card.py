@@ -1,4 +1,4 @@
-"""The model card of a training run: README.md with the Hub's metadata, results, hyper-parameters and loss curve."""
+"""Write the model card of a training run: README.md with metadata, results, hyper-parameters and loss curve."""
 
 import json
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from vanilla_transformer.files import markdown_table
 from vanilla_transformer.tasks.task import Task
 
 
-# Arguments that decide the result of a run.
+# Arguments that affect the result of a run
 HYPER_PARAMETERS = (
     "muon muon_momentum embedding_decay schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps "
     "max_steps num_train_epochs tokens_per_batch tokens_per_batch_of bucketing per_device_train_batch_size "
@@ -70,7 +70,7 @@ your loss is smoothed too, unless you set `model.config.label_smoothing = 0`.
 
 @dataclass
 class CardFacts:
-    """Facts about a run that neither its model nor its task knows."""
+    """Facts about a run that are stored in neither the model nor the task."""
 
     dataset: str
     metrics: dict[str, dict[str, float]]  # split -> metric -> value
@@ -79,9 +79,9 @@ class CardFacts:
 
 
 def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
-    """Plot the loss by step: of the training batches, and of the validation set if it was measured.
+    """Plot the training loss by step, and the validation loss if it was measured.
 
-    A run shorter than `logging_steps` has only the mean over all its batches.
+    For a run shorter than `logging_steps`, only the mean over all its batches is known.
     """
     figure = Figure(figsize=(7, 4), layout="constrained")  # not pyplot, whose state belongs to the user
     axes = figure.subplots()
@@ -98,7 +98,7 @@ def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
 
 
 def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
-    """Return the options that decided the result, without those that are off or replaced by another option."""
+    """Return the options that affected the result, without options that are off or overridden by another."""
     values = {name: getattr(arguments, name, None) for name in HYPER_PARAMETERS}
     replaced = {
         *(("learning_rate", "lr_scheduler_type") if values["schedule"] == "paper" else ("learning_rate_scale",)),
@@ -142,7 +142,7 @@ def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: Tr
         data,
         template_str=TEMPLATE,
         name=folder.resolve().name,
-        path=json.dumps(folder.resolve().name, ensure_ascii=False),  # a Python string too
+        path=json.dumps(folder.resolve().name, ensure_ascii=False),  # a JSON string is a valid Python string
         architecture=type(model).__name__,
         parameters=f"{model.num_parameters():,}",
         imports="pipeline" if "pipeline(" in task.usage else f"{task.auto_class()}, AutoTokenizer",
@@ -151,7 +151,7 @@ def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: Tr
         results=(markdown_table(("split", "metric", "value"), rows) if rows else "It was not scored.")
         + "".join(f"\n\n{name}: `{text}`" for name, text in facts.notes.items()),
         data=f"`{facts.dataset}`",
-        # Only the losses over a vocabulary are smoothed.
+        # label smoothing affects only losses over a vocabulary
         label_smoothing=getattr(model.config, "label_smoothing", 0) if hasattr(model, "lm_head") else 0,
         hyper_parameters=markdown_table(
             ("option", "value"), [(f"`{name}`", value) for name, value in options_in_force(task.arguments).items()]

@@ -1,4 +1,4 @@
-"""Model options of the command line: a preset of Table 3 or a checkpoint, and any field of its config."""
+"""Model options of the command line: a preset of Table 3 or a checkpoint, and every field of its config."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ from vanilla_transformer.training.optimizer import init_small
 
 @dataclass
 class ModelSource:
-    """Options of the model: a checkpoint or a preset, and how it computes.
+    """Options of the model: a checkpoint or a preset, and the computation.
 
     Raises:
         ValueError: there is no such preset.
@@ -69,7 +69,7 @@ class ModelSource:
             check_source(self.model_name_or_path, short_names=True)
 
 
-# Fields that the tokenizer, the Trainer or the family set.
+# Fields that the tokenizer, Trainer or the model family sets
 NOT_OPTIONS = {"vocab_size", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 
 
@@ -77,7 +77,7 @@ def documented_fields(config_class: type) -> dict[str, str]:
     """Return the fields of a config with their explanations from its docstrings, each in one line.
 
     Raises:
-        TypeError: a field has no explanation of the expected form.
+        TypeError: a field has no explanation, or its format is not recognised.
     """
     explanations: dict[str, str] = {}
     for cls in reversed(config_class.__mro__):
@@ -85,7 +85,7 @@ def documented_fields(config_class: type) -> dict[str, str]:
             r"^        ([a-z_, ]+): (.+(?:\n            .+)*)", cls.__doc__ or "", re.MULTILINE
         ):
             explanations |= dict.fromkeys(names.split(", "), " ".join(text.split()))
-    # Without this check, a field that the pattern misses would have no option.
+    # Without this check, a field whose docstring the pattern misses would silently have no option.
     own = {f.name for f in dataclasses.fields(config_class)} - {f.name for f in dataclasses.fields(PreTrainedConfig)}
     if missed := own - explanations.keys():
         raise TypeError(f"The docstrings of {config_class.__name__} do not explain: {', '.join(sorted(missed))}.")
@@ -143,7 +143,7 @@ def check_model(model_class: type[PreTrainedModel], options: Any) -> None:
 
 
 def shapes(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict[str, torch.Size]:
-    """Return the shapes of the weights without the head, which may differ from that of a checkpoint."""
+    """Return the shapes of the weights without the head, which may differ from the checkpoint's."""
     with torch.device("meta"):
         model = model_class(config)
     return {name: weight.shape for name, weight in model.base_model.named_parameters()}
@@ -179,7 +179,7 @@ def make_model(
         return fast(init_small(model) if options.init == "small" else model, options)
 
     try:
-        # Small updates vanish in 16-bit weights, the type in which many checkpoints are saved.
+        # Many checkpoints are saved in 16 bits, where small updates would vanish.
         model = model_class.from_pretrained(options.model_name_or_path, dtype=torch.float32, **given, **task_fields)
     except RuntimeError as error:
         raise ValueError(
@@ -195,7 +195,7 @@ def make_model(
 
 
 def fast(model: PreTrainedModel, options: ModelSource) -> PreTrainedModel:
-    """Speed up a model as `options` say."""
+    """Enable the speed-ups of a model that `options` ask for."""
     model.set_attn_implementation(options.attn_implementation)
     return make_fast(
         model, packing=options.attn_implementation == "packed_sdpa", loss_chunk_size=options.loss_chunk_size
@@ -214,7 +214,7 @@ def recipe_arguments(file: str, parser: CommandParser, overriding: list[str]) ->
 
 
 def as_arguments(recipe: dict[str, Any]) -> list[str]:
-    """Return options as command-line arguments, without those that have no value."""
+    """Return options as command-line arguments, leaving out those without a value."""
     arguments = []
     for name, value in recipe.items():
         if value in (None, []):
@@ -231,13 +231,13 @@ def as_arguments(recipe: dict[str, Any]) -> list[str]:
 def parse_options(
     dataclasses: list[type], arguments: list[str], description: str | None = None, usage: str | None = None
 ) -> tuple[Any, ...]:
-    """Return an instance of each dataclass. The arguments may begin with a recipe; options after it override it.
+    """Return an instance of each dataclass. If the arguments begin with a recipe, later options override it.
 
     Args:
-        description, usage: of the help.
+        description, usage: texts for the help.
 
     Raises:
-        FileNotFoundError, ValueError: see `read_recipe`; or an option that does not exist.
+        FileNotFoundError, ValueError: see `read_recipe`; or an option does not exist.
     """
     parser = CommandParser(dataclasses, description, usage=usage)
     if arguments and is_recipe(arguments[0]):

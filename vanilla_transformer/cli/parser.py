@@ -17,20 +17,21 @@ from vanilla_transformer.cli.help import Help, check_names, hint, normalize, opt
 
 # For commands that load a model: `field(default=False, metadata=TRUST_REMOTE_CODE)`.
 TRUST_REMOTE_CODE = {
-    "help": "Run the Python files beside the weights instead of the installed classes. They run with "
+    "help": "Run the Python files in the model's folder instead of the installed classes. They run with "
     "your rights, and can use your files and your network: read them first."
 }
 
 
 class CommandParser(HfArgumentParser):
-    """Like `HfArgumentParser`, but with a short help and errors in one line.
+    """Like `HfArgumentParser`, but with a shorter help and one-line errors.
 
-    The help shows our options in groups; `--help_trainer` shows those of the Trainer. An error names the option that
-    may have been meant.
+    The help shows this project's options in groups; `--help_trainer` shows Trainer's. An error suggests the option
+    that may
+    have been meant.
 
     Args:
         dataclass_types: dataclasses of options; none if all options are added one by one.
-        description: the module's docstring, which the help shows as it is.
+        description: the module's docstring, which the help shows unchanged.
     """
 
     def __init__(self, dataclass_types: Any = None, description: str | None = None, **options: Any):
@@ -48,7 +49,7 @@ class CommandParser(HfArgumentParser):
 
     @property
     def trainer_options(self) -> set[str]:
-        """The names of the Trainer's options, except those that a class of ours declares again."""
+        """The names of Trainer's options, except those that one of our classes redefines."""
         names: set[str] = set()
         for dtype in self.dataclass_types:
             if issubclass(dtype, TrainingArguments):
@@ -63,7 +64,7 @@ class CommandParser(HfArgumentParser):
         return {normalize(option) for option in self._option_string_actions if option.startswith("--")}
 
     def describe(self, of_the_trainer: bool = False) -> Help:
-        """Return the help: all options but the Trainer's, or those alone."""
+        """Return the help of all options without Trainer's, or of Trainer's alone."""
         groups = [
             (title, {invocation(action): explanation(action) for action in actions})
             for title, actions in self.groups(of_the_trainer)
@@ -74,9 +75,9 @@ class CommandParser(HfArgumentParser):
         return Help(usage, self.description or "", groups, has_trainer_options=bool(self.trainer_options))
 
     def groups(self, of_the_trainer: bool) -> Iterator[tuple[str, list[argparse.Action]]]:
-        """Yield the title and the options of each group: one for each dataclass, and one for all other options."""
+        """Yield title and options of each group: one group per dataclass, and one for all other options."""
         hidden = self.trainer_options
-        # The first action of each name: `--no_x` of the Trainer says the same as `--x false`.
+        # Only the first action of each name: Trainer's `--no_x` is the same as `--x false`.
         shown = list({action.dest: action for action in reversed(self._actions)}.values())[::-1]
         if of_the_trainer:
             yield "options of the Trainer", [action for action in shown if action.dest in hidden]
@@ -95,8 +96,9 @@ class CommandParser(HfArgumentParser):
         return self.describe().render() + "\n"
 
     def error(self, message: str) -> NoReturn:
-        """End the process with status 2 and one line on stderr."""
-        message = re.sub(r"argument (--\w+)(?:/--[\w-]+)+", r"argument \1", message)  # one name of an option is enough
+        """Print one line on stderr and exit with status 2."""
+        # one name of each option is enough
+        message = re.sub(r"argument (--\w+)(?:/--[\w-]+)+", r"argument \1", message)
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             near = difflib.get_close_matches(choice[1], re.findall(r"[^\s,']+", choice[2]), n=1)
             message += f"; did you mean {near[0]}?" if near else ""
@@ -105,13 +107,13 @@ class CommandParser(HfArgumentParser):
     def parse_args_into_dataclasses(  # type: ignore[override]  # HfArgumentParser's other options are keywords here
         self, args: list[str] | None = None, **options: Any
     ) -> tuple[Any, ...]:
-        """Return an instance of each dataclass, and a namespace of the options that were added one by one, if any.
+        """Return an instance of each dataclass, and a namespace of the other options, if any.
 
         Raises:
-            ValueError: an option that does not exist.
+            ValueError: an option does not exist.
         """
         args = sys.argv[1:] if args is None else args
-        check_names(args, self.names)  # before argparse reports that another option is missing
+        check_names(args, self.names)  # otherwise argparse would first report missing options
         if any(not action.option_strings for action in self._actions):
             args = self.with_explicit_true(args)
         options = {"look_for_args_file": False} | options | {"return_remaining_strings": True}
@@ -121,14 +123,14 @@ class CommandParser(HfArgumentParser):
         return tuple(part for part in parsed if part != argparse.Namespace(traceback=True))
 
     def with_explicit_true(self, args: list[str]) -> list[str]:
-        """Return the arguments with "=true" added to a switch that precedes a text, as in `--datastore "a text"`."""
+        """Add "=true" to a boolean option that precedes a text, as in `--datastore "a text"`."""
         end = args.index("--") if "--" in args else len(args)
         switches = {name for name, action in self._option_string_actions.items() if action.type is string_to_bool}
         pairs = zip_longest(args[:end], args[1:end], fillvalue="")
         return [f"{a}=true" if a in switches and not is_boolean(b) else a for a, b in pairs] + args[end:]
 
     def given_names(self, args: Sequence[str]) -> set[str]:
-        """Return the names of the fields that are set by arguments, which may be shortened or written with dashes."""
+        """Return the names of the fields set by arguments, which may be shortened or written with dashes."""
         names = self.names
         given: set[str] = set()
         for name in map(normalize, options_in(args)):
@@ -154,7 +156,7 @@ def group_title(dtype: type) -> str:
 
 
 def invocation(action: argparse.Action) -> str:
-    """Return an option with its value as the help shows them, or the name of a positional argument."""
+    """Return an option and its value as shown in the help, or the name of a positional argument."""
     if action.choices is not None:
         value = f"{{{','.join(map(str, action.choices))}}}"
     elif action.type is string_to_bool:
@@ -175,13 +177,13 @@ def explanation(action: argparse.Action) -> str:
 
 
 class TrainerHelp(argparse.Action):
-    """`--help_trainer`: the options that `--help` leaves out."""
+    """Implements `--help_trainer`, which shows the options that `--help` leaves out."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """Print the help and end the process."""
+        """Print the help and exit."""
         assert isinstance(parser, CommandParser)
         print(parser.describe(of_the_trainer=True).render())
         parser.exit()

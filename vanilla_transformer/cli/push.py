@@ -24,7 +24,7 @@ from vanilla_transformer.loading import CHECKPOINTS
 from vanilla_transformer.training.checkpoints import weight_files
 
 
-# Files that `from_pretrained` picks up by name: on the Hub, those of an earlier model are deleted.
+# `from_pretrained` loads these files by name, so an earlier model's must be deleted on the Hub.
 LOADED_BY_NAME = (
     "generation_config.json", "model.safetensors", "model.safetensors.index.json",
     f"model-{'[0-9]' * 5}-of-{'[0-9]' * 5}.safetensors",
@@ -57,7 +57,7 @@ def select_files(folder: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
     """Return the files of `folder` that match a pattern and are not hidden, by their relative names.
 
     Raises:
-        ValueError: a file is a link to something outside the folder.
+        ValueError: a file is a symbolic link to outside the folder.
     """
     paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
     files = {path.relative_to(folder).as_posix(): path for path in paths}
@@ -69,7 +69,7 @@ def select_files(folder: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
 
 
 def code_files(model: Path, folder: Path) -> set[str]:
-    """Return the names of the Python files in `folder` that the configs of `model` name, and of those they import.
+    """Return the names of the Python files in `folder` that the configs of `model` refer to, and of their imports.
 
     Raises:
         FileNotFoundError: `model` has no config, or a Python file is missing.
@@ -79,7 +79,8 @@ def code_files(model: Path, folder: Path) -> set[str]:
     named = set()
     for config in filter(Path.is_file, (model / "config.json", model / "tokenizer_config.json")):
         references = json.dumps([read_object(config, name) for name in ("auto_map", "custom_pipelines")])
-        for module in re.findall(r'"(\w+)\.\w+"', references):  # "file.Class"; "owner/model--file.Class" is elsewhere
+        # "file.Class"; "owner/model--file.Class" is in another repository
+        for module in re.findall(r'"(\w+)\.\w+"', references):
             if not (folder / f"{module}.py").is_file():
                 raise FileNotFoundError(f"{folder} has no {module}.py, which {config} names: save the model again.")
             named.add(f"{module}.py")
@@ -118,7 +119,7 @@ def collect(args: argparse.Namespace) -> dict[str, Path]:
 
 
 def load_card(args: argparse.Namespace) -> RepoCard:
-    """Load the card (README.md) of a model or a Space, or build that of a clone from the cards of its checkpoints.
+    """Load the card (README.md) of a model or a Space; for a clone, build it from the cards of its checkpoints.
 
     Raises:
         ValueError: the card has no metadata, its metadata is not YAML, or it is not the card of a Gradio Space.
@@ -140,7 +141,7 @@ def load_card(args: argparse.Namespace) -> RepoCard:
 
 
 def describe(folder: Path, files: dict[str, Path]) -> str:
-    """List the files with their sizes in bytes, and the entries of `folder` that are left out."""
+    """Print the files with their sizes in bytes, and the entries of `folder` that are left out."""
     sizes = {name: path.stat().st_size for name, path in files.items()}
     lines = [f"{size:>15,}  {name}" for name, size in sizes.items()]
     lines.append(f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files")
@@ -161,7 +162,7 @@ def push(args: argparse.Namespace, files: dict[str, Path], card: RepoCard) -> st
     created = api.create_repo(
         args.repo_id,
         repo_type=repo_type,
-        private=args.private or None,  # None leaves the choice to the settings of the account
+        private=args.private or None,  # None uses the default of the account
         exist_ok=True,
         space_sdk="gradio" if args.space else None,
     )
@@ -176,7 +177,7 @@ def push(args: argparse.Namespace, files: dict[str, Path], card: RepoCard) -> st
         api.add_space_variable(repo_id, "MODEL_ID", " ".join(args.models))
     if args.space and THUMBNAIL in files:
         card.data["thumbnail"] = f"{api.endpoint}/spaces/{repo_id}/resolve/{args.revision}/{THUMBNAIL}"
-    with TemporaryDirectory() as staged:  # exactly the files that are listed, from one or several folders
+    with TemporaryDirectory() as staged:  # exactly the listed files, which may come from several folders
         for name, path in files.items():
             link = Path(staged, name)
             link.parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +210,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--private", action="store_true", help="Make the repository private.")
     parser.add_argument("--revision", default="main", help="Branch to commit to; created if it does not exist.")
     parser.add_argument("--commit_message", default="Upload with vanilla-transformer push", help="Commit message.")
-    parser.add_argument("--dry_run", action="store_true", help="List what would be uploaded, and send nothing.")
+    parser.add_argument("--dry_run", action="store_true", help="List the files to upload without uploading them.")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
         "--repo", action="store_true", help="The folder is a clone: upload its code and checkpoints as one repository."
@@ -231,7 +232,7 @@ def main(arguments: list[str] | None = None) -> None:
     card = load_card(args)
     print(describe(args.folder, files))
     if not (args.space or args.repo):
-        print("On the Hub, weights and settings that only an earlier model had are deleted.")
+        print("Weights and settings on the Hub that this model does not have will be deleted.")
     if args.dry_run:
         print(f"A dry run: nothing was sent to {args.repo_id}.")
         return
@@ -239,7 +240,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one with write access.")
     try:
         print(push(args, files, card))
-    except HfHubHTTPError:  # the Hub's answer
+    except HfHubHTTPError:  # an HTTP error of the Hub
         raise
     except HTTPError as error:
         raise ConnectionError(f"The Hub ({HfApi().endpoint}) does not answer: {error}") from error

@@ -41,13 +41,14 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"Training a translator from {locales[0]} to {locales[1]} on the CLDR phrasebook.", flush=True)
         options = ["--source_locale", locales[0], "--target_locale", locales[1], "--output_dir", str(folder)]
         recipe = next(path for path in RECIPES if path.is_file())
-        run(TranslationTask, [str(recipe), *options, "--resume_from_checkpoint", "true"])  # if it was stopped before
+        # continues an interrupted run
+        run(TranslationTask, [str(recipe), *options, "--resume_from_checkpoint", "true"])
 
-    # As anybody would load it, without a class of this project.
+    # Load it like any user, without this project's classes.
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
     rows = phrasebook("translation", *locales)["test"].select(range(SAMPLES))
-    print(f"\nPhrases that training has not seen, as {folder} translates them:")
+    print(f"\nTranslations by {folder} of phrases that were not in its training data:")
     outputs = translate(list(rows["source"]), model, tokenizer)
     for source, target, output in zip(rows["source"], rows["target"], outputs, strict=True):
         verdict = "right" if output == target else f"should be: {target}"

@@ -1,4 +1,4 @@
-"""Recipes: files of options for `train`, which also name the task."""
+"""Read recipes: files of options for `train`, which also name the task."""
 
 import json
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from vanilla_transformer.tasks import task_names
 
 
 class RecipeLoader(yaml.SafeLoader):
-    """YAML whose dates, as in `run_name: 2026-11-26`, stay strings, as on a command line."""
+    """Load YAML, but keep dates such as `run_name: 2026-11-26` as strings, as on the command line."""
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -23,13 +23,13 @@ class RecipeLoader(yaml.SafeLoader):
 
 
 def is_recipe(argument: str) -> bool:
-    """Whether an argument of the command line is the file of a recipe."""
+    """Whether an argument of the command line is a recipe file."""
     is_file = argument.endswith((".yaml", ".yml", ".json")) and not argument.startswith("-")
     return is_file and not (argument.endswith(".json") and holds_rows(argument))
 
 
 def holds_rows(file: str) -> bool:
-    """Whether a JSON file holds data: a list, one object a line, or SQuAD's format."""
+    """Whether a JSON file contains data: a list, one object per line, or SQuAD's format."""
     try:
         with open(file, encoding="utf-8") as stream:
             lines = [line for line in (stream.readline(100_000), stream.readline(100_000)) if line.strip()]
@@ -73,10 +73,10 @@ def read_recipe(file: str, names: Iterable[str]) -> dict[str, Any]:
     """Return the options of a recipe without its task.
 
     Args:
-        names: of the options that exist, with dashes before them.
+        names: all valid options, with leading dashes.
 
     Raises:
-        FileNotFoundError, ValueError: see `load_recipe`; or the recipe names an option that does not exist.
+        FileNotFoundError, ValueError: see `load_recipe`; or the recipe names an unknown option.
     """
     options = {name: value for name, value in load_recipe(file).items() if name != "task"}
     for name in options:
@@ -86,11 +86,11 @@ def read_recipe(file: str, names: Iterable[str]) -> dict[str, Any]:
 
 
 def choose_task(arguments: list[str]) -> tuple[str, list[str]]:
-    """Return the name of the task, which comes first or is in the recipe, and the arguments that follow it.
+    """Return the name of the task, given first or in the recipe, and the arguments after it.
 
     Raises:
-        FileNotFoundError: there is no such recipe.
-        ValueError: no task is named, or one that does not exist; or the recipe is for another one.
+        FileNotFoundError: the recipe does not exist.
+        ValueError: no task is named, the task does not exist, or the recipe is for another task.
     """
     names = ", ".join(task_names())
     if not arguments:

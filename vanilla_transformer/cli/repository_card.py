@@ -10,11 +10,11 @@ from pathlib import Path
 from huggingface_hub import ModelCard, ModelCardData
 
 
-MAIN_MODEL = "en-es"  # its examples are the repository's
+MAIN_MODEL = "en-es"  # examples are those of the repository
 
 
 def repository_card(folder: Path) -> ModelCard:
-    """Return README.md of a clone with Hub metadata: languages, licence, and the test scores of each checkpoint.
+    """Return the README of a clone with Hub metadata: languages, licence, and the test scores of each checkpoint.
 
     Raises:
         ValueError: the metadata of a checkpoint's card is not valid.
@@ -57,6 +57,6 @@ def repository_metadata(checkpoints: Path) -> ModelCardData:
 
 
 def union(fields: Iterable[str | list[str] | None]) -> list[str] | None:
-    """Return all values of fields that hold one value, a list or nothing, sorted; None if there are none."""
+    """Return the sorted values of fields that are each a single value, a list or None; None if there are none."""
     values = {value for field in fields for value in ([field] if isinstance(field, str) else field or [])}
     return sorted(values) or None

@@ -36,9 +36,9 @@ from vanilla_transformer.loading import model_class
 
 
 ROUTES = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health")
-LARGEST_BODY = 1_000_000  # bytes of a request
+LARGEST_BODY = 1_000_000  # maximum size of a request in bytes
 
-# Options of `transformers serve` that are refused, with the reason.
+# Options of `transformers serve` that are refused, with reasons
 REFUSED = {
     "--continuous-batching": "would answer past the model's max_position_embeddings",
     "--enable-cors": "would let every web page that you open use the model",
@@ -46,7 +46,7 @@ REFUSED = {
 
 
 class ServedModel(VanillaTransformerForCausalLM):
-    """A language model whose answers end at `max_position_embeddings`."""
+    """A generation manager that ends answers at `max_position_embeddings`."""
 
     def generate(self, *, input_ids: Tensor, generation_config: GenerationConfig, **options: Any) -> Any:
         length, most = input_ids.shape[1], self.config.max_position_embeddings
@@ -56,23 +56,25 @@ class ServedModel(VanillaTransformerForCausalLM):
         if asked is not None and asked < 1:
             raise ValueError(f"max_tokens={asked} must be at least 1.")
         generation_config.max_new_tokens = min(asked or most, most - length)
-        # A request sets the temperature alone, and the library leaves the rest to the model's config.
+        # A request sets only the temperature; transformers takes everything else from the model's config.
         if generation_config.temperature:
             generation_config.do_sample = True
         generation_config.max_length = None
-        generation_config.num_beams = generation_config.num_return_sequences = 1  # a request may bring a whole config
+        # a request may contain a whole generation config
+        generation_config.num_beams = generation_config.num_return_sequences = 1
         return super().generate(input_ids=input_ids, generation_config=generation_config, **options)
 
 
 class Guard:
-    """ASGI middleware that refuses requests of foreign web sites and requests that are too large.
+    """ASGI middleware that refuses requests from other web sites and requests that are too large.
 
-    A web page can send requests to a server on its reader's machine. Two headers give such a request away: `Origin`
-    names the page's site, and `Host` the domain that was pointed at this machine (DNS rebinding).
+    A web page can send requests to a server on its reader's machine. Two headers reveal this: `Origin` contains the
+    page's
+    site, and `Host` the domain that was pointed at this machine (DNS rebinding).
 
     Args:
         app: the ASGI application to protect.
-        host: the address or name that `--host` gives.
+        host: the address or name given by `--host`.
     """
 
     def __init__(self, app: ASGIApp, host: str):
@@ -97,12 +99,12 @@ class Guard:
             await self.app(scope, replay(body, receive), send)
 
     def hosts(self, address: str, port: int) -> set[str]:
-        """Return the values of `Host` for requests to this address and port of this machine."""
+        """Return the valid `Host` values for requests to this address and port."""
         names = {f"[{name}]" if ":" in name else name for name in self.names | {address}}
         return {f"{name}:{port}" for name in names} | (names if port == 80 else set())
 
     def refusal(self, headers: Headers, hosts: set[str]) -> tuple[int, str] | None:
-        """Return status and reason if the headers alone tell that the request is refused."""
+        """Return status and reason if the headers are enough to refuse the request."""
         if (found := headers.getlist("host")) not in [[host] for host in hosts]:
             return 403, f"Host {', '.join(found)!r} must be one of: {', '.join(sorted(hosts))}."
         if (origin := headers.get("origin")) not in {None, *(f"http://{host}" for host in hosts)}:
@@ -112,15 +114,16 @@ class Guard:
 
 
 def too_large(size: int) -> tuple[int, str] | None:
-    """Return status and reason if a body of so many bytes is refused."""
+    """Return status and reason if a body of this size is refused."""
     return (413, f"The request has more than {LARGEST_BODY:,} bytes.") if size > LARGEST_BODY else None
 
 
 async def refuse(status: int, reason: str, send: Send, receive: Receive | None) -> None:
-    """Send an error, then discard the rest of the request: most clients read the answer only when they have sent all.
+    """Send an error, then discard the rest of the request, because most clients read no answer before they have sent
+    all.
 
     Args:
-        receive: None if there is no rest.
+        receive: None if the request has ended.
     """
     response = error_response(status, reason)
     await send({"type": "http.response.start", "status": status, "headers": response.raw_headers})
@@ -135,7 +138,7 @@ async def refuse(status: int, reason: str, send: Send, receive: Receive | None) 
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that yields the body, which has been read, and then what `receive` yields."""
+    """Return a `receive` that first yields the body already read, and then the messages of `receive`."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:
@@ -145,12 +148,12 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 
 def error_response(status: int, message: str) -> JSONResponse:
-    """Return an error in the form that OpenAI's clients read."""
+    """Return an error in the format that OpenAI's clients expect."""
     return JSONResponse({"error": {"message": message}}, status)
 
 
 def protect(app: FastAPI, host: str) -> None:
-    """Leave only the routes of `ROUTES`, put the `Guard` before them, and let errors say what is wrong."""
+    """Remove all routes except `ROUTES`, add `Guard`, and let errors show their messages."""
 
     def explain(request: Request, error: Exception) -> JSONResponse:
         return error_response(getattr(error, "status_code", 400), str(getattr(error, "detail", error)))
@@ -162,16 +165,16 @@ def protect(app: FastAPI, host: str) -> None:
 
 
 class ProtectedServer(uvicorn.Server):
-    """A server that is protected, and that ends within seconds even if it is answering."""
+    """A server with `Guard` that stops within seconds even while it is answering."""
 
     def __init__(self, config: uvicorn.Config):
         protect(cast(FastAPI, config.app), config.host)
-        config.timeout_graceful_shutdown = 3  # seconds
+        config.timeout_graceful_shutdown = 3  # seconds to wait for answers
         super().__init__(config)
 
 
 class PinnedModelManager(model_manager.ModelManager):
-    """Loads the model that the command names and no other: a request could name a folder with harmful code."""
+    """Loads only the model that the command names, because a request could name a folder with harmful code."""
 
     def load_model_and_processor(self, model_id_and_revision: str, *args: Any, **options: Any) -> Any:
         if model_id_and_revision != self.process_model_name(cast(str, self.force_model)):
@@ -180,22 +183,23 @@ class PinnedModelManager(model_manager.ModelManager):
 
 
 def patch_library() -> None:
-    """Make `transformers serve` use our classes: it looks up a model's class by name in `transformers` alone.
+    """Make `transformers serve` use our classes; by default it looks up classes only inside `transformers`.
 
     Raises:
-        ImportError: this version of transformers looks it up elsewhere.
+        ImportError: this version of transformers looks classes up elsewhere.
     """
     looks_here = getattr(model_manager, "transformers", None) is transformers and hasattr(library_server, "Serve")
     if not looks_here or not hasattr(model_manager.ModelManager, "_load_model"):
         raise ImportError(
-            f"`transformers serve` of transformers {transformers.__version__} loads models otherwise; this is known "
+            f"`transformers serve` of transformers {transformers.__version__} loads models differently; this is known "
             "to work with 5.24."
         )
     transformers.VanillaTransformerForCausalLM = ServedModel  # type: ignore[attr-defined]
     model_manager.ModelManager = PinnedModelManager  # type: ignore[misc]
     uvicorn.Server = ProtectedServer  # type: ignore[misc]
-    # Refuse arguments for `apply_chat_template` in a request, such as a template of its own or padding without limit.
-    chat_completion.TransformersCompletionCreateParamsStreaming.__mutable_keys__ -= {"chat_template_kwargs"}  # type: ignore[attr-defined]
+    # Refuse arguments for `apply_chat_template` in a request, such as its own template or unlimited padding.
+    params = chat_completion.TransformersCompletionCreateParamsStreaming
+    params.__mutable_keys__ -= {"chat_template_kwargs"}  # type: ignore[attr-defined]
     Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)  # /v1/models lists this folder
 
 

@@ -43,7 +43,7 @@ class TokenizerFolderArguments(NewTokenizerArguments):
 
 
 def describe(tokenizer: PreTrainedTokenizerBase, rows: Any, schema: Schema) -> str:
-    """Return how many tokens a text takes, without the special ones."""
+    """Describe how many tokens a text takes, without special tokens."""
     texts = list(islice(texts_of(rows, schema), MEASURED_TEXTS))
     tokens = sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))
     size = sum(len(text.encode()) for text in texts)

@@ -67,18 +67,18 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 logger = logging.getLogger(__name__)
 
-MODEL_CARD = "README.md"  # written last: marks a finished run
+MODEL_CARD = "README.md"  # written last, so it marks a finished run
 PLAN_FILE = "recipe.yaml"  # in the folder of a planned run
-# While a few steps are timed.
+# Options while a few steps are timed
 TRIAL = {
     "eval_strategy": IntervalStrategy.NO, "save_strategy": SaveStrategy.NO, "logging_strategy": IntervalStrategy.NO,
     "load_best_model_at_end": False, "early_stopping_patience": None, "report_to": [], "disable_tqdm": True,
     "push_to_hub": False,
-    "extra_tokens": 5,  # an untrained translator does not end its outputs
+    "extra_tokens": 5,  # an untrained translator never ends its outputs
 }  # fmt: skip
-TIMED_ROWS = 32  # scored, to know how long scoring takes
+TIMED_ROWS = 32  # rows to score, to time the scoring
 NOT_PLANNED = {"minutes", "resume_from_checkpoint", "traceback"}
-ROWS_OF_STREAM = 1_000_000  # a guess
+ROWS_OF_STREAM = 1_000_000  # an estimate
 
 
 @dataclass
@@ -115,8 +115,8 @@ def parse(task_class: type[Task], arguments: list[str]) -> tuple[Any, DataArgume
     """Return the options of model, data and tokenizer, and the task with its arguments.
 
     Raises:
-        ValueError: the output folder holds a run that is not to be resumed; there is neither training nor a saved
-            model; the best model is to be chosen by an unknown metric; see also `check_model`.
+        ValueError: the output folder contains a run that is not being resumed; neither training nor a saved model is
+            given; the best model is to be chosen by an unknown metric; see also `check_model`.
     """
     options, data, tokenizing, training, _ = parse_options(
         option_classes(task_class),
@@ -136,7 +136,7 @@ def parse(task_class: type[Task], arguments: list[str]) -> tuple[Any, DataArgume
     check_metric(task)
     check_model(task.model_class, options)
     if unused := unused_options(options, tokenizing):
-        logger.warning("%s: without effect beside a checkpoint or tokenizer, which has its own.", ", ".join(unused))
+        logger.warning("%s: no effect, because the checkpoint or tokenizer has its own.", ", ".join(unused))
     set_seed(training.seed)
     return options, data, tokenizing, task
 
@@ -152,7 +152,7 @@ def check_metric(task: Task) -> None:
 
 
 def unused_options(model: Any, tokenizing: TokenizerArguments) -> list[str]:
-    """Return the options for a new model or tokenizer that are given, as by a recipe, although a saved one is used."""
+    """Return the given options that only apply to a new model or tokenizer, although a saved one is used."""
     names: dict[str, Any] = {}
     if model.model_name_or_path is not None:
         names |= dict.fromkeys(("preset", "init"), model)
@@ -166,7 +166,7 @@ def unused_options(model: Any, tokenizing: TokenizerArguments) -> list[str]:
 def make_tokenizer(
     args: TokenizerArguments, model_name_or_path: str | None, rows: Rows, task: Task
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer that was asked for, else that of the checkpoint, else one trained on the task's `rows`."""
+    """Return the requested tokenizer, or else the checkpoint's, or else one trained on the task's `rows`."""
     name = args.tokenizer_name_or_path or model_name_or_path
     if name is not None:
         return AutoTokenizer.from_pretrained(name)
@@ -197,11 +197,11 @@ def train(trainer: RecipeTrainerMixin) -> None:
             raise ValueError(
                 f"output_dir={folder} holds a finished model, and no checkpoint to resume from: choose another folder."
             )
-        resume = None  # the run ended before its first checkpoint, or never began
+        resume = None  # the run ended before its first checkpoint, or did not start
     trainer.train(resume_from_checkpoint=resume)
     if trainer.is_fsdp_enabled:
         trainer.gather_full_model(model_class)
-    trainer.accelerator.wait_for_everyone()  # for the last checkpoint to be written, and the oldest deleted
+    trainer.accelerator.wait_for_everyone()  # wait until the last checkpoint is written and the oldest is deleted
     folders = checkpoints_to_average(folder)
     last = folders[-arguments.average_checkpoints :]
     if len(last) < arguments.average_checkpoints > 1:
@@ -209,13 +209,13 @@ def train(trainer: RecipeTrainerMixin) -> None:
             "Found %d of average_checkpoints=%d: the final model is %s.",
             len(last), arguments.average_checkpoints, "their mean" if len(last) > 1 else "that of the last step",
         )  # fmt: skip
-        arguments.average_checkpoints = max(1, len(last))  # for the model card
+        arguments.average_checkpoints = max(1, len(last))  # used by the model card
     if arguments.average_checkpoints > 1:
         load_average(trainer.model, last)
 
 
 def print_scores(scores: Scores, notes: Notes) -> None:
-    """Print a line for each split, and one for each note."""
+    """Print one line per split and one per note."""
     for split, values in scores.items():
         print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
     for name, text in notes.items():
@@ -223,7 +223,7 @@ def print_scores(scores: Scores, notes: Notes) -> None:
 
 
 def main(arguments: list[str] | None = None) -> Scores:
-    """Run the command `train [TASK] [FILE ... | RECIPE.yaml] [options]`. Returns the scores.
+    """Run the command `train [TASK] [FILE ... | RECIPE.yaml] [options]` and return the scores.
 
     Raises:
         FileNotFoundError, ValueError: see `choose_task`, `recognise` and `run`.
@@ -242,7 +242,7 @@ def main(arguments: list[str] | None = None) -> Scores:
 
 
 def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
-    """Plan and run a training on data files.
+    """Plan a training run for data files, and run it.
 
     Args:
         name: the task, if the user has named one.
@@ -260,7 +260,7 @@ def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
     }  # fmt: skip
     names = CommandParser(option_classes(task_class)).given_names(given) - NOT_PLANNED
     draft = without_replaced(make_plan(found.task, Facts(SHORTEST_RUN, 1, 1)), names)
-    _, data, _, task = parse(task_class, [*as_arguments(recipe | draft), *given])  # refuses a used folder
+    _, data, _, task = parse(task_class, [*as_arguments(recipe | draft), *given])  # refuses a non-empty folder
     file = Path(task.arguments.output_dir) / PLAN_FILE
     if not (task.arguments.resume_from_checkpoint and file.is_file()):
         which = ", ".join(f"{yours} as {ours}" for ours, yours in found.columns.items()) or "lines of text"
@@ -278,13 +278,13 @@ def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
 
 
 def say(line: str) -> None:
-    """Print a line at once, on the main process."""
+    """Print a line immediately, on the main process only."""
     if PartialState().is_main_process:
         print(line, flush=True)
 
 
 def with_given(task_class: type[Task], recipe: Recipe, given: list[str], names: set[str]) -> Recipe:
-    """Return a recipe with the values of the options of these names on the command line."""
+    """Return a recipe, with those of its options replaced that are given on the command line."""
     parsed = parse_options(option_classes(task_class), [*as_arguments(recipe), *given])
     values = {name: value for part in parsed for name, value in vars(part).items() if name in names}
     return recipe | {name: getattr(value, "value", value) for name, value in values.items()}
@@ -293,11 +293,11 @@ def with_given(task_class: type[Task], recipe: Recipe, given: list[str], names: 
 def plan_for_machine(
     task_class: type[Task], data: DataArguments, recipe: Recipe, given: list[str], names: set[str]
 ) -> Recipe:
-    """Return the plan for the data, after timing a few steps of it, and print it.
+    """Return the plan for the data after timing a few of its steps, and print it.
 
     Args:
-        recipe: options that say where the data are.
-        names: of the options that the user has given.
+        recipe: options that name the data.
+        names: options that the user has given.
     """
     rows = load_splits(data, task_class.data)["train"]
     is_stream = isinstance(rows, IterableDataset)
@@ -321,21 +321,21 @@ def plan_for_machine(
             plan, budget = attempt(short=True)
             left = 60 * minutes - seconds_since_start()
         plan = budget.fit(plan, left)
-    plan = broadcast_from_main(lambda: plan)  # every process has measured another speed
+    plan = broadcast_from_main(lambda: plan)  # each process measures a different speed
     for line in budget.describe(plan, facts, seconds_since_start()):
         say(f"  {line}")
     return plan
 
 
 def seconds_since_start() -> float:
-    """Return how long this process runs; importing the libraries alone takes seconds."""
+    """Return the age of this process in seconds; importing the libraries alone takes several."""
     return time.time() - psutil.Process().create_time()
 
 
 def try_out(task_class: type[Task], arguments: list[str]) -> Budget:
-    """Train a few steps in a temporary folder, and score a few rows; return what they cost."""
+    """Train a few steps in a temporary folder and score a few rows; return their costs."""
     with TemporaryDirectory() as folder:
-        logging.disable(logging.WARNING)  # the run itself will warn
+        logging.disable(logging.WARNING)  # the real run gives the warnings
         try:
             begin = time.perf_counter()
             parsed = parse(task_class, [*arguments, f"--output_dir={folder}", "--resume_from_checkpoint=false"])
@@ -363,14 +363,14 @@ def read_splits(data: DataArguments, task: Task) -> Any:
     """Return the splits of the data, with the columns of the task.
 
     Raises:
-        ValueError: there is no training data, or no validation data although training is to evaluate.
+        ValueError: there is no training data, or no validation data although evaluation during training is on.
     """
     with task.arguments.main_process_first(desc="reading the data"):  # other processes read the cache
         splits = load_splits(data, task.data)
     if "train" not in splits:
         raise ValueError(
             f"{data.name}: there is no training data: give --train_file, or a --dataset with a train split. "
-            "`vanilla-transformer evaluate` scores a model without."
+            "To score a model, use `vanilla-transformer evaluate`."
         )
     if "validation" not in splits and task.arguments.eval_strategy != "no":
         raise ValueError(
@@ -383,7 +383,7 @@ def read_splits(data: DataArguments, task: Task) -> Any:
 def build(
     options: Any, data: DataArguments, tokenizing: TokenizerArguments, task: Task
 ) -> tuple[Any, RecipeTrainerMixin]:
-    """Return the splits of the data, and the trainer of a model with its tokenizer."""
+    """Return the splits of the data, and a trainer with model and tokenizer."""
     splits = read_splits(data, task)
     rows = splits["train"]
     tokenizer = broadcast_from_main(lambda: make_tokenizer(tokenizing, options.model_name_or_path, rows, task))
@@ -406,7 +406,7 @@ def run(task_class: type[Task], arguments: list[str]) -> Scores:
     Raises:
         ValueError: another process trains into the folder; see also `parse` and `read_splits`.
     """
-    if int(os.environ.get("RANK", 0)):  # torchrun or accelerate started several processes: the first one logs
+    if int(os.environ.get("RANK", 0)):  # torchrun or accelerate started several processes; the first one logs
         logging.getLogger("vanilla_transformer").setLevel(logging.ERROR)
     options, data, tokenizing, task = parse(task_class, arguments)
     training = task.arguments
@@ -417,7 +417,7 @@ def run(task_class: type[Task], arguments: list[str]) -> Scores:
         splits, trainer = build(options, data, tokenizing, task)
         if training.do_train:
             train(trainer)
-            trainer.save_model()  # before scoring, which may fail
+            trainer.save_model()  # save before scoring, which may fail
 
         def write_card(scores: Scores, notes: Notes) -> None:
             if training.do_train and trainer.is_world_process_zero():

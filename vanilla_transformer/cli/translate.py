@@ -22,7 +22,7 @@ DEFAULT_MODEL = "en-es"
 
 @dataclass
 class TranslateArguments:
-    """Options of the command: model, files, and how it decodes.
+    """Options of the command: model, files, and decoding.
 
     Raises:
         ValueError: a number is too small, the device does not exist, or options exclude each other.
@@ -34,15 +34,17 @@ class TranslateArguments:
     )
     input: str = field(default="-", metadata={"help": "File with one text per line; - is standard input."})
     output: str = field(default="-", metadata={"help": "File for the translations; - is standard output."})
-    batch_size: int = field(default=64, metadata={"help": "How many texts to translate at once."})
-    num_beams: int | None = field(default=None, metadata={"help": "Beam size; by default the model's own."})
+    batch_size: int = field(default=64, metadata={"help": "Number of texts in a batch."})
+    num_beams: int | None = field(default=None, metadata={"help": "Beam size. The default is the model's own."})
     length_penalty: float | None = field(
-        default=None, metadata={"help": "Alpha of the length penalty; by default the model's own."}
+        default=None, metadata={"help": "Alpha of the length penalty. The default is the model's own."}
     )
     extra_tokens: int = field(
-        default=EXTRA_TOKENS, metadata={"help": "How many tokens longer than its input an output may be."}
+        default=EXTRA_TOKENS, metadata={"help": "Maximum number of tokens by which an output may exceed its input."}
     )
-    device: str | None = field(default=None, metadata={"help": "Device to run on; by default a GPU if there is one."})
+    device: str | None = field(
+        default=None, metadata={"help": "Device to run on. The default is a GPU if there is one."}
+    )
     engine: str = field(
         default="pytorch",
         metadata={
@@ -98,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     }
     options["extra_tokens"] = args.extra_tokens
     if args.engine == "ctranslate2":
-        from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator  # an extra
+        from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator  # an optional dependency
 
         function = partial(CTranslate2Translator(model, tokenizer, source, args.quantization).translate, **options)
     else:

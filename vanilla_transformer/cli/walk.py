@@ -19,7 +19,7 @@ from vanilla_transformer.inside.worked_examples import EXAMPLES, own_example
 from vanilla_transformer.loading import load_model, load_tokenizer, shipped_model
 
 
-TRANSLATOR = "en-es"  # of the models that ship with the project
+TRANSLATOR = "en-es"  # checkpoints of the shipped models
 
 
 @dataclass
@@ -124,7 +124,7 @@ def walks_of_sentence(args: WalkthroughArguments) -> tuple[list[Walk], int]:
     stacks = find_stacks(model)
     names = list(stacks) if args.stack is None else [args.stack]
     for name in names:
-        if name in stacks:  # the recorder refuses other names
+        if name in stacks:  # other names are refused by the recorder
             check_number("layer", args.layer, len(stacks[name].layers))
     check_number("head", args.head, model.config.num_heads)
     walks = [walk_sentence(model, tokenizer, text, args.target, name, args.layer - 1, args.head - 1) for name in names]
