@@ -1,4 +1,4 @@
-"""Options of the data. This module imports no library, so that `--help` is quick."""
+"""Options of the data. This module imports no library, so that `--help` is fast."""
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
@@ -7,19 +7,20 @@ from typing import Literal
 
 
 SPLITS = ("train", "validation", "test")
-# The formats of files by the endings of their names.
+# Suffix of a file's name -> its format
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".txt": "text"}
-# Tables and archives that are not read. For translation, a file of any other name holds lines of text.
+# Suffixes of tables and archives that are not supported. For translation, files with any other name contain lines of
+# text.
 OTHER_FORMATS = set(
     ".tab .ndjson .jsonlines .xlsx .xls .ods .arrow .feather .avro .xml .tmx .yaml .yml "
     ".zip .bz2 .xz .zst .7z .tar".split()
 )
-MIN_SIZE, MAX_SIZE = 1_000, 100_000  # training rows that the phrasebook can generate
+MIN_SIZE, MAX_SIZE = 1_000, 100_000  # number of training rows that the phrasebook can generate
 
 
 @dataclass
 class DataArguments:
-    """Where the data come from, what their columns are called, and how many rows are used.
+    """The source of the data, the names of the columns, and the number of rows to use.
 
     Raises:
         ValueError: two options exclude each other, or a number is out of range.
@@ -98,26 +99,26 @@ class DataArguments:
 
     @property
     def files(self) -> dict[str, list[str]]:
-        """The local files of each split that has some."""
+        """The local files of each split that has any."""
         files = {split: getattr(self, f"{split}_file") for split in SPLITS}
         return {split: paths for split, paths in files.items() if paths}
 
     @property
     def name(self) -> str:
-        """The name of the data for a model card: files and folders without their path, which is private."""
+        """The name of the data for a model card. Files and folders are named without their path, which is private."""
         files = next(iter(self.files.values()), [self.dataset] if Path(self.dataset).is_dir() else [])
         return " ".join(Path(file).absolute().name for file in files) or self.dataset
 
     @property
     def languages(self) -> list[str] | None:
-        """The Hub's codes of the two languages of the phrasebook's translations; None for other data."""
+        """The languages of the phrasebook's translations as codes of the Hub; None for other data."""
         if self.files or self.dataset != "phrasebook":
             return None
         return [locale.replace("-", "_").split("_")[0] for locale in (self.source_locale, self.target_locale)]
 
 
 def replaced_options(given: Set[str]) -> Set[str]:
-    """Return the options of a recipe that no longer apply when options after it name other data.
+    """Return the names of a recipe's options that no longer apply if later options name other data.
 
     Local files replace a data set, and a data set replaces both. `columns` stay.
     """
@@ -140,7 +141,7 @@ def parse_renaming(options: list[str], ours: Iterable[str], flag: str) -> dict[s
 
 
 def suffix_of(file: str) -> str:
-    """Return the end of a file's name that tells its format, without ".gz"."""
+    """Return the suffix of a file's name that shows its format, without ".gz"."""
     return Path(file.removesuffix(".gz")).suffix.lower()
 
 
@@ -149,11 +150,11 @@ def file_formats(files: list[str], parallel: bool) -> list[str]:
 
     Args:
         files: local files, or URLs of files on the Hub.
-        parallel: two files may hold parallel lines, as those of a translator.
+        parallel: whether two files may contain parallel lines, as for a translator.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a folder, an empty file, or a name that tells no format.
+        ValueError: a folder, an empty file, or an unknown suffix.
     """
     for file in (file for file in files if not file.startswith("hf://")):
         if Path(file).is_dir():

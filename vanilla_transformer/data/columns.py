@@ -1,4 +1,4 @@
-"""Define columns: parse their values into one type, or say what is wrong with a value."""
+"""Define columns: parse their values into one type, or report what is wrong with a value."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from datasets import List, Value
 from vanilla_transformer.data.readers import Row
 
 
-LARGEST_NUMBER = 1e18  # its square, the loss, fits into float32
+LARGEST_NUMBER = 1e18  # the squared error must fit into float32
 
 
 def as_list(value: Any) -> list:
-    """Return the value, in a list unless it is one."""
+    """Return the value as a list; a single value becomes a list of one item."""
     return value if isinstance(value, list) else [value]
 
 
 def is_empty(value: Any) -> bool:
-    """Return whether there is nothing to learn from: None, no items, or a string of white space."""
+    """Whether a value is empty: None, no items, or only white space."""
     return value is None or value == [] or (isinstance(value, str) and not value.strip())
 
 
 def parse_string(value: Any, row: Row) -> str:
-    """Return a string, empty or not."""
+    """Return a string, which may be empty."""
     if not isinstance(value, str):
         raise ValueError(f"is {short(value)}; it must be a string")
     try:
@@ -35,14 +35,14 @@ def parse_string(value: Any, row: Row) -> str:
 
 
 def parse_text(value: Any, row: Row) -> str:
-    """Return a string with a character that is not white space."""
+    """Return a string that contains more than white space."""
     if is_empty(value):
         raise ValueError("is empty; --drop_empty leaves such rows out")
     return parse_string(value, row)
 
 
 def parse_class(value: Any, row: Row) -> str:
-    """Return the name of a class, which may be a whole number in the data."""
+    """Return the name of a class, which may be an integer in the data."""
     if isinstance(value, list):
         raise ValueError(f"is {short(value)}, a list; it must be one class (multi_label takes lists)")
     if is_empty(value) or not isinstance(value, str | int):
@@ -61,7 +61,7 @@ def parse_classes(value: Any, row: Row) -> list[str]:
 
 
 def parse_number(value: Any) -> float:
-    """Return a finite number, which may be a string in the data, as it is in a CSV file."""
+    """Return a finite number, which may be a string in the data, as in a CSV file."""
     try:
         number = float("nan" if isinstance(value, bool | None) else value)
     except (TypeError, ValueError, OverflowError):
@@ -98,8 +98,8 @@ def parse_tags(value: Any, row: Row) -> list[str]:
 
 
 def parse_answers(value: Any, row: Row) -> dict[str, list]:
-    """Return the answers as SQuAD has them on the Hub; the context has each of them where its start says."""
-    if isinstance(value, list) and all(isinstance(answer, dict) for answer in value):  # as in SQuAD's own file
+    """Return answers in SQuAD's format on the Hub, after checking that each occurs at its start in the context."""
+    if isinstance(value, list) and all(isinstance(answer, dict) for answer in value):  # format of SQuAD's own file
         value = {name: [answer.get(name) for answer in value] for name in ("text", "answer_start")}
     texts, starts = (value.get(name) if isinstance(value, dict) else None for name in ("text", "answer_start"))
     if not isinstance(texts, list) or not isinstance(starts, list):
@@ -125,8 +125,9 @@ class Column:
     """A column of a task.
 
     Args:
-        parse: return the value with its type; the ValueError of one that cannot be used follows the column's name.
-        feature: the type; None for a number or a list of them, which the first row decides.
+        parse: function that returns the value with its type, or raises a ValueError whose message follows the column's
+            name.
+        feature: the type of `datasets`; None for a number or a list of numbers, which the first row decides.
     """
 
     parse: Callable[[Any, Row], Any]
@@ -145,16 +146,17 @@ ANSWERS = Column(parse_answers, {"text": STRINGS, "answer_start": List(Value("in
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a task's data, and how its rows are read and split.
+    """The columns of a task's data, and rules for reading and splitting its rows.
 
     Args:
-        columns: by name, in order.
-        inputs: columns that a model reads all of before it answers; by default, those of text. A split keeps rows with
-            the same input together.
-        classes: column of classes. Training must have every class that occurs in a held-out split.
+        columns: columns by name, in order.
+        inputs: columns that a model reads before it answers; by default, the text columns. Rows with the same input
+    stay
+            in the same split.
+        classes: column of classes. Every class in a held-out split must occur in training.
         phrasebook: name of the phrasebook's data with these columns.
-        parallel: two files of parallel lines are rows too.
-        documents: rows are documents: empty ones are skipped, and a single one can be split.
+        parallel: whether two files of parallel lines are accepted too.
+        documents: whether rows are documents: empty ones are skipped, and a single one can be split.
     """
 
     columns: Mapping[str, Column]
@@ -166,21 +168,21 @@ class Schema:
 
     @property
     def texts(self) -> list[str]:
-        """The columns of text, which a tokenizer is trained on."""
+        """The text columns, which a tokenizer is trained on."""
         return [name for name, column in self.columns.items() if column in (TEXT, TOKENS)]
 
     @property
     def numbers(self) -> str | None:
-        """The column of numbers, if there is one."""
+        """The column of numbers, or None."""
         return next((name for name, column in self.columns.items() if column == NUMBERS), None)
 
     @property
     def streams(self) -> bool:
-        """Whether rows may be read as they arrive, without a look at all of them."""
+        """Whether rows may be streamed, without reading all of them first."""
         return self.classes is None and set(self.columns) == set(self.texts)
 
     def features(self, first: Row | None = None) -> dict[str, Any]:
-        """Return the types of the columns; `first` is a row that says whether numbers are lists."""
+        """Return the types of the columns; `first` is a row that shows whether numbers are lists."""
         number = Value("float64")
         numbers = List(number) if first and isinstance(first.get(self.numbers or ""), list) else number
         return {name: column.feature or numbers for name, column in self.columns.items()}

@@ -1,7 +1,7 @@
 """Generate data for every task from Unicode CLDR, the parallel text in hundreds of locales that Babel contains.
 
 `phrasebook(task)` draws phrases from `vanilla_transformer.data.phrases`, alone or inside English sentences. Train,
-validation and test share no phrase, but training has every word of a held-out phrase in other phrases.
+validation and test share no phrase, but every word of a held-out phrase occurs in training, in other phrases.
 """
 
 import math
@@ -29,13 +29,13 @@ DEFAULT_SIZES = {
     "question_answering": 10_000,
     "language_modeling": 5_000,
 }
-MIN_SEEN = 3  # training examples, at least, that contain each word of a held-out phrase
-MIN_COUNTRIES = 200  # a locale with fewer names of countries has little other text
+MIN_SEEN = 3  # minimum number of training examples that contain each word of a held-out phrase
+MIN_COUNTRIES = 200  # minimum number of country names; locales with fewer have little other text
 
-# Classes of language identification: pairs of related languages, and several languages for one script.
+# Classes of language identification: pairs of related languages, and several languages for one script
 CLASSIFIED_LOCALES = ("ar", "de", "en", "es", "fa", "fr", "hi", "mr", "nl", "pt", "ru", "uk")
 
-# English sentences, with a question about each of their facts.
+# English sentences, with a question about each of their facts
 TEMPLATES = {
     "The flight to {country} leaves on {date} at {time} and costs {money}.": {
         "country": "Where does the flight go?",
@@ -88,9 +88,9 @@ TEMPLATES = {
         "future": "When will sales be counted again?",
     },
 }
-# Words stay whole, and so do numbers, times and dates in digits; every other mark is a token of its own.
+# Words stay whole, and so do numbers, times and dates in digits; every other character is its own token.
 TOKEN = re.compile(r"\d+(?:[.,:/]\d+)*|[^\W\d]+|\S")
-# A word is a run of anything but digits and separators, or one letter of a script that is written without spaces.
+# A word is a run without digits and separators, or a single letter of a script that does not use spaces.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u9fff"
 WORD = re.compile(rf"[{UNSPACED}]|[^{UNSPACED}\s\d.,:;/()،]+")
 
@@ -106,16 +106,16 @@ def sentence(template: str, rng: Random) -> tuple[str, dict[str, tuple[int, str]
     return text, spans
 
 
-# Tasks. Each function yields examples without end.
+# --- Tasks: each function is an endless generator of examples
 
 
 class Example(NamedTuple):
-    """A row of data, with the keys that find contradictions and keep splits apart."""
+    """A row of data, with keys that find contradictions and keep splits apart."""
 
-    given: str  # input of the model: examples with the same input must have the same row
+    given: str  # input of the model: examples with the same input must be equal
     group: str  # no two splits share a group
     row: dict[str, Any]
-    is_name: bool = False  # a model cannot infer a name, so names belong to training
+    is_name: bool = False  # names belong to training, because a model cannot infer them
 
 
 def draw_fact(rng: Random, locales: list[Locale]) -> list[list[str]]:
@@ -125,7 +125,7 @@ def draw_fact(rng: Random, locales: list[Locale]) -> list[list[str]]:
 
 
 def translation(rng: Random, source: Locale, target: Locale) -> Iterator[Example]:
-    """Yield the names of countries, languages and currencies, each once, and then phrases, in one form each."""
+    """Yield all names of countries, languages and currencies once, and then phrases; one form of each."""
 
     def pair(one: str, other: str, is_name: bool = False) -> Example:
         return Example(one, other, {"source": one, "target": other}, is_name)
@@ -210,7 +210,7 @@ TASKS: dict[str, Callable[..., Iterator[Example]]] = {
 
 
 def unambiguous(examples: Iterator[Example], size: int) -> list[Example]:
-    """Return `size` examples with distinct inputs, without inputs that were drawn with two different answers."""
+    """Return `size` examples with distinct inputs, excluding inputs that were drawn with two different answers."""
     found: dict[str, Example] = {}
     rejected = set()
     for example in islice(examples, 20 * size):
@@ -223,7 +223,7 @@ def unambiguous(examples: Iterator[Example], size: int) -> list[Example]:
 
 
 def words(example: Example) -> set[str]:
-    """Return the words of an example; training has each word of a held-out one."""
+    """Return the words of an example, which must occur in training if it is held out."""
     return set(WORD.findall(f"{example.given} {example.group}"))
 
 

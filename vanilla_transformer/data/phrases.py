@@ -25,7 +25,7 @@ from babel.units import format_unit
 
 
 ENGLISH = Locale("en")
-NOT_COUNTRIES = {"EU", "EZ", "QO", "UN", "XA", "XB", "ZZ"}  # unions, pseudo-locales and the unknown region
+NOT_COUNTRIES = {"EU", "EZ", "QO", "UN", "XA", "XB", "ZZ"}  # pattern of unions, pseudo-locales and the unknown region
 NAMES: dict[str, list[str]] = {
     "country": sorted({code for code in map(str, ENGLISH.territories) if len(code) == 2} - NOT_COUNTRIES),
     "language": sorted(code for code in map(str, ENGLISH.languages) if len(code) == 2),
@@ -42,7 +42,7 @@ SECONDS: dict[Unit, int] = {
     "minute": 60,
     "second": 1,
 }
-Length = Literal["long", "short"]  # of a unit's name
+Length = Literal["long", "short"]  # form of a unit's name
 LENGTHS: tuple[Length, ...] = get_args(Length)
 UNITS = {
     "distance": ("length-kilometer", "length-meter", "length-centimeter", "length-mile", "length-foot", "length-inch"),
@@ -54,8 +54,8 @@ UNITS = {
     "memory": ("digital-kilobyte", "digital-megabyte", "digital-gigabyte"),
 }
 
-# Phrases. Each function draws one fact, the same for every locale, and returns all its forms, the plainest first. None
-# stands for a name that the locale lacks.
+# --- Phrases: each function draws one fact, the same for every locale, and returns all its forms, the plainest first.
+# It returns None for a name that the locale lacks.
 
 
 def random_moment(rng: Random) -> datetime.datetime:
@@ -91,14 +91,14 @@ def relative(direction: int, rng: Random, locale: Locale) -> list[str]:
     """Draw a time before now (`direction` is -1) or after now (1)."""
     unit, seconds = rng.choice(list(SECONDS.items()))
     delta = datetime.timedelta(seconds=direction * rng.randint(1, 99) * seconds)
-    # The infinite threshold keeps the unit: otherwise Babel rounds 20 months to 2 years.
+    # The infinite threshold fixes the unit: otherwise Babel would round 20 months to 2 years.
     return [format_timedelta(delta, unit, threshold=math.inf, add_direction=True, locale=locale)]
 
 
 def quantity(value: float, unit: str, length: Length, locale: Locale) -> str:
     """Format a quantity of a unit, such as CLDR's "length-meter"; `length` is "long" or "short"."""
     text = format_unit(value, unit, length, locale=locale)
-    # Where CLDR inherits a "long" pattern from the "short" one, Babel writes the identifier of the unit.
+    # If CLDR inherits a "long" pattern from the "short" one, Babel returns the identifier of the unit.
     return format_unit(value, unit, "short", locale=locale) if unit in text else text
 
 
@@ -145,7 +145,7 @@ def percentage(rng: Random, locale: Locale) -> list[str]:
 
 
 def name_of(kind: str, code: str, locale: Locale) -> str | None:
-    """Return a locale's name of a country, language or currency, or None if it lacks one."""
+    """Return a locale's name of a country, language or currency, or None if the locale has none."""
     names = {"country": locale.territories, "language": locale.languages, "currency": locale.currencies}
     return names[kind].get(code)
 
@@ -160,7 +160,7 @@ def listing(rng: Random, locale: Locale) -> list[str | None]:
     kind = KINDS[rng.choice(("country", "country", "language", "language", "currency", "distance", "weight", "month"))]
     style: Literal["standard", "or"] = rng.choice(("standard", "or"))
     states = [rng.getrandbits(64) for _ in range(rng.randint(2, 3))]
-    # Duplicates are found in English, so that every locale lists the same things.
+    # Find duplicates in English, so that every locale lists the same things.
     different = {kind(Random(state), ENGLISH)[0]: state for state in states}.values()
     items = [kind(Random(state), locale)[0] for state in different]
     known = [item for item in items if item is not None]
@@ -182,7 +182,7 @@ KINDS: dict[str, Callable[[Random, Locale], Sequence[str | None]]] = {
     **{kind: partial(measure, units) for kind, units in UNITS.items()},
     **{kind: partial(named, kind) for kind in NAMES},
 }
-# How often translation and language identification draw each kind.
+# relative frequency of each kind in translation and language identification
 WEIGHTS = dict.fromkeys(UNITS, 3) | {
     "date": 20, "month": 3, "time": 5, "moment": 8, "past": 4, "future": 4,
     "duration": 6, "money": 15, "number": 4, "percentage": 1, "listing": 25,

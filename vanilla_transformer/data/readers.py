@@ -1,6 +1,6 @@
 """Read files row by row: JSON, CSV, TSV, Parquet, text, and two files of parallel lines.
 
-No reader infers types: a string stays a string, whatever it looks like. A lone "\\r" is part of a text.
+Readers do not infer types: a string always stays a string. A lone "\\r" is part of a text.
 """
 
 import csv
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 REMEDIES = {"csv": 'put a text with a comma in quotes (")', "tsv": "leave tabs out of texts"}
 BATCH_SIZE = 1000
-# The module csv ends a row at a lone "\r". This stands for it while csv reads; a UTF-8 file cannot contain it.
+# The csv module ends a row at a lone "\r". This replaces it while csv reads; it cannot occur in a UTF-8 file.
 LONE_RETURN = "\udc0d"
 
 
@@ -56,7 +56,7 @@ def value_at(row: Row, name: str) -> Any:
 
 
 def is_squad(value: dict[str, Any]) -> bool:
-    """Return whether a JSON object has the nested format in which SQuAD is published."""
+    """Whether a JSON object has the nested format in which SQuAD is published."""
     articles = value.get("data")
     return isinstance(articles, list) and all(isinstance(each, dict) and "paragraphs" in each for each in articles)
 
@@ -140,7 +140,7 @@ def read_table(file: str, kind: str, wanted: list[str]) -> Iterator[Row]:
 
 
 def class_names(rows: Iterable[Row], features: Features) -> Iterator[Row]:
-    """Yield the rows with names in place of the numbers of `ClassLabel` columns; None for a number without a name."""
+    """Yield the rows with the class names of `ClassLabel` columns instead of numbers; None for an unknown number."""
     labels = {name: getattr(feature, "feature", feature) for name, feature in features.items()}
     names = {name: dict(enumerate(each.names)) for name, each in labels.items() if isinstance(each, ClassLabel)}
     for row in rows:
@@ -159,7 +159,7 @@ def columns_to_read(place: str, schema: pa.Schema, wanted: list[str]) -> list[st
 
 
 def read_parquet(file: str, wanted: list[str]) -> Iterator[Row]:
-    """Yield the rows of a Parquet file, of which only the wanted columns are read."""
+    """Yield the rows of a Parquet file, reading only the wanted columns."""
     try:
         with open_bytes(file) as stream:
             table = parquet.ParquetFile(stream)
@@ -173,7 +173,7 @@ def read_parquet(file: str, wanted: list[str]) -> Iterator[Row]:
 
 
 def read_text(file: str, sample_by: str) -> Iterator[Row]:
-    """Yield the documents of a text file: its lines, its paragraphs (separated by empty lines), or all of it."""
+    """Yield the documents of a text file: its lines, its paragraphs (separated by empty lines), or the whole text."""
     if sample_by == "document":
         texts: Iterable[str] = ["".join(utf8_lines(file, keep_ends=True)).replace("\r\n", "\n")]
     elif sample_by == "paragraph":
@@ -184,7 +184,7 @@ def read_text(file: str, sample_by: str) -> Iterator[Row]:
 
 
 def read_parallel(files: tuple[str, str], columns: list[str]) -> Iterator[Row]:
-    """Yield a row for each line of two files that translate each other.
+    """Yield a row for each pair of lines of two parallel files.
 
     Raises:
         ValueError: the files have different numbers of lines.

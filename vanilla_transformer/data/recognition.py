@@ -1,4 +1,4 @@
-"""Recognise the task that a user's files fit, by the values of their columns."""
+"""Recognise the task of a user's files by the values of their columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from vanilla_transformer.data.readers import (
 from vanilla_transformer.files import open_bytes
 
 
-SAMPLE = 2000  # rows to look at
-LONGEST_CLASS = 60  # characters; a longer value is a text, not the name of a class
-MOST_NUMBERED_CLASSES = 20  # more whole numbers than these are for regression
+SAMPLE = 2000  # number of rows to inspect
+LONGEST_CLASS = 60  # maximum number of characters of a class name; longer values are text
+MOST_NUMBERED_CLASSES = 20  # data with more distinct integers than this are for regression
 FORMS = {
     "translation": "two columns of text, or two files of parallel lines",
     "classification": "a text and a label that repeats",
@@ -33,7 +33,7 @@ FORMS = {
     "question_answering": "question, context and answers",
     "language_modeling": "one column of text, or a .txt file",
 }
-# Tasks with the same columns.
+# tasks with the same columns
 ALIKE = ({"classification", "regression", "multi_label"}, {"language_modeling", "masked_language_modeling"})
 INDEX_NAMES = {"", "id", "idx", "index", "split", "url"}
 
@@ -42,11 +42,11 @@ Values = list[Any]
 
 @dataclass(frozen=True)
 class Recognised:
-    """A task that files fit.
+    """A task whose columns the files have.
 
     Args:
-        task: its name, as `train` takes it.
-        columns: the user's column for each of the task's columns; empty for files of text.
+        task: the task's name on the command line.
+        columns: the task's column -> the user's column; empty for text files.
     """
 
     task: str
@@ -54,7 +54,7 @@ class Recognised:
 
     @property
     def options(self) -> list[str]:
-        """The columns as values of --columns."""
+        """The columns as values of `--columns`."""
         return [f"{ours}={yours}" for ours, yours in self.columns.items()]
 
 
@@ -62,11 +62,12 @@ def recognise(files: Sequence[str], task: str | None = None, columns: dict[str, 
     """Return the task and the columns of files.
 
     Args:
-        task, columns: as far as the user has named them.
+        task, columns: given by the user, or None and empty.
 
     Raises:
-        FileNotFoundError, ValueError: see `file_formats`; or the columns fit no task, or several. The message shows
-            the columns, and the known forms.
+        FileNotFoundError, ValueError: see `file_formats`; or the columns fit no task, or several. The message lists
+    the
+            columns and the known layouts.
     """
     kinds = set(file_formats(list(files), parallel=len(files) == 2 and task in (None, "translation")))
     if task is not None and columns:
@@ -109,7 +110,7 @@ def read_columns(file: str, *kinds: str) -> dict[str, Values]:
 
 
 def candidates(table: dict[str, Values]) -> list[Recognised]:
-    """Return each task that the columns of a table fit."""
+    """Return every task whose columns a table has."""
     names = {name.lower(): name for name in table}
     for task, wanted in (
         ("question_answering", ("question", "context", "answers")),
@@ -136,7 +137,7 @@ def candidates(table: dict[str, Values]) -> list[Recognised]:
 
 
 def columns_for(task: str, found: list[Recognised], table: dict[str, Values]) -> dict[str, str]:
-    """Return the columns for a task that the user has named; none if the user's names are ours, or cannot be told."""
+    """Return the columns for the task that the user has named; empty if they have our names or are ambiguous."""
     alike = next((tasks for tasks in ALIKE if task in tasks), {task})
     for each in found:
         if each.task in alike:
@@ -148,7 +149,7 @@ def columns_for(task: str, found: list[Recognised], table: dict[str, Values]) ->
 
 
 def kind_of(name: str, values: Values) -> str | None:
-    """Return "text" for a column of texts, the task of a column of labels, and None for one that numbers the rows."""
+    """Return "text" for a text column, the task of a label column, and None for a column of row numbers."""
     if name.lower() in INDEX_NAMES or all(isinstance(value, dict) for value in values):
         return None
     if all(isinstance(value, list) for value in values):
@@ -166,7 +167,7 @@ def kind_of(name: str, values: Values) -> str | None:
 
 
 def as_numbers(values: Values) -> list[float] | None:
-    """Return the values as finite numbers; None if one is not a number."""
+    """Return the values as finite numbers, or None if one is not a number."""
     try:
         numbers = [float(value) for value in values if not isinstance(value, bool)]
     except (TypeError, ValueError):

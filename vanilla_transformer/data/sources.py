@@ -1,4 +1,4 @@
-"""Where rows come from: the phrasebook, a data set on the Hub or in a folder, local files."""
+"""The sources of rows: the phrasebook, a data set on the Hub or in a folder, and local files."""
 
 import hashlib
 import os
@@ -43,8 +43,8 @@ from vanilla_transformer.files import temporary_sibling
 
 
 CHECKED_ROWS_OF_STREAM = 100
-NUMBER = "row"  # the column with the number that a row has in its source, from 1 on
-CACHE_VERSION = 1  # raise it when the same files give other rows
+NUMBER = "row"  # column of a row's number in its source, counted from 1
+CACHE_VERSION = 1  # increase it when the same files give different rows
 
 Rows: TypeAlias = Dataset | IterableDataset
 
@@ -62,7 +62,7 @@ def each_row(rows: Rows) -> Iterator[Row]:
 
 
 def check_width(column: str, place: str, value: Any, first_place: str, first: Any) -> None:
-    """Raise a ValueError if the value has more or fewer numbers than the first one."""
+    """Raise a ValueError if the value has more or fewer numbers than the first value."""
     width, expected = len(as_list(value)), len(as_list(first))
     if width != expected:
         raise ValueError(f"{place}: {column}: there are {width} numbers, but {expected} in {first_place}.")
@@ -70,12 +70,12 @@ def check_width(column: str, place: str, value: Any, first_place: str, first: An
 
 @dataclass(frozen=True)
 class Source:
-    """Rows from one place, and how they are read.
+    """Rows from one place, and rules for reading them.
 
     Args:
-        place: its name in an error.
-        schema: our columns.
-        columns: the user's name for each of our columns.
+        place: name of the place in errors.
+        schema: the columns of the task.
+        columns: the user's name for each column of the task.
         kind: a value of `FORMATS` in `arguments`, or "parallel" for two files of parallel lines.
         rows: a split of a data set, if the rows are in no file.
     """
@@ -93,7 +93,7 @@ class Source:
         """Return the rows as they are in the source. Columns that are not needed may be missing."""
         wanted = list(self.columns.values())
         if self.rows is not None:
-            if self.rows.features is None:  # a stream may not know its columns
+            if self.rows.features is None:  # the columns of a stream may be unknown
                 return each_row(self.rows)
             columns = columns_to_read(self.place, self.rows.features.arrow_schema, wanted)
             rows = self.rows.select_columns(columns)
@@ -108,10 +108,10 @@ class Source:
         return read_text(file, self.sample_by) if self.kind == "text" else read_json(file)
 
     def parse(self) -> Iterator[tuple[int, Row]]:
-        """Yield the number of each row and its values under our names, each with the type of its column.
+        """Yield the number of each row, and its values with our names and the types of their columns.
 
         Raises:
-            ValueError: a value cannot be used; the message names place, row, column and value.
+            ValueError: a value is invalid; the message names place, row, column and value.
         """
         first, texts, numbers = None, self.schema.texts, self.schema.numbers
         for number, row in enumerate(self.read(), start=1):
@@ -134,7 +134,7 @@ class Source:
             yield number, values
 
     def load(self) -> Dataset:
-        """Return the rows, with a column of their numbers. Those of files are parsed once, into an Arrow file.
+        """Return the rows with a column of their numbers. Files are parsed once, into an Arrow file.
 
         Raises:
             ValueError: there are no rows, or see `parse`.
@@ -176,10 +176,10 @@ class Source:
 
 
 def stream(sources: list[Source]) -> IterableDataset:
-    """Return the rows of a split as they are read. The first ones are parsed now, to check them.
+    """Return the rows of a split as a stream. The first rows are parsed now, to check them.
 
     Raises:
-        ValueError: there are fewer than two rows, or see `Source.parse`; for later rows, once they are read.
+        ValueError: there are fewer than two rows, or see `Source.parse`; errors of later rows come when they are read.
     """
     shards = []
     for source in sources:
@@ -215,10 +215,10 @@ def file_sources(files: list[str], make: Callable[..., Source], schema: Schema) 
 
 
 def data_set_sources(args: DataArguments, make: Callable[..., Source], schema: Schema) -> dict[str, list[Source]]:
-    """Return the sources of a data set's splits. Files whose columns have no declared types are read like local ones.
+    """Return the sources of a data set's splits. Columns of files without declared types are read like local files.
 
     Raises:
-        ValueError: the data set has no split of a name that was given.
+        ValueError: the data set has no split of a given name.
     """
     builder = load_dataset_builder(args.dataset, args.dataset_config, revision=args.dataset_revision)
     available: Any = {split: list(map(str, files)) for split, files in (builder.config.data_files or {}).items()}

@@ -1,6 +1,6 @@
-"""Train, validation and test for every task, checked before any long work begins.
+"""Train, validation and test splits for every task, checked before any long work begins.
 
-`load_splits(args, schema)` gives each column the name that its schema has for it, whatever the user calls it.
+`load_splits(args, schema)` gives each column its name in the schema, whatever the user calls it.
 """
 
 import math
@@ -31,12 +31,12 @@ from vanilla_transformer.data.sources import (
 
 
 def has_side(row: Row, held_out: bool, column: str, fraction: float, seed: int) -> bool:
-    """Return whether a row of a stream is held out (or is not), by the hash of its text."""
+    """Whether a row of a stream belongs to the held-out part (or the other one), by the hash of its text."""
     return (zlib.crc32(f"{seed} {row[column]}".encode()) < fraction * 2**32) is held_out
 
 
 def split_stream(train: IterableDataset, args: DataArguments, schema: Schema) -> dict[str, Rows]:
-    """Hold out rows of a stream by their hash. A short stream is split like a data set, lest no row be held out."""
+    """Hold out rows of a stream by their hash, or by drawing if the stream is short, so that at least one is."""
     first = list(train.take(CHECKED_ROWS_OF_STREAM))
     if len(first) < CHECKED_ROWS_OF_STREAM:
         splits = draw(Dataset.from_list(first, features=train.features), args, schema)
@@ -58,12 +58,12 @@ def split_document(train: Dataset, fraction: float) -> dict[str, Dataset]:
 
 
 def inputs_of(schema: Schema) -> list[str]:
-    """Return the columns by which rows are kept together."""
+    """Return the columns that decide which rows are kept together."""
     return list(schema.inputs or schema.texts)
 
 
 def input_hashes(rows: Dataset, schema: Schema) -> np.ndarray:
-    """Return a hash of the input of each row (rows,), equal for equal texts."""
+    """Return a hash of each row's input (rows,), which is equal for equal texts."""
     hashes = []
     for table in rows.select_columns(inputs_of(schema)).with_format("arrow").iter(batch_size=100_000):
         texts = [
@@ -75,7 +75,7 @@ def input_hashes(rows: Dataset, schema: Schema) -> np.ndarray:
 
 
 def draw(train: Dataset, args: DataArguments, schema: Schema) -> dict[str, Dataset]:
-    """Hold out rows drawn by seed. Rows with the same input stay together."""
+    """Hold out random rows by seed. Rows with the same input stay together."""
     fraction, seed = args.validation_fraction, args.data_split_seed
     _, inputs = np.unique(input_hashes(train, schema), return_inverse=True)
     distinct = int(inputs.max()) + 1
@@ -97,7 +97,7 @@ def draw(train: Dataset, args: DataArguments, schema: Schema) -> dict[str, Datas
 
 
 def keep_rare_classes(train: Dataset, validation: Dataset, column: str) -> dict[str, Dataset]:
-    """Move a held-out row back to training if no training row has one of its classes."""
+    """Move a held-out row back to training if its class does not occur there."""
     known = classes_of(train, column)
     is_known = np.array([known.issuperset(as_list(value)) for value in validation[column]])
     if not is_known.any():
@@ -110,7 +110,7 @@ def keep_rare_classes(train: Dataset, validation: Dataset, column: str) -> dict[
 
 
 def hold_out(place: str, train: Rows, args: DataArguments, schema: Schema) -> dict[str, Rows]:
-    """Make a validation split of training rows.
+    """Hold out training rows as a validation split.
 
     Raises:
         ValueError: nothing can be held out, or nothing would be left; the message begins with `place`.
@@ -152,7 +152,7 @@ def check_classes(place: str, rows: Dataset, column: str, known: set[str]) -> No
 def load_rows(
     found: dict[str, list[Source]], args: DataArguments, schema: Schema, known_classes: set[str] | None
 ) -> dict[str, Dataset]:
-    """Return the rows of each split. All sources have the same count of numbers, and held-out rows no new classes.
+    """Return the rows of each split. All sources must have equally many numbers per row, and known classes.
 
     Raises:
         ValueError: a source differs from the others, or see `Source.load`.
@@ -175,13 +175,14 @@ def load_rows(
 def load_splits(
     args: DataArguments, schema: Schema, known_classes: set[str] | None = None
 ) -> DatasetDict | IterableDatasetDict:
-    """Return train, validation and test, as far as there are data for them, with the columns of the schema.
+    """Return the available splits (train, validation, test) with the columns of the schema.
 
-    A held-out split may have the classes of the training split, or `known_classes` where these are given. Classes are
-    strings: the names that a data set has for its numbers, or the numbers.
+    A held-out split may have the classes of the training split, or `known_classes` if given. Classes are strings: a
+    data
+    set's names of its class numbers, or the numbers.
 
     Raises:
-        ValueError: data that the task cannot use; the message names the file and the row.
+        ValueError: the task cannot use the data; the message names the file and the row.
         FileNotFoundError: a local file is missing.
     """
     if args.streaming and (not schema.streams or (args.dataset == "phrasebook" and not args.files)):
@@ -205,7 +206,7 @@ def load_splits(
 
 
 def texts_of(rows: Rows, schema: Schema) -> Iterator[str]:
-    """Yield everything that a tokenizer has to read: each text of each row, with tokens joined by spaces."""
+    """Yield the texts for training a tokenizer: each text of each row, with tokens joined by spaces."""
     for row in each_row(rows):
         for name in schema.texts:
             yield " ".join(as_list(row[name]))

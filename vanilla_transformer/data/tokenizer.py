@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerBase, TokenizersBackend
 from vanilla_transformer.files import temporary_sibling
 
 
-CACHE_VERSION = 1  # raise it when the same texts and options give another tokenizer
+CACHE_VERSION = 1  # increase it when the same texts and options give a different tokenizer
 PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"  # ids 0 to 3; the first three are the defaults of the configs
 
 # Special tokens around one sequence ($A) and around a pair ($A, $B), for each family of models.
@@ -43,13 +43,13 @@ TEMPLATES = {
     ),  # <s>: read by pooling="first"; "no answer" in QA
 }
 BYTES = 256
-BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(BYTES)]  # names that ByteFallback decodes
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(BYTES)]  # token names that ByteFallback decodes
 
-# No token spans two pieces: a word with its vowel signs and the space before it, one digit, other marks, white space.
-# Splitting numbers into digits lets a model read and write numbers that are not in the training data.
+# No token spans two pieces. A piece is a word with its vowel signs and the space before it, one digit, other
+# characters, or white space. Splitting numbers into digits lets a model read and write unseen numbers.
 PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
-# A language model knows no roles: it continues the last message. Each turn is a line. Assistant turns end with </s>:
-# fine-tuning on chats teaches the model where to stop. There is no generation prompt.
+# A language model knows no roles, but continues the last message. Each turn is a line. Assistant turns end with </s>,
+# so that fine-tuning on chats teaches the model to stop. There is no generation prompt.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if not loop.first %}{{ '\\n' }}{% endif %}{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -57,7 +57,7 @@ CHAT_TEMPLATE = (
 
 
 class PreTrainedTokenizerFast(TokenizersBackend):
-    """`TokenizersBackend` under its name in transformers 4, because a saved folder names the class."""
+    """`TokenizersBackend` under its name in transformers 4, because a saved folder contains the class name."""
 
 
 def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
@@ -78,18 +78,19 @@ def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTo
 
 
 def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
-    """Train a unigram language model (Kudo 2018, arXiv 1804.10959), which splits a word into its likeliest tokens.
+    """Train a unigram language model (Kudo 2018, arXiv 1804.10959), which splits a word into its most probable tokens.
 
-    Its tokens are stems and endings more often than those of byte pair encoding, which keeps each frequent form whole.
-    A character outside the vocabulary becomes its UTF-8 bytes. tokenizers for JavaScript (0.2) lacks this byte
-    fallback and reads such characters as padding.
+    It prefers stems and endings, where byte pair encoding keeps each frequent form whole. A character outside the
+    vocabulary becomes its UTF-8 bytes. tokenizers for JavaScript (0.2) lacks this byte fallback and reads such
+    characters
+    as padding.
     """
     names = [str(token) for token in special_tokens]
     room = vocab_size - len(names) - BYTES
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Split(PIECES, "isolated")
     try:
-        # The trainer's default of 16 characters would leave tokens that begin in the middle of longer words.
+        # The trainer's default of 16 characters would create tokens that begin in the middle of longer words.
         trainer = trainers.UnigramTrainer(vocab_size=max(room, 1), max_piece_length=32, show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
     except Exception as error:  # tokenizers raises no specific class
@@ -100,16 +101,16 @@ def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTok
             f"special tokens, {BYTES} bytes and every character of the texts. Raise it, or use kind='byte_bpe'."
         ) from error
     trained = json.loads(tokenizer.to_str())["model"]["vocab"]
-    scores = {token: round(score, 4) for token, score in trained}  # logarithms of probabilities
-    # The trainer is not deterministic in last digits, in the order of equal scores, and in how far a character that it
-    # dropped and restored is above the lowest score. Rounding, a floor and sorting make the vocabulary reproducible.
+    scores = {token: round(score, 4) for token, score in trained}  # log-probabilities
+    # The trainer is not deterministic in the last digits, in the order of equal scores, and in the scores of restored
+    # characters. Rounding, a lower limit and sorting make the vocabulary reproducible.
     least = min(scores.values())
     characters = [token for token in scores if len(token) == 1]
     scores |= dict.fromkeys((char for char in characters if scores[char] < least + 1e-4 * len(characters)), least)
     learned = sorted(scores, key=lambda token: (-scores[token], token))[:room]
     vocabulary = [*((name, 0.0) for name in names), *((token, least) for token in BYTE_TOKENS)]
     vocabulary += [(token, scores[token]) for token in learned]
-    # Bytes encode unknown characters, so `unk_id` is never used; byte fallback requires one.
+    # Bytes encode unknown characters, so `unk_id` is never used, but byte fallback requires it.
     tokenizer.model = models.Unigram(vocabulary, unk_id=0, byte_fallback=True)
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens(special_tokens)
@@ -117,7 +118,7 @@ def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTok
 
 
 def character(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
-    """Make one token for each of the most frequent characters; any other character becomes its UTF-8 bytes."""
+    """Use one token for each of the most frequent characters; other characters become their UTF-8 bytes."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -180,8 +181,8 @@ def train_tokenizer(
             f"vocab_size={vocab_size} is too small: the special tokens and the {BYTES} bytes alone are {smallest}."
         )
 
-    # A translator reads whole sentences: a space before the first word gives it the token that it has elsewhere, and
-    # decoding removes that space. For prompts and masked texts, which may begin mid-sentence, none is added.
+    # A space before the first word of a sentence gives the word the same token as elsewhere; decoding removes the
+    # space. Prompts and masked texts may begin inside a sentence, so they get no space.
     begins = of_words and template == "seq2seq"
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     steps += [normalizers.Prepend(" ")] if begins else []
@@ -201,10 +202,10 @@ def train_tokenizer(
 
 
 def cached_tokenizer(folder: Path, texts: Callable[[], Iterable[str]], *options: Any) -> PreTrainedTokenizerFast:
-    """Return the tokenizer that `train_tokenizer(texts(), *options)` trains, or trained before on the same texts.
+    """Return the tokenizer that `train_tokenizer(texts(), *options)` trains, or a cached one for the same texts.
 
     Args:
-        folder: where trained tokenizers are kept.
+        folder: cache of trained tokenizers.
         options: template, kind, vocab_size and lowercase.
     """
     digest = hashlib.sha256(repr((CACHE_VERSION, tokenizers.__version__, options)).encode())

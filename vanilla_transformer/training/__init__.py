@@ -1,4 +1,4 @@
-"""The paper's training recipe on top of Trainer, for the models of this project and others.
+"""The paper's training recipe on top of Trainer, for the models of this project and of others.
 
 Training needs the extra `train`; averaging checkpoints does not, so names are imported when they are first used.
 """

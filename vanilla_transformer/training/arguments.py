@@ -1,4 +1,4 @@
-"""The arguments of training: the Trainer's own with the paper's values, and options that only this project has."""
+"""Training arguments: Trainer's own with the paper's values as defaults, and this project's options."""
 
 import logging
 import math
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def has_bf16_matmul(device: str) -> bool:
-    """Whether a device of this type ("cpu", "cuda" ...) has instructions for matrix products in bfloat16.
+    """Whether a device of this type ("cpu", "cuda", ...) has instructions for matrix products in bfloat16.
 
     Without them a bfloat16 product takes ten times as long as one in float32, or more.
     """
@@ -33,7 +33,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
         ValueError: a number is out of range, or two options contradict each other.
     """
 
-    # Numbers with a limit: low <= value < high. Subclasses add those of their own fields.
+    # Lower and upper limits of numbers: low <= value < high. Subclasses add limits for their own fields.
     LIMITS: ClassVar[dict[str, tuple[float, float]]] = {
         "average_checkpoints": (1, math.inf),
         "dropout_start": (0, 1),
@@ -52,7 +52,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "default is library if a --learning_rate is given, and paper otherwise."
         },
     )
-    # None is not of the inherited type: `resolve_schedule` and `resolve_precision` replace it.
+    # The inherited types exclude None, which `resolve_schedule` and `resolve_precision` replace.
     learning_rate: float | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "Peak learning rate of a transformers schedule."}
     )
@@ -149,18 +149,18 @@ class RecipeArguments(Seq2SeqTrainingArguments):
         self.resolve_schedule()
         self.resolve_precision()
         if self.greater_is_better is None and str(self.metric_for_best_model).removeprefix("eval_") == "rmse":
-            self.greater_is_better = False  # Trainer assumes so only for losses
-        # The command line gives strings.
+            self.greater_is_better = False  # Trainer assumes this only for losses
+        # the command line gives strings
         given = str(self.resume_from_checkpoint).lower()
         self.resume_from_checkpoint = {"true": True, "false": None}.get(given, self.resume_from_checkpoint)
         super().__post_init__()
         if self.device_type() == "cpu":
-            self.dataloader_pin_memory = False  # PyTorch warns about pinned memory without a GPU
+            self.dataloader_pin_memory = False  # pinned memory would give a warning without a GPU
 
     def check_conflicts(self) -> None:
-        """Raise a ValueError for two options that contradict each other."""
+        """Raise a ValueError for two contradicting options."""
         if self.label_smoothing_factor:
-            # Trainer does not shift the labels of language models that transformers does not list.
+            # Trainer does not shift labels for language models that are not in transformers.
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor}: the model smooths its labels, so give "
                 "--label_smoothing instead."
@@ -188,7 +188,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"optim={self.optim} has no effect with muon=True: leave out one of the two.")
 
     def resolve_average(self) -> None:
-        """Average no checkpoints that will not be there; raise a ValueError if the user asked for them."""
+        """Average at most the checkpoints that are kept; raise a ValueError if the user asked for more."""
         asked = self.average_checkpoints != type(self).average_checkpoints
         if self.load_best_model_at_end and self.average_checkpoints > 1:
             if asked:
@@ -226,7 +226,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             self.learning_rate = self.learning_rate_scale  # PaperSchedule multiplies it
 
     def resolve_precision(self) -> None:
-        """Use bfloat16 where the processor has instructions for it, unless a precision was chosen."""
+        """Enable bfloat16 if the processor has instructions for it and no precision was chosen."""
         device = self.device_type()
         if self.bf16 is None:
             chosen = self.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ  # set by `accelerate launch`
@@ -238,10 +238,10 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                 "processor" if device == "cpu" else device,
             )
         if self.bf16 and not torch.accelerator.is_available():
-            self.use_cpu = True  # otherwise TrainingArguments refuses bfloat16
+            self.use_cpu = True  # otherwise TrainingArguments would refuse bfloat16
 
     def device_type(self) -> str:
-        """Return where training will run ("cpu", "cuda" ...), before the Trainer sets up its devices."""
+        """Return the device type of training ("cpu", "cuda", ...) before Trainer sets up its devices."""
         accelerator = None if self.use_cpu else torch.accelerator.current_accelerator(check_available=True)
         return accelerator.type if accelerator else "cpu"
 

@@ -19,8 +19,7 @@ from vanilla_transformer.training.checkpoints import (
 )
 
 
-# Files that an averaged model does not take over: the weights themselves, the training state, and what a finished run
-# writes about its final model.
+# Files that an averaged model does not copy: the weights, the training state, and reports about the final model
 NOT_COPIED = (
     "optimizer*",
     "scheduler*",

@@ -1,4 +1,4 @@
-"""Batches of encoded rows: up to a token budget (section 5.1), of packed documents, or padded from Arrow tables."""
+"""Build batches: within a token budget (section 5.1), from packed documents, or padded from Arrow tables."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ from vanilla_transformer.training.arguments import RecipeArguments
 
 
 SIDES = ("input_ids", "labels")
-BUFFER_SIZE = 50_000  # rows of a stream that are sorted by length together
-FIRST_ROWS = 100  # rows of a stream that identify it
+BUFFER_SIZE = 50_000  # number of rows of a stream that are sorted by length together
+FIRST_ROWS = 100  # number of first rows that identify a stream
 
 Bucketing = Literal["length", "none"]
 
@@ -85,19 +85,19 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.batches = len(self.ends)
 
     def order(self, rows: np.ndarray) -> np.ndarray:
-        """Sort rows by length, stably: by the longest side first, then by each side."""
+        """Sort rows by length: by the longest side first, then by each side. The sort is stable."""
         lengths = self.lengths[rows]
         return rows[np.lexsort((*lengths.T, lengths.max(axis=1)))]
 
     @staticmethod
     def split(longest: np.ndarray, budget: int) -> list[int]:
-        """Return where batches end, given the ascending longest side of each row.
+        """Return the ends of batches, given the longest side of each row in ascending order.
 
         The last row of a batch is as wide as the batch.
         """
         ends = [0]
         while (start := ends[-1]) < len(longest):
-            # The batch can have no more rows than if all were as short as the first.
+            # An upper limit: the number of rows if all were as short as the first
             widths = longest[start : start + (budget // longest[start] if longest[start] else len(longest))]
             tokens = widths * np.arange(1, len(widths) + 1)
             ends.append(start + int(np.searchsorted(tokens, budget, side="right")))
@@ -105,12 +105,16 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
     @staticmethod
     def split_evenly(longest: np.ndarray, batches: int) -> list[int]:
-        """Return where `batches` batches of about as many tokens end. A row belongs to the batch of its middle."""
+        """Return the ends of `batches` batches with about the same number of tokens. The middle of a row decides its
+        batch.
+        """
         tokens = longest.cumsum()
         return [*np.searchsorted(2 * tokens - longest, 2 * tokens[-1] * np.arange(1, batches) / batches), len(longest)]
 
     def count_even_batches(self, longest: np.ndarray, budget: int) -> int:
-        """Return the number of batches without bucketing. In any order, each of their parts must get a row."""
+        """Return the number of batches without bucketing. In any order of the rows, each part of a batch must get a
+        row.
+        """
         devices = self.num_processes if self.per_device else 1
         parts = 1 if self.per_device else self.num_processes * self.accumulation_steps
         batches = -(-int(longest.sum()) // (budget * devices)) * devices
@@ -123,9 +127,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return batches
 
     def shared_batches(self, ends: list[int], longest: np.ndarray, budget: int) -> list[int]:
-        """Return the ends of batches that have at least one row for each part.
+        """Return the ends of batches with at least one row for each part.
 
-        A batch with too few rows, such as the last, takes some of the batch before.
+        A batch with too few rows, such as the last, takes rows from the batch before it.
         """
         ends = [0, *ends]
         parts = self.num_processes * self.accumulation_steps
@@ -143,7 +147,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return ends[1:]
 
     def whole_batches(self, ends: list[int], longest: np.ndarray, budget: int) -> list[int]:
-        """Return the ends of as many batches for each process, by splitting the largest in two. No row is repeated."""
+        """Split the largest batches in two until each process has the same number. No row is repeated."""
         ends = list(ends)
         while len(ends) % self.num_processes:
             starts = [0, *ends[:-1]]
@@ -157,7 +161,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return ends
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, counted from 0, of the next iteration."""
+        """Set the epoch, counted from 0, of the next iteration."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -185,12 +189,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
 
 class TokenBudgetLoader(DataLoader):
-    """A DataLoader over a `TokenBudgetSampler` that passes the Trainer's epoch on to it."""
+    """A DataLoader over a `TokenBudgetSampler`, to which it passes Trainer's epoch."""
 
     batch_sampler: TokenBudgetSampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
+        """Set the epoch of the next iteration."""
         self.batch_sampler.set_epoch(epoch)
 
 
@@ -229,12 +233,12 @@ class TokenBudgetStream(TorchIterableDataset):
                 random.shuffle(batches)
                 yield from batches
             if not left:
-                return  # no rows at all, as in a worker without a share of the stream
+                return  # no rows at all, as in a worker that gets no part of the stream
             yield left
             left = []
 
     def batches(self, rows: list[dict], random: np.random.Generator) -> list[list[dict]]:
-        """Return all rows in batches, from the shortest rows to the longest unless `bucketing` is none."""
+        """Yield all rows in batches, sorted by length unless `bucketing` is none."""
         lengths = np.array([[len(row[name]) for name in SIDES if holds_tokens(row.get(name))] for row in rows])
         longest = lengths.max(axis=1)
         if longest.max() > self.tokens_per_batch:
@@ -252,12 +256,12 @@ class TokenBudgetStream(TorchIterableDataset):
 
 
 def holds_tokens(values: Any) -> bool:
-    """Whether `values` is a sequence of tokens, not the real numbers of a multi-label or regression row."""
+    """Whether `values` is a sequence of token ids, not of classes or regression targets."""
     return isinstance(values, list) and (not values or type(values[0]) is int)
 
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
-    """Count the tokens of each row: (rows, 1) of input_ids, or (rows, 2) if labels are token sequences as well."""
+    """Count the tokens of each row: (rows, 1) for input_ids, or (rows, 2) if labels are token sequences too."""
     types = {field.name: getattr(field.type, "value_type", pa.null()) for field in dataset.features.arrow_schema}
     names = [name for name in SIDES if name in types and pa.types.is_integer(types[name])]  # lists of integers
     tables = dataset.select_columns(names).with_format("arrow").iter(batch_size=10_000)
@@ -267,7 +271,7 @@ def row_lengths(dataset: Dataset) -> np.ndarray:
 
 
 def check_positions(model: PreTrainedModel, rows: Any, sides: tuple[str, ...] = SIDES) -> None:
-    """Raise a ValueError, before training, for rows longer than the table of learned positions."""
+    """Raise a ValueError before training if a row is longer than the table of learned positions."""
     config = getattr(model, "config", None)
     if config is None or getattr(config, "position_embedding", None) != "learned" or not isinstance(rows, Dataset):
         return
@@ -292,12 +296,12 @@ EMPTY_STREAM = (
 
 
 def is_empty_stream(rows: Any) -> bool:
-    """Whether `rows` is a stream without a row. Reads no more than a first batch needs."""
+    """Whether the stream `rows` is empty. Reads at most the rows of a first batch."""
     return isinstance(rows, IterableDataset) and next(iter(rows), None) is None
 
 
 def dataset_fingerprint(rows: Any) -> str | None:
-    """Hash encoded rows in their order, or the first rows of a stream; None if a stream differs each time."""
+    """Hash the encoded rows in order, or the first rows of a stream; None if a stream is not deterministic."""
     if isinstance(rows, IterableDataset):
         hashes = {dataset_fingerprint(Dataset.from_list([*rows.take(FIRST_ROWS)])) for _ in range(2)}
         return hashes.pop() if len(hashes) == 1 else None
@@ -327,7 +331,7 @@ def pack_documents(
     Returns:
         `input_ids`, `position_ids` and `labels`, each (blocks, block_size).
     """
-    end = [] if eos_token_id is None else [eos_token_id]  # GPT-1's tokenizer has none
+    end = [] if eos_token_id is None else [eos_token_id]  # GPT-1's tokenizer has no end token
     tokens: list[int] = []
     firsts = []
     for document in documents:
@@ -344,7 +348,7 @@ def pack_documents(
 
 
 class ArrowRows(TorchDataset):
-    """The rows of a dataset, for a DataLoader that gets each batch as one Arrow table."""
+    """A dataset's rows, for a DataLoader that fetches each batch as one Arrow table."""
 
     def __init__(self, rows: Dataset):
         self.rows = rows.with_format("arrow")
@@ -360,7 +364,7 @@ class ArrowRows(TorchDataset):
 
 
 def pad(column: pa.ChunkedArray, padding: int, left: bool = False) -> tuple[Tensor, Tensor]:
-    """Pad sequences to a matrix, without a Python object per token. Returns it and its mask, each (rows, length)."""
+    """Pad sequences to a matrix without a Python object per token; return it and its mask, each (rows, length)."""
     lists = column.combine_chunks()
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)[:, None]
     positions = np.arange(lengths.max(initial=0))
@@ -371,14 +375,14 @@ def pad(column: pa.ChunkedArray, padding: int, left: bool = False) -> tuple[Tens
 
 
 class PairCollator(DataCollatorForSeq2Seq):
-    """Like `DataCollatorForSeq2Seq`, but also takes Arrow tables."""
+    """Like `DataCollatorForSeq2Seq`, but also accepts Arrow tables."""
 
     def can_collate_table(self, columns: Sequence[str]) -> bool:
         """Whether `collate_table` supports these columns and this collator's options."""
         return set(columns) == set(SIDES) and self == PairCollator(self.tokenizer, self.model)
 
     def collate_table(self, table: pa.Table) -> dict[str, Any]:
-        """Return the same batch as for the table's rows one by one."""
+        """Return the same batch as for single rows."""
         left = self.tokenizer.padding_side == "left"
         input_ids, real = pad(table["input_ids"], self.tokenizer.pad_token_id, left)
         labels, _ = pad(table["labels"], IGNORED_LABEL, left)
@@ -407,10 +411,10 @@ def token_budget_loader(rows: Dataset, args: RecipeArguments, options: dict[str,
 
 
 def stream_loader(rows: IterableDataset, args: RecipeArguments, options: dict[str, Any]) -> DataLoader:
-    """Build the loader of this process's share of a stream."""
+    """Build the loader for this process's part of a stream."""
     share, parts = split_dataset_by_node(rows, args.process_index, args.world_size), 1
     if not args.tokens_per_batch:
-        # Without an end: a resumed run would start at another batch of the next pass.
+        # Repeat without end: a resumed run would continue the next pass at another batch.
         return DataLoader(share.repeat(None), args.train_batch_size, **options)
     if args.tokens_per_batch_of == "step":
         parts = args.world_size * args.gradient_accumulation_steps

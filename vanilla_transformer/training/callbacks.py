@@ -18,15 +18,16 @@ from vanilla_transformer.fast.transfer import AsyncScalars
 
 
 class SaveOnSigterm(TrainerCallback):
-    """On SIGTERM, end the step, save a checkpoint, and exit with status 143, as a terminated process does.
+    """On SIGTERM, finish the step, save a checkpoint, and exit with status 143, as a terminated process does.
 
-    The Trainer's own `enable_jit_checkpoint` does not resume exactly: it saves before the optimizer's step, after
-    dropout has drawn its random numbers. With several processes, each would save when its own timer fires.
+    Trainer's own `enable_jit_checkpoint` does not resume exactly: it saves before the optimizer's step, after dropout
+    has
+    drawn its random numbers. With several processes, each would save when its own timer fires.
     """
 
     asked = False  # this process has received the signal
-    stopping = False  # all processes stop after the present step
-    interrupting = False  # the checkpoint that is saved now would not be saved without the signal
+    stopping = False  # all processes stop after the current step
+    interrupting = False  # the run would not save a checkpoint at this step without the signal
 
     def ask(self, *_: Any) -> None:
         """Handle the signal: remember it until the step ends."""
@@ -36,7 +37,8 @@ class SaveOnSigterm(TrainerCallback):
         """Install the signal handler."""
         self.asked = self.stopping = self.interrupting = False
         self.scalars = AsyncScalars()
-        self.installed = threading.current_thread() is threading.main_thread()  # only it may handle signals
+        # only the main thread may handle signals
+        self.installed = threading.current_thread() is threading.main_thread()
         if self.installed:
             self.previous = signal.signal(signal.SIGTERM, self.ask)
 
@@ -44,7 +46,8 @@ class SaveOnSigterm(TrainerCallback):
         """Save and stop if any process has received the signal."""
         asked = self.asked
         if args.world_size > 1:
-            # All processes must stop after the same step (on GPUs, the next), or one waits for gradients for ever.
+            # All processes must stop after the same step (on GPUs, the next one); otherwise one waits for gradients
+            # forever.
             askers = reduce(torch.full((1,), float(asked), device=args.device), "sum")
             found = self.scalars.push(state.global_step, askers)
             asked = found is not None and found[1][0] > 0
@@ -79,9 +82,9 @@ def init_worker(exiting: Tensor, init: Callable[[int], None] | None, worker: int
 
 def survive_sigterm(loader: DataLoader) -> DataLoader:
     """Keep the workers of a loader alive on SIGTERM, which a process group gets as a whole: saving needs them."""
-    inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps it
+    inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader
     if inner.num_workers:
-        # At exit, multiprocessing sends SIGTERM to the workers that are left, and waits for them.
+        # At exit, multiprocessing terminates the remaining workers and waits for them.
         exiting = torch.zeros((), dtype=torch.bool).share_memory_()
         Finalize(inner, exiting.fill_, (True,), exitpriority=0)
         inner.worker_init_fn = partial(init_worker, exiting, inner.worker_init_fn)
@@ -102,7 +105,7 @@ class DropoutSchedule(TrainerCallback):
         self.dropouts: list[nn.Dropout] = []
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Find the dropout modules that have the config's rate."""
+        """Find the dropout modules with the config's rate."""
         self.restore()  # an earlier run may have been interrupted
         model: PreTrainedModel = kwargs["model"]
         self.end = getattr(model.config, "dropout", 0.0)  # configs of other models may lack the field
@@ -124,7 +127,7 @@ class DropoutSchedule(TrainerCallback):
         self.restore()
 
     def restore(self) -> None:
-        """Give the dropout modules their own rate again, and forget them."""
+        """Restore the rate of the dropout modules, and forget the modules."""
         self.set_rate(self.end)
         self.dropouts = []
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which are complete, which can be resumed, and which belong to the same run or model."""
+"""The checkpoints of a run: which are complete, which can be resumed, and which belong together."""
 
 import hashlib
 import json
@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 
 TRAINER_STATE = "trainer_state.json"
 TOKENIZER = "tokenizer.json"
-RUN_FILE = "run.json"  # in each checkpoint: what the run was started with, whether SIGTERM interrupted it, digests
-LOCK_FILE = ".lock"  # in the folder of a run, while it trains
-# The files of a run's state. DeepSpeed saves all of it in a folder of its own.
+RUN_FILE = "run.json"  # in each checkpoint: the options of the run, whether SIGTERM interrupted it, digests
+LOCK_FILE = ".lock"  # in the folder of a run while it trains
+# Files of the training state. DeepSpeed saves all of it in its own folder.
 TRAINING_STATE = {
     "optimizer": ("optimizer*", "global_step*"),
     "schedule": ("scheduler*", "global_step*"),
     "random numbers": ("rng_state*.pth",),
 }
 DIGESTED = ("*.safetensors", "optimizer*", "scheduler*", "scaler*", "rng_state.pth")
-# Config fields that saving or the Trainer set, or that do not change what a model computes.
+# Config fields that saving or Trainer sets, or that do not affect the outputs
 NOT_COMPARED = {
     "_attn_implementation", "_name_or_path", "architectures", "auto_map", "custom_pipelines", "dtype", "problem_type",
     "transformers_version", "use_cache", "vanilla_transformer_version",
@@ -62,10 +62,10 @@ def run_lock(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # Windows deletes it on release, and not before
+        with suppress(OSError):  # Windows deletes the file on release, but not earlier
             (folder / LOCK_FILE).unlink()
         lock.release()
-        with suppress(OSError):  # folders with files stay
+        with suppress(OSError):  # folders that contain files stay
             for path in created:
                 path.rmdir()
 
@@ -99,7 +99,7 @@ def write_digests(folder: Path) -> None:
 
 
 def damaged_files(folder: Path, pattern: str = "*") -> list[str]:
-    """Return the names of files of a checkpoint that no longer have the digest that `RUN_FILE` says."""
+    """Return the names of files in a checkpoint whose digest no longer equals that in `RUN_FILE`."""
     digests = read_run_file(folder).get("digests", {})
     return [
         name for name, digest in digests.items() if fnmatch(name, pattern) and file_digest(folder / name) != digest
@@ -113,7 +113,7 @@ def check_digests(folder: Path, pattern: str = "*") -> None:
 
 
 def is_sound(folder: Path, pattern: str = "*") -> bool:
-    """Whether no file of a checkpoint is damaged; warn if one is."""
+    """Whether all files of a checkpoint are intact; warn if one is damaged."""
     try:
         check_digests(folder, pattern)
     except ValueError as error:
@@ -123,14 +123,14 @@ def is_sound(folder: Path, pattern: str = "*") -> bool:
 
 
 def was_interrupted(folder: Path) -> bool:
-    """Whether SIGTERM caused a checkpoint, at a step where the run would not save one."""
+    """Whether a checkpoint was saved because of SIGTERM, at a step without a regular checkpoint."""
     return read_run_file(folder).get("interrupted", False)
 
 
 def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a checkpoint, one or several shards.
 
-    If a folder has both, from two saves, the single file counts, as for `from_pretrained`.
+    If a folder has both, from two saves, return the single file, as `from_pretrained` does.
 
     Raises:
         ValueError: the index of the shards is not valid JSON, or does not name files.
@@ -145,9 +145,9 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether all files of a checkpoint can be read: weights, config, and the training state that it has.
+    """Whether all files of a checkpoint can be read: weights, config, and its training state if it has one.
 
-    A checkpoint without training state, as from `save_only_model`, can be complete: see `missing_state`.
+    A checkpoint without training state, as saved with `save_only_model`, can be complete: see `missing_state`.
     """
     if list(folder.glob("*incomplete*")):
         return False
@@ -162,11 +162,11 @@ def is_complete(folder: Path) -> bool:
         return False
     patterns = ("optimizer*", "scheduler*", "scaler*", "rng_state*")
     states = [file for pattern in patterns for file in folder.glob(pattern) if file.is_file()]
-    return all(map(zipfile.is_zipfile, states))  # torch.save writes zip files, whose directory is at the end
+    return all(map(zipfile.is_zipfile, states))  # torch.save writes zip files, which end with their directory
 
 
 def missing_state(folder: Path) -> list[str]:
-    """Return the parts of the training state that a complete checkpoint lacks for an exact resume."""
+    """Return the missing parts of the training state, without which a complete checkpoint does not resume exactly."""
     missing = [name for name, patterns in TRAINING_STATE.items() if not any(any(folder.glob(p)) for p in patterns)]
     processes = read_run_file(folder).get("processes", 1)
     if not missing and len(list(folder.glob("rng_state*.pth"))) < processes:
@@ -212,7 +212,7 @@ def last_checkpoint(run: Path) -> Path | None:
 
 
 def step_of(folder: Path) -> int:
-    """Return the step of a checkpoint, which is in the name of its folder."""
+    """Return the step of a checkpoint from the name of its folder."""
     return int(folder.name.split("-")[1])
 
 
@@ -234,24 +234,24 @@ def prune_checkpoints(last: Path, save_total_limit: int | None, best: str | None
 
 
 def make_readable(folder: Path) -> None:
-    """Give the weights in a folder the permissions of its config: safetensors makes them private to their owner."""
+    """Give the weights in a folder the permissions of its config, because safetensors makes them private."""
     for file in folder.glob("*.safetensors"):
         shutil.copymode(folder / CONFIG_NAME, file)
 
 
 def config_differences(folder: Path, config: PreTrainedConfig) -> list[str]:
-    """Compare a config with a checkpoint's, and return the differences that change what the model computes."""
+    """Compare a config with a checkpoint's, and return the differences that affect the outputs."""
     saved = read_settings(folder / CONFIG_NAME)
     if saved.get("model_type") != config.model_type:
         return [f"model_type is {config.model_type}, and was {saved.get('model_type')}"]
-    # JSON turns tuples into lists, and numbers as keys into strings.
+    # JSON turns tuples into lists, and integer keys into strings.
     then, now = (json.loads(c.to_json_string(use_diff=False)) for c in (type(config).from_dict(saved), config))
     names = [name for name in now if name not in NOT_COMPARED and not name.endswith("_token_id")]
     return [f"{name} is {now[name]}, and was {then.get(name)}" for name in names if now[name] != then.get(name)]
 
 
 def tokenizer_differences(folder: Path, tokenizer: Tokenizer | None) -> list[str]:
-    """Compare a tokenizer with a checkpoint's, if it has one, and return how many tokens have other ids."""
+    """Compare a tokenizer with a checkpoint's, if it has one; return a difference in a list, or an empty list."""
     file = folder / TOKENIZER
     if tokenizer is None or not file.is_file():
         return []
@@ -266,10 +266,10 @@ def tokenizer_differences(folder: Path, tokenizer: Tokenizer | None) -> list[str
 
 
 def check_same_run(folder: Path, facts: dict[str, Any], config: PreTrainedConfig, tokenizer: Any) -> None:
-    """Refuse to resume from a checkpoint with another architecture, tokenizer, dataset or order of the data.
+    """Raise an error if the checkpoint has another architecture, tokenizer, dataset or order of the data.
 
     Args:
-        facts: what the present run was started with, to compare with the checkpoint's `RUN_FILE`.
+        facts: the options of the current run, to compare with the checkpoint's `RUN_FILE`.
 
     Raises:
         ValueError: names all differences.
@@ -288,12 +288,12 @@ def check_same_run(folder: Path, facts: dict[str, Any], config: PreTrainedConfig
 
 
 def check_same_model(folders: Sequence[Path]) -> None:
-    """Refuse to average models that differ in their architecture or tokenizer.
+    """Raise an error if the models to average differ in their architecture or tokenizer.
 
-    Options of training, such as dropout, may differ.
+    Training options, such as dropout, may differ.
 
     Raises:
-        FileNotFoundError: a folder does not exist or holds no model.
+        FileNotFoundError: a folder does not exist or contains no model.
         ValueError: names all differences between a model and the last one.
     """
     for folder in folders:
@@ -301,11 +301,11 @@ def check_same_model(folders: Sequence[Path]) -> None:
             raise FileNotFoundError(f"{folder}: there is no such folder.")
         check_source(folder)
     *others, last = folders
-    # The files are compared, not config objects, because a model may need code of its own. The class is compared too:
-    # the heads of two tasks can have weights of the same names and shapes.
+    # Compare files, not config objects, because a model may need its own code. Compare classes too: the heads of two
+    # tasks can have weights with the same names and shapes.
     now = read_settings(last / CONFIG_NAME)
     names = [name for name in now if name not in NOT_COMPARED - {"architectures"} and not name.endswith("_token_id")]
-    # The vocabulary sizes are shapes of weights, and `target_vocab_size` may be left out where both are equal.
+    # Shapes of weights include the vocabulary sizes; `target_vocab_size` may be left out if both are equal.
     names = [name for name in names if "drop" not in name and name not in ("label_smoothing", "target_vocab_size")]
     tokenizer = Tokenizer.from_file(str(last / TOKENIZER)) if (last / TOKENIZER).is_file() else None
     for folder in others:

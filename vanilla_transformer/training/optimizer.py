@@ -1,5 +1,5 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""How weights start and change: small initial weights, Muon with Adam, and the paper's learning rate."""
+"""Initial weights and their updates: small initialisation, Muon with Adam, and the paper's learning rate."""
 
 import math
 from collections import defaultdict
@@ -15,7 +15,7 @@ from vanilla_transformer.training.arguments import has_bf16_matmul
 
 
 class PaperSchedule:
-    """The learning rate of section 5.3, Equation 3. Its steps count from 1; those of PyTorch's schedulers from 0."""
+    """The learning rate of Equation 3 in section 5.3. Its steps count from 1, those of PyTorch's schedulers from 0."""
 
     def __init__(self, d_model: int, warmup_steps: int):
         self.d_model, self.warmup_steps = d_model, warmup_steps
@@ -48,7 +48,8 @@ def init_small(model: PreTrainedModel) -> PreTrainedModel:
 def orthogonalize(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """Replace each matrix U S V^T by about U V^T with Newton-Schulz steps: (matrices, rows, columns) -> the same.
 
-    PyTorch's Muon does this one matrix at a time; for small matrices, starting a kernel takes longer than the product.
+    PyTorch's Muon processes the matrices one by one; for small matrices, starting a kernel takes longer than the
+    product.
     Like PyTorch's, this computes in bfloat16, but in float32 on devices without bfloat16 instructions.
     """
     a, b, c = coefficients
@@ -68,7 +69,7 @@ class BatchedMuon(Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
-        """Take one step, scaled as by `adjust_lr_fn="match_rms_adamw"`. Does not call the closure."""
+        """Take one step with the scale of `adjust_lr_fn="match_rms_adamw"`. Do not call the closure."""
         for group in self.param_groups:
             by_shape = defaultdict(list)
             for matrix in group["params"]:
@@ -96,7 +97,7 @@ class BatchedMuon(Muon):
 
 
 def parameter_groups(parameters: Iterable[Tensor] | Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the given groups, or one group of the given parameters, which may be empty."""
+    """Return the given groups, or one group with the given parameters, which may be empty."""
     found: list[Any] = list(parameters)
     return found if found and isinstance(found[0], dict) else [{"params": found}]
 
@@ -138,7 +139,7 @@ class MuonWithAdam(Optimizer):
         self.share_state()
 
     def share_state(self) -> None:
-        """Let both optimizers use the groups and the state of this one."""
+        """Share the groups and the state of this optimizer with both inner ones."""
         self.muon.param_groups, self.adam.param_groups = self.param_groups[:1], self.param_groups[1:]
         self.muon.state = self.adam.state = self.state
 

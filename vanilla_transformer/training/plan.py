@@ -1,6 +1,6 @@
 """Plan a training run: options of `train` that suit the data, the machine and the time.
 
-A plan is a recipe. Its values come from the tuned recipes in `recipes/`, scaled to the number of rows.
+A plan is a recipe. Its values are those of the tuned recipes in `recipes/`, scaled to the number of rows.
 """
 
 import math
@@ -15,16 +15,16 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 Recipe = dict[str, Any]
 
-SHORTEST_RUN = 500  # steps; a run with fewer learns more from small batches and a small model
+SHORTEST_RUN = 500  # steps; with fewer, small batches and a small model learn more
 FEWEST_STEPS = 50
-PROBE_STEPS, PROBE_SECONDS = 8, 15.0  # how long the speed is measured
-SAFETY = 0.9  # share of the remaining time to plan with: other programs may slow the training down
-SHARE_OF_SCORING = 0.15  # of the time that is left for training and final scores
+PROBE_STEPS, PROBE_SECONDS = 8, 15.0  # seconds for measuring the speed
+SAFETY = 0.9  # share of the remaining time to use, because other programs may slow the training down
+SHARE_OF_SCORING = 0.15  # share of the time left for training and final scores
 EVALUATIONS = 10
-SMALL_TEXT = 3_000_000  # characters; a language model of less text reads characters
-MOST_CHARACTERS = 350  # different ones that a vocabulary of characters may have
-LONG_TEXT = 400  # characters; longer rows come in smaller batches, and their end is truncated
-# Options of the plan that lose their meaning when the user gives the option before them.
+SMALL_TEXT = 3_000_000  # characters; language models of shorter texts use characters as tokens
+MOST_CHARACTERS = 350  # maximum number of different characters for a vocabulary of characters
+LONG_TEXT = 400  # characters; longer rows are truncated, and their batches are smaller
+# option given by the user -> options of the plan that it makes meaningless
 REPLACES: dict[str, Set[str]] = {
     "num_train_epochs": {"max_steps"},
     "preset": {"num_layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads"},
@@ -42,16 +42,16 @@ REPLACES: dict[str, Set[str]] = {
 
 @dataclass
 class PlanArguments:
-    """Options of the plan, which `train FILE ...` makes.
+    """Options of planned training, `train FILE ...`.
 
     Raises:
-        ValueError: there is no time.
+        ValueError: the time is not positive.
     """
 
     minutes: float | None = field(
         default=None,
         metadata={
-            "help": "With data files in the place of a recipe: choose model and steps so that the whole command ends "
+            "help": "With data files instead of a recipe: choose model and steps so that the whole command ends "
             "within this many minutes."
         },
     )
@@ -63,7 +63,7 @@ class PlanArguments:
 
 @dataclass(frozen=True)
 class Facts:
-    """Describe the data, as far as a plan depends on it.
+    """Facts about the data that a plan depends on.
 
     Args:
         rows: number of rows.
@@ -77,7 +77,7 @@ class Facts:
 
     @classmethod
     def of(cls, rows: int, sample: list[Mapping[str, Any]]) -> "Facts":
-        """Return the facts of data with so many rows, of which `sample` are some."""
+        """Return the facts about data with `rows` rows, estimated from `sample`."""
         texts = [[text for value in row.values() for text in as_texts(value)] for row in sample]
         characters = mean(max(map(len, each), default=0) for each in texts)
         return cls(rows, characters, len({char for each in texts for text in each for char in text}))
@@ -91,12 +91,12 @@ def as_texts(value: Any) -> list[str]:
 
 
 def clamp(value: float, low: int, high: int) -> int:
-    """Return the nearest whole number from `low` to `high`."""
+    """Round a number to an integer from `low` to `high`."""
     return round(min(max(value, low), high))
 
 
 def make_plan(task: str, facts: Facts, short: bool = False) -> Recipe:
-    """Return options for a task, as many steps as the data deserve among them.
+    """Return options for a task, including a number of steps that suits the data.
 
     Args:
         short: whether there is time only for a small model and few steps.
@@ -193,12 +193,12 @@ def plan_encoder(task: str, facts: Facts) -> Recipe:
 
 
 def held_out(rows: int) -> float:
-    """Return the share of rows to hold out: a tenth of few rows, and at most about 2,000."""
+    """Return the share of rows to hold out: a tenth, but at most about 2,000 rows."""
     return 0.1 if rows < 2000 else round(min(0.05, 2000 / rows), 4)
 
 
 def without_replaced(plan: Recipe, given: Set[str]) -> Recipe:
-    """Return the plan without the options that the user gives, and those that have no meaning beside them."""
+    """Return the plan without the options that the user gives, and without those that they make meaningless."""
     gone = set(given).union(*(REPLACES.get(name, set()) for name in given))
     kept = {name: value for name, value in plan.items() if name not in gone}
     if "model_name_or_path" in given and "learning_rate" in kept:
@@ -208,14 +208,14 @@ def without_replaced(plan: Recipe, given: Set[str]) -> Recipe:
 
 @dataclass(frozen=True)
 class Budget:
-    """Hold the cost of a plan, as measured on this machine.
+    """The costs of a plan, measured on this machine.
 
     Args:
         step: seconds of a training step.
-        setup: seconds to read and encode the data, and to make the model.
-        row: seconds to score a row; an untrained translator writes longer than a trained one.
+        setup: seconds to read and encode the data and to build the model.
+        row: seconds to score a row; an upper estimate, because an untrained translator generates longer texts.
         held_out: number of rows of each split that is scored.
-        parameters: of the model.
+        parameters: number of parameters of the model.
         memory: bytes of the process.
     """
 
@@ -227,20 +227,20 @@ class Budget:
     memory: int
 
     def scored(self, plan: Recipe) -> int:
-        """Return how many rows are scored in all: all splits at the end, and validation also during training."""
+        """Return the total number of scored rows: all splits at the end, and validation also during training."""
         most = plan.get("max_eval_samples", math.inf)
         times = {"validation": 1 + EVALUATIONS if "eval_steps" in plan else 1}
         return sum(times.get(split, 1) * min(rows, most) for split, rows in self.held_out.items())
 
     def steps_within(self, seconds: float) -> int:
-        """Return how many training steps fit into the time that is left."""
+        """Return the number of training steps that fit into the time left."""
         return int(max(0.0, SAFETY * seconds - self.setup) * (1 - SHARE_OF_SCORING) / self.step)
 
     def fit(self, plan: Recipe, seconds: float) -> Recipe:
-        """Return the plan with as many steps and scored rows as there is time for.
+        """Return the plan with as many steps and scored rows as the time allows.
 
         Raises:
-            ValueError: there is no time to learn anything.
+            ValueError: the time is too short to learn anything.
         """
         if self.steps_within(seconds) < FEWEST_STEPS:
             missing = (self.setup + FEWEST_STEPS * self.step / (1 - SHARE_OF_SCORING)) / SAFETY - seconds
@@ -255,7 +255,7 @@ class Budget:
         return plan | limited | steps
 
     def describe(self, plan: Recipe, facts: Facts, passed: float) -> list[str]:
-        """Return lines that tell the user what is planned; `passed` are the seconds until now."""
+        """Return lines that describe the plan to the user; `passed` is the time used so far, in seconds."""
         steps = plan.get("max_steps", 0)
         seconds = passed + self.setup + steps * self.step + self.scored(plan) * self.row
         held_out = ", ".join(f"{rows:,} for {split}" for split, rows in self.held_out.items()) or "none to score"
@@ -269,7 +269,7 @@ class Budget:
 
 
 class StepTimer(TrainerCallback):
-    """Measure the seconds of a training step, and end the training when that is known."""
+    """Measures the time of a training step, and then stops the training."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -277,7 +277,7 @@ class StepTimer(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Note the time, and stop after a few steps."""
+        """Record the time, and stop after a few steps."""
         self.times.append(time.perf_counter())
         if len(self.times) >= PROBE_STEPS or (len(self.times) > 2 and self.times[-1] - self.times[0] > PROBE_SECONDS):
             control.should_training_stop = True

@@ -1,4 +1,4 @@
-"""The Trainer with the paper's recipe (section 5): optimizer, schedule, batches by tokens, and exact resume."""
+"""Trainer with the paper's recipe (section 5): optimizer, schedule, token batches, and exact resuming."""
 
 import json
 import logging
@@ -61,7 +61,7 @@ from vanilla_transformer.training.optimizer import PaperSchedule, muon_with_adam
 
 logger = logging.getLogger(__name__)
 
-# Private methods of Trainer that are overridden below. If a release renames one, Trainer would ignore the override.
+# Private methods of Trainer that are overridden below. If a release renamed one, the override would be ignored.
 check_private_api(
     Trainer,
     "_get_dataloader",
@@ -94,7 +94,7 @@ def load_into_shards(model: PreTrainedModel, folder: Path) -> None:
 
 
 def restore_class_name(model: PreTrainedModel) -> None:
-    """Give a model that FSDP2 has sharded its original class name, which is saved. FSDP2 replaces it by a subclass."""
+    """Restore the original class name of a model before saving; FSDP2 replaces the class by a subclass."""
     sharded = type(model)
     if sharded.__name__.startswith("FSDP"):
         original = sharded.__bases__[-1]
@@ -103,7 +103,7 @@ def restore_class_name(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_finite(model: PreTrainedModel) -> None:
-    """Raise a FloatingPointError for a weight that is not finite."""
+    """Raise a FloatingPointError if a weight is not finite."""
     for name, weight in model.named_parameters():
         local = weight.to_local() if isinstance(weight, DTensor) else weight
         if not local.isfinite().all():
@@ -148,7 +148,7 @@ class RecipeTrainerMixin(Base):
 
     @cached_property
     def run_facts(self) -> dict[str, Any]:
-        """Return the facts that a resumed run must share with its checkpoint, besides model and tokenizer."""
+        """Return the facts that must be equal when a run resumes, besides model and tokenizer."""
         args = self.args
         names = ["seed", "data_seed", "muon", "embedding_decay", "dropout_start", "tokens_per_batch", "bucketing"]
         names += ["muon_momentum"] if args.muon else []
@@ -163,7 +163,8 @@ class RecipeTrainerMixin(Base):
         }
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any):
-        """Like `Trainer.train`, but True resumes from the last complete checkpoint, and only a run's own are accepted.
+        """Like `Trainer.train`, but True resumes from the last complete checkpoint, and checkpoints of other runs are
+        refused.
 
         Raises:
             FileNotFoundError: there is no such checkpoint.
@@ -179,7 +180,7 @@ class RecipeTrainerMixin(Base):
         return super().train(resume_from_checkpoint, *arguments, **options)
 
     def check_options(self) -> None:
-        """Raise a ValueError, before the first step, for options and rows that training would fail on later."""
+        """Raise a ValueError before the first step for options and rows with which training would fail later."""
         metric = str(self.args.metric_for_best_model)
         if self.args.load_best_model_at_end and self.compute_metrics is None and not metric.endswith("loss"):
             raise ValueError(
@@ -189,7 +190,7 @@ class RecipeTrainerMixin(Base):
             for name in ("eval_strategy", "save_strategy"):
                 if getattr(self.args, name) == "epoch":
                     raise ValueError(f"{name}=epoch: a stream is read until --max_steps, as one epoch; give steps.")
-            _ = self.run_facts  # reads the first rows now, not during training
+            _ = self.run_facts  # reads the first rows now instead of during training
         if is_empty_stream(self.train_dataset):
             raise ValueError(
                 "The training stream is empty, or too short to fill a row of a language model: give a longer one, or "
@@ -201,7 +202,7 @@ class RecipeTrainerMixin(Base):
             check_positions(self.model, rows)
 
     def prepare_resume(self, run: Path) -> Path:
-        """Return the last checkpoint of a run, after deleting what an interruption left.
+        """Return the last checkpoint of a run, after deleting the remains of an interruption.
 
         Raises:
             ValueError: there is no complete checkpoint, or it is of another run.
@@ -217,9 +218,9 @@ class RecipeTrainerMixin(Base):
         return checkpoint
 
     def check_checkpoint(self, folder: Path) -> None:
-        """Refuse a checkpoint that this run cannot resume from, or that is not the last one of the run.
+        """Raise an error if this run cannot resume from a checkpoint, or if it is not the run's last one.
 
-        Later checkpoints would be averaged, or resumed next.
+        Later checkpoints would be averaged, or resumed next time.
         """
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: there is no such folder.")
@@ -241,7 +242,7 @@ class RecipeTrainerMixin(Base):
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, resume_from_checkpoint, trial
     ) -> tuple[int, int]:
-        """Like `Trainer._init_training_state`, but a finished run trains no further, and its folder may have moved."""
+        """Like `Trainer._init_training_state`, but does not train a finished run further, and allows moved folders."""
         position = super()._init_training_state(
             max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
         )
@@ -254,7 +255,7 @@ class RecipeTrainerMixin(Base):
         return (num_train_epochs, 0) if stopped or self.state.global_step >= max_steps else position
 
     def restore_patience(self) -> bool:
-        """Restore the counter of early stopping from a checkpoint; return whether the run had stopped."""
+        """Restore the counter of early stopping from a checkpoint; return whether the run had stopped early."""
         stopped = False
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback):
@@ -265,7 +266,7 @@ class RecipeTrainerMixin(Base):
         return stopped
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Like `Trainer._get_grad_norm`, which is called before each step, but stops a run that has diverged."""
+        """Like `Trainer._get_grad_norm`, which is called before each step, but stops a diverging run."""
         norm = super()._get_grad_norm(model, grad_norm)
         if self.accelerator.mixed_precision == "fp16":
             return norm  # the gradient scaler skips steps whose gradients are not finite
@@ -316,7 +317,8 @@ class RecipeTrainerMixin(Base):
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Like `Trainer._save`, but saves the model's own `use_cache`, and pickles arguments only into checkpoints."""
         if isinstance(self.processing_class, PreTrainedTokenizerFast):
-            self.processing_class.backend_tokenizer.no_truncation()  # otherwise it would be saved with the tokenizer
+            # otherwise truncation would be saved with the tokenizer
+            self.processing_class.backend_tokenizer.no_truncation()
         config = self.model.config
         in_training, config.use_cache = config.use_cache, self.saved_use_cache
         super()._save(output_dir, state_dict)
@@ -355,7 +357,7 @@ class RecipeTrainerMixin(Base):
         self.is_fsdp_enabled = False
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> Optimizer:
-        """Like `Trainer.create_optimizer`, or Muon with Adam if the arguments ask for it."""
+        """Like `Trainer.create_optimizer`, but builds Muon with Adam if the arguments ask for it."""
         if self.optimizer is None and self.args.muon:
             self.optimizer = muon_with_adam(
                 cast(PreTrainedModel, self.model if model is None else model),
@@ -369,7 +371,7 @@ class RecipeTrainerMixin(Base):
         return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
-        """Like `Trainer.create_scheduler`, or the schedule of section 5.3 if the arguments ask for it."""
+        """Like `Trainer.create_scheduler`, but builds the schedule of section 5.3 if the arguments ask for it."""
         given = self.lr_scheduler is not None
         warmup_steps = max(1, self.args.get_warmup_steps(num_training_steps))
         warms_up = self.args.schedule == "paper" or self.args.lr_scheduler_type not in WITHOUT_WARMUP
@@ -394,8 +396,8 @@ class RecipeTrainerMixin(Base):
             if isinstance(loader, DataLoaderShard):
                 loader.device = None  # `get_batch_samples` copies the batches
             return loader
-        # Each process draws its own batches. accelerate would distribute them a second time; for a stream, one process
-        # would make the batches of all, which fails if their lengths differ.
+        # Each process makes its own batches. accelerate would distribute them a second time; for a stream, one process
+        # would make the batches of all processes, which fails if their lengths differ.
         options: dict[str, Any] = {
             "collate_fn": loader.collate_fn,
             "pin_memory": args.dataloader_pin_memory,
@@ -411,10 +413,10 @@ class RecipeTrainerMixin(Base):
         return survive_sigterm(loader) if args.save_on_sigterm else loader
 
     def _get_dataloader(self, dataset: Any, *arguments: Any, **options: Any) -> DataLoader:
-        """Like `Trainer._get_dataloader`, but evaluates all rows: ignores `dataloader_drop_last`."""
+        """Like `Trainer._get_dataloader`, but evaluates all rows: it ignores `dataloader_drop_last`."""
         drop_last, is_training = self.args.dataloader_drop_last, options.get("is_training", False)
         if isinstance(dataset, IterableDataset) and self.args.world_size > 1 and not is_training:
-            dataset = Dataset.from_list(list(dataset))  # batches of different lengths could not be distributed
+            dataset = Dataset.from_list(list(dataset))  # batches of different lengths cannot be distributed
         self.args.dataloader_drop_last = drop_last and is_training
         loader = super()._get_dataloader(dataset, *arguments, **options)
         self.args.dataloader_drop_last = drop_last
@@ -422,8 +424,8 @@ class RecipeTrainerMixin(Base):
 
 
 class RecipeTrainer(RecipeTrainerMixin, Trainer):
-    """The Trainer with the paper's recipe."""
+    """Trainer with the paper's recipe."""
 
 
 class RecipeSeq2SeqTrainer(RecipeTrainerMixin, Seq2SeqTrainer):
-    """The Seq2SeqTrainer with the paper's recipe, for models that are evaluated by what they generate."""
+    """Seq2SeqTrainer with the paper's recipe, for models that are evaluated by their generated text."""
