@@ -1,17 +1,15 @@
-"""Compare this project with others: models do the same work in the same process and take turns (A B B A ...).
+"""Measure this project against others: the same work, in the same process, in alternating turns.
 
 python scripts/benchmark.py                                              # all sections, which takes hours
 python scripts/benchmark.py --device cuda                                # the paper's sizes on a GPU, within 8 minutes
-python scripts/benchmark.py --quick true                                 # toy sizes, to check that everything runs
+python scripts/benchmark.py --quick true                                 # all at toy sizes, to see that they run
 python scripts/benchmark.py --sections train decode --train_file train.jsonl.gz --columns source=en target=de
 
-After each section, writes the results so far as JSON, Markdown and a picture; at the end, prints a table of medians,
-spreads and ratios to our model. Padding does not count as tokens. Lengths are those of the training texts (the
-phrasebook, or your own data).
+Prints a table of medians, spreads and ratios, and writes it as JSON and Markdown after each section. Only real tokens
+count, not padding. Sequence lengths are those of the training texts: the phrasebook, or your own data.
 """
 
 import platform
-import resource
 from datetime import date
 from pathlib import Path
 
@@ -20,7 +18,6 @@ import transformers
 
 from benchmarking.results import HEADER, Result, rows_of, write
 from benchmarking.sections import BenchmarkArguments, measure
-from benchmarking.timing import Machine
 from vanilla_transformer.cli.errors import run_command
 from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.data.arguments import DataArguments
@@ -28,17 +25,16 @@ from vanilla_transformer.files import markdown_table
 from vanilla_transformer.loading import errors_only
 
 
-def describe(machine: Machine) -> str:
-    device = torch.cuda.get_device_name() if machine.device == "cuda" else f"{platform.machine()} CPU"
+def describe(device: str) -> str:
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
     return (
-        f"{date.today()}, {device}, {machine.threads} threads, torch {torch.__version__}, transformers "
-        f"{transformers.__version__}, Python {platform.python_version()}, peak memory of the run "
-        f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB"
+        f"{date.today()}, {name}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
+        f"transformers {transformers.__version__}, Python {platform.python_version()}"
     )
 
 
 def main(arguments: list[str] | None = None) -> list[Result]:
-    """Run the benchmark and return its results."""
+    """Run the benchmark and return the results."""
     args, data = CommandParser([BenchmarkArguments, DataArguments], __doc__).parse_args_into_dataclasses(arguments)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -46,8 +42,8 @@ def main(arguments: list[str] | None = None) -> list[Result]:
     with errors_only(progress=False):
         for measured in measure(args, data):
             results += measured
-            write(results, describe(args.machine), Path(args.output))
-    print(f"{markdown_table(HEADER, rows_of(results))}\n\n{describe(args.machine)}")
+            write(results, describe(args.device), Path(args.output))
+    print(f"{markdown_table(HEADER, rows_of(results))}\n\n{describe(args.device)}")
     return results
 
 

@@ -1,28 +1,25 @@
-"""The models to compare: ours, and others of the same size that do the same work."""
+"""The compared models: ours, and others of the same sizes that do the same work."""
 
-import sys
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
     DistilBertConfig,
     DistilBertForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
     MarianConfig,
     MarianMTModel,
+    PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.modeling_layers import GradientCheckpointingLayer
+from x_transformers import Decoder, Encoder, TransformerWrapper
 
-from benchmarking.results import COMPILED, OURS, PACKED_COMPILED
+from benchmarking.results import OURS, PACKED
 from vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoderConfig,
@@ -52,27 +49,25 @@ SIZES = {
     "language model": Size(128, 512, 4, 4, 65),
     "classifier": Size(256, 1024, 4, 4, 8000),
     "length": Size(256, 1024, 4, 2, 1000),
-    "gpt": Size(768, 3072, 12, 12, 50304),  # nanoGPT's size
+    "gpt": Size(768, 3072, 12, 12, 50304),  # nanoGPT's
 }
 TOY = Size(32, 64, 4, 2, 300)
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
 class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` with one embedding for source, target and output, as in the paper."""
+    """`torch.nn.Transformer` with one embedding for source, target and output, like the paper."""
 
     def __init__(self, size: Size):
         super().__init__()
-        # PyTorch's fast path for evaluation fails under autocast on a CPU. Only training is timed, which does not use
-        # it.
+        # PyTorch's fast path for evaluation fails under autocast on a CPU; training, which is timed, does not use it.
         torch.backends.mha.set_fastpath_enabled(False)
         self.embed = nn.Embedding(size.vocab_size, size.d_model)
         nn.init.normal_(self.embed.weight, std=size.d_model**-0.5)
         self.body = nn.Transformer(
             size.d_model, size.num_heads, size.layers, size.layers, size.d_ff, dropout=0.1, batch_first=True
         )
-        # it also applies dropout to attention weights and hidden units, unlike the others
-        for module in self.body.modules():
+        for module in self.body.modules():  # the other models drop no attention weights and hidden units
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
             elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
@@ -99,13 +94,17 @@ class TorchTransformer(nn.Module):
 
 
 class XTransformersTranslator(nn.Module):
-    """Encoder and decoder of x-transformers, configured like the paper: post-norm, ReLU, one shared embedding."""
+    """Encoder and decoder of x-transformers like the paper's: post-norm, ReLU, one shared embedding."""
 
     def __init__(self, size: Size):
-        from x_transformers import Decoder, Encoder, TransformerWrapper
-
         super().__init__()
-        layers = x_layers(size) | {
+        layers = {
+            "dim": size.d_model,
+            "depth": size.layers,
+            "heads": size.num_heads,
+            "attn_dim_head": size.d_model // size.num_heads,
+            "attn_flash": True,
+            "ff_mult": size.d_ff / size.d_model,
             "pre_norm": False,
             "ff_custom_activation": nn.ReLU(),
             "attn_sublayer_dropout": 0.1,
@@ -132,46 +131,8 @@ class XTransformersTranslator(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-class XTransformersLanguageModel(nn.Module):
-    """The decoder of x-transformers: pre-norm, with learned positions."""
-
-    def __init__(self, size: Size, length: int):
-        from x_transformers import Decoder, TransformerWrapper
-
-        super().__init__()
-        self.body = TransformerWrapper(
-            num_tokens=size.vocab_size,
-            max_seq_len=length,
-            tie_embedding=True,
-            attn_layers=Decoder(**x_layers(size)),
-        )
-
-    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        return next_token_loss(self.body(input_ids), labels)
-
-
-def x_layers(size: Size) -> dict:
-    """Return the options of x-transformers' stacks."""
-    return {
-        "dim": size.d_model,
-        "depth": size.layers,
-        "heads": size.num_heads,
-        "attn_dim_head": size.d_model // size.num_heads,
-        "attn_flash": True,
-        "ff_mult": size.d_ff / size.d_model,
-    }
-
-
-def with_x_transformers() -> bool:
-    """Whether x-transformers is installed; print a line if not."""
-    installed = find_spec("x_transformers") is not None
-    if not installed:
-        print("x-transformers is not installed, so it is left out: pip install --group benchmark", file=sys.stderr)
-    return installed
-
-
 class PlainBlock(nn.Module):
-    """Pre-norm attention and feed-forward network, with one matrix for queries, keys and values."""
+    """A pre-norm layer with one matrix for queries, keys and values."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -192,7 +153,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainGPT(nn.Module):
-    """A minimal language model like nanoGPT's."""
+    """A minimal language model, like nanoGPT's."""
 
     def __init__(self, size: Size, length: int):
         super().__init__()
@@ -206,56 +167,37 @@ class PlainGPT(nn.Module):
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         states = self.norm(self.blocks(self.embed(input_ids) + self.positions(positions)))
-        return next_token_loss(states @ self.embed.weight.T, labels)
+        logits = states @ self.embed.weight.T
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
 
 def shift(labels: Tensor) -> Tensor:
-    """Shift the labels right to get the decoder's input, which begins with a start token."""
+    """Return the decoder's input: a start token, then the labels without the last."""
     return F.pad(labels, (1, 0), value=1)[:, :-1].clamp(min=0)
 
 
 def causal_mask(ids: Tensor) -> Tensor:
-    """Return a mask (length, length) that is true above the diagonal, where `torch.nn.Transformer` must not attend."""
+    """Return a (length, length) mask that is true above the diagonal, as `torch.nn.Transformer` expects."""
     return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).triu(1)
-
-
-def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-
-
-def unpacked(model: PreTrainedModel) -> PreTrainedModel:
-    """Keep padding and all logits, as the other models do; use oneDNN for large products where it is faster."""
-    return fast_products(model)
-
-
-def packed(model: PreTrainedModel) -> PreTrainedModel:
-    """Leave out padding in the layers and the logits of positions without a label."""
-    return make_fast(model, loss_chunk_size=LOSS_CHUNK_SIZE if model.config.is_encoder_decoder else 0)
-
-
-def compiled(model: PreTrainedModel, packing: bool, backend: str = "inductor") -> PreTrainedModel:
-    """Compile each layer once for all lengths, without our speed-ups for CPUs."""
-    chunk = LOSS_CHUNK_SIZE if packing and model.config.is_encoder_decoder else 0
-    make_fast(model, packing=packing, loss_chunk_size=chunk, quick_dropout=False, onednn=False)
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.compile(fullgraph=True, dynamic=True, backend=backend)
-    return model
 
 
 Makers = dict[str, Callable[[], nn.Module]]  # name -> function that builds the model
 
 
-def with_compiled(makers: Makers) -> Makers:
-    """Add our model in compiled form to the models to compare."""
-    return makers | {
-        COMPILED: lambda: compiled(makers[OURS](), packing=False),
-        PACKED_COMPILED: lambda: compiled(makers[OURS](), packing=True),
+def ours(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Makers:
+    """Return our model with padding and all logits, like the others, and as `train` makes it.
+
+    In both, large products use oneDNN where it is faster.
+    """
+    chunk = LOSS_CHUNK_SIZE if config.is_encoder_decoder else 0
+    return {
+        OURS: lambda: fast_products(model_class(deepcopy(config))),
+        PACKED: lambda: make_fast(model_class(deepcopy(config)), loss_chunk_size=chunk),
     }
 
 
 def translators(size: Size) -> Makers:
-    """Return encoder-decoders without label smoothing, so that all compute the same loss."""
+    """Return encoder-decoders, without label smoothing, so that all compute the same loss."""
     theirs = SPECIAL | {
         "vocab_size": size.vocab_size,
         "d_model": size.d_model,
@@ -272,7 +214,7 @@ def translators(size: Size) -> Makers:
         "scale_embedding": True,
         "forced_eos_token_id": None,
     }
-    ours = VanillaTransformerConfig(
+    config = VanillaTransformerConfig(
         vocab_size=size.vocab_size,
         d_model=size.d_model,
         d_ff=size.d_ff,
@@ -281,20 +223,15 @@ def translators(size: Size) -> Makers:
         decoder_layers=size.layers,
         label_smoothing=0.0,
     )
-    makers = {
-        "ours": lambda: unpacked(VanillaTransformerForConditionalGeneration(deepcopy(ours))),
-        "ours, packed": lambda: packed(VanillaTransformerForConditionalGeneration(deepcopy(ours))),
+    return ours(VanillaTransformerForConditionalGeneration, config) | {
         "Marian": lambda: MarianMTModel(MarianConfig(**theirs)),
-        "BART": lambda: BartForConditionalGeneration(BartConfig(**theirs)),
         "torch.nn.Transformer": lambda: TorchTransformer(size),
+        "x-transformers": lambda: XTransformersTranslator(size),
     }
-    if with_x_transformers():
-        makers["x-transformers"] = lambda: XTransformersTranslator(size)
-    return makers
 
 
 def language_models(size: Size, length: int) -> Makers:
-    ours = VanillaTransformerDecoderConfig(
+    config = VanillaTransformerDecoderConfig(
         vocab_size=size.vocab_size,
         d_model=size.d_model,
         d_ff=size.d_ff,
@@ -320,19 +257,14 @@ def language_models(size: Size, length: int) -> Makers:
         bos_token_id=None,
         eos_token_id=None,
     )
-    makers = {
-        "ours": lambda: unpacked(VanillaTransformerForCausalLM(deepcopy(ours))),
-        "ours, packed": lambda: packed(VanillaTransformerForCausalLM(deepcopy(ours))),
+    return ours(VanillaTransformerForCausalLM, config) | {
         "GPT-2": lambda: GPT2LMHeadModel(theirs),
         "plain GPT": lambda: PlainGPT(size, length),
     }
-    if with_x_transformers():
-        makers["x-transformers"] = lambda: XTransformersLanguageModel(size, length)
-    return makers
 
 
 def classifiers(size: Size) -> Makers:
-    ours = VanillaTransformerEncoderConfig(
+    config = VanillaTransformerEncoderConfig(
         vocab_size=size.vocab_size,
         d_model=size.d_model,
         d_ff=size.d_ff,
@@ -349,8 +281,6 @@ def classifiers(size: Size) -> Makers:
         n_layers=size.layers,
         attention_dropout=0.0,
     )
-    return {
-        "ours": lambda: unpacked(VanillaTransformerForSequenceClassification(deepcopy(ours))),
-        "ours, packed": lambda: packed(VanillaTransformerForSequenceClassification(deepcopy(ours))),
+    return ours(VanillaTransformerForSequenceClassification, config) | {
         "DistilBERT": lambda: DistilBertForSequenceClassification(theirs),
     }

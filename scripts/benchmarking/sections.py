@@ -9,29 +9,20 @@ from pathlib import Path
 import torch
 
 from benchmarking.decoding import measure_decoding
-from benchmarking.peers import (
-    SIZES,
-    TOY,
-    Makers,
-    Size,
-    classifiers,
-    language_models,
-    translators,
-    with_compiled,
-)
-from benchmarking.processes import LENGTHS, MEMORY_VOCABULARY, measure_length, measure_memory, measure_startup
+from benchmarking.peers import SIZES, TOY, Makers, Size, classifiers, language_models, translators
 from benchmarking.recipe import measure_recipe
 from benchmarking.results import Result
-from benchmarking.timing import PRECISIONS, Machine
-from benchmarking.training import Batch, Batches, block, measure_training, real_lengths
+from benchmarking.training import Batch, Batches, block, measure_length, measure_memory, measure_training, real_lengths
 from vanilla_transformer.data.arguments import DataArguments
+from vanilla_transformer.training.arguments import has_bf16_matmul
 
 
-SECTIONS = ("train", "base", "language model", "classifier", "recipe", "decode", "memory", "length", "startup")
-# Within 8 minutes on a GPU: the paper's sizes with its batch of 25,000 tokens, and nanoGPT's size
+SECTIONS = ("train", "base", "language model", "classifier", "recipe", "decode", "memory", "length")
+# The paper's sizes with its batch of 25,000 tokens, and nanoGPT's size: about 8 minutes on a GPU.
 GPU_SECTIONS = ("base", "big", "gpt", "decode")
 ALL_SECTIONS = (*SECTIONS, "big", "gpt")
-GPU_TOKENS = 25_000  # source tokens, and also target tokens, per step (section 5.1)
+GPU_TOKENS = 25_000  # of source, and of target, in a step (section 5.1)
+PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass
@@ -39,117 +30,98 @@ class BenchmarkArguments:
     sections: list[str] = field(
         default_factory=list,
         metadata={
-            "help": f"Sections: {', '.join(ALL_SECTIONS)}. The default on a CPU is all but big and gpt; on a GPU "
-            f"{', '.join(GPU_SECTIONS)}."
+            "help": f"What to measure. By default, on a CPU all but big and gpt; on a GPU {', '.join(GPU_SECTIONS)}.",
+            "choices": ALL_SECTIONS,
         },
     )
-    rounds: int = field(default=12, metadata={"help": "Number of rounds for each model."})
-    quick: bool = field(default=False, metadata={"help": "Use toy sizes and two rounds, as a quick check."})
+    rounds: int = field(default=12, metadata={"help": "Number of turns of each model."})
+    quick: bool = field(default=False, metadata={"help": "Toy sizes and two turns, to see that everything runs."})
     precision: list[str] = field(
         default_factory=list,
         metadata={
-            "help": f"Precision of training: {', '.join(PRECISIONS)}. The default is all that the device supports in "
-            "hardware."
+            "help": "Precision of training; by default, those that the device has instructions for.",
+            "choices": PRECISIONS,
         },
     )
     device: str = field(
         default="",
-        metadata={"help": "cpu or cuda. The default is cuda if there is a GPU.", "choices": ["", "cpu", "cuda"]},
+        metadata={"help": "cpu or cuda; by default, cuda if there is a GPU.", "choices": ["", "cpu", "cuda"]},
     )
     threads: int = field(default=2, metadata={"help": "Number of CPU threads."})
     recipe_steps: int = field(default=700, metadata={"help": "Steps per run in the recipe section."})
     output: str = field(default="runs/benchmark", metadata={"help": "Folder for the results."})
 
     def __post_init__(self):
-        for name, known in (("sections", ALL_SECTIONS), ("precision", PRECISIONS)):
-            for value in getattr(self, name):
-                if value not in known:
-                    raise ValueError(f"{name}={value!r} must be among: {', '.join(known)}.")
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("--device cuda: PyTorch finds no CUDA on this machine.")
-        self.sections = self.sections or list(GPU_SECTIONS if self.device == "cuda" else SECTIONS)
-
-    @property
-    def machine(self) -> Machine:
-        return Machine(self.device, self.threads)
-
-    @property
-    def precisions(self) -> list[str]:
-        if self.device == "cuda" and not self.precision and self.machine.multiplies_bf16():
-            return ["bf16"]
-        return self.precision or list(PRECISIONS if self.machine.multiplies_bf16() else PRECISIONS[:1])
+        on_gpu = self.device == "cuda"
+        self.sections = self.sections or list(GPU_SECTIONS if on_gpu else SECTIONS)
+        if not self.precision:
+            has_bf16 = has_bf16_matmul(self.device)
+            self.precision = ["bf16"] if on_gpu and has_bf16 else list(PRECISIONS[: 1 + has_bf16])
 
 
 def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Callable[[], list[Result]]]:
     """Return the function that measures each section."""
-    machine, rounds = args.machine, args.rounds
-    rows, sizes, lengths, searches = 64, SIZES, LENGTHS, [(beams, batch) for beams in (1, 4) for batch in (1, 32, 64)]
-    repeated, output_length, steps = 3, 32, args.recipe_steps
-    memory = replace(SIZES["small"], vocab_size=MEMORY_VOCABULARY)
-    on_gpu = machine.device == "cuda"
-    gpt = (8, 1024)  # rows and length
-    recipe_rows = 8 if args.quick else 256
-    if on_gpu:
-        searches = [(1, 64), (4, 64)]
-    if args.quick:
-        gpt = (2, 16)
-        rounds, rows, sizes, lengths, searches = 2, 8, dict.fromkeys(SIZES, TOY), LENGTHS[:2], [(1, 1), (4, 2)]
-        repeated, output_length, steps, memory = 1, 8, 6, TOY
+    device, on_gpu, quick = args.device, args.device == "cuda", args.quick
+    sizes = dict.fromkeys(SIZES, TOY) if quick else SIZES
+    rounds, few_rounds = (2, 2) if quick else (args.rounds, max(2, args.rounds // 4))
+    rows = 8 if quick else 64
+    searches = [(1, 1), (4, 2)] if quick else [(beams, batch) for beams in (1, 4) for batch in (1, 64)]
 
     @cache
-    def measured_lengths() -> list[tuple[int, int]]:
+    def lengths() -> list[tuple[int, int]]:
         return real_lengths(data, GPU_TOKENS // 2 if on_gpu else 1280)
 
     def pairs(size: Size, number: int) -> list[Batch]:
-        lengths, count = measured_lengths(), rows
-        if on_gpu and not args.quick:
-            count = min(GPU_TOKENS * len(lengths) // sum(map(max, lengths)), len(lengths))
-        batches = Batches(lengths, size.vocab_size, count)
+        count = min(GPU_TOKENS * len(lengths()) // sum(map(max, lengths())), len(lengths())) if on_gpu else rows
+        batches = Batches(lengths(), size.vocab_size, count)
         return [batches.pair(i) for i in range(number)]
 
     def sentences(size: Size) -> list[Batch]:
-        batches = Batches(measured_lengths(), size.vocab_size, rows // 2)
+        batches = Batches(lengths(), size.vocab_size, rows // 2)
         return [batches.sentences(i) for i in range(6)]
 
     def train(title: str, makers: Makers, batches: list[Batch], rounds: int) -> list[Result]:
-        if on_gpu:
-            makers = with_compiled(makers)
         return [
             result
-            for precision in args.precisions
-            for result in measure_training(f"train, {title}", makers, batches, rounds, machine, precision)
+            for precision in args.precision
+            for result in measure_training(f"train, {title}", makers, batches, rounds, device, precision)
         ]
 
-    small, base, causal, encoder = (sizes[name] for name in ("small", "base", "language model", "classifier"))
+    def translation(title: str, size: Size, number: int, rounds: int) -> list[Result]:
+        return train(title, translators(size), pairs(size, number), rounds)
+
+    def gpt(title: str, size: Size, rows: int, length: int, rounds: int) -> list[Result]:
+        return train(title, language_models(size, length), [block(size.vocab_size, rows, length)], rounds)
+
     return {
-        "train": lambda: train("256 wide", translators(small), pairs(small, 6), rounds),
-        "base": lambda: train("the paper's base", translators(base), pairs(base, 2), max(2, rounds // 4)),
-        "big": lambda: train(
-            "the paper's big", translators(sizes["big"]), pairs(sizes["big"], 2), max(2, rounds // 4)
+        "train": lambda: translation("256 wide", sizes["small"], 6, rounds),
+        "base": lambda: translation("the paper's base", sizes["base"], 2, few_rounds),
+        "big": lambda: translation("the paper's big", sizes["big"], 2, few_rounds),
+        "gpt": lambda: gpt("GPT of 124 M", sizes["gpt"], *((2, 16) if quick else (8, 1024)), few_rounds),
+        "language model": lambda: gpt("language model", sizes["language model"], 12, 64, rounds * 4),
+        "classifier": lambda: train(
+            "classifier", classifiers(sizes["classifier"]), sentences(sizes["classifier"]), rounds
         ),
-        "gpt": lambda: train(
-            "GPT of 124 M",
-            language_models(sizes["gpt"], gpt[1]),
-            [block(sizes["gpt"].vocab_size, *gpt)],
-            max(2, rounds // 2),
-        ),
-        "language model": lambda: train(
-            "language model", language_models(causal, 64), [block(causal.vocab_size, 12, 64)], rounds * 4
-        ),
-        "classifier": lambda: train("classifier", classifiers(encoder), sentences(encoder), rounds),
         "recipe": lambda: measure_recipe(
-            data, sizes["recipe"], steps, recipe_rows, args.precisions[-1], machine, Path(args.output)
+            data,
+            sizes["recipe"],
+            steps=6 if quick else args.recipe_steps,
+            rows=8 if quick else 256,
+            precision=args.precision[-1],
+            device=device,
+            folder=Path(args.output),
         ),
-        "decode": lambda: measure_decoding(small, searches, output_length, max(2, rounds // 2), machine),
-        "memory": lambda: measure_memory(memory, repeated, machine),
-        "length": lambda: measure_length(sizes["length"], lengths, machine),
-        "startup": lambda: measure_startup(small, repeated),
+        "decode": lambda: measure_decoding(sizes["small"], searches, 8 if quick else 32, few_rounds, device),
+        "memory": lambda: measure_memory(replace(sizes["small"], vocab_size=32_000), rows, 24),
+        "length": lambda: measure_length(sizes["length"], [128] if quick else [1024, 8192], 64, device),
     }
 
 
 def measure(args: BenchmarkArguments, data: DataArguments) -> Iterator[list[Result]]:
-    """Yield the results of each requested section, and print its name when it begins."""
+    """Yield the results of each section in `args`, and print which section is running."""
     sections = measurements(args, data)
     for section in args.sections:
         print(f"measuring: {section}", file=sys.stderr, flush=True)

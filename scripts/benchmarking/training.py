@@ -1,11 +1,12 @@
-"""Measure training steps: the same batches for each model, in turns."""
+"""Measure training steps: their speed, in turns with the same batches for each model, and their memory."""
 
 import torch
 from torch import Tensor, nn
 
-from benchmarking.peers import Makers
+from benchmarking.peers import Makers, Size, translators
 from benchmarking.results import Result
-from benchmarking.timing import Machine, in_turns
+from benchmarking.timing import in_turns, peak_memory, seconds
+from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderModel
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import train_tokenizer
@@ -15,11 +16,11 @@ from vanilla_transformer.training.trainer import send_batch
 
 
 Inputs = dict[str, Tensor]
-Batch = tuple[Inputs, int]  # inputs, and the number of tokens without padding
+Batch = tuple[Inputs, int]  # with its number of real tokens: padding does not count
 
 
 def real_lengths(data: DataArguments, rows: int = 1280) -> list[tuple[int, int]]:
-    """Return source and target lengths of up to `rows` random training rows, in tokens."""
+    """Return the tokens of source and target of up to `rows` random training rows."""
     train = load_splits(data, TranslationTask.data)["train"].shuffle(seed=0)
     tokenizer = train_tokenizer(texts_of(train.select(range(min(len(train), 5000))), TranslationTask.data))
     train = train.select(range(min(len(train), rows)))
@@ -28,7 +29,7 @@ def real_lengths(data: DataArguments, rows: int = 1280) -> list[tuple[int, int]]
 
 
 class Batches:
-    """Random token ids in sequences with the lengths of real data."""
+    """Random tokens in sequences of the given lengths."""
 
     def __init__(self, lengths: list[tuple[int, int]], vocab_size: int, rows: int):
         self.lengths, self.vocab_size, self.rows = lengths, vocab_size, rows
@@ -41,7 +42,7 @@ class Batches:
         return ids
 
     def pair(self, number: int) -> Batch:
-        """Return a translator's inputs for one training step, and their number of tokens without padding."""
+        """Return the inputs of a translator's training step."""
         start = number * self.rows % (len(self.lengths) - self.rows + 1)
         source, target = zip(*self.lengths[start : start + self.rows], strict=True)
         ids = self.ids(list(source), 0)
@@ -50,29 +51,30 @@ class Batches:
         return inputs, sum(source) + sum(target)
 
     def sentences(self, number: int) -> Batch:
-        """Return a classifier's inputs for one training step, and their number of tokens without padding."""
+        """Return the inputs of a classifier's training step."""
         inputs, _ = self.pair(number)
         labels = torch.randint(2, (self.rows,), generator=self.random)
         return inputs | {"labels": labels}, int(inputs["attention_mask"].sum())
 
 
 def block(vocab_size: int, rows: int, length: int) -> Batch:
-    """Return a language model's inputs for one training step without padding, and their number of tokens."""
+    """Return the inputs of a language model's training step, which have no padding."""
     ids = torch.randint(0, vocab_size, (rows, length), generator=torch.Generator().manual_seed(0))
     return {"input_ids": ids, "labels": ids}, ids.numel()
 
 
 class Trainee:
-    """A model and its optimizer. Each call trains one step and returns its number of tokens without padding."""
+    """A model with its optimiser. A call takes a training step and returns its number of real tokens."""
 
-    def __init__(self, model: nn.Module, batches: list[Batch], machine: Machine, precision: str):
-        self.model, self.machine, self.precision = model.to(machine.device).train(), machine, precision
-        self.batches = [(send_batch(inputs, torch.device(machine.device)), tokens) for inputs, tokens in batches]
+    def __init__(self, model: nn.Module, batches: list[Batch], device: str, precision: str):
+        self.model = model.to(device).train()
+        self.batches = [(send_batch(inputs, torch.device(device)), tokens) for inputs, tokens in batches]
+        self.autocast = torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         self.step = 0
 
     def loss(self, inputs: Inputs) -> Tensor:
-        with self.machine.autocast(self.precision):
+        with self.autocast:
             output = self.model(**inputs)
         return output if isinstance(output, Tensor) else output.loss
 
@@ -86,12 +88,50 @@ class Trainee:
 
 
 def measure_training(
-    section: str, makers: Makers, batches: list[Batch], rounds: int, machine: Machine, precision: str
+    section: str, makers: Makers, batches: list[Batch], rounds: int, device: str, precision: str
 ) -> list[Result]:
-    """Measure the tokens per second of each model, without padding."""
-    section = f"{section}, {precision}"
-    trainees = {name: Trainee(make(), batches, machine, precision) for name, make in makers.items()}
-    for trainee in trainees.values():  # warm up with every shape
+    """Return the real tokens per second of each model."""
+    trainees = {name: Trainee(make(), batches, device, precision) for name, make in makers.items()}
+    for trainee in trainees.values():  # no shape is new when time counts
         for _ in batches:
             trainee()
-    return [Result(section, name, "tokens/s", rates) for name, rates in in_turns(machine, trainees, rounds).items()]
+    section = f"{section}, {precision}"
+    return [Result(section, name, "tokens/s", rates) for name, rates in in_turns(trainees, rounds, device).items()]
+
+
+def measure_memory(size: Size, rows: int, length: int) -> list[Result]:
+    """Return the MiB that a training step needs beyond the model and its gradients, on the CPU."""
+    results = []
+    ids = torch.randint(4, size.vocab_size, (rows, length))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+    for name, make in translators(size).items():
+        trainee = Trainee(make(), [], "cpu", "fp32")
+        trainee.loss(batch).backward()  # allocate the gradients
+        used = peak_memory(lambda t=trainee: t.loss(batch).backward())
+        results.append(Result(f"memory of a step, vocabulary {size.vocab_size:,}", name, "MiB", [used / 2**20]))
+    return results
+
+
+def measure_length(size: Size, lengths: list[int], window: int, device: str) -> list[Result]:
+    """Return the seconds of a forward and a backward pass over one sequence, with and without a sliding window."""
+    results = []
+    for length in lengths:
+        ids = torch.randint(size.vocab_size, (1, length), device=device)
+        for name, sliding_window in (("full attention", None), (f"window of {window}", window)):
+            config = VanillaTransformerDecoderConfig(
+                vocab_size=size.vocab_size,
+                d_model=size.d_model,
+                d_ff=size.d_ff,
+                num_heads=size.num_heads,
+                num_layers=size.layers,
+                sliding_window=sliding_window,
+            )
+            model = VanillaTransformerDecoderModel(config).to(device).train()
+
+            def step(model: nn.Module = model, ids: Tensor = ids) -> None:
+                model(input_ids=ids, use_cache=False).last_hidden_state.sum().backward()
+
+            step()
+            values = [seconds(step, device) for _ in range(3)]
+            results.append(Result(f"time at length {length:,}", name, "seconds", values))
+    return results
