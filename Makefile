@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart demo benchmark checkpoints docs help notebooks install test pytest test-slow test-gpu lint
+.PHONY: quickstart demo benchmark figures checkpoints docs help notebooks install test pytest test-slow test-gpu lint
 
 quickstart: $(VENV)/train
 	$(BIN)/vanilla-transformer quickstart
@@ -13,6 +13,10 @@ demo: $(VENV)/demo
 
 benchmark: install
 	$(BIN)/python scripts/benchmark.py $(OPTIONS)
+
+# The pictures of the docs; `make figures NAMES="masks families"` draws some of them.
+figures: install
+	$(BIN)/python scripts/figures.py $(NAMES)
 
 checkpoints: install
 	$(BIN)/python scripts/make_checkpoints.py $(if $(NAMES),--names $(NAMES))

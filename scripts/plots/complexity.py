@@ -1,10 +1,7 @@
 """Table 1 of the paper, measured: operations, time and memory of one layer, by length n and width d."""
 
-import math
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.profiler import ProfilerActivity, profile
+from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from benchmarking.timing import exponent
+from benchmarking.timing import peak_memory
 from vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.modeling_vanilla_transformer import SelfAttention, eager_attention_forward
 
@@ -88,34 +85,11 @@ LAYERS = {
 }
 
 
-@torch.no_grad()
 def count_operations(call: Callable[[], object]) -> int:
     """Count the multiplications and additions of matrix products; a fused kernel counts like the unfused formula."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         call()
     return counter.get_total_flops()
-
-
-@torch.no_grad()
-def measure_seconds(call: Callable[[], object], at_least: float) -> float:
-    """Return the shortest time of several runs, which was disturbed the least."""
-    call()
-    start, best, runs = time.perf_counter(), math.inf, 0
-    while runs < 3 or time.perf_counter() - start < at_least:
-        before = time.perf_counter()
-        call()
-        best, runs = min(best, time.perf_counter() - before), runs + 1
-    return best
-
-
-@torch.no_grad()
-def measure_bytes(call: Callable[[], object]) -> int:
-    """Return the peak memory allocated during the call."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        kept = call()  # noqa: F841  (the result counts)
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    events.sort(key=lambda event: event.start_ns())
-    return int(np.cumsum([event.nbytes() for event in events]).max())
 
 
 @dataclass(frozen=True)
@@ -129,37 +103,25 @@ class Cost:
 
 def growth(sizes: tuple[int, ...], costs: list[float]) -> float:
     """Return the exponent of the size with which the cost grows, fitted to the `FITTED` largest sizes."""
-    return exponent(sizes[-FITTED:], costs[-FITTED:])
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit PyTorch to one thread: more threads start only above some size, which would bend the curves."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    return float(np.polyfit(np.log(sizes[-FITTED:]), np.log(costs[-FITTED:]), 1)[0])
 
 
 @cache
+@torch.no_grad()
 def measure(sizes: Sizes) -> dict[str, dict[str, Cost]]:
-    """Measure every layer along the axes "n" and "d"; `FULL` takes about half a minute."""
+    """Measure every layer along the axes "n" and "d" on one thread, the default of `Timer`."""
 
     def cost(make: Callable, points: list[tuple[int, int]]) -> Cost:
         calls = [make(*point) for point in points]
         return Cost(
             [count_operations(call) for call in calls],
-            [measure_seconds(call, sizes.seconds) for call in calls],
-            [measure_bytes(call) for call in calls],
+            [min(Timer("call()", globals={"call": call}).blocked_autorange(sizes.seconds).times) for call in calls],
+            [peak_memory(call) for call in calls],
         )
 
-    with one_thread():
-        return {
-            name: {axis: cost(make, points) for axis, points in sizes.axes().items()}
-            for name, (make, _) in LAYERS.items()
-        }
+    return {
+        name: {axis: cost(make, points) for axis, points in sizes.axes().items()} for name, (make, _) in LAYERS.items()
+    }
 
 
 def complexity(sizes: Sizes = FULL) -> Figure:

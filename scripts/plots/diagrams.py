@@ -11,13 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
-from plots.style import theme_color
 from vanilla_transformer import modeling_vanilla_transformer
 
 
 HEIGHT, WIDTH = 0.62, 2.7  # width of a box
 CENTERED = {"ha": "center", "va": "center"}
-ATTENTION, FEED_FORWARD, NORM, EMBEDDING, OUTPUT = "orange", "blue", "grey", "pink", "purple"
+FEED_FORWARD, ATTENTION, OUTPUT, EMBEDDING, NORM = "C0", "C1", "C3", "C4", "C5"  # colours of the theme
 
 
 @cache
@@ -29,7 +28,7 @@ def line_of(place: str) -> int:
     return first + next(i for i, line in enumerate(lines) if wanted in line)
 
 
-def link(place: str) -> str:
+def link_to(place: str) -> str:
     """Return the link from docs/figures to a place in the model file."""
     return f"../../modeling_vanilla_transformer.py#L{line_of(place)}"
 
@@ -49,44 +48,37 @@ class Canvas:
         ax.axis("off")
         return cls(ax, inches / 0.62)
 
-    def box(self, y: float, label: str, color: str, place: str, x: float = 0.0, width: float = WIDTH,
-            gone: bool = False) -> None:  # fmt: skip
-        """Draw a box around (x, y); a `gone` box is a dotted outline without a link."""
-        x, edge = self.x + x, theme_color("rule" if gone else color)
+    def box(self, y: float, label: str, color: str, place: str, x: float = 0.0, width: float = WIDTH) -> None:
+        """Draw a box around (x, y) that links to a place in the model file."""
+        x, link = self.x + x, link_to(place)
         corner = (x - width / 2, y - HEIGHT / 2)
-        patch = FancyBboxPatch(corner, width, HEIGHT, "round,pad=0,rounding_size=0.12", linewidth=1.3)
-        fill = theme_color("paper") if gone else (edge, 0.2)
-        patch.set(edgecolor=edge, facecolor=fill, linestyle=":" if gone else "-", zorder=3)
-        color = theme_color("rule" if gone else "ink")
-        text = self.ax.text(x, y, label, color=color, fontsize=9 * self.scale, **CENTERED, zorder=4, linespacing=1.05)
-        if not gone:
-            patch.set_url(link(place))
-            text.set_url(link(place))
+        patch = FancyBboxPatch(corner, width, HEIGHT, "round,pad=0,rounding_size=0.12", linewidth=1.3, url=link)
+        patch.set(edgecolor=color, facecolor=(color, 0.2), zorder=3)
         self.ax.add_patch(patch)
+        self.ax.text(x, y, label, fontsize=9 * self.scale, **CENTERED, zorder=4, linespacing=1.05, url=link)
 
-    def arrow(self, *points: tuple[float, float], head: bool = True, gone: bool = False) -> None:
+    def arrow(self, *points: tuple[float, float], head: bool = True) -> None:
         """Draw a line through the points, with an arrow head at the last one."""
         xs, ys = [self.x + x for x, _ in points], [y for _, y in points]
-        color = theme_color("rule" if gone else "ink")
-        self.ax.plot(xs, ys, color=color, linewidth=1.0, linestyle=":" if gone else "-", zorder=2)
-        if head and not gone:
+        color = plt.rcParams["text.color"]
+        self.ax.plot(xs, ys, color=color, linewidth=1.0, linestyle="-", zorder=2)
+        if head:
             style = {"arrowstyle": "-|>", "color": color, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
             self.ax.annotate("", (xs[-1], ys[-1]), (xs[-2], ys[-2]), arrowprops=style, zorder=2)
 
-    def label(self, x: float, y: float, text: str, color: str = "ink", **options) -> None:
+    def label(self, x: float, y: float, text: str, **options) -> None:
         options = CENTERED | {"fontsize": 8.5} | options
         options["fontsize"] *= self.scale
-        self.ax.text(self.x + x, y, text, color=theme_color(color), **options)
+        self.ax.text(self.x + x, y, text, **options)
 
-    def frame(self, bottom: float, top: float, text: str, side: int, gone: bool = False) -> None:
+    def frame(self, bottom: float, top: float, text: str, side: int) -> None:
         """Draw a frame around the layers of a stack, with their number."""
         half = WIDTH / 2 + 0.55
         patch = FancyBboxPatch((self.x - half, bottom), 2 * half, top - bottom, "round,pad=0,rounding_size=0.2")
-        patch.set(facecolor="none", edgecolor=theme_color("rule"), linestyle=":" if gone else "-", zorder=1)
+        patch.set(facecolor="none", edgecolor=(plt.rcParams["text.color"], 0.25), zorder=1)
         self.ax.add_patch(patch)
-        if text:
-            place = (side * (half + 0.12), (bottom + top) / 2)
-            self.label(*place, text, ha="right" if side < 0 else "left", fontsize=11)
+        place = (side * (half + 0.12), (bottom + top) / 2)
+        self.label(*place, text, ha="right" if side < 0 else "left", fontsize=11)
 
 
 @dataclass(frozen=True)
@@ -100,12 +92,11 @@ class Sublayer:
 
 @dataclass(frozen=True)
 class Stack:
-    """One half of Figure 1, or a family with only one half.
+    """One half of Figure 1.
 
     Args:
         side: side of the residual connections, -1 (left) or 1.
         top: labels and places in the code of the boxes above the layers, from bottom to top.
-        gone: labels of sub-layers that this family does not have.
     """
 
     inputs: str
@@ -114,12 +105,11 @@ class Stack:
     top: tuple[tuple[str, str], ...] = ()
     result: str = ""
     side: int = -1
-    gone: tuple[str, ...] = ()
 
 
 SELF, FORWARD = ": self.self_attn(x, x", ": self.feed_forward(x)"
 FEED = Sublayer("Feed-forward", FEED_FORWARD, f"TransformerLayer.forward{FORWARD}")
-MASKED, CROSS = "Masked multi-head\nself-attention", "Multi-head\ncross-attention"
+MASKED = "Masked multi-head\nself-attention"
 ENCODER = Stack(
     inputs="source tokens",
     layers="N ×",
@@ -130,7 +120,7 @@ DECODER = Stack(
     layers="× N",
     sublayers=(
         Sublayer(MASKED, ATTENTION, f"DecoderLayer.forward{SELF}"),
-        Sublayer(CROSS, ATTENTION, "DecoderLayer.forward: self.cross_attn(x, memory"),
+        Sublayer("Multi-head\ncross-attention", ATTENTION, "DecoderLayer.forward: self.cross_attn(x, memory"),
         Sublayer("Feed-forward", FEED_FORWARD, f"DecoderLayer.forward{FORWARD}"),
     ),
     top=(
@@ -152,43 +142,38 @@ def stack_top(stack: Stack) -> float:
 
 def draw_stack(canvas: Canvas, stack: Stack) -> None:
     """Draw one half of Figure 1, from the tokens to the output."""
-    side, whole = stack.side, set(stack.gone) >= {sublayer.label for sublayer in stack.sublayers}
-    ink = "rule" if whole else "ink"
-    canvas.label(0, 0.3, stack.inputs, color=ink)
-    canvas.arrow((0, 0.5), (0, EMBED - HEIGHT / 2), gone=whole)
-    canvas.box(
-        EMBED, "Embedding · √d_model", EMBEDDING, "TransformerStack.add_positions: self.embed_scale", gone=whole
-    )
-    canvas.arrow((0, EMBED + HEIGHT / 2), (0, SUM - 0.17), gone=whole)
-    canvas.ax.add_patch(Circle((canvas.x, SUM), 0.17, facecolor="none", edgecolor=theme_color(ink)))
-    canvas.label(0, SUM, "+", fontsize=11, color=ink)
-    canvas.box(SUM, "Positions", EMBEDDING, "sinusoids", x=side * 1.55, width=1.7, gone=whole)
-    canvas.arrow((side * 0.7, SUM), (side * 0.17, SUM), gone=whole)
-    canvas.frame(SUM + 0.55, stack_top(stack) + 0.62, "" if whole else stack.layers, side, gone=whole)
+    side = stack.side
+    canvas.label(0, 0.3, stack.inputs)
+    canvas.arrow((0, 0.5), (0, EMBED - HEIGHT / 2))
+    canvas.box(EMBED, "Embedding · √d_model", EMBEDDING, "TransformerStack.add_positions: self.embed_scale")
+    canvas.arrow((0, EMBED + HEIGHT / 2), (0, SUM - 0.17))
+    canvas.ax.add_patch(Circle((canvas.x, SUM), 0.17, facecolor="none", edgecolor=plt.rcParams["text.color"]))
+    canvas.label(0, SUM, "+", fontsize=11)
+    canvas.box(SUM, "Positions", EMBEDDING, "sinusoids", x=side * 1.55, width=1.7)
+    canvas.arrow((side * 0.7, SUM), (side * 0.17, SUM))
+    canvas.frame(SUM + 0.55, stack_top(stack) + 0.62, stack.layers, side)
 
     below = SUM + 0.17
     for number, sublayer in enumerate(stack.sublayers):
-        y, gone = FIRST + STEP * number, sublayer.label in stack.gone
+        y = FIRST + STEP * number
         bottom, norm = y - HEIGHT / 2, y + 0.8
         fork = bottom - 0.42
-        canvas.arrow((0, below), (0, bottom), head=not gone, gone=whole)
+        canvas.arrow((0, below), (0, bottom))
         if "self-attention" in sublayer.label:  # queries, keys and values come from the same vectors
             for x in (-0.7, 0.7):
-                canvas.arrow((0, fork), (x, fork), (x, bottom), gone=gone)
+                canvas.arrow((0, fork), (x, fork), (x, bottom))
         around = side * (WIDTH / 2 + 0.28)
-        canvas.arrow(
-            (0, fork - 0.12), (around, fork - 0.12), (around, norm), (side * WIDTH / 2, norm), gone=whole or gone
-        )
-        canvas.arrow((0, y + HEIGHT / 2), (0, norm - HEIGHT / 2), head=not gone, gone=whole)
-        canvas.box(y, sublayer.label, sublayer.color, sublayer.place, gone=gone)
-        canvas.box(norm, "Add & norm", NORM, ADD_NORM, gone=whole or gone)
+        canvas.arrow((0, fork - 0.12), (around, fork - 0.12), (around, norm), (side * WIDTH / 2, norm))
+        canvas.arrow((0, y + HEIGHT / 2), (0, norm - HEIGHT / 2))
+        canvas.box(y, sublayer.label, sublayer.color, sublayer.place)
+        canvas.box(norm, "Add & norm", NORM, ADD_NORM)
         below = norm + HEIGHT / 2
     for number, (label, place) in enumerate(stack.top):
         y = stack_top(stack) + 1.45 + number
-        canvas.arrow((0, below), (0, y - HEIGHT / 2), gone=whole)
-        canvas.box(y, label, OUTPUT, place, gone=whole, width=WIDTH + 0.5)
+        canvas.arrow((0, below), (0, y - HEIGHT / 2))
+        canvas.box(y, label, OUTPUT, place, width=WIDTH + 0.9)
         below = y + HEIGHT / 2
-    if stack.result and not whole:
+    if stack.result:
         canvas.arrow((0, below), (0, below + 0.5))
         canvas.label(0, below + 0.68, stack.result)
 
@@ -256,9 +241,11 @@ def attention() -> Figure:
     for shift in (0.36, 0.24, 0.12):  # the other heads behind the first
         corner = (canvas.x - 2.6 + shift, 3.5 - HEIGHT / 2 + shift)
         behind = FancyBboxPatch(corner, 5.2, HEIGHT, "round,pad=0,rounding_size=0.12", linewidth=0.8)
-        behind.set(edgecolor=theme_color("orange"), facecolor=theme_color("paper"), zorder=2.5)
+        behind.set(edgecolor=ATTENTION, facecolor=plt.rcParams["figure.facecolor"], zorder=2.5)
         canvas.ax.add_patch(behind)
-    canvas.ax.add_patch(plt.Rectangle((canvas.x - 2.55, 3.22), 5.1, 0.56, color=theme_color("paper"), zorder=2.6))
+    canvas.ax.add_patch(
+        plt.Rectangle((canvas.x - 2.55, 3.22), 5.1, 0.56, color=plt.rcParams["figure.facecolor"], zorder=2.6)
+    )
     canvas.box(3.5, "Scaled dot-product attention", ATTENTION, f"{heads}.forward: attention(", width=5.2)
     canvas.label(3.1, 3.62, "h", ha="left", fontsize=11)
     canvas.arrow((0, 3.5 + HEIGHT / 2 + 0.36), (0, 4.7 - HEIGHT / 2))
@@ -271,41 +258,22 @@ def attention() -> Figure:
 
 
 def families() -> Figure:
-    """Draw Figure 1 three times; dotted outlines mark the parts that a family does not have."""
+    """Draw the three families side by side."""
     head = ("Task head", "VanillaTransformerForSequenceClassification")
-    left, right = (tuple(sublayer.label for sublayer in stack.sublayers) for stack in (ENCODER, DECODER))
-    causal = tuple(
-        Sublayer(s.label, s.color, f"TransformerLayer.forward{FORWARD if s.color == FEED_FORWARD else SELF}")
-        for s in DECODER.sublayers
-    )
-    no_encoder = Stack("", "", ENCODER.sublayers, gone=left)
-    no_decoder = Stack("", "", DECODER.sublayers, side=1, gone=right)
-    drawn = [
-        ("Encoder-decoder", "translation", "VanillaTransformerModel", ENCODER, DECODER),
-        (
-            "Encoder-only",
-            "classes, tags, answers, masked words",
-            "VanillaTransformerEncoderModel",
-            Stack("tokens", "N ×", ENCODER.sublayers, (head,), "a class, a tag, a number"),
-            no_decoder,
-        ),
-        (
-            "Decoder-only",
-            "text, token by token",
-            "VanillaTransformerDecoderModel",
-            no_encoder,
-            Stack("tokens so far", "× N", causal, DECODER.top, DECODER.result, side=1, gone=(CROSS,)),
-        ),
-    ]
-    canvas = Canvas.of_size(30.6, 13.6, inches=0.45)
-    for number, (name, task, model, first, second) in enumerate(drawn):
-        start = 10.2 * number
-        for x, stack in ((start + 2.85, first), (start + 7.35, second)):
-            canvas.x = x
-            draw_stack(canvas, stack)
-        if number == 0:
-            memory_arrow(canvas, start + 2.85, start + 7.35)
-        canvas.x = start + 5.1
-        canvas.label(0, 13.2, name, fontsize=15, weight="bold", url=link(model))
-        canvas.label(0, 12.65, task, fontsize=11)
+    encoder = Stack("tokens", "N ×", ENCODER.sublayers, (head,), "a class, a tag, a number")
+    causal = (Sublayer(MASKED, ATTENTION, f"TransformerLayer.forward{SELF}"), FEED)
+    decoder = Stack("tokens so far", "N ×", causal, DECODER.top, DECODER.result)
+    canvas = Canvas.of_size(19.6, 13.2, inches=0.5)
+    for x, stack in ((2.85, ENCODER), (7.35, DECODER), (12.4, encoder), (17.2, decoder)):
+        canvas.x = x
+        draw_stack(canvas, stack)
+    memory_arrow(canvas, 2.85, 7.35)
+    for x, name, task, model in (
+        (5.1, "Encoder-decoder", "translation", "VanillaTransformerModel"),
+        (12.4, "Encoder-only", "classes, tags, answers, masked words", "VanillaTransformerEncoderModel"),
+        (17.2, "Decoder-only", "text, token by token", "VanillaTransformerDecoderModel"),
+    ):
+        canvas.x = x
+        canvas.label(0, 12.9, name, fontsize=15, weight="bold", url=link_to(model))
+        canvas.label(0, 12.35, task, fontsize=11)
     return canvas.ax.figure

@@ -8,7 +8,6 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from transformers import AutoTokenizer
 
-from plots.style import line_colors
 from vanilla_transformer.loading import load_model, shipped_model
 
 
@@ -48,9 +47,8 @@ def embedding_points() -> dict[str, np.ndarray]:
 
 def embedding_map() -> Figure:
     figure, ax = plt.subplots(figsize=(8, 5.2))
-    colors = line_colors()
     for number, (name, points) in enumerate(embedding_points().items()):
-        color = colors[number % len(colors)]
+        color = f"C{number}"
         ax.scatter(*points.T, color=color, marker=MARKERS[number], s=24, label=name)
         for word, point in zip(GROUPS[name].split(), points, strict=True):
             ax.annotate(word, point, xytext=(4, 3), textcoords="offset points", fontsize=8.5, color=color)

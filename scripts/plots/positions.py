@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from plots.style import label_words, line_colors, matrix
+from plots.style import label_words, matrix
 from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransformerEncoderModel
 from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
@@ -81,7 +81,7 @@ def position_dot_products() -> Figure:
     right.plot(far, dot_products(0, far, 512), label="pos = 0", alpha=0.7)
     for start, marker in ((100, "s"), (10_000, "^")):
         right.plot(some, dot_products(start, some, 512), marker, markersize=5, label=f"pos = {start:,}")
-    right.axvspan(TRAINING_LENGTH, 5000, color=line_colors()[-1], alpha=0.15, lw=0)
+    right.axvspan(TRAINING_LENGTH, 5000, color="C5", alpha=0.15, lw=0)
     right.text(TRAINING_LENGTH * 1.1, 0.93, f"beyond sentences\nof {TRAINING_LENGTH} tokens", va="top", fontsize=9)
     right.set(xscale="log", xlabel="distance k", xlim=(1, 5000))
     right.set_title("It depends on the distance only, not on the start")

@@ -39,25 +39,14 @@ def theme_parameters(theme: str) -> dict:
     }
 
 
-def theme_color(name: str) -> str:
-    """Return a colour of the current theme by its name in the palette."""
-    paper = plt.rcParams["figure.facecolor"]
-    return getattr(next(theme for theme in THEMES.values() if theme.paper == paper), name)
-
-
-def line_colors() -> list[str]:
-    return plt.rcParams["axes.prop_cycle"].by_key()["color"]
-
-
 def sequential_map() -> Colormap:
     """Return a colour map from the background at 0 to blue."""
-    return LinearSegmentedColormap.from_list("sequential", [plt.rcParams["figure.facecolor"], line_colors()[0]])
+    return LinearSegmentedColormap.from_list("sequential", [plt.rcParams["figure.facecolor"], "C0"])
 
 
 def diverging_map() -> Colormap:
     """Return a colour map from orange over the background at 0 to blue."""
-    blue, orange = line_colors()[:2]
-    return LinearSegmentedColormap.from_list("diverging", [orange, plt.rcParams["figure.facecolor"], blue], N=255)
+    return LinearSegmentedColormap.from_list("diverging", ["C1", plt.rcParams["figure.facecolor"], "C0"], N=255)
 
 
 def matrix(ax: Axes, values: np.ndarray, limit: float | None = None, signed: bool = True, **options) -> AxesImage:

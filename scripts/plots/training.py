@@ -6,7 +6,6 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from plots.style import line_colors
 from vanilla_transformer.modeling_vanilla_transformer import cross_entropy
 from vanilla_transformer.training.optimizer import PaperSchedule
 
@@ -59,7 +58,7 @@ def label_smoothing() -> Figure:
         right.plot(confidences, loss_by_confidence(confidences, classes, epsilon), label=name)
         best = targets[label : label + 1].clamp(max=confidences[-1])
         lowest = loss_by_confidence(best, classes, epsilon)
-        right.plot(best, lowest, marker="o", color=line_colors()[i], linestyle="")
+        right.plot(best, lowest, marker="o", color=f"C{i}", linestyle="")
     left.set(xlabel="class", ylabel="target probability", xticks=range(classes))
     left.set_title(f"Targets where class {label} of {classes} is right")
     right.set(xlabel="probability given to the right class", ylabel="loss", ylim=(0, None))

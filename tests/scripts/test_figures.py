@@ -14,7 +14,7 @@ from PIL import Image
 import figures
 from fresh_process import ROOT
 from plots.attention import WIDTHS, jacobian_norm, jacobian_norms, mask_examples, masked_attention
-from plots.complexity import LAYERS, QUICK, WINDOW, growth, measure, measure_bytes
+from plots.complexity import LAYERS, QUICK, WINDOW, growth, measure
 from plots.embeddings import embedding_points
 from plots.positions import dot_products, permutation_outputs, shift_errors, shift_matrix
 from plots.style import THEMES, theme_parameters
@@ -234,10 +234,3 @@ def test_operation_counts_have_the_factors_of_table_1():
     assert full == fused == 2 * n * n * d
     assert recurrent == 2 * n * d * d and convolutional == 3 * n * d * d
     assert 2 * WINDOW * n * d < restricted < 3 * 2 * WINDOW * n * d  # a block of queries attends to two blocks of keys
-
-
-def test_memory_counts_the_tensors_alive_at_the_same_time():
-    mib = 2**20
-    assert measure_bytes(lambda: torch.ones(mib // 4)) == mib
-    assert measure_bytes(lambda: torch.ones(mib // 4) + torch.ones(mib // 4)) == 3 * mib
-    assert measure_bytes(lambda: [torch.ones(mib // 4) for _ in range(4)][0]) == 4 * mib  # noqa: RUF015 (all four)
