@@ -170,13 +170,13 @@ def test_invalid_input_gets_a_clear_message(client, text, message):
     ("arguments", "endpoint", "message"),
     [
         (("one two", "dos", "two"), "/decoding_step", "has the steps 1 to"),
-        ((7, None), "/next_tokens", "A text is needed to go on from, not 7"),
-        *((("one", shown), "/next_tokens", "The first characters are a number") for shown in ("1", 0.5, -1)),
+        ((7, None), "/next_tokens", "A text is needed to continue, not 7"),
+        *((("one", shown), "/next_tokens", "The number of characters must be an integer") for shown in ("1", 0.5, -1)),
         ((0, ["one"], None, None), "/explore", r"A text is needed to explore, not \['one'\]"),
         *(((model, "one"), "/explore", "models 0 to 6") for model in (1.0, True, None, "0", [0])),
         *(((5, "one", target), "/explore", "A target is a text, or a list") for target in NO_TARGETS),
         ((5, "one", []), "/explore", "give at least one"),
-        ((5, "one", "中" * LONGEST_INPUT), "/explore", r"keep to \d+ tokens; what is to be written has 90\d"),
+        ((5, "one", "中" * LONGEST_INPUT), "/explore", r"keep to \d+ tokens; the text to write has 90\d"),
         *(
             ((5, "one", None, None, "decoder", layer), "/explore_layer", "does not exist")
             for layer in ("0", 0.5, True)

@@ -59,7 +59,7 @@ def test_an_empty_seed_is_allowed(browser, address):
     with visit(browser, address) as page:
         panel = tab(page, "Generate")
         panel.get_by_label("Seed").fill("")
-        panel.get_by_label("number input for New tokens, at most").fill("20")
+        panel.get_by_label("number input for Maximum number of new tokens").fill("20")
         panel.get_by_role("button", name="Generate").click()
         expect(panel.get_by_test_id("highlighted-text").locator(".textspan, .text").nth(4)).to_be_visible()
         assert len(panel.get_by_placeholder("The text will grow here.").input_value()) > len("The parcel from")
@@ -70,7 +70,7 @@ def test_empty_input_gets_a_message(browser, address):
         panel = tab(page, "Generate")
         panel.get_by_label("Text", exact=True).fill(" ")
         panel.get_by_label("Text", exact=True).press("Enter")
-        expect(page.get_by_text("Please type something to go on from.")).to_be_visible()
+        expect(page.get_by_text("Please type something to continue.")).to_be_visible()
 
 
 # Click Stop from within the page, before the request: on a busy machine the text could be complete first.
@@ -90,7 +90,7 @@ def test_text_streams_until_stopped_and_tokens_show_their_alternatives(browser, 
     with visit(browser, address, size) as page:
         panel = tab(page, "Generate")
         panel.get_by_label("Text", exact=True).fill("one two")
-        panel.get_by_label("number input for New tokens, at most").fill("200")
+        panel.get_by_label("number input for Maximum number of new tokens").fill("200")
         result = panel.get_by_placeholder("The text will grow here.")
         page.evaluate(STOP_WHILE_IT_GROWS, panel.get_by_role("button", name="Stop").element_handle())
         panel.get_by_role("button", name="Generate").click()

@@ -77,9 +77,9 @@ def test_samples_follow_the_models_distribution(options, expected):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": float("nan")}, "The temperature has to be a number from 0 to 2.0, not nan"),
-        ({"top_p": float("nan")}, "Top p has to be a number from 0.05 to 1, not nan"),
-        ({"top_k": None}, "Top k has to be a number from 0 to 100, not None"),
+        ({"temperature": float("nan")}, "The temperature must be a number from 0 to 2.0, not nan"),
+        ({"top_p": float("nan")}, "Top p must be a number from 0.05 to 1, not nan"),
+        ({"top_k": None}, "Top k must be a number from 0 to 100, not None"),
     ],
 )
 def test_invalid_numbers_get_a_clear_message(options, message, tmp_path):

@@ -345,10 +345,10 @@ def test_a_text_longer_than_the_learned_positions_is_refused_not_truncated():
     assert (data["written"], len(data["source"]), data["model"]["room"]) == (0, 9, 9)
     with pytest.raises(ValueError, match="has learned 9 positions, and this text has"):
         explore_data(model, tokenizer, "one " * 9)
-    with pytest.raises(ValueError, match="has learned 9 positions, and this text, with what is to follow it, has 10"):
+    with pytest.raises(ValueError, match="has learned 9 positions, and this text with its continuation has 10"):
         explore_data(model, tokenizer, full, [5])
     model, tokenizer = made("translate", position_embedding="learned", max_position_embeddings=9)
-    with pytest.raises(ValueError, match="has learned 9 positions, and what is to be written has 10 tokens"):
+    with pytest.raises(ValueError, match="has learned 9 positions, and the text to write has 10 tokens"):
         explore_data(model, tokenizer, "one", [5] * 10)
     with pytest.raises(ValueError, match="at least one"):
         explore_data(model, tokenizer, "one", [])

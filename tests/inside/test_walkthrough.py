@@ -61,7 +61,7 @@ def test_the_walk_through_a_decoder_includes_cross_attention(capsys, translator)
 def test_by_default_the_walk_covers_both_stacks_and_the_output(capsys, translator):
     text = shown(capsys, "--model", translator, "--text", "three miles", "--target", "tres millas")
     assert text.index("in the encoder") < text.index("cross-attention") < text.index("p = softmax(logits)")
-    lines = re.findall(r"^ *after (\S+) +(.+)$", text[text.index("the likeliest words") :], re.M)
+    lines = re.findall(r"^ *after (\S+) +(.+)$", text[text.index("the most probable words") :], re.M)
     model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
     batch = tokenizer("three miles", text_target="tres millas", return_tensors="pt")
     probabilities = model(**batch).logits[0].softmax(dim=-1).topk(5)

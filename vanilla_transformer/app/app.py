@@ -1,4 +1,4 @@
-"""The page: tabs and endpoints for the models that are loaded, and the server."""
+"""Build and serve the page: its tabs and the endpoints of the loaded models."""
 
 import math
 import sys
@@ -16,7 +16,7 @@ from vanilla_transformer.app.translation import offer_translations
 from vanilla_transformer.app.understand import offer_answers, offer_classes, offer_tags, offer_words
 
 
-# Endpoints of a model, by what it does. A language model has a tab of its own, with its endpoint.
+# Verb of a model's task -> its endpoints. A language model has its own tab with endpoints.
 ENDPOINTS: dict[str, Callable[[Loaded], None]] = {
     "translate": offer_translations,
     "generate": lambda loaded: None,
@@ -25,12 +25,12 @@ ENDPOINTS: dict[str, Callable[[Loaded], None]] = {
     "tag": offer_tags,
     "answer": offer_answers,
 }
-SESSIONS = 100  # sessions that Gradio remembers
-WAITING = 32  # visitors at each endpoint; further ones are told when to come again
-PRIVATE_NAMES = ("push", "event_queue_per_concurrency_id", "process_time_per_fn")  # of Gradio's queue
+SESSIONS = 100  # number of sessions that Gradio remembers
+WAITING = 32  # visitors who may wait at each endpoint; others get a message when to try again
+PRIVATE_NAMES = ("push", "event_queue_per_concurrency_id", "process_time_per_fn")  # private names of Gradio
 
-# On a narrow screen, heat maps keep their size and scroll sideways; a permanent scroll bar and a hint say so. Numbers
-# in cells are for screen readers. Tokens that can be clicked show where each ends.
+# On narrow screens, heat maps keep their size and scroll sideways, with a permanent scroll bar and a hint. Numbers in
+# cells are for screen readers. Clickable tokens have visible ends.
 STYLE = """
 .heat-map .wide { overflow-x: auto; position: relative }
 .heat-map .wide::-webkit-scrollbar { height: 8px }
@@ -56,7 +56,7 @@ THEME = gr.themes.Default(primary_hue="blue").set(  # the explorer's colours
     button_primary_background_fill_hover="*primary_700",
 )
 
-# Shown where other sites link to the page.
+# description for other sites that link to the page
 ABOUT = "The Transformer of Attention Is All You Need: translate, classify, generate, and see what it does inside."
 HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:description" content="{ABOUT}">'
 
@@ -64,10 +64,10 @@ HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:descripti
 def load_all(
     models: tuple[str, ...], trust_remote_code: bool, engine: str, quantization: str | None = None
 ) -> list[Loaded]:
-    """Load the models. Leave out one that fails, whatever the reason, and say why in a line on stderr.
+    """Load the models. Skip models that fail, with a line on stderr that says why.
 
     Raises:
-        ValueError: models are given, but none can be shown.
+        ValueError: models are given, but none can be loaded.
     """
     loaded, errors = [], []
     for model in models:
@@ -101,7 +101,7 @@ def build(
     quantization: str | None = None,
     note: str = "",
 ) -> gr.Blocks:
-    """Build the app for some models. Without any, it shows what needs no model.
+    """Build the app for some models. Without models, it has only the tabs that need none.
 
     Args:
         runs: folders of training runs whose curves the explorer draws.
@@ -112,9 +112,7 @@ def build(
         model.name = name
     writers = [model for model in loaded if model.task == "generate"]
     with gr.Blocks(title="Vanilla Transformer", analytics_enabled=False) as app:
-        gr.Markdown(
-            "# Vanilla Transformer\nThe model of *Attention Is All You Need*, trained small. Look what it does."
-        )
+        gr.Markdown("# Vanilla Transformer\nSmall trained models of *Attention Is All You Need*. Watch them work.")
         if note:
             gr.Markdown(note)
         with gr.Tab("Explore"):
@@ -135,10 +133,11 @@ def tell_busy(message: str) -> None:
 
 
 def limit_waiting(app: gr.Blocks) -> None:
-    """Let `WAITING` visitors wait at each endpoint, however many wait at the others; send further ones to `tell_busy`.
+    """Limit each endpoint to `WAITING` waiting visitors; others are sent to `tell_busy`.
 
-    Gradio's own limit, `queue(max_size=...)`, counts all endpoints together and does not say how long to stay away.
-    This uses three private names of Gradio 6.31; without them there is no limit.
+    Gradio's own limit, `queue(max_size=...)`, counts all endpoints together and does not say how long to wait. This
+    uses
+    three private names of Gradio 6.31; without them there is no limit.
     """
     queue = getattr(app, "_queue", None)
     if missing := [name for name in PRIVATE_NAMES if not hasattr(queue, name)]:
@@ -160,16 +159,16 @@ def limit_waiting(app: gr.Blocks) -> None:
 
 
 def serve(app: gr.Blocks, **options) -> str:
-    """Serve the app, and return its address. Each endpoint answers one visitor at a time; uploads are refused.
+    """Serve the app and return its address. Each endpoint handles one visitor at a time; uploads are refused.
 
-    Tracebacks go to the terminal only: they could tell a visitor about this machine.
+    Tracebacks are shown only in the terminal, because they could reveal details of this machine.
 
     Args:
         options: arguments of `launch`.
     """
     app.queue(default_concurrency_limit=1, api_open=False)  # no request bypasses the queue
     limit_waiting(app)
-    # Gradio keeps a copy of the page's state for each session, which no component here uses.
+    # Gradio keeps a copy of the page's state for each session, which no component uses here.
     limits = {"max_file_size": 0, "state_session_capacity": SESSIONS}
     looks = {"theme": THEME, "css": STYLE, "head": HEAD}
     return app.launch(show_error=False, run_history=False, **limits, **looks, **options)[1]

@@ -1,4 +1,4 @@
-"""Generate: a language model continues a text, and shows the alternatives at each token."""
+"""The tab "Generate": a language model continues a text, and shows the alternatives to each token."""
 
 import logging
 from collections.abc import Iterator
@@ -35,13 +35,13 @@ from vanilla_transformer.inside.readings import encode_text, max_length, split_t
 
 HOTTEST, MOST_CHOICES, LEAST_TOP_P = 2.0, 100, 0.05
 LARGEST_SEED = 2**32 - 1
-SHOWN = 10  # most probable tokens
+SHOWN = 10  # number of most probable tokens to show
 
 
 class GumbelNoise(LogitsProcessor):
     """Adds Gumbel noise to the scores, so that the largest one is a sample from their softmax.
 
-    Like torch.multinomial, but with its own generator: all visitors share PyTorch's global one.
+    Unlike torch.multinomial, this has its own generator, because all visitors share PyTorch's global one.
 
     Args:
         seed: the same seed gives the same samples; None gives new ones each time.
@@ -60,7 +60,7 @@ class GumbelNoise(LogitsProcessor):
 
 
 def sampling(temperature: float, top_k: int, top_p: float, seed: int | None) -> LogitsProcessorList:
-    """Return the processors that make greedy decoding sample; none for a temperature of 0."""
+    """Return the logits processors that turn greedy decoding into sampling; none for a temperature of 0."""
     processors = LogitsProcessorList()
     if temperature > 0:
         processors.append(TemperatureLogitsWarper(float(temperature)))
@@ -75,10 +75,10 @@ def sampling(temperature: float, top_k: int, top_p: float, seed: int | None) -> 
 def stream(
     loaded: Loaded, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
 ) -> Iterator[str]:
-    """Yield the growing text. A temperature of 0 always takes the most probable token.
+    """Yield the growing text. A temperature of 0 always chooses the most probable token.
 
     Raises:
-        gr.Error: the model has no position left for a token, or it failed.
+        gr.Error: the text already fills all positions, or the model failed.
     """
     batch = encode(loaded, text)
     length = batch["input_ids"].shape[1]
@@ -103,7 +103,7 @@ def stream(
         except Exception:
             logging.exception("Generation failed.")
             failed.set()
-            streamer.end()  # ends the loop below
+            streamer.end()  # sentinel that ends the loop below
 
     thread = Thread(target=generate, name="generation", daemon=True)
     thread.start()
@@ -112,14 +112,14 @@ def stream(
             text += piece
             yield text
         if failed.is_set():
-            raise refusal("The model failed while it went on from this text. Please try another one.")
+            raise refusal("The model failed on this text. Please try another one.")
     finally:
-        stopped.set()  # the visitor has left, or pressed Stop
+        stopped.set()  # the visitor has left or pressed Stop
         thread.join()
 
 
 class Writer:
-    """A language model as the tab and the API use it."""
+    """A language model, as used by the tab and the API."""
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
@@ -128,7 +128,7 @@ class Writer:
     def generate(
         self, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
     ) -> Iterator[str]:
-        text = check_text(text, "to go on from", keep_space=True)
+        text = check_text(text, "to continue", keep_space=True)
         check_number("The number of new tokens", new_tokens, 1, self.most)
         check_number("The temperature", temperature, 0, HOTTEST)
         check_number("Top k", top_k, 0, MOST_CHOICES)
@@ -154,21 +154,23 @@ class Writer:
     def next_tokens(self, text: str, shown: int | None = None) -> dict[str, float]:
         """Return the most probable tokens after the first `shown` characters of a text, by default after all of it."""
         if shown is not None and not (is_integer(shown) and shown >= 0):
-            raise refusal(f"The first characters are a number of them, not {shown!r:.50}.")
-        return self.most_probable(self.ids(check_text(text, "to go on from", keep_space=True)[:shown]))
+            raise refusal(f"The number of characters must be an integer from 0, not {shown!r:.50}.")
+        return self.most_probable(self.ids(check_text(text, "to continue", keep_space=True)[:shown]))
 
     def cut(self, text: str) -> list[tuple[str, list[int]]]:
         return split_text(self.loaded.tokenizer, text, **tokenizer_options(self.loaded.model))
 
     def pieces(self, text: str, chosen: int | None = None) -> list[tuple[str, str | None]]:
-        """Return the text in tokens, one of them marked if `chosen` is given."""
+        """Split the text into tokens; mark one of them if `chosen` is given."""
         return [(piece, "chosen" if i == chosen else None) for i, (piece, _) in enumerate(self.cut(text))]
 
     def before(self, text: str, event: gr.SelectData) -> tuple[list[tuple[str, str | None]], str, dict[str, float]]:
-        """Return the most probable tokens at the clicked position, and the probability and rank of the clicked one."""
+        """Return the most probable tokens at the clicked position, and probability and rank of the clicked token."""
         _, (first, *_) = self.cut(text)[event.index]
         if first == 0:
-            raise refusal("Nothing stands before the first token. Please click a later one.")
+            raise refusal(
+                "The first token has no alternatives, because nothing is before it. Please click a later one."
+            )
         ids = self.ids(text)
         probabilities = self.probabilities(ids[:first])
         own = probabilities[ids[first]]
@@ -180,25 +182,27 @@ class Writer:
 def generate_tab(loaded: Loaded) -> None:
     """Add the components and events of the tab."""
     writer = Writer(loaded)
-    gr.Markdown(f"A language model goes on from your text: `{loaded.name}`. It writes what its training was like.")
+    gr.Markdown(f"The language model `{loaded.name}` continues your text, in the style of its training data.")
     offered = [example["text"] for example in loaded.examples]
     text = gr.Textbox(offered[0], label="Text")
     examples = gr.Examples(offered, text)
     with gr.Row():
         new_tokens = gr.Slider(
-            1, writer.most, value=min(80, writer.most), step=1, precision=0, label="New tokens, at most"
+            1, writer.most, value=min(80, writer.most), step=1, precision=0, label="Maximum number of new tokens"
         )
         temperature = gr.Slider(0, HOTTEST, value=0.8, step=0.05, label="Temperature (0: likeliest)")
         top_k = gr.Slider(0, MOST_CHOICES, value=0, step=1, precision=0, label="Top k (0: all)")
         top_p = gr.Slider(LEAST_TOP_P, 1, value=1, step=0.05, label="Top p")
-        seed = gr.Number(0, precision=0, minimum=0, maximum=LARGEST_SEED, label="Seed (empty: another text each time)")
+        seed = gr.Number(
+            0, precision=0, minimum=0, maximum=LARGEST_SEED, label="Seed (empty: a different text each time)"
+        )
     with gr.Row():
         button = gr.Button("Generate", variant="primary")
         stop = gr.Button("Stop")
     result = gr.Textbox(label="Continued", lines=4, placeholder="The text will grow here.")
     with gr.Row():
         with gr.Column():
-            gr.Markdown("**Click a token** to see what the model could have said in its place.")
+            gr.Markdown("**Click a token** to see the alternatives at its position.")
             pieces = gr.HighlightedText(
                 label="Tokens",
                 interactive=False,
@@ -207,7 +211,7 @@ def generate_tab(loaded: Loaded) -> None:
                 elem_classes="tokens",
             )
         with gr.Column():
-            told = gr.Textbox(label="The clicked token, its probability and rank", placeholder="No token is clicked.")
+            told = gr.Textbox(label="The clicked token, its probability and rank", placeholder="Click a token first.")
             probable = gr.Label(label="Most probable tokens there", num_top_classes=SHOWN)
     options = [new_tokens, temperature, top_k, top_p, seed]
     inputs = [text, *options]

@@ -1,4 +1,4 @@
-"""The look of figures and tables: no background, and colours that are legible on white and on dark."""
+"""Style figures and tables: no background, and colours that are legible on light and dark pages."""
 
 import base64
 import gc
@@ -45,16 +45,16 @@ def blank(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def add_scale(figure: Figure, image: AxesImage, **options) -> None:
-    """Add the colour bar."""
+    """Add a colour bar."""
     bar = figure.colorbar(image, **options)
     bar.outline.set_visible(False)
     style(bar.ax)
 
 
 def heat_map(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> str:
-    """Return a matrix (rows, columns) of numbers of at least 0 as an HTML table: the bluer, the larger.
+    """Return a matrix (rows, columns) of non-negative numbers as an HTML table; larger numbers are bluer.
 
-    HTML has glyphs for every script, which a matplotlib figure has not. Screen readers and tooltips get the numbers.
+    Unlike a matplotlib figure, HTML has glyphs for every script. Screen readers and tooltips get the numbers.
     """
     most = weights.max().item() or 1.0
 
@@ -74,7 +74,7 @@ def heat_map(rows: list[str], columns: list[str], weights: Tensor, names: tuple[
 
 
 def encode(figure: Figure) -> PlotData:
-    """Return the figure as Gradio sends it, and free the figure.
+    """Return the figure in the format that Gradio sends, and free it.
 
     A figure has reference cycles. Full garbage collections are rare, so hundreds of figures would pile up.
     """

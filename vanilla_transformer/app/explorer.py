@@ -30,18 +30,18 @@ from vanilla_transformer.inside.readings import BLANK, tokenizer_options
 
 
 HOST = Path(__file__).with_name("assets") / "host.js"
-TRAININGS = 2  # live trainings at once, of all visitors
-REMEMBERED = 32  # answers in each cache
-MOST_WRITTEN = MOST_TOKENS + EXTRA_TOKENS  # tokens of an output, or of a target
+TRAININGS = 2  # maximum number of live trainings at once, for all visitors
+REMEMBERED = 32  # number of answers in each cache
+MOST_WRITTEN = MOST_TOKENS + EXTRA_TOKENS  # maximum number of tokens of an output or target
 
 
 def keeps_space(loaded: Loaded) -> bool:
-    """Whether space around the text matters to the model."""
+    """Whether space at the ends of a text matters to the model."""
     return loaded.task == "generate"
 
 
 class Explored:
-    """The loaded models by their number, as the page and the API use them."""
+    """The loaded models by number, as used by the page and the API."""
 
     def __init__(self, models: Sequence[Loaded]):
         self.models = models
@@ -83,7 +83,7 @@ class Explored:
                     f"A target is a text, or a list of the numbers of tokens, 0 to {most}: not {target!r:.50}."
                 )
             target = ids = tuple(target)
-        check_length(loaded, len(ids), "what is to be written", MOST_WRITTEN)
+        check_length(loaded, len(ids), "the text to write", MOST_WRITTEN)
         return target
 
     def compute(self, model: int, text: str, target: str | tuple[int, ...] | None, context: str | None) -> str:

@@ -1,6 +1,6 @@
-"""Look inside: positions, masks, one layer step by step, learning rate and parameters, computed by the real code.
+"""The tab "Look inside": positions, masks, a layer step by step, learning rate and parameters, from the real code.
 
-No trained model is needed, but the learned positions of those that are loaded are shown.
+It needs no trained model, but also shows the learned positions of loaded models.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ MASKS = {
     "sliding window": Mask(near_only=True),
     "sliding window and causal": Mask(past_only=True, near_only=True),
 }
-UNTRAINED = "before training"  # name of the random learned positions
+UNTRAINED = "before training"  # name under which random learned positions are shown
 
 
 def likeness(table: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,7 +97,7 @@ def draw_positions(d_model: int, length: int, name: str, learned: Tensor | None)
 def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
     """Return which keys each query may attend to: bool (queries, keys).
 
-    Record the mask that reaches attention in a small model of the kind, whose weights are all 0.
+    The mask is recorded in a small model of this kind, whose weights are all 0.
     """
     mask = MASKS[kind]
     config_class, model_class = (
@@ -107,7 +107,7 @@ def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
     )
     sliding_window = window if mask.near_only else None
     config = config_class(vocab_size=3, d_model=2, num_heads=1, d_ff=1, num_layers=1, sliding_window=sliding_window)
-    with torch.device("meta"):  # draws no random numbers from the shared generator
+    with torch.device("meta"):  # does not draw from the shared random generator
         model = model_class(config).eval()
     model.to_empty(device="cpu")
     for weight in model.parameters():
@@ -120,14 +120,14 @@ def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
 
 
 def draw_mask(text: str, kind: str, paddings: int, window: int) -> str:
-    """Draw the mask of a sentence whose words stand for tokens."""
+    """Draw the mask of a sentence, with words instead of tokens."""
     words = check_text(text, "to draw the mask of").split()
     if len(words) > MOST_WORDS:
         raise refusal(f"Please keep to {MOST_WORDS} words; this sentence has {len(words)}.")
     paddings = paddings if MASKS[kind].padded else 0
     names = words + [PADDING] * paddings
     may = allowed(kind, len(words), paddings, window).float()
-    return heat_map(names, names, may, ("who looks", "who may be looked at"))
+    return heat_map(names, names, may, ("queries", "keys"))
 
 
 def draw_schedule(d_model: int, warmup: int, steps: int = 20000) -> Figure:
@@ -171,10 +171,10 @@ def positions_section(tables: dict[str, Tensor]) -> None:
         return draw_positions(d_model, length, name, tables.get(name))
 
     gr.Markdown(
-        "A Transformer sees a set of tokens; the **positional encoding** tells it their order. Left: each row is one "
-        "position, blue above 0 and orange below. Right: how alike positions are. Sinusoids are the more alike the "
-        "nearer they are, forwards as backwards, wherever one starts. Learned ones start out random, as shown here "
-        "before training; only training relates them."
+        "Attention ignores the order of tokens, so a **positional encoding** is added to them. Left: one row per "
+        "position, blue above 0 and orange below. Right: the similarity of positions by their distance. With "
+        "sinusoids, near positions are similar, in both directions and from any start. Learned positions are random "
+        "before training and become similar only by training."
     )
     names = [*tables, UNTRAINED]
     with gr.Row():
@@ -189,9 +189,10 @@ def positions_section(tables: dict[str, Tensor]) -> None:
 def masks_section() -> None:
     """Add the components and events of masks."""
     gr.Markdown(
-        "A **mask** says who may look at whom: each row looks, and blue is what it may look at. An encoder's tokens "
-        "look everywhere but at padding; a decoder's only back, since what follows is what they have to predict; in a "
-        "sliding window only near by. Words stand for tokens, and the masks are those of small real models."
+        "A **mask** decides which tokens attend to which: each row may attend to the blue columns. In an encoder, "
+        "tokens attend to everything except padding. In a decoder, they attend only to earlier tokens, because they "
+        "predict the later ones. In a sliding window, they attend only to near tokens. The masks are those of small "
+        "real models; here, each word is one token."
     )
     sentence = gr.Textbox("orange is my favorite fruit", label="Sentence", max_length=200)
     with gr.Row():

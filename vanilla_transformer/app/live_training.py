@@ -1,4 +1,4 @@
-"""Train: a tiny translator learns in view to reverse six digits, or fails without a part that it needs."""
+"""Train a tiny translator in the demo to reverse six digits; without a part that it needs, it fails."""
 
 import math
 import time
@@ -18,8 +18,8 @@ DIGITS = 6
 START, END, FIRST_DIGIT = 0, 1, 2  # token ids
 BATCH, STEPS, STEPS_A_FRAME = 64, 500, 10
 WARMUP = 100
-TRIED = 32  # numbers on which accuracy is measured
-LONGEST = 90  # seconds
+TRIED = 32  # number of digit strings for measuring accuracy
+LONGEST = 90  # maximum seconds
 SHOWN = torch.tensor([[3, 1, 4, 1, 5, 9]])
 
 
@@ -77,7 +77,7 @@ class Pupil:
 
     @torch.no_grad()
     def write(self, digits: Tensor) -> Tensor:
-        """Return the model's output for digits, decoded greedily: (batch, DIGITS)."""
+        """Decode digits greedily and return the model's output (batch, DIGITS)."""
         written = torch.full((len(digits), 1), START)
         for _ in range(DIGITS):
             output = self.model(input_ids=with_end(digits), decoder_input_ids=written, use_cache=False)
@@ -86,7 +86,7 @@ class Pupil:
 
     @torch.no_grad()
     def frame(self, step: int, loss: float | None) -> dict[str, Any]:
-        """Return what the page draws after a step."""
+        """Return the data that the page draws after a step."""
         self.model.eval()
         with intervene(self.model, self.changes) as trace:
             right = (self.write(self.tried) == self.tried.flip(1)).all(dim=1).float().mean().item()

@@ -1,4 +1,4 @@
-"""Saved models for the demo, and texts to try on them."""
+"""Load saved models for the demo, and texts to try on them."""
 
 import filecmp
 import sys
@@ -19,10 +19,11 @@ from vanilla_transformer.inside.readings import BLANK
 from vanilla_transformer.loading import load_model, load_tokenizer
 
 
-LONGEST_INPUT = 300  # characters
-CODE = Path(modeling_vanilla_transformer.__file__).parent  # the installed files, which model folders have copies of
+LONGEST_INPUT = 300  # maximum number of characters of an example
+# the installed code files, of which model folders have copies
+CODE = Path(modeling_vanilla_transformer.__file__).parent
 TEXT = "The tank holds 3 liters at 54°C. The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
-# Texts to try if the card of a model offers none, by what the model does.
+# Example texts by task, for models whose card has none
 EXAMPLES = {
     "translate": ["I like to travel.", "Where is the station?", "Wednesday, July 4, 2029", "12 kilometers or 3 miles"],
     "generate": ["I would like to", "Tom has never been", "The parcel from"],
@@ -48,9 +49,9 @@ class Loaded:
 
     Args:
         name: name of its folder, without the path.
-        task: what the model does, as `task_of` says.
+        task: verb for the model's task, see `task_of`.
         examples: texts to try, each with a "text" and, for a reader, its "context".
-        engine: what searches for translations instead of the model: a `CTranslate2Translator`.
+        engine: a `CTranslate2Translator` that searches for translations instead of the model.
     """
 
     name: str
@@ -69,21 +70,21 @@ class Loaded:
 def load(
     source: str, trust_remote_code: bool = False, engine: str = "pytorch", quantization: str | None = None
 ) -> Loaded:
-    """Load a model from a folder or the Hub, with eager attention, which alone returns its weights.
+    """Load a model from a folder or the Hub, with eager attention, because only that returns attention weights.
 
     Args:
         trust_remote_code: run the code in the model folder. Otherwise the installed classes are used.
-        engine: what searches for translations, "pytorch" or "ctranslate2".
+        engine: engine of the beam search, "pytorch" or "ctranslate2".
         quantization: type of CTranslate2's weights, such as "int8"; by default float32.
 
     Raises:
         FileNotFoundError: there is no such folder.
         ValueError: it is not a model of this project, has no head, or is damaged.
-        ImportError: CTranslate2 is asked for, and not installed.
+        ImportError: CTranslate2 is requested but not installed.
     """
     check_source(source)
     settings, _ = PreTrainedConfig.get_config_dict(source)
-    revision = settings.get("_commit_hash")  # read all files of one commit, even if another is pushed meanwhile
+    revision = settings.get("_commit_hash")  # read all files from one commit, even if another is pushed meanwhile
     options = {"trust_remote_code": trust_remote_code, "revision": revision}
     model = load_model(source, **options, attn_implementation="eager")
     task = task_of(model)
@@ -92,7 +93,7 @@ def load(
     tokenizer = one_at_a_time(load_tokenizer(source, **options))
     loaded = Loaded(Path(source).name, task, model, tokenizer, [])
     if engine == "ctranslate2" and task == "translate":
-        from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator  # an extra
+        from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator  # an optional dependency
 
         loaded.engine = CTranslate2Translator(model, tokenizer, source, quantization)
     loaded.examples = examples_of(loaded, texts_of_card(source, revision))
@@ -112,7 +113,7 @@ def one_at_a_time(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
 
 
 def texts_of_card(source: str, revision: str | None) -> list[str]:
-    """Return the texts of the widgets on a model's card; none if they cannot be read."""
+    """Return the example texts of a model's card; none if they cannot be read."""
     try:
         metadata = metadata_load(cached_file(source, "README.md", revision=revision))
     except (OSError, ValueError, YAMLError):
@@ -123,7 +124,7 @@ def texts_of_card(source: str, revision: str | None) -> list[str]:
 
 
 def examples_of(loaded: Loaded, texts: list[str]) -> list[dict[str, str]]:
-    """Return the texts to try: those of the model's card, which knows its language, or else the usual ones."""
+    """Return the examples of the model's card, which are in its language, or else the default ones."""
     if loaded.task == "answer":
         return [{"text": question, "context": TEXT} for question in EXAMPLES["answer"]]
     if loaded.task == "fill":
@@ -133,10 +134,10 @@ def examples_of(loaded: Loaded, texts: list[str]) -> list[dict[str, str]]:
 
 
 def warn_of_changed_code(source: str, references: dict[str, str], revision: str | None) -> None:
-    """Say which code in a model folder differs from the installed files, and so does not run.
+    """Warn about code in a model folder that differs from the installed files and therefore does not run.
 
     Args:
-        references: classes by Auto class, as the config's `auto_map` has them.
+        references: classes by Auto class, from the config's `auto_map`.
     """
     names = {path.name for path in CODE.glob("*_vanilla_transformer.py")}
     names |= {f"{reference.split('.')[0]}.py" for reference in references.values() if isinstance(reference, str)}

@@ -1,4 +1,4 @@
-"""Checks of a visitor's input, and endpoints."""
+"""Check visitors' inputs, and define endpoints."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,20 +14,20 @@ from vanilla_transformer.decoding import token_text
 from vanilla_transformer.inside.readings import check_positions, encode_text, tokenizer_options
 
 
-MOST_TOKENS = 200  # tokens of a text; letters of some scripts take several each
+MOST_TOKENS = 200  # maximum number of tokens of a text; letters of some scripts take several each
 
 
 def refusal(message: str) -> gr.Error:
-    """Return an error that the visitor sees and the terminal does not."""
+    """Return an error that is shown to the visitor but not in the terminal."""
     return gr.Error(message, print_exception=False)
 
 
 def check_text(text: str | None, purpose: str, keep_space: bool = False) -> str:
-    """Return the text, stripped unless `keep_space`; refuse one that is not a string, empty or too long.
+    """Return the text, stripped unless `keep_space`; refuse anything that is not a string, empty or too long.
 
-    To a language model, a space at the end matters. To other models it is a typing slip.
+    Space at the end matters to a language model; for other models it is a typing error.
     """
-    if not isinstance(text, str | None):  # the page sends strings only, but a program may send anything
+    if not isinstance(text, str | None):  # the page sends only strings, but a program may send anything
         raise refusal(f"A text is needed {purpose}, not {text!r:.50}.")
     text = text or ""
     if not text.strip():
@@ -40,18 +40,19 @@ def check_text(text: str | None, purpose: str, keep_space: bool = False) -> str:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a JSON value is an integer; True is not."""
+    """Whether a JSON value is an integer; True is not one."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def check_number(name: str, number: float | None, least: float, most: float) -> None:
-    """Refuse a value that is not a number from `least` to `most`."""
+    """Raise an error if a value is not a number from `least` to `most`."""
     if not isinstance(number, int | float) or not least <= number <= most:  # false for NaN
-        raise refusal(f"{name} has to be a number from {least} to {most}, not {number}.")
+        raise refusal(f"{name} must be a number from {least} to {most}, not {number}.")
 
 
 def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:
-    """Warn the visitor if most letters have no token of their own, because their script was not in the training data.
+    """Warn the visitor if most letters have no token of their own, because the training data did not contain their
+    script.
 
     Returns:
         Whether there was a warning.
@@ -80,7 +81,7 @@ def refusing() -> Iterator[None]:
 
 
 def check_length(loaded: Loaded, tokens: int, text: str = "this text", most: int = MOST_TOKENS) -> None:
-    """Refuse a text that is too long for the model or for a shared demo."""
+    """Raise an error if a text is too long for the model or for a shared demo."""
     with refusing():
         check_positions(loaded.model, tokens, text)
     if tokens > most:
@@ -88,7 +89,7 @@ def check_length(loaded: Loaded, tokens: int, text: str = "this text", most: int
 
 
 def encode(loaded: Loaded, text: str) -> dict[str, Tensor]:
-    """Return a text as the model's input, a batch of one; refuse one that is too long."""
+    """Tokenise a text into a batch of one; raise an error if it is too long."""
     with refusing():
         batch = encode_text(loaded.model, loaded.tokenizer, text)
     check_length(loaded, batch["input_ids"].shape[1])
@@ -96,7 +97,7 @@ def encode(loaded: Loaded, text: str) -> dict[str, Tensor]:
 
 
 def offer(respond: Callable, api_name: str, *forms: Component) -> None:
-    """Make a function an endpoint whose values have the form of these components; the page does not show them."""
+    """Make a function an endpoint with the types of these components, which the page does not show."""
 
     def sent(form: Component, value: Any) -> Any:
         value = form.postprocess(value)

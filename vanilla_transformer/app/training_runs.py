@@ -1,4 +1,4 @@
-"""Logs of training runs, finished or in progress, for the explorer to draw."""
+"""Read logs of training runs, finished or in progress, which the explorer draws."""
 
 import json
 import math
@@ -19,7 +19,7 @@ def state_file(run: str | Path) -> Path | None:
 
 
 def training_log(run: str | Path) -> dict[str, Any]:
-    """Return a run's progress and logged values: only numbers, so that no path of the machine leaks.
+    """Return a run's progress and logged values. Only numbers are returned, so that no path leaks.
 
     Raises:
         FileNotFoundError: the run has saved no checkpoint yet.
@@ -43,7 +43,7 @@ def training_log(run: str | Path) -> dict[str, Any]:
 
 
 class Runs:
-    """Training runs by their number, for the page and the API."""
+    """Training runs by number, for the page and the API."""
 
     def __init__(self, folders: Sequence[str]):
         if missing := [folder for folder in folders if not Path(folder).is_dir()]:
@@ -59,5 +59,5 @@ class Runs:
             return training_log(self.folders[number])
         except FileNotFoundError:
             raise refusal(f"{self.names[number]} has saved no checkpoint yet.") from None
-        except (OSError, ValueError, KeyError):  # it is being written
+        except (OSError, ValueError, KeyError):  # the file is being written
             raise refusal(f"{self.names[number]} cannot be read now. Please try again.") from None

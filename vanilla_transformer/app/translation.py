@@ -1,4 +1,4 @@
-"""Translate: the hypotheses of the beam search, their attention, and the alternatives at each step."""
+"""Endpoints for translation: beam search hypotheses, their attention, and the alternatives at each step."""
 
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,13 +23,15 @@ from vanilla_transformer.inside.readings import max_length, tokenizer_options, u
 
 
 BEAMS = 4
-ALTERNATIVES = 3  # hypotheses shown
-LONGEST_TRANSLATION = 2000  # characters
-UNSURE = -1  # score; the quickstart's model is above -0.5 on its kind of phrases, and mostly below -1 on French
+ALTERNATIVES = 3  # number of hypotheses shown
+LONGEST_TRANSLATION = 2000  # maximum number of characters of a translation
+# A score below this gives a warning: the quickstart's model scores above -0.5 on phrases like its training data, and
+# mostly below -1 on French
+UNSURE = -1
 MOST_LIKELY = 5
-DRAWN = 40  # most tokens on an axis of a heat map
-REMEMBERED = 64  # texts whose hypotheses are cached
-# Kind of attention -> titles of rows and columns of its heat map.
+DRAWN = 40  # maximum number of tokens on an axis of a heat map
+REMEMBERED = 64  # number of texts whose hypotheses are cached
+# Kind of attention -> titles of rows and columns of its heat map
 AXES = {
     "cross": ("being written", "read in the text"),
     "encoder self": ("looking", "looked at"),
@@ -40,7 +42,7 @@ AXES = {
 class Hypothesis(NamedTuple):
     """A translation by the beam search; `ids` are its tokens without the start token.
 
-    Tokenizing its text again could give other tokens.
+    The ids are kept because tokenising the text again could give others.
     """
 
     text: str
@@ -54,7 +56,7 @@ class Forward(NamedTuple):
     source: list[int]  # tokens of the text
     target: list[int]  # tokens of the translation; the last is the end token
     attentions: dict[str, Tensor]  # kind -> (layers, heads, queries, keys)
-    probabilities: Tensor  # (target, vocabulary)
+    probabilities: Tensor  # logits, (target, vocabulary)
 
 
 def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> str:
@@ -68,11 +70,11 @@ def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str,
 
 
 class Translator:
-    """A translator as the API uses it."""
+    """A translator, as used by the API."""
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
-        self.hypotheses = lru_cache(REMEMBERED)(self.search)  # they depend on the text only
+        self.hypotheses = lru_cache(REMEMBERED)(self.search)  # the hypotheses depend only on the text
 
     @torch.inference_mode()
     def search(self, text: str) -> list[Hypothesis]:
@@ -100,7 +102,7 @@ class Translator:
         return list(found.values())[:ALTERNATIVES]
 
     def target_ids(self, source: str, target: str) -> list[int]:
-        """Return the tokens of a translation: as generated if it is a hypothesis, otherwise by the tokenizer.
+        """Return the tokens of a translation: the generated ones for a hypothesis, otherwise the tokenizer's.
 
         A translation that is too long is truncated.
         """
@@ -135,7 +137,7 @@ class Translator:
         return self.loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else text.strip() or "␣"
 
     def check_look(self, kind: str, layer: str, head: str) -> None:
-        """Refuse a kind, layer or head that does not exist."""
+        """Raise an error if a kind, layer or head does not exist."""
         config = self.loaded.model.config
         for name, value, known in (
             ("kind", kind, list(AXES)),
@@ -163,7 +165,7 @@ class Translator:
         return draw(*tokens, weights.mean(dim=0) if head == "mean" else weights[int(head) - 1], AXES[kind])
 
     def most_likely(self, text: str, translation: str, step: int) -> dict[str, float]:
-        """Return the most likely tokens at a step, counted from 1, with their probabilities."""
+        """Return the most probable tokens at a step, counted from 1, with their probabilities."""
         seen = self.forward(text, translation)
         if not isinstance(step, int) or not 1 <= step <= len(seen.target):
             raise refusal(f"This translation has the steps 1 to {len(seen.target)}.")

@@ -1,6 +1,6 @@
-"""Understand: classes or a number for a text, spans in it, the answer to a question, a word for a blank.
+"""Endpoints that understand text: classify it, tag spans, answer questions, fill a blank.
 
-The explorer shows all of it; these are the endpoints, for programs.
+The page shows the same in the explorer; these endpoints are for programs.
 """
 
 from typing import Any
@@ -70,7 +70,7 @@ def offer_tags(loaded: Loaded) -> None:
         """Return the text, and spans of it with their class."""
         text = check_text(text, "to tag")
         warn_of_unknown_letters(loaded, text)
-        encode(loaded, text)  # refuses a text that is too long
+        encode(loaded, text)  # raises an error for a text that is too long
         entities = [
             {"entity": found["entity_group"], "start": found["start"], "end": found["end"]} for found in tagger(text)
         ]
@@ -87,7 +87,7 @@ def offer_answers(loaded: Loaded) -> None:
         """Return the answer to a question, and the text with the answer marked."""
         question, context = check_text(question, "to ask"), check_text(context, "to look for the answer in")
         warn_of_unknown_letters(loaded, context)
-        # The pipeline splits a long text into windows, but each one contains the whole question.
+        # The pipeline splits a long text into windows, but each window contains the whole question.
         check_length(loaded, len(loaded.tokenizer(question, "?")["input_ids"]), "this question")
         found = reader(question=question, context=context)
         span = {"entity": f"answer, {found['score']:.0%}", "start": found["start"], "end": found["end"]}

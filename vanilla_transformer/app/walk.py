@@ -1,4 +1,4 @@
-"""One layer step by step, each equation with its numbers, in a worked example or a loaded model."""
+"""Show one layer step by step, each equation with its numbers, for a worked example or a loaded model."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,10 +13,10 @@ from vanilla_transformer.inside.walks import walk_example, walk_sentence
 from vanilla_transformer.inside.worked_examples import EXAMPLES
 
 
-MOST_TOKENS = 24  # of a sentence
-PRECISION = 3  # decimals
+MOST_TOKENS = 24  # maximum number of tokens of a sentence
+PRECISION = 3  # number of decimals
 
-# Gradio marks dark mode by a class; a walk on its own page asks the browser.
+# Gradio marks dark mode by a class, but a walk on its own page follows the browser.
 THEME = """<style>
 .walk { max-width: none; padding: 0; background: none; color-scheme: light; }
 .dark .walk { color-scheme: dark; }
@@ -91,7 +91,7 @@ def offer_walks(models: Sequence[Loaded]) -> None:
     def walk(
         number: int = 0, text: str = "", target: str = "", stack: str = first, layer: int = 1, head: int = 1
     ) -> str:
-        """Return the steps of a layer on a sentence as HTML, in the model of that number, counted from 0."""
+        """Return the steps of a layer on a sentence as HTML. Models count from 0."""
         if number not in range(len(models)):
             raise refusal(f"There are models 0 to {len(models) - 1}, and no {number}.")
         return walk_through_model(models[number], text, target, stack, layer, head)

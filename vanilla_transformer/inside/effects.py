@@ -1,4 +1,4 @@
-"""How much each part of a model contributes to a prediction: ablations, logit lens, gradients, head statistics."""
+"""Measure how each part of a model contributes to a prediction: ablations, logit lens, gradients, head statistics."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ from vanilla_transformer.inside.readings import INPUTS, split_text, tokenizer_op
 from vanilla_transformer.inside.recorder import find_stacks
 
 
-LENS_OPTIONS = 3  # of each layer
-BATCH_SIZE = 32  # variants of a model in one forward pass
+LENS_OPTIONS = 3  # best options kept for each layer
+BATCH_SIZE = 32  # number of variants of a model in one forward pass
 
 
 def run_variants(model: PreTrainedModel, prediction: Prediction, variants: Sequence[Interventions]) -> list[Tensor]:
     """Return the scores (positions, options) of one prediction under each of `variants`, in batches.
 
-    The encoder of an encoder-decoder runs only once for all variants that leave it alone.
+    The encoder of an encoder-decoder runs only once for all variants that do not change it.
     """
     has_encoder = prediction.target is not None
     groups: dict[bool, list[int]] = {True: [], False: []}  # whether the encoder's output can be shared
@@ -58,7 +58,7 @@ def combine(interventions: Interventions, **more: set) -> Interventions:
 def logit_lens(
     model: PreTrainedModel, prediction: Prediction, interventions: Interventions = NO_INTERVENTIONS
 ) -> list[list[dict]]:
-    """Return what the model would predict with its last layers skipped: the logit lens, for any head.
+    """Return the predictions of a model without its last layers: the logit lens, for any head.
 
     Returns:
         For each number of kept layers, from 0 to all, and each position: the best options, and the probability of the

@@ -37,9 +37,9 @@ from vanilla_transformer.inside.recorder import (
 from vanilla_transformer.modeling_vanilla_transformer import AddAndNorm, MultiHeadAttention
 
 
-KINDS = ("encoder", "decoder", "cross")  # of attention: self-attention of either stack, and cross-attention
+KINDS = ("encoder", "decoder", "cross")  # kinds of attention: self-attention of either stack, and cross-attention
 EXAMPLE = '{"heads_off": [["cross", 0, 1]], "causal_off": true}'
-TOLERANCE = 1e-5  # for the sum of attention weights
+TOLERANCE = 1e-5  # allowed error of a sum of attention weights
 SUBLAYERS = {"self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward"}
 
 
@@ -86,17 +86,17 @@ class Interventions:
         return any(vars(self).values())
 
     def affects(self, stack: str) -> bool:
-        """Whether `stack` is changed; cross-attention counts as decoder."""
+        """Whether `stack` is changed; cross-attention belongs to the decoder."""
         parts = (*self.heads_off, *self.layers_off, *self.residuals_off, *self.weights)
         return stack in self.positions_off or any(part[0] == stack for part in parts)
 
     def need_all_positions(self) -> bool:
-        """Whether a decoder has to run over all positions in one pass."""
+        """Whether a decoder must process all positions in one pass."""
         return self.causal_off or any(weight.kind != "encoder" for weight in self.weights)
 
 
 NO_INTERVENTIONS = Interventions()
-# Types of the items of each list in JSON.
+# Types of the items of each list in JSON
 ITEMS: dict[str, tuple[type, ...]] = {
     "heads_off": (str, int, int),
     "layers_off": (str, int),
@@ -109,7 +109,7 @@ def interventions_from_json(fields: Mapping[str, Any] | None) -> Interventions:
     """Build interventions from JSON: the same fields, with lists instead of sets and tuples.
 
     Raises:
-        ValueError: a field is unknown, or its value has another form.
+        ValueError: a field is unknown, or the type of its value is wrong.
     """
     fields = fields or {}
     if not isinstance(fields, Mapping):
@@ -163,7 +163,7 @@ def attentions_of(model: PreTrainedModel) -> dict[tuple[str, int], MultiHeadAtte
 
 
 def check_interventions(model: PreTrainedModel, interventions: Interventions) -> None:
-    """Raise a ValueError that names what the model does not have, or a weight that cannot be set."""
+    """Raise a ValueError for a part that the model does not have, or a weight that cannot be set."""
     stacks, attentions = find_stacks(model), attentions_of(model)
     sizes = {name: len(stack.layers) for name, stack in stacks.items()}
     sizes["cross"] = sum(kind == "cross" for kind, _ in attentions)
@@ -255,7 +255,7 @@ class SetWeights(TorchFunctionMode):
 
 
 def set_weights(weights: Tensor, visible: Tensor, by_key: Mapping[int, float]) -> None:
-    """Set weights (rows, keys) of one query in place, as `Weight` says; `visible` is (rows, keys)."""
+    """Set weights (rows, keys) of one query in place, as described in `Weight`; `visible` is (rows, keys)."""
     given, is_set = torch.zeros_like(weights), torch.zeros_like(visible)
     for key, weight in by_key.items():
         given[:, key : key + 1], is_set[:, key : key + 1] = weight, True
@@ -357,7 +357,7 @@ def add_hooks(model: PreTrainedModel, trace: Trace) -> Iterator[RemovableHandle]
 
 
 def remove_residual(add_norm: AddAndNorm, off: Tensor, trace: Trace) -> Iterator[RemovableHandle]:
-    """Subtract X from the sum again: before the norm, or from the output with `norm_position="pre"`."""
+    """Subtract X from the sum: before the norm, or from the output with `norm_position="pre"`."""
     entered: list[Tensor] = []
 
     def subtract(total: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from html import escape
 
 
 FUNCTIONS = {"softmax", "Concat", "LayerNorm", "Sublayer", "sin", "cos", "max", "relu", "gelu", "swish"}
-SYMBOLS = {"pos", "head", "logits", "t", "i", "h"}  # lower-case names that are not words
+SYMBOLS = {"pos", "head", "logits", "t", "i", "h"}  # names in lower case that are not words
 TOKEN = re.compile(r"\s*(√|[^\W\d_]+(?:_(?:\w+))?ᵀ?|\d+(?:\.\d+)?i?|\.\.\.|\S)")
 
 

@@ -36,7 +36,7 @@ from vanilla_transformer.inside.readings import display_token, is_partial, max_l
 from vanilla_transformer.inside.recorder import MASKED, find_stacks, record
 
 
-VALUES = (8, 6)  # rows and columns of a recorded matrix that are shown
+VALUES = (8, 6)  # number of rows and columns of a recorded matrix to show
 
 
 @torch.inference_mode()
@@ -50,7 +50,7 @@ def explore_data(
     effects: bool = True,
     values: bool = True,
 ) -> dict[str, Any]:
-    """Return everything that `explore` shows, ready for JSON.
+    """Return all data that `explore` shows, ready for JSON.
 
     Args:
         text, target, context, interventions: see `predict`.
@@ -138,7 +138,7 @@ def describe_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> l
 
 
 def describe_model(model: PreTrainedModel, prediction: Prediction) -> dict:
-    """Return the sizes that the page draws the model with."""
+    """Return the sizes with which the page draws the model."""
     config, positions = model.config, max_length(model)
     return {
         "class": type(model).__name__,
@@ -240,8 +240,8 @@ def replace_masked(values: Any, masked: Any) -> Any:
     return None if masked else values
 
 
-# These files of `explorer`, in this order, are the body of one JavaScript function. So a saved page can hold
-# the function's text, and its names do not reach the page around it.
+# Files of `explorer` that are joined, in this order, into the body of one JavaScript function. A saved page can
+# therefore contain the function's source, and its names do not affect the surrounding page.
 SCRIPTS = (
     *("elements", "state", "player", "map", "flow", "handles", "output", "box", "heads", "lens"),
     *("broken", "beside", "files", "curves", "lesson", "runs", "asking"),

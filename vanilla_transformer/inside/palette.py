@@ -1,9 +1,9 @@
-"""Colours of figures, pages and tables. Blue is positive or large, orange is negative."""
+"""Colours of figures, pages and tables. Blue is positive or large; orange is negative."""
 
 from typing import NamedTuple
 
 
-# Legible on white and on dark backgrounds.
+# legible on light and dark backgrounds
 BLUE, ORANGE, GREY = "#2f81f7", "#db6d28", "#777b84"
 
 

@@ -1,4 +1,4 @@
-"""Predict the answer of a model for a text. `predict` chooses the subclass of `Prediction` for the kind of model."""
+"""Predict a model's answer to a text. `predict` chooses the subclass of `Prediction` that fits the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from vanilla_transformer.inside.recorder import unwrapped
 from vanilla_transformer.pipeline_vanilla_transformer import question_inputs
 
 
-NEW_TOKENS = 12  # that a language model generates
+NEW_TOKENS = 12  # maximum number of tokens that a language model generates
 MAX_ANSWER_TOKENS = 30
-TOP_OPTIONS = 8  # of each position
+TOP_OPTIONS = 8  # number of best options shown at each position
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Position:
 
     Args:
         name: label such as "token 3".
-        token: index of the token that is predicted or tagged; None where the prediction is about the whole text.
-        query: index of the position whose output makes the prediction; None where all positions make it.
+        token: index of the token that is predicted or tagged; None if the prediction is about the whole text.
+        query: index of the position whose output makes the prediction; None if all positions make it.
         chosen: index of the predicted option; -1 until `choose` sets it.
     """
 
@@ -57,7 +57,7 @@ class Prediction:
         regression: options are numbers instead of classes.
     """
 
-    task: ClassVar[str]  # a verb, by which the explorer's page and the demo know the task
+    task: ClassVar[str]  # a verb that tells the explorer's page and the demo the task
     model_class: ClassVar[type[PreTrainedModel]]
     target: list[int] | None = None
     written = 0
@@ -84,7 +84,7 @@ class Prediction:
         return encode_text(model, self.tokenizer, self.text)
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
-        """Return the positions at which the model predicts; models that generate write `target`, or their own."""
+        """Return the positions of predictions. Models that generate text write `target`, or their own output."""
         raise NotImplementedError
 
     def logits(self, output: Any) -> Tensor:
@@ -155,16 +155,16 @@ class Prediction:
 
 
 class GeneratedText(Prediction):
-    """A text that the model writes token by token, or is made to write."""
+    """A text that the model writes token by token, freely or forced."""
 
-    prefix: Sequence[int] = ()  # ids before the first position
+    prefix: Sequence[int] = ()  # number of ids before the first position
 
     def logits(self, output: Any) -> Tensor:
         """Return the logits of every position of the decoder."""
         return output.logits
 
     def steps(self, scores: Tensor) -> list[dict]:
-        """Describe each position, also by the text that is written so far, without an incomplete last character."""
+        """Describe each position, including the text written so far, without an incomplete last character."""
         steps = super().steps(scores)
         for i, step in enumerate(steps, start=1):
             step["so_far"] = self.decode([*self.prefix, *self.chosen[:i]]).rstrip("\ufffd")
@@ -172,12 +172,12 @@ class GeneratedText(Prediction):
 
 
 class Translation(GeneratedText):
-    """A translation: the result of the model's own search, or a given one."""
+    """A translation: the result of the model's own search, or a given translation."""
 
     task, model_class = "translate", modeling.VanillaTransformerForConditionalGeneration
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
-        """Let the model translate, or write `target`, and return the positions of the translation."""
+        """Translate the text, or force `target`, and return the positions of the translation."""
         if target is None:
             ids = self.search(model, use_cache)
             self.written = len(ids)
@@ -185,7 +185,7 @@ class Translation(GeneratedText):
             ids = self.tokenizer(text_target=target, **tokenizer_options(model))["input_ids"]
         else:
             ids = list(target)
-        check_positions(model, len(ids), "what is to be written")
+        check_positions(model, len(ids), "the text to write")
         if not ids:
             raise ValueError("target=[] has no token: give at least one, or None for the model's own translation.")
         labels = torch.tensor([ids], device=model.device)
@@ -194,7 +194,7 @@ class Translation(GeneratedText):
         return [Position(f"token {i + 1}", i + 1, i, token) for i, token in enumerate(ids)]
 
     def search(self, model: Any, use_cache: bool) -> list[int]:
-        """Set `hypotheses` by the search that the model was saved with, and return the best one."""
+        """Set `hypotheses` with the model's saved search settings, and return the best one."""
         beams = model.generation_config.num_beams or 1
         output = model.generate(
             **self.inputs,
@@ -225,7 +225,7 @@ class Continuation(GeneratedText):
     task, model_class = "generate", modeling.VanillaTransformerForCausalLM
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
-        """Let the model continue the text, or append `target`, and return every position."""
+        """Continue the text, or append `target`, and return every position."""
         prompt = len(self.source)
         if target is None:
             ids = self.generate(model, use_cache)
@@ -233,14 +233,14 @@ class Continuation(GeneratedText):
             ids = self.tokenizer(target, add_special_tokens=False, **tokenizer_options(model))["input_ids"]
         else:
             ids = list(target)
-        check_positions(model, prompt + len(ids), "this text, with what is to follow it,")
+        check_positions(model, prompt + len(ids), "this text with its continuation")
         self.source, self.written, self.prefix = [*self.source, *ids], len(ids), self.source[:1]
         self.inputs = {"input_ids": torch.tensor([self.source], device=model.device)}
         following = [*self.source[1:], -1]
         return [Position(f"token {i + 2}", i + 1, i, token) for i, token in enumerate(following)]
 
     def generate(self, model: Any, use_cache: bool) -> list[int]:
-        """Return the most probable tokens one by one; none if the text takes all learned positions."""
+        """Return the most probable tokens one by one; none if the text fills all learned positions."""
         prompt = len(self.source)
         new_tokens = longest_output(model.config, prompt, NEW_TOKENS) - prompt
         if new_tokens <= 0:
@@ -281,7 +281,7 @@ class FilledBlanks(Prediction):
 
 
 class ClassLabels(Prediction):
-    """The class of a text, its classes if several may hold, or its numbers."""
+    """The class of a text, its classes if several can be true, or its numbers."""
 
     task, model_class = "classify", modeling.VanillaTransformerForSequenceClassification
 
@@ -307,7 +307,7 @@ class ClassLabels(Prediction):
         return str(self.config.id2label[i])
 
     def answer(self, scores: Tensor) -> str:
-        """Return the class, the classes that hold, or the numbers."""
+        """Return the class, the classes that are true, or the numbers."""
         values = [(self.option(i), self.probability(score)) for i, score in enumerate(scores[0].tolist())]
         if self.regression:
             return ", ".join(f"{name}: {value:.3f}" if len(values) > 1 else f"{value:.3f}" for name, value in values)
@@ -322,7 +322,7 @@ class Tags(Prediction):
     task, model_class = "tag", modeling.VanillaTransformerForTokenClassification
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
-        """Return every position, without special tokens unless there is nothing else."""
+        """Return every position, without special tokens unless there are only special tokens."""
         special = self.tokenizer.get_special_tokens_mask(self.source, already_has_special_tokens=True)
         tagged = [i for i, is_special in enumerate(special) if not is_special] or list(range(len(self.source)))
         return [Position(f"token {n}", i, i) for n, i in enumerate(tagged, start=1)]
@@ -332,7 +332,9 @@ class Tags(Prediction):
         return str(self.config.id2label[i])
 
     def answer(self, scores: Tensor) -> str:
-        """Return the tagged spans, such as "Kenya: COUNTRY, 7.7 ounces: WEIGHT"; a word has its first token's tag."""
+        """Return the tagged spans, such as "Kenya: COUNTRY, 7.7 ounces: WEIGHT"; a word has the tag of its first
+        token.
+        """
         offsets = self.tokenizer(self.text, return_offsets_mapping=True)["offset_mapping"]
         spans: list[tuple[int, int, str]] = []  # start, end, tag
         end = -1
@@ -350,7 +352,7 @@ class Tags(Prediction):
 
 
 class AnswerSpan(Prediction):
-    """The answer to a question: a span of its context, predicted by its first and its last token."""
+    """The answer to a question: a span of its context, given by its first and last token."""
 
     task, model_class = "answer", modeling.VanillaTransformerForQuestionAnswering
 
@@ -412,7 +414,7 @@ def prediction_class(model: PreTrainedModel) -> type[Prediction]:
 
 
 def task_of(model: PreTrainedModel) -> str:
-    """Return what a model does: "translate", "generate", "fill", "classify", "tag" or "answer"."""
+    """Return the verb for a model's task: "translate", "generate", "fill", "classify", "tag" or "answer"."""
     return prediction_class(model).task
 
 
@@ -425,19 +427,20 @@ def predict(
     context: str | None = None,
     interventions: Interventions = NO_INTERVENTIONS,
 ) -> tuple[Prediction, Tensor, dict[tuple[str, int], Tensor]]:
-    """Let a model read a text and predict.
+    """Run a model on a text and return its prediction.
 
     Args:
         text: for a reader, the question; for a masked language model, a text with `BLANK` where words are missing.
-        target: what a translator is made to write, or how a language model is made to continue: a text or token ids.
+        target: translation or continuation to force, as text or token ids.
         context: the text in which a reader looks for the answer.
 
     Returns:
         The prediction, the scores (positions, options), and the attention weights by kind and layer.
 
     Raises:
-        ValueError: the model has no head, or does not have what `interventions` name; the text has no blank, the
-            question no context, or there are more tokens than learned positions.
+        ValueError: the model has no head, or lacks a part named by `interventions`; the text has no blank, the
+    question
+            has no context, or there are more tokens than learned positions.
     """
     use_cache = not interventions.need_all_positions()
     with intervene(model, interventions) as trace:

@@ -1,4 +1,4 @@
-"""How a model reads a text: its token ids, and each token as people see it."""
+"""Tokenise a text for a model, and show each token in readable form."""
 
 import math
 from typing import Any
@@ -13,16 +13,17 @@ from vanilla_transformer.inside.recorder import unwrapped
 
 BLANK = "___"  # stands for the mask token in a text
 INPUTS = ("input_ids", "attention_mask")
-BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}  # of byte-level tokens
+# Characters that stand for bytes in byte-level tokens
+BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 
 def is_partial(tokenizer: PreTrainedTokenizerBase, token: int) -> bool:
-    """Whether a token is only part of a character."""
+    """Whether a token is only a part of a character."""
     return "\ufffd" in token_text(tokenizer, token)
 
 
 def display_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Return the text of a token. A token that is only part of a character is shown as hexadecimal bytes."""
+    """Return the text of a token, in hexadecimal bytes if it is only a part of a character."""
     if not is_partial(tokenizer, token):
         return token_text(tokenizer, token)
     name = str(tokenizer.convert_ids_to_tokens(token))
@@ -30,16 +31,16 @@ def display_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
 
 
 def split_text(tokenizer: PreTrainedTokenizerBase, text: str, **options) -> list[tuple[str, list[int]]]:
-    """Split `text` into the characters of its tokens, each piece with the positions of its tokens.
+    """Split `text` into pieces, one per token, each with the positions of its tokens.
 
-    A character that takes several tokens comes once, with all of their positions.
+    A character that takes several tokens is one piece with all their positions.
 
     Args:
-        options: of the tokenizer.
+        options: options of the tokenizer.
     """
     encoded = tokenizer(text, return_offsets_mapping=True, **options)
     pieces: list[tuple[str, list[int]]] = []
-    begin = end = 0  # of the last piece in the text
+    begin = end = 0  # end of the last piece in the text
     for position, (start, stop) in enumerate(encoded["offset_mapping"]):
         if encoded.sequence_ids()[position] is None:
             pieces.append((str(tokenizer.decode([encoded["input_ids"][position]])), [position]))
@@ -53,7 +54,7 @@ def split_text(tokenizer: PreTrainedTokenizerBase, text: str, **options) -> list
 
 
 def tokenizer_options(model: PreTrainedModel) -> dict[str, bool]:
-    """Return the tokenizer options that training used: models that generate read "</s>" in a text as text."""
+    """Return the tokenizer options used in training: models that generate text read "</s>" as ordinary text."""
     return {"split_special_tokens": unwrapped(model).can_generate()}
 
 
@@ -75,7 +76,7 @@ def until_end(ids: list[int], ends: int | list[int] | None) -> list[int]:
 
 
 def max_length(model: PreTrainedModel) -> Any:
-    """Return how many tokens the model can read: its number of learned positions; infinity with sinusoids."""
+    """Return the maximum number of tokens: that of the learned positions, or infinity with sinusoids."""
     config = model.config
     return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
 

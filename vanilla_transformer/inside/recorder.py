@@ -1,4 +1,4 @@
-"""Record one layer of a model while it runs: every equation of the paper with the numbers that went through it.
+"""Record one layer of a model while it runs: every equation of the paper with its numbers.
 
     for step in record(model, {"input_ids": ids}, layer=0, head=1):
         print(step.part, step.name, step.equation, step.shape, step.source)
@@ -40,7 +40,7 @@ EMBEDDING, SELF_ATTENTION, CROSS_ATTENTION = "embedding", "self-attention", "cro
 FEED_FORWARD, OUTPUT = "feed-forward", "output"
 ATTENTIONS = {"self_attn": SELF_ATTENTION, "cross_attn": CROSS_ATTENTION}  # module -> part
 STATES = ("batch", "length", "d_model")
-MASKED = -1e30  # scores below it are masked
+MASKED = -1e30  # scores below this are masked
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Result(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A call of a PyTorch function in line `source` of the model's code."""
+    """A call of a PyTorch function in the line `source` of the model's code."""
 
     name: str
     arguments: tuple
@@ -132,7 +132,7 @@ class Recorder(TorchFunctionMode):
     def __init__(self, stack: TransformerStack, layer: int, head: int | None):
         super().__init__()
         self.steps: list[Step] = []
-        self.operations: list[Operation] = []  # since the last attention started
+        self.operations: list[Operation] = []  # PyTorch calls since the last attention started
         self.stack, self.head = stack, head
         self.layer = cast(TransformerLayer | DecoderLayer, stack.layers[layer])
         self.previous = stack.layers[layer - 1] if layer else None
@@ -152,7 +152,7 @@ class Recorder(TorchFunctionMode):
         return RECORDING.get() is self
 
     def running_line(self) -> str:
-        """Return the running line of the model's code as "file:line", or ""."""
+        """Return the line of the model's code that is running, as "file:line", or ""."""
         code = type(self.layer).__module__  # with trust_remote_code, the model folder's own copy
         for frame, line in walk_stack(sys._getframe()):  # innermost call first
             if frame.f_globals.get("__name__") == code:
@@ -160,13 +160,13 @@ class Recorder(TorchFunctionMode):
         return ""
 
     def made_at(self, tensor: Tensor) -> str | None:
-        """Return the line whose function returned `tensor`; None if that was before the last attention."""
+        """Return the line that computed `tensor`; None if that was before the last attention."""
         return next((operation.source for operation in self.operations if operation.result is tensor), None)
 
     def add(
         self, part: str, result: Result, tensor: Tensor, source: str | None = None, matrices: Matrices | None = None
     ) -> None:
-        """Record a result of line `source`, by default of the running line."""
+        """Record a result of the line `source`, by default of the line that is running."""
         if not self.is_running():
             return
         axes = result.axes
@@ -309,7 +309,7 @@ class Recorder(TorchFunctionMode):
 
 
 RECORDING: ContextVar[Recorder | None] = ContextVar("RECORDING", default=None)
-# Replaces the model's attention function in an `intervene` block.
+# replaces the model's attention function in an `intervene` block
 INTERVENING: ContextVar[Callable[..., tuple[Tensor, Tensor]] | None] = ContextVar("INTERVENING", default=None)
 
 
@@ -328,7 +328,7 @@ def recorded_attention_forward(
 
 
 def full_mask(*args, **kwargs) -> Tensor:
-    """Like `eager_mask`, but makes a mask even if it hides nothing."""
+    """Like `eager_mask`, but returns a mask even if it hides nothing."""
     return eager_mask(*args, **(kwargs | {"allow_is_bidirectional_skip": False}))
 
 
@@ -342,7 +342,7 @@ MAKING_A_LOCK = Lock()
 
 @contextmanager
 def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Switch the model's attention implementation in a `with` block. Blocks of other threads wait for its end."""
+    """Switch the model's attention implementation in a `with` block. Blocks of other threads wait until it ends."""
     with MAKING_A_LOCK:
         lock = LOCKS.setdefault(model, RLock())
     with lock:
@@ -355,7 +355,7 @@ def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None
 
 
 def unwrapped(model: PreTrainedModel) -> Any:
-    """Return the model inside a PEFT wrapper, with its adapters; any other model as it is."""
+    """Return the model inside a PEFT wrapper, with its adapters; return other models unchanged."""
     wrapper: Any = model
     return wrapper.get_base_model() if hasattr(wrapper, "get_base_model") else model
 

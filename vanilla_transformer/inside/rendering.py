@@ -19,7 +19,7 @@ from vanilla_transformer.inside.palette import BLUE, ORANGE, css, rgb
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, MASKED, Step
 
 
-MAX_ROWS, MAX_COLUMNS = 12, 8  # of a matrix; the middle of a larger one is left out
+MAX_ROWS, MAX_COLUMNS = 12, 8  # maximum rows and columns of a matrix to print; the middle of a larger one is omitted
 
 
 @dataclass
@@ -139,7 +139,7 @@ def described_shape(step: Step) -> str:
 
 
 def agreement(walk: Walk, step: Step) -> str:
-    """Return how well a step agrees with the published values, or that it is not in the source, or ""."""
+    """Return a note on the agreement with published values, "" if there are none."""
     if (step.part, step.name) in walk.beyond:
         return "our numbers, not the source's"
     difference = walk.difference(step)
@@ -164,7 +164,7 @@ def print_walk(walk: Walk, precision: int, console: Console | None = None) -> No
             for grid in (*learned_tables(step, precision, max_columns), *tables(walk, step, precision, max_columns)):
                 print_grid(grid, console)
     if walk.likeliest:
-        console.rule("the likeliest words", style="cyan")
+        console.rule("the most probable words", style="cyan")
         width = max(len(place) for place, _ in walk.likeliest)
         for place, words in walk.likeliest:
             line = "   ".join(f"{word} {probability:.1%}" for word, probability in words)
@@ -254,7 +254,9 @@ def walk_html(walk: Walk, precision: int) -> str:
             f"<tr><th>{escape(place)}</th>{''.join(f'<td>{escape(word)} {p:.1%}</td>' for word, p in words)}</tr>"
             for place, words in walk.likeliest
         )
-        parts.append(f'<section><h2>the likeliest words</h2><div class="matrix"><table>{rows}</table></div></section>')
+        parts.append(
+            f'<section><h2>the most probable words</h2><div class="matrix"><table>{rows}</table></div></section>'
+        )
     return "\n".join([*parts, "</div>"])
 
 

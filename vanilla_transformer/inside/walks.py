@@ -1,4 +1,4 @@
-"""Walks: the steps of a worked example, or of one layer of a model on a sentence."""
+"""Build walks: the steps of a worked example, or of one layer of a model on a sentence."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
 
 
-LIKELIEST = 5  # most probable words at each position
+LIKELIEST = 5  # number of most probable words at each position
 
 
 def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
@@ -32,7 +32,7 @@ def as_given(step: Step) -> Step:
 
 
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
-    """Return the text of each token of ids (batch, length), with marks for spaces and line breaks."""
+    """Return the text of each token of ids (batch, length), with visible spaces and line breaks."""
     visible = str.maketrans({" ": "␣", "\n": "⏎"})
     return [[display_token(tokenizer, token).translate(visible) for token in row] for row in ids.tolist()]
 

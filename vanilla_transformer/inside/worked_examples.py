@@ -1,10 +1,10 @@
-"""Published worked examples, computed by the real modules.
+"""Published worked examples, computed by the model's own modules.
 
     example = EXAMPLES["today"]
     steps = record(example.model(), example.inputs(), head=0)
 
-A published example starts from vectors and omits parts of the model. So the embeddings are its vectors, positions are
-learned ones set to zero, and a missing part is zero or the identity.
+A published example starts from vectors and omits parts of the model. In the code, the embeddings are its vectors,
+positions are learned and set to zero, and a missing part is zero or the identity.
 """
 
 import json

@@ -1,8 +1,8 @@
-// Asks the demo's endpoints over Gradio's queue, as any client does.
+// Calls the demo's endpoints through Gradio's queue, as any client does.
 function host(models, runs) {
   const home = window.gradio_config?.root?.replace(/[/]?$/, "/") ?? document.baseURI;
   const base = new URL("gradio_api/call/", home);
-  // The server keeps something for each session; in one that rests, another question is asked.
+  // The server keeps state for each session, so reuse a session that has no request in progress.
   const resting = [];
   const reach = (...request) =>
     fetch(...request).catch(() => {
@@ -34,7 +34,7 @@ function host(models, runs) {
         const event = text.slice(0, end).match(/^event: (.*)$/m)?.[1];
         const data = JSON.parse(text.slice(0, end).match(/^data: (.*)$/m)?.[1] ?? "null");
         text = text.slice(end + 2);
-        // What streams may be stopped, and its last words would come into the next answer.
+        // A stream may be stopped; in the same session, its last messages would reach the next request.
         if (event === "complete" && !onFrame) rest().catch(() => {});
         if (event === "complete") return data?.[0];
         if (event === "error") {
@@ -66,7 +66,7 @@ function host(models, runs) {
           method: "POST",
           headers: { "Content-Type": "application/json" },
           body: JSON.stringify({ ...running, fn_index: 0 }),
-        }).catch(() => {}); // a server that cannot be reached notices by itself
+        }).catch(() => {}); // a server that cannot be reached cancels by itself
       const stop = () => {
         stopped = true;
         if (running) cancel();

@@ -1,4 +1,4 @@
-// Requests, drawing of their answers, and the start of the page.
+// Send requests, draw their answers, and start the page.
 
 /** Show an error below the control that has the focus, and scroll it into view. */
 function complain(error) {
@@ -9,7 +9,7 @@ function complain(error) {
   message.scrollIntoView({ block: "nearest" });
 }
 
-/** Add the model's name and the request to the data, which are saved with them. */
+/** Add the model's name and the request to the data, so that they are saved with it. */
 const named = (data, request, name = host.models[request.model].name) => Object.assign(data, { name, request });
 
 /**
@@ -24,7 +24,7 @@ async function ask(request, then = null, failed = null) {
   frame.classList.add("busy");
   try {
     const answer = await host.explore(request);
-    if (number !== state.asked) return; // superseded
+    if (number !== state.asked) return; // a newer request has been sent
     take(named(answer, request), request);
     if (then) then();
     else {
@@ -45,13 +45,13 @@ async function ask(request, then = null, failed = null) {
     state.own.effects = effects;
     show("heads");
   } catch {
-    // the page is complete without them
+    // the page is complete without effects
   }
 }
 
 function take(answer, request) {
   broke++;
-  const { beside = null } = answer; // in a saved page
+  const { beside = null } = answer; // a saved page cannot send requests
   const changes = { ...unchanged(), ...(beside?.data ?? answer).changes };
   Object.assign(state, { own: answer, request, beside, changes, head: "mean", astray: false });
   view(beside?.above ? beside.data : answer);
@@ -92,7 +92,7 @@ function show(...names) {
   const tables = () => [...root.querySelectorAll("details.table")];
   const titleOf = (details) => nameOf(details.querySelector("summary"));
   const focused = root.activeElement,
-    name = focused && nameOf(focused), // before its label is replaced
+    name = focused && nameOf(focused), // find it before its label is replaced
     part = focused?.closest("section"),
     before = tables();
   names.forEach((name) => DRAW[name]());
@@ -114,7 +114,7 @@ function drawTop() {
   const fields = make("form", {
     submit: (event) => {
       event.preventDefault();
-      ask(wish(), null, () => frame.classList.add("stale")); // what is shown is not this text's
+      ask(wish(), null, () => frame.classList.add("stale")); // the page shows the answer to another text
     },
   });
   const field = (label, name, value, extra = {}) =>
@@ -131,7 +131,7 @@ function drawTop() {
     context: value("context"),
     target: value("target"),
   });
-  /** Fill the form with a request, and open the field of a forced answer if it has one. */
+  /** Fill the form with a request, and open the field of a forced answer if the request has one. */
   const fillIn = ({ text, context, target }) => {
     for (const [name, content] of Object.entries({ text, context, target }))
       if (fields.elements[name]) fields.elements[name].value = typeof content === "string" ? content : "";
@@ -192,7 +192,7 @@ function drawTop() {
       startTraining();
     } else stopTraining();
   };
-  /** Show the form of a model, or keep it if it is shown, with its focus. */
+  /** Show the form of a model. If it is already shown, keep it, with its focus. */
   const turnTo = (number) => (state.data && number === chosen ? learning(false) : pick(number));
   const back = () => {
     if (!state.request) return;
@@ -225,14 +225,15 @@ function drawTop() {
     const [hasModel, hasText] = ["model", "text"].map((name) => typeof linked[name] === "string");
     const [example] = models[chosen].examples;
     if (hasText) fillIn({ ...linked, context: linked.context ?? example.context });
-    const target = number >= 0 && Array.isArray(linked.target) ? linked.target : wish().target; // ids belong to one model
+    // token ids belong to one model
+    const target = number >= 0 && Array.isArray(linked.target) ? linked.target : wish().target;
     const tell = (isWhole) => {
       if (hasModel && number < 0) complain(`The link is for the model ${linked.model}, which is not loaded here.`);
       else if (linked.damaged || !hasModel || !hasText || !isWhole)
         complain("The link is damaged. Only part of it could be restored.");
     };
     const failed = () => {
-      state.astray = true; // the address stays
+      state.astray = true; // keep the address
       if (state.data) return back();
       pick(chosen);
       ask(wish(), () => tell(false));

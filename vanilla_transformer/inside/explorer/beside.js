@@ -1,4 +1,4 @@
-// Side by side.
+// Side-by-side comparison of two answers.
 
 /** Indices of the longest common subsequence in each of two lists, as two sets. */
 function common(one, other) {
@@ -26,7 +26,7 @@ function marked(which) {
     return both[0].answer === both[1].answer ? answerOf(each) : make("mark", {}, answerOf(each));
   // The prediction after the last token is not part of a language model's answer.
   const stepsOf = ({ steps, model }) => (model.task === "generate" ? steps.slice(0, -1) : steps);
-  // The text that each step adds: the end adds none, and a character of several tokens comes with the last of them.
+  // The text that each step adds. The end token adds none; a character of several tokens comes with its last token.
   const pieces = both.map((data) =>
     stepsOf(data)
       .map((step, n, all) => step.so_far.slice(all[n - 1]?.so_far.length ?? 0))
@@ -106,7 +106,7 @@ function drawBeside() {
             view(each);
             show(...Object.keys(DRAW));
             remember();
-            parts.beside.querySelectorAll(".side button")[i].focus({ preventScroll: true }); // not the other one
+            parts.beside.querySelectorAll(".side button")[i].focus({ preventScroll: true }); // only the shown one
             parts.player.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
           },
         },

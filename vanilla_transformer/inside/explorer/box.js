@@ -60,7 +60,7 @@ function drawBox() {
           click: () => {
             const [opener] = mapped.boxes.find(([, id]) => id.join() === state.box.join());
             opener.focus();
-            openBox(state.box); // which closes it
+            openBox(state.box); // closes the box
             remember(true);
           },
         },

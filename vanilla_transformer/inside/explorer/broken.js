@@ -1,4 +1,4 @@
-// Interventions: parts switched off, weights set by hand, and another model for comparison.
+// Interventions: disabled parts, weights set by hand, and another model for comparison.
 
 const unchanged = () => ({
   heads_off: [],
@@ -23,7 +23,7 @@ function toggle(name, item) {
 let broke = 0; // number of requests
 let breaking = false;
 
-/** Ask for the changed model's answer: one request at a time, and the latest changes after it. */
+/** Ask for the changed model's answer. Send one request at a time, and then the latest changes. */
 async function breakIt() {
   pause();
   broke++;
@@ -45,7 +45,7 @@ async function breakIt() {
       named(changed, wish, `${state.own.name}, changed`);
       if (isChanged() && request === state.request) putBeside({ title: "Changed", data: changed, same: steps, rows });
     } catch (error) {
-      if (number === broke) complain(error); // else newer changes are asked next
+      if (number === broke) complain(error); // otherwise newer changes are requested next
     }
   }
   breaking = false;
@@ -54,7 +54,7 @@ async function breakIt() {
   remember();
 }
 
-/** Show a changed or another model beside the original; null removes it. */
+/** Show a changed or another model next to the original; null removes it. */
 function putBeside(beside) {
   const shown = state.data !== state.own;
   state.beside = beside;
@@ -82,7 +82,7 @@ async function setBeside(model, step = false) {
 
 const textOf = (column, index) => visible(state.own[column]?.[index]?.text ?? "");
 
-/** The weights that are set, equal ones of several heads grouped: [kind, layer, query, key, weight, all of them]. */
+/** The set weights, with equal weights of several heads grouped: [kind, layer, query, key, weight, all of them]. */
 function weightsSet() {
   const groups = new Map();
   for (const each of state.changes.weights) {

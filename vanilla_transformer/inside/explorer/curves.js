@@ -7,7 +7,7 @@
  * negative value to the largest value, at least to `least`. Series with `shared` have a common scale.
  */
 function curves(series, steps) {
-  const width = frame.clientWidth < 680 ? 330 : 520, // keeps the font size
+  const width = frame.clientWidth < 680 ? 330 : 520, // scales the drawing but not the text
     height = 200,
     left = 44,
     bottom = height - 24;

@@ -27,7 +27,7 @@ function make(tag, attributes = {}, ...children) {
 
 const present = (children) =>
   children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
-/** Replace an element's children. */
+/** Replace the children of an element. */
 const fill = (element, ...children) => element.replaceChildren(...present(children));
 
 const KINDS = {
@@ -53,7 +53,7 @@ const TASKS = {
 };
 /** Names of a model's button, text field and answer. */
 const wordsFor = ({ task, regression }) => (regression ? ["Estimate", "Text", "The estimate"] : TASKS[task]);
-/** The answer, with a minus sign before negative numbers. */
+/** Return the answer, with a minus sign before negative numbers. */
 const answerOf = ({ answer, model }) => (model.regression ? answer.replace(/-(?=[\d.]+(, |$))/g, "−") : answer);
 const headSizes = ({ heads, d_k }) => `${plural(heads, "head")} of ${d_k}`;
 const PART_SIZES = {
@@ -61,11 +61,11 @@ const PART_SIZES = {
   "cross-attention": headSizes,
   "feed-forward": ({ d_model, d_ff }) => `${d_model} → ${d_ff} → ${d_model}`,
 };
-const ROW = 30; // height of a token
+const ROW = 30; // height of a token in pixels
 
 const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-/** A token without the space before it. */
+/** Return a token without the space before it. */
 const visible = (text) => text.trim() || text.replaceAll(" ", "␣").replaceAll("\n", "⏎") || "∅";
 const percent = (p) =>
   p >= 0.9995
@@ -75,10 +75,10 @@ const percent = (p) =>
       : p >= 0.0001
         ? `${(100 * p).toPrecision(2)} %`
         : "< 0.01 %";
-/** A share given in thousandths. */
+/** Format a share given in thousandths. */
 const share = (thousandths) =>
   thousandths >= 999.5 ? "100 %" : thousandths >= 0.5 ? `${(thousandths / 10).toFixed(1)} %` : "< 0.05 %";
-/** A weight set by hand, rounded to a hundredth. */
+/** Format a weight set by hand, rounded to a hundredth. */
 const setTo = (weight) => `${Math.round(100 * weight)} %`;
 const decimals = (value, digits) => value.toFixed(digits).replace("-", "−");
 const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Extended_Pictographic}\uff01-\uff60]/u;

@@ -1,13 +1,13 @@
-// Links and files.
+// Links to the current state, and files to download.
 
 const addressOf = (kept) => `#explore=${encodeURIComponent(JSON.stringify(kept))}`;
 
-/** The state as an address. */
+/** Encode the state as an address. */
 function link() {
   if (!parts.train.hidden) return addressOf({ train: true });
   const { request, layer, head, kinds, step, changes, beside, box } = state;
   const kept = { ...request, model: host.models[request.model].name };
-  // A link opens with the original model, which may have other steps, heads and boxes than the model beside it.
+  // A link opens with the original model, whose steps, heads and boxes may differ from the other model's.
   if (state.data === state.own) Object.assign(kept, { layer, head, kinds: [...kinds], step, ...(box && { box }) });
   if (isChanged()) kept.changes = changes;
   else if (beside && !beside.same) kept.beside = beside.title;
@@ -25,7 +25,7 @@ function remember(step = false) {
   }
 }
 
-/** The state in the address, or null; of a damaged address, the fields that can be read. */
+/** Return the state in the address, or null. Of a damaged address, keep the fields that can be read. */
 function fromLink() {
   let text = location.hash.match(/^#explore=(.*)$/)?.[1];
   for (let end = ""; text; end = "}") {
@@ -61,7 +61,7 @@ function look(linked) {
     try {
       return name in linked && !fits[name](linked[name]);
     } catch {
-      return true; // of another type
+      return true; // fields of another type
     }
   });
   const { layer, head, step, kinds, changes, beside, box } = Object.fromEntries(
@@ -89,7 +89,7 @@ function download(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
-/** All shown data: of the original model, and of the model beside it. */
+/** Return all shown data: that of the original model, and that of the model next to it. */
 const seen = () =>
   state.beside ? { ...state.own, beside: { ...state.beside, above: state.data !== state.own } } : state.own;
 

@@ -1,4 +1,4 @@
-// The flow: tokens, and what each attends to.
+// The flow: tokens, and arcs to the tokens that they attend to.
 
 let chips = {}; // column -> elements of its tokens
 let arcs = null;
@@ -16,7 +16,7 @@ function drawFlow() {
   geometry = {
     side,
     chip: chipWidth,
-    track: narrow ? 34 : 44, // of the handles
+    track: narrow ? 34 : 44, // width of the handles
     x: { source: side, target: side + chipWidth + gap },
     y: (index) => 30 + index * ROW + ROW / 2,
   };
@@ -169,7 +169,8 @@ function chip(column, token, index) {
       show("flowing", "mapping");
     }
   };
-  const begins = index === 0 || token.text.startsWith(" ") || state.data[column][index - 1]?.special; // of a word
+  // length of a word
+  const begins = index === 0 || token.text.startsWith(" ") || state.data[column][index - 1]?.special;
   const tag = task() === "tag" && step >= 0 && begins ? state.data.steps[step].text.replace(/^O$/, "") : "";
   const name = visible(token.text);
   return make(

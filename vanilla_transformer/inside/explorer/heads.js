@@ -1,4 +1,4 @@
-// All heads.
+// The attention of all heads, drawn small.
 
 const headOf = (list, kind, layer, head) =>
   list?.find((each) => each.kind === kind && each.layer === layer && each.head === head);

@@ -1,4 +1,4 @@
-// The player: layer by layer, token by token.
+// The player of the animation: layer by layer, token by token.
 
 let timer = null;
 
@@ -41,7 +41,7 @@ function goTo(number) {
   show("player", "flowing", "mapping", "output");
 }
 
-/** A sentence about the current phase. */
+/** Return a sentence about the current phase. */
 function caption() {
   const { stack, layer, step, answer } = phases()[state.phase];
   const { steps, model } = state.data;

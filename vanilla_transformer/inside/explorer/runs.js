@@ -1,6 +1,6 @@
 // Curves of any training run, from its trainer_state.json.
 
-const TIMES = /_runtime$|_per_second$|^total_flos$|^train_|_jit_compilation_time$/; // not drawn
+const TIMES = /_runtime$|_per_second$|^total_flos$|^train_|_jit_compilation_time$/; // logged values that are not drawn
 const EVERY = 5000; // milliseconds between requests for a running training
 
 /** The curves of a run: title -> list of series. */
@@ -45,7 +45,7 @@ function readRun(text, name) {
 
 function makeRuns() {
   const picture = make("div");
-  let shown = null, // {name, run, from: number of the server's run, or null}
+  let shown = null, // {name, run, from: number of the run on the server, or null}
     curve = null,
     timer = null;
 

@@ -3,18 +3,18 @@
 const root = place.shadowRoot ?? place.attachShadow({ mode: "open" });
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const state = {
-  data: null, // drawn
-  own: null, // of the unchanged model
+  data: null, // data that are drawn
+  own: null, // data of the unchanged model
   beside: null, // {title, data, same, rows} of a changed model or another model
   changes: null, // interventions
-  request: null, // text and model of `own`
+  request: null, // the text and model that `own` belongs to
   astray: false, // whether the address could not be restored
   kinds: new Set(), // kinds of attention that are drawn
   layer: 0,
   head: "mean",
   step: 0,
   hover: null, // {column, index}
-  dragging: false, // a handle
+  dragging: false, // whether a handle is being dragged
   pinned: null, // {column, index} of a clicked token
   phase: 0,
   revealed: Infinity, // number of answer tokens that are shown
