@@ -4,9 +4,9 @@ All runs have the same data, tokenizer, size, dropout and number of steps, a lea
 after a tenth of the steps, and about as many tokens in a batch. Labels are not smoothed, so that the losses are the
 same. Ours uses the options of the recipe for Multi30k with the quickstart's momentum; the peers train with Adam.
 
-"Marian, its defaults" is what Seq2SeqTrainer does: batches of random rows, in float32. The other peers get our batches
-and our precision. Peers compute padding, and batches of mixed lengths have much of it. So they also run with batches
-of similar lengths, like the paper's; torch.nn.Transformer runs with those only.
+"Marian, its defaults" is what Seq2SeqTrainer does: batches of a fixed number of random rows, in float32. The other
+peers get our batches and our precision. Peers compute padding, and batches of mixed lengths have much of it. So they
+also run with batches of similar lengths, like the paper's; torch.nn.Transformer runs with those only.
 """
 
 import json
@@ -57,19 +57,6 @@ class Point:
     seconds: float
     loss: float
     bleu: float
-
-
-@dataclass(frozen=True)
-class Run:
-    """How to make and train a model. 0 tokens per batch means batches of a fixed number of random rows."""
-
-    make: Callable[[], nn.Module]
-    tokens_per_batch: int
-    precision: str
-    learning_rate: float
-    muon: bool = False
-    bucketing: str = "none"
-    seed: int = 0
 
 
 class TorchTranslator(TorchTransformer):
@@ -136,54 +123,48 @@ def our_model(size: Size, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
     return make_model(VanillaTransformerForConditionalGeneration, options, tokenizer)
 
 
-def runs(size: Size, tokenizer: PreTrainedTokenizerBase, tokens_per_batch: int, precision: str) -> dict[str, Run]:
+Run = tuple[Callable[[], nn.Module], dict[str, Any]]  # the function that builds the model, and training options
+
+
+def runs(size: Size, tokenizer: PreTrainedTokenizerBase) -> dict[str, Run]:
     """Return the compared runs by name."""
 
     def ours() -> nn.Module:
         return our_model(size, tokenizer)
 
-    marian = translators(size)["Marian"]
+    marian, similar_lengths = translators(size)["Marian"], {"learning_rate": 1.5e-3, "bucketing": "length"}
+    muon = {"learning_rate": 1.2e-2, "muon": True, "muon_momentum": 0.8}
     return {
-        OURS: Run(ours, tokens_per_batch, precision, 1.2e-2, muon=True),
-        SEED_RUN: Run(ours, tokens_per_batch, precision, 1.2e-2, muon=True, seed=1),
-        PEER_DEFAULTS: Run(marian, 0, "fp32", 3e-3, bucketing="length"),
+        OURS: (ours, muon),
+        SEED_RUN: (ours, muon | {"seed": 1}),
+        PEER_DEFAULTS: (marian, {"learning_rate": 3e-3, "bucketing": "length", "tokens_per_batch": 0, "bf16": False}),
         # At 3e-3 the peers learn next to nothing from sentences of similar length, and most from random ones.
-        PEER: Run(marian, tokens_per_batch, precision, 3e-3),
-        PEER_SIMILAR: Run(marian, tokens_per_batch, precision, 1.5e-3, bucketing="length"),
-        TORCH_SIMILAR: Run(lambda: TorchTranslator(size), tokens_per_batch, precision, 1.5e-3, bucketing="length"),
+        PEER: (marian, {"learning_rate": 3e-3}),
+        PEER_SIMILAR: (marian, similar_lengths),
+        TORCH_SIMILAR: (lambda: TorchTranslator(size), similar_lengths),
     }
 
 
 def train(
-    run: Run, tokenizer: PreTrainedTokenizerBase, datasets: dict[str, Dataset], pairs: Dataset, steps: int, rows: int,
-    device: str,
-) -> list[Point]:  # fmt: skip
+    run: Run, tokenizer: PreTrainedTokenizerBase, datasets: dict[str, Dataset], pairs: Dataset, options: dict[str, Any]
+) -> list[Point]:
     """Train a model and return its evaluations."""
-    set_seed(run.seed)
-    model = run.make()
+    make, own_options = run
+    set_seed(own_options.get("seed", 0))
+    model = make()
     with tempfile.TemporaryDirectory() as folder:
         args = RecipeArguments(
             output_dir=folder,
-            max_steps=steps,
-            tokens_per_batch=run.tokens_per_batch,
-            bucketing=run.bucketing,
-            per_device_train_batch_size=rows,
-            per_device_eval_batch_size=TRANSLATED_AT_ONCE,
-            learning_rate=run.learning_rate,
-            muon=run.muon,
-            muon_momentum=0.8,  # for runs of some hundred steps
             warmup_steps=0.1,
-            bf16=run.precision == "bf16",
-            use_cpu=device == "cpu",
+            per_device_eval_batch_size=TRANSLATED_AT_ONCE,
             eval_on_start=True,
             eval_strategy="steps",
-            eval_steps=max(1, steps // EVALUATIONS),
             prediction_loss_only=True,
             save_strategy="no",
             logging_strategy="no",
             report_to="none",
             disable_tqdm=True,
-            seed=run.seed,
+            **({"bucketing": "none", "seed": 0} | options | own_options),
         )
         trainer = TimedTrainer(
             model=model,
@@ -208,9 +189,16 @@ def run_all(
     size = replace(size, vocab_size=len(tokenizer))
     names = {"train_dataset": "train", "eval_dataset": "validation"}
     datasets = {name: encode_pairs(splits[split], tokenizer, LONGEST) for name, split in names.items()}
-    budget = int(rows * row_lengths(datasets["train_dataset"]).max(axis=1).mean())
-    for name, run in runs(size, tokenizer, budget, precision).items():
-        yield name, train(run, tokenizer, datasets, splits["validation"], steps, rows, device)
+    options = {
+        "max_steps": steps,
+        "eval_steps": max(1, steps // EVALUATIONS),
+        "per_device_train_batch_size": rows,
+        "tokens_per_batch": int(rows * row_lengths(datasets["train_dataset"]).max(axis=1).mean()),
+        "bf16": precision == "bf16",
+        "use_cpu": device == "cpu",
+    }
+    for name, run in runs(size, tokenizer).items():
+        yield name, train(run, tokenizer, datasets, splits["validation"], options)
 
 
 def draw_curves(curves: dict[str, list[Point]]) -> Figure:

@@ -2,9 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -26,7 +24,6 @@ from vanilla_transformer.tasks import find_task
 
 # Files of the run that the checkpoint includes if they exist, besides weights and card.
 COPIED = (CONFIG_NAME, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-NO_CHANGE = 0.1  # largest difference between scores that count as equal; most scores go up to 100
 
 Scores = dict[str, dict[str, float]]  # data set and metric -> score
 
@@ -56,7 +53,8 @@ With the project installed, `from_pretrained("checkpoints/{{ name }}")` works wi
 
 {{ scores }}
 
-One training, with seed {{ seed }}, so there is no spread to give. {{ storage }}
+One training, with seed {{ seed }}, so there is no spread to give. The scores are those of the weights in this folder,
+which are stored in bfloat16.
 
 ## Training
 
@@ -111,11 +109,6 @@ def score(folder: Path, data: Path) -> Scores:
     }
 
 
-def is_same(scores: Scores, others: Scores) -> bool:
-    """Whether no score differs by more than `NO_CHANGE`."""
-    return all(abs(scores[test][name] - others[test][name]) <= NO_CHANGE for test in scores for name in scores[test])
-
-
 def copy_in_bfloat16(run: Path, folder: Path) -> None:
     """Write the weights of `run` into `folder` in bfloat16. The config still asks for computation in float32."""
     weights = load_file(run / SAFE_WEIGHTS_NAME)
@@ -136,21 +129,8 @@ def check_recipe(run: Path, recipe: dict[str, Any]) -> None:
             )
 
 
-@contextmanager
-def replaced_as_a_whole(folder: Path) -> Iterator[Path]:
-    """Yield a new folder, which replaces `folder` if no error occurs."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as place:
-        new, old = Path(place, "new"), Path(place, "old")
-        new.mkdir()
-        yield new
-        if folder.exists():
-            folder.rename(old)
-        new.rename(folder)
-
-
 def package(name: str, run: Path, recipe: Path, data: Path, folder: Path) -> Scores:
-    """Make the checkpoint `folder` of a finished run, and return its scores. Replace an earlier checkpoint.
+    """Make the checkpoint `folder` from a finished run, in the place of an earlier one, and return its scores.
 
     Args:
         run: folder of the run.
@@ -165,22 +145,18 @@ def package(name: str, run: Path, recipe: Path, data: Path, folder: Path) -> Sco
         raise FileNotFoundError(f"{run} holds no finished training: it has no {MODEL_CARD}.")
     options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     check_recipe(run, options)
-    with replaced_as_a_whole(folder) as new:
-        for file in COPIED:
-            if (run / file).is_file():
-                shutil.copy(run / file, new / file)
-        copy_in_bfloat16(run, new)
-        scores, trained = score(new, data), score(run, data)
-        if is_same(scores, trained):
-            storage = f"Its weights are stored in bfloat16, which changes none of the scores by more than {NO_CHANGE}."
-        else:
-            shutil.copy(run / SAFE_WEIGHTS_NAME, new / SAFE_WEIGHTS_NAME)
-            scores, storage = trained, "Its weights are in float32: in bfloat16, scores would change."
-        write_card(name, new, recipe, scores, storage)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for file in COPIED:
+        if (run / file).is_file():
+            shutil.copy(run / file, folder / file)
+    copy_in_bfloat16(run, folder)
+    scores = score(folder, data)
+    write_card(name, folder, recipe, scores)
     return scores
 
 
-def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: str) -> None:
+def write_card(name: str, folder: Path, recipe: Path, scores: Scores) -> None:
     """Write the README.md of a checkpoint from the description in Markdown and the scores."""
     by_hand = ModelCard.load(recipe.with_suffix(".md"))
     facts: dict[str, Any] = by_hand.data.to_dict()
@@ -226,7 +202,6 @@ def write_card(name: str, folder: Path, recipe: Path, scores: Scores, storage: s
         ),
         scores=markdown_table(("data", "metric", "value"), rows),
         seed=options["seed"],
-        storage=storage,
         parameters=f"{model.num_parameters():,}",
         recipe=recipe.read_text(encoding="utf-8").strip(),
         licence=f"## Licence\n\n{licence.strip()}\n",

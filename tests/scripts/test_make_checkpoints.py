@@ -1,6 +1,5 @@
 """The shipped models: the files in their folders, that each loads and answers, and how they are trained."""
 
-import contextlib
 import json
 import re
 from functools import cache
@@ -15,7 +14,6 @@ from transformers import AutoTokenizer, pipeline
 
 import make_checkpoints
 from shipping import data
-from shipping.package import replaced_as_a_whole
 from small_data import write_json_lines
 from vanilla_transformer.cli.train import parse
 from vanilla_transformer.data.phrasebook import phrasebook
@@ -206,20 +204,6 @@ def test_a_checkpoint_is_trained_once_converted_to_16_bits_and_scored(workplace,
     assert {path.name for path in folder.iterdir()} == FILES  # unchanged
     with pytest.raises(ValueError, match="--names taggr: choose from tagger"):
         make(["taggr"])
-
-
-def test_a_failed_training_keeps_the_old_checkpoint(tmp_path):
-    folder = tmp_path / "old"
-    folder.mkdir()
-    (folder / "weights").write_text("old")
-    with contextlib.suppress(KeyError), replaced_as_a_whole(folder) as new:
-        (new / "weights").write_text("half")
-        raise KeyError("x")
-    assert (folder / "weights").read_text() == "old"
-    with replaced_as_a_whole(folder) as new:
-        (new / "weights").write_text("new")
-    assert (folder / "weights").read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_training_and_test_data_share_no_text():
