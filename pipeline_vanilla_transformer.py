@@ -27,6 +27,11 @@ READER_OPTIONS = {"max_seq_len": 1, "doc_stride": 0, "top_k": 1, "max_answer_len
 Answers = dict[tuple[int, int], float]  # (start, end) characters of the context -> probability
 
 
+def is_blank(text: str) -> bool:
+    """Whether a text shows nothing: it has only white space of any script, control characters and invisible marks."""
+    return not any(character.isprintable() and character != " " for character in text)
+
+
 def longest_input(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig | None) -> int:
     """Return the most tokens of a text: what the tokenizer allows, but no more than the model has positions."""
     return min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", tokenizer.model_max_length))
@@ -50,6 +55,7 @@ class TranslationPipeline(Pipeline):
         extra_tokens: how many tokens longer than its input an output may be (50).
         src_lang, tgt_lang: languages of a multilingual model.
         return_tensors: whether to return tokens, as "translation_token_ids".
+        stop_sequence: text whose first token ends a translation.
         clean_up_tokenization_spaces: see the tokenizer's `decode`.
     """
 
@@ -65,7 +71,9 @@ class TranslationPipeline(Pipeline):
             return [record for records in results for record in records]
         return results
 
-    def _sanitize_parameters(self, return_text: bool | None = None, **options) -> tuple[dict, dict, dict]:
+    def _sanitize_parameters(self, return_text=None, stop_sequence="", **options) -> tuple[dict, dict, dict]:
+        if stop_sequence:
+            options["eos_token_id"] = self.tokenizer.encode(stop_sequence, add_special_tokens=False)[0]
         reading, writing = (
             {name: options.pop(name) for name in names if name in options}
             for names in (("truncation", "src_lang", "tgt_lang"), ("return_tensors", "clean_up_tokenization_spaces"))
@@ -78,11 +86,10 @@ class TranslationPipeline(Pipeline):
             raise TypeError(f"A translation needs a text; got {text!r}.")
         encode = getattr(self.tokenizer, "_build_translation_inputs", None) if languages else None
         # As in training, a special token such as "</s>" in a text is ordinary text.
-        options = {"return_tensors": "pt", "split_special_tokens": True, "truncation": truncation}
-        if truncation:
-            options["max_length"] = longest_input(self.tokenizer, getattr(self.model, "config", None))
+        limit = longest_input(self.tokenizer, getattr(self.model, "config", None)) if truncation else None
+        options = {"return_tensors": "pt", "split_special_tokens": True, "truncation": truncation, "max_length": limit}
         encoded = encode(text, **options, **languages) if encode else self.tokenizer(text, **options)
-        return {**encoded, "is_blank": torch.tensor([not text.strip()])}
+        return {**encoded, "is_blank": torch.tensor([is_blank(text)])}
 
     def _forward(self, inputs: dict[str, Any], extra_tokens: int = EXTRA_TOKENS, **options) -> dict[str, Tensor]:
         is_blank, language = inputs.pop("is_blank"), inputs.pop("forced_bos_token_id", None)
@@ -145,15 +152,16 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         max_answer_len: longest answer in tokens (30).
         handle_impossible_answer: whether "" (no answer) is an answer too, with the score of each window's first token.
         batch_size: windows read at once.
+        padding, max_question_len, align_to_words: options in transformers 4, without effect here.
     """
 
     _load_tokenizer = True
     _load_processor = _load_feature_extractor = _load_image_processor = _load_video_processor = False
 
-    def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **options) -> Any:
+    def __call__(self, inputs: Any = None, context: Any = None, *, question: Any = None, **options) -> Any:
         """Answer a question, or each question of a list."""
-        if inputs is None:
-            inputs = self.pair(question, context)
+        if question is not None or context is not None:
+            inputs = self.pair(inputs if question is None else question, context)
         if isinstance(inputs, list) and not inputs:
             return []
         return super().__call__(inputs, **options)
@@ -169,7 +177,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             raise ValueError(f"{len(questions)} questions do not go with {len(contexts)} contexts.")
         return [{"question": q, "context": c} for q, c in zip(questions, contexts, strict=True)]
 
-    def _sanitize_parameters(self, **options) -> tuple[dict, dict, dict]:
+    def _sanitize_parameters(self, padding=None, max_question_len=None, align_to_words=None, **options) -> tuple:
         for name, value in options.items():
             if name not in READER_OPTIONS:
                 raise TypeError(f"{name}={value!r} is not an option here. Choose from: {', '.join(READER_OPTIONS)}.")
@@ -196,14 +204,10 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             cure = "Ask a shorter question, or raise max_seq_len if the model allows it."
             raise ValueError(f"The question needs {needed} tokens, which fill a window of {length}. {cure}")
         windows = list(read_windows(self.tokenizer, question, context, length, doc_stride))
-        for i, window in enumerate(windows):
-            names = [name for name in question_inputs(config) if name in window]
-            yield {
-                **{name: torch.tensor([window[name]]) for name in names},
-                "offsets": torch.tensor([window["offset_mapping"]]),
-                "context": context,
-                "is_last": i == len(windows) - 1,
-            }
+        for window in windows:
+            batch = {name: torch.tensor([window[name]]) for name in question_inputs(config) if name in window}
+            offsets = torch.tensor([window["offset_mapping"]])
+            yield batch | {"offsets": offsets, "context": context, "is_last": window is windows[-1]}
 
     def _forward(self, window: dict[str, Any]) -> dict[str, Any]:
         ids, types = window.pop("input_ids"), window.pop("token_type_ids", None)
@@ -246,15 +250,11 @@ def window_answers(window: dict[str, Any], top_k: int, max_answer_len: int) -> t
     scores = start[starts] * end[ends]
     answers: Answers = {}
     for i in scores.argsort(descending=True).tolist():
-        span = strip_spaces(context, int(offsets[starts[i], 0]), int(offsets[ends[i], 1]))
+        left, right = int(offsets[starts[i], 0]), int(offsets[ends[i], 1])
+        text = context[left:right]
+        span = left + len(text) - len(text.lstrip()), left + len(text.rstrip())
         if span[0] < span[1]:
             answers.setdefault(span, float(scores[i]))
         if len(answers) == top_k:
             break
     return answers, float(start[first] * end[first])
-
-
-def strip_spaces(text: str, start: int, end: int) -> tuple[int, int]:
-    """Move the ends of `text[start:end]` inwards past white space."""
-    span = text[start:end]
-    return start + len(span) - len(span.lstrip()), start + len(span.rstrip())

@@ -14,7 +14,8 @@ from vanilla_transformer.cli import generate, translate
 from vanilla_transformer.decoding import map_by_length
 
 
-BLANK = ["", " ", "\t", "\u3000\u00a0", "\u2002 \u200a"]  # characters that Unicode counts as white space
+# White space for Unicode, marks that nobody sees, and control characters.
+BLANK = ["", " ", "\t", "\u3000\u00a0", "\u2002 \u200a", "\u200b", " \ufeff\u200e", "\x00\x1f"]
 
 
 @pytest.fixture(scope="module")

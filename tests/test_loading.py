@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForMaskedLM
+from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
 from family import decoder_only, encoder_decoder
 from fresh_process import run_fresh, run_python
@@ -18,7 +18,14 @@ from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import evaluate, export, generate, translate, walk
 from vanilla_transformer.files import check_source
-from vanilla_transformer.loading import load_model, model_class
+from vanilla_transformer.loading import (
+    load_model,
+    load_tokenizer,
+    match_tokenizer,
+    model_class,
+    shipped_models,
+    vocabulary_hash,
+)
 
 
 FC1 = "model.encoder.layers.0.feed_forward.fc1.weight"
@@ -144,6 +151,31 @@ def test_every_command_refuses_missing_weights(command, translator, tmp_path, mo
     with pytest.raises(ValueError, match=FC1):
         COMMANDS[command](translator, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+# --- A model and its tokenizer
+
+
+def test_loading_a_tokenizer_of_another_model_warns(translator, tmp_path, caplog):
+    model, tokenizer = load_model(translator), load_tokenizer(translator)
+    match_tokenizer(model, tokenizer)
+    write(tmp_path / "matched", model, tokenizer)
+    load_tokenizer(tmp_path / "matched")
+    assert caplog.text == ""
+    _, other = with_tokenizer(texts=["drei Meilen", "trois milles"] * 3, vocab_size=len(tokenizer))
+    assert len(other) <= len(tokenizer)
+    other.save_pretrained(tmp_path / "matched")
+    translate.main(["--model", str(tmp_path / "matched"), "three miles"])
+    (warning,) = {record.getMessage() for record in caplog.records}
+    assert warning.startswith(f"{tmp_path / 'matched'} was not trained with this tokenizer")
+
+
+@pytest.mark.parametrize("folder", shipped_models())
+def test_shipped_tokenizers_match_their_models_and_truncate_at_their_positions(folder):
+    config, tokenizer = AutoConfig.from_pretrained(folder), load_tokenizer(folder)
+    assert config.tokenizer_hash == vocabulary_hash(tokenizer)
+    assert tokenizer.model_max_length == config.max_position_embeddings
+    assert len(tokenizer("miles " * 5000, truncation=True)["input_ids"]) == config.max_position_embeddings
 
 
 # --- Code in a model's folder

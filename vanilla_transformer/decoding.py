@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.pipeline_vanilla_transformer import (
     EXTRA_TOKENS,
     TranslationPipeline,
+    is_blank,
     longest_input,
     longest_output,
 )
@@ -128,7 +129,7 @@ def map_by_length(
     with tqdm(total=len(texts), desc=description, file=sys.stderr, disable=None, delay=2) as progress:
         for start in range(0, len(texts), WINDOW * batch_size):
             window = texts[start : start + WINDOW * batch_size]
-            results = {row: "" for row, text in enumerate(window) if not text.strip()}
+            results = {row: "" for row, text in enumerate(window) if is_blank(text)}
             order = sorted(set(range(len(window))) - results.keys(), key=lambda row: len(window[row]), reverse=True)
             batches = sorted((order[i : i + batch_size] for i in range(0, len(order), batch_size)), key=min)
             for row in range(len(window)):

@@ -1,6 +1,8 @@
 """Load this project's saved models with the installed classes, and report whatever is wrong with their files."""
 
 import hashlib
+import json
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,18 +13,21 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
-from transformers.utils import cached_file, logging
+from transformers.utils import cached_file
+from transformers.utils import logging as library_logging
 
 import vanilla_transformer
 from vanilla_transformer.files import check_source
 
 
+logger = logging.getLogger(__name__)
 FAMILIES = (
     vanilla_transformer.VanillaTransformerConfig,
     vanilla_transformer.VanillaTransformerEncoderConfig,
     vanilla_transformer.VanillaTransformerDecoderConfig,
 )
-MODELS = tuple(name for family in FAMILIES for name in family.auto_classes.values())
+AUTO_CLASSES = {name: auto for family in FAMILIES for auto, name in family.auto_classes.items()}
+MODELS = tuple(AUTO_CLASSES)
 
 # The trained models that ship with this project. A clone and a Space contain them; an installed copy fetches them.
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
@@ -55,16 +60,16 @@ def shipped_model(name: str) -> str:
 @contextmanager
 def errors_only(progress: bool) -> Iterator[None]:
     """Silence transformers' warnings, which our own checks report, and without `progress` its progress bars."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
+    level, bars = library_logging.get_verbosity(), library_logging.is_progress_bar_enabled()
+    library_logging.set_verbosity_error()
     if not progress:
-        logging.disable_progress_bar()
+        library_logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        library_logging.set_verbosity(level)
         if bars:
-            logging.enable_progress_bar()
+            library_logging.enable_progress_bar()
 
 
 def find_device(name: str | None) -> str:
@@ -101,36 +106,8 @@ def errors_name(what: str) -> Iterator[None]:
     except SafetensorError as error:
         raise ValueError(f"{what}: the file of its weights is damaged or cut short ({error}).") from error
     except Exception as error:
-        raise ValueError(f"{what} cannot be loaded ({type(error).__name__}): {one_line(error)}") from error
-
-
-def one_line(error: Exception) -> str:
-    """Return the error's message in one line."""
-    return " ".join(str(error).split())
-
-
-def has_code(source: str | Path, reference: str, revision: str | None) -> bool:
-    """Whether the model folder contains the file of a class. Models in `checkpoints/` share the repository's.
-
-    Args:
-        reference: class in a config's `auto_map`: "file.Class", or "other/repository--file.Class".
-    """
-    file = f"{reference.split('.')[0]}.py"
-    return "--" in reference or bool(
-        cached_file(source, file, revision=revision, _raise_exceptions_for_missing_entries=False)
-    )
-
-
-def class_beside_the_weights(
-    source: str | Path, config: PreTrainedConfig, heads: Iterable[str], revision: str | None
-) -> type[PreTrainedModel] | None:
-    """Return the class that the code in the model folder has for one of `heads`; None without such code."""
-    code, architectures = getattr(config, "auto_map", None) or {}, config.architectures or []
-    wanted = {auto for family in FAMILIES for auto, name in family.auto_classes.items() if name in heads}
-    for reference in (code[auto] for auto in wanted & code.keys()):
-        if reference.split(".")[-1] in architectures and has_code(source, reference, revision):
-            return get_class_from_dynamic_module(reference, str(source), revision=revision)
-    return None
+        message = " ".join(str(error).split())
+        raise ValueError(f"{what} cannot be loaded ({type(error).__name__}): {message}") from error
 
 
 def model_class(
@@ -154,15 +131,26 @@ def model_class(
     check_source(source)
     with errors_name(f"{source}/config.json"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, revision=revision)
-    if trust_remote_code:
-        with errors_name(f"{source}: its code"):
-            remote = class_beside_the_weights(source, config, heads, revision)
-        if remote is not None:
-            return remote
     architecture = (config.architectures or ["none"])[0]
     if architecture not in heads:
         raise wrong_class(source, architecture, heads)
+    if trust_remote_code:
+        reference = (getattr(config, "auto_map", None) or {}).get(AUTO_CLASSES[architecture], "")
+        with errors_name(f"{source}: its code"):
+            if has_code(source, reference, revision):
+                return get_class_from_dynamic_module(reference, str(source), revision=revision)
     return getattr(vanilla_transformer, architecture)
+
+
+def has_code(source: str | Path, reference: str, revision: str | None) -> bool:
+    """Whether a model folder contains the class "file.Class". Models in `checkpoints/` share the repository's files.
+
+    A reference such as "other/repository--file.Class" names code elsewhere.
+    """
+    file = f"{reference.split('.')[0]}.py"
+    return "--" in reference or bool(
+        cached_file(source, file, revision=revision, _raise_exceptions_for_missing_entries=False)
+    )
 
 
 def load_model(
@@ -208,7 +196,33 @@ def load_tokenizer(
     if Path(source).is_dir() and not any(Path(source).glob("tokenizer*")):
         raise ValueError(f"{source} has no tokenizer beside the model: put its files there.")
     with errors_name(f"{source}: its tokenizer"):
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, revision=revision)
+        settings, _ = PreTrainedConfig.get_config_dict(source, revision=revision)
+    check_tokenizer(source, settings.get("tokenizer_hash"), tokenizer)
+    return tokenizer
+
+
+def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a hash of a tokenizer's tokens and their ids."""
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.blake2b(vocabulary.encode(), digest_size=8).hexdigest()
+
+
+def match_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Record the tokenizer in the model's config, and the model's positions as the tokenizer's longest text."""
+    config: Any = model.config
+    config.tokenizer_hash = vocabulary_hash(tokenizer)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_position_embeddings)
+
+
+def check_tokenizer(source: str | Path, expected: str | None, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn if a model was trained with another tokenizer than this one; `expected` is its `vocabulary_hash`."""
+    if expected not in (None, vocabulary_hash(tokenizer)):
+        logger.warning(
+            "%s was not trained with this tokenizer, which has other tokens: unless you have added tokens, "
+            "use the tokenizer that was saved with the model.",
+            source,
+        )
 
 
 def check_weights(source: str | Path, model: PreTrainedModel, report: dict) -> None:

@@ -63,22 +63,15 @@ def loaded_module(folder: Path, trust: bool = False) -> str:
     return type(load(str(folder), trust).model).__module__
 
 
-def test_unchanged_project_code_next_to_the_weights_gives_no_warning(folder, capsys):
-    assert loaded_module(folder) == INSTALLED
-    assert "does not run" not in capsys.readouterr().err
-
-
 def append(file: Path, line: str) -> None:
     with file.open("a") as stream:
         stream.write(f"\n{line}\n")
 
 
 @pytest.mark.parametrize("file", ["modeling_vanilla_transformer.py", "generation_vanilla_transformer.py"])
-def test_changed_code_runs_only_if_it_is_trusted(file, folder, tmp_path, capsys):
+def test_code_next_to_the_weights_runs_only_if_it_is_trusted(file, folder, tmp_path):
     append(folder / file, f"open({str(tmp_path / 'ran')!r}, 'w')")
     assert loaded_module(folder) == INSTALLED and not (tmp_path / "ran").exists()
-    told = capsys.readouterr().err
-    assert f"differs from this project's own ({file})" in told and "--trust_remote_code" in told
     assert loaded_module(folder, trust=True).startswith("transformers_modules.") and (tmp_path / "ran").exists()
 
 
@@ -247,6 +240,8 @@ DAMAGED_JSON = {
     "labels": ("config.json", {"id2label": 5}),
     "tokenizer": ("tokenizer.json", None),
     "tokenizer settings": ("tokenizer_config.json", {"tokenizer_class": 5}),
+    "pipelines": ("config.json", {"custom_pipelines": 5}),
+    "special token": ("tokenizer_config.json", {"eos_token": 5}),
 }
 
 

@@ -270,7 +270,7 @@ def test_a_translation_ends_where_the_learned_positions_end(tokenizers):
     assert len(translate([QUESTION], model, tokenizer, eos_token_id=-1)) == 1
 
 
-@pytest.mark.parametrize("blank", ["", " ", "\t\u3000\u00a0\n"])
+@pytest.mark.parametrize("blank", ["", " ", "\t\u3000\u00a0\n", "\u200b\ufeff"])
 def test_a_blank_text_stays_blank(blank, translator):
     assert translator(blank) == [{"translation_text": ""}]
     expected = [translator(QUESTION)[0]["translation_text"], ""]
@@ -300,6 +300,14 @@ def test_arguments_of_the_former_transformers_pipeline_are_accepted(translator):
     (record,) = translator(QUESTION, return_tensors=True)
     text = translator.tokenizer.decode(record["translation_token_ids"], skip_special_tokens=True)
     assert [{"translation_text": text}] == expected
+
+
+def test_a_stop_sequence_ends_a_translation(translator):
+    ids = translator(QUESTION, return_tensors=True, num_beams=1)[0]["translation_token_ids"].tolist()
+    texts = {i: translator.tokenizer.decode([i]) for i in ids[1:]}
+    stop, text = next((i, t) for i, t in texts.items() if translator.tokenizer(t)["input_ids"][0] == i)
+    ended = translator(QUESTION, return_tensors=True, num_beams=1, stop_sequence=text)[0]["translation_token_ids"]
+    assert ended.tolist() == ids[: ids.index(stop) + 1]
 
 
 def test_an_input_that_is_not_a_string_is_refused(translator):
@@ -342,6 +350,13 @@ def test_answers_equal_those_of_an_exhaustive_search(window, overlap, longest, r
         assert answer["score"] == pytest.approx(truth[answer["start"], answer["end"]], rel=1e-4)
         assert answer["answer"] == CONTEXT[answer["start"] : answer["end"]] != ""
     assert reader(question=QUESTION, context=CONTEXT, **options) == answers[0]
+
+
+def test_the_reader_takes_the_arguments_of_the_former_pipeline(reader):
+    expected = reader(question=QUESTION, context=CONTEXT)
+    assert reader(QUESTION, CONTEXT) == reader({"question": QUESTION, "context": CONTEXT}) == expected
+    assert reader(QUESTION, context=CONTEXT) == expected
+    assert reader([QUESTION] * 2, CONTEXT, padding=True, max_question_len=64, align_to_words=True) == [expected] * 2
 
 
 def test_questions_may_be_single_lists_records_or_batches(reader):

@@ -1,27 +1,21 @@
 """Load saved models for the demo, and texts to try on them."""
 
-import filecmp
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from huggingface_hub import metadata_load
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 from yaml import YAMLError
 
-from vanilla_transformer import modeling_vanilla_transformer
-from vanilla_transformer.files import check_source
 from vanilla_transformer.inside.predictions import is_regression, task_of
 from vanilla_transformer.inside.readings import BLANK
 from vanilla_transformer.loading import load_model, load_tokenizer
 
 
 LONGEST_INPUT = 300  # maximum number of characters of an example
-# the installed code files, of which model folders have copies
-CODE = Path(modeling_vanilla_transformer.__file__).parent
 TEXT = "The tank holds 3 liters at 54°C. The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
 # Example texts by task, for models whose card has none
 EXAMPLES = {
@@ -82,21 +76,14 @@ def load(
         ValueError: it is not a model of this project, has no head, or is damaged.
         ImportError: CTranslate2 is requested but not installed.
     """
-    check_source(source)
-    settings, _ = PreTrainedConfig.get_config_dict(source)
-    revision = settings.get("_commit_hash")  # read all files from one commit, even if another is pushed meanwhile
-    options = {"trust_remote_code": trust_remote_code, "revision": revision}
-    model = load_model(source, **options, attn_implementation="eager")
-    task = task_of(model)
-    if not trust_remote_code:
-        warn_of_changed_code(source, settings.get("auto_map", {}), revision)
-    tokenizer = one_at_a_time(load_tokenizer(source, **options))
-    loaded = Loaded(Path(source).name, task, model, tokenizer, [])
-    if engine == "ctranslate2" and task == "translate":
+    model = load_model(source, trust_remote_code=trust_remote_code, attn_implementation="eager")
+    tokenizer = one_at_a_time(load_tokenizer(source, trust_remote_code))
+    loaded = Loaded(Path(source).name, task_of(model), model, tokenizer, [])
+    if engine == "ctranslate2" and loaded.task == "translate":
         from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator  # an optional dependency
 
         loaded.engine = CTranslate2Translator(model, tokenizer, source, quantization)
-    loaded.examples = examples_of(loaded, texts_of_card(source, revision))
+    loaded.examples = examples_of(loaded, texts_of_card(source))
     return loaded
 
 
@@ -112,10 +99,10 @@ def one_at_a_time(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
     return tokenizer
 
 
-def texts_of_card(source: str, revision: str | None) -> list[str]:
+def texts_of_card(source: str) -> list[str]:
     """Return the example texts of a model's card; none if they cannot be read."""
     try:
-        metadata = metadata_load(cached_file(source, "README.md", revision=revision))
+        metadata = metadata_load(cached_file(source, "README.md"))
     except (OSError, ValueError, YAMLError):
         return []
     widgets = (metadata or {}).get("widget")
@@ -131,29 +118,3 @@ def examples_of(loaded: Loaded, texts: list[str]) -> list[dict[str, str]]:
         texts = [text.replace(loaded.tokenizer.mask_token, BLANK) for text in texts]
         texts = [text for text in texts if BLANK in text]
     return [{"text": text} for text in texts or EXAMPLES["estimate" if loaded.estimates else loaded.task]]
-
-
-def warn_of_changed_code(source: str, references: dict[str, str], revision: str | None) -> None:
-    """Warn about code in a model folder that differs from the installed files and therefore does not run.
-
-    Args:
-        references: classes by Auto class, from the config's `auto_map`.
-    """
-    names = {path.name for path in CODE.glob("*_vanilla_transformer.py")}
-    names |= {f"{reference.split('.')[0]}.py" for reference in references.values() if isinstance(reference, str)}
-    copies = {
-        name: cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
-        for name in sorted(names)
-    }
-    changed = [name for name, copy in copies.items() if copy and not is_same_file(copy, CODE / name)]
-    if changed:
-        print(
-            f"{source}: the code beside its weights differs from this project's own ({', '.join(changed)}), so it "
-            "does not run; the installed code does. To run it, read it and add --trust_remote_code.",
-            file=sys.stderr,
-        )
-
-
-def is_same_file(copy: str, original: Path) -> bool:
-    """Whether both files exist with the same contents."""
-    return original.is_file() and filecmp.cmp(copy, original, shallow=False)

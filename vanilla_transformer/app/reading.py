@@ -12,6 +12,7 @@ from torch import Tensor
 from vanilla_transformer.app.loading import LONGEST_INPUT, Loaded
 from vanilla_transformer.decoding import token_text
 from vanilla_transformer.inside.readings import check_positions, encode_text, tokenizer_options
+from vanilla_transformer.pipeline_vanilla_transformer import is_blank
 
 
 MOST_TOKENS = 200  # maximum number of tokens of a text; letters of some scripts take several each
@@ -30,7 +31,7 @@ def check_text(text: str | None, purpose: str, keep_space: bool = False) -> str:
     if not isinstance(text, str | None):  # the page sends only strings, but a program may send anything
         raise refusal(f"A text is needed {purpose}, not {text!r:.50}.")
     text = text or ""
-    if not text.strip():
+    if is_blank(text):
         raise refusal(f"Please type something {purpose}.")
     if not keep_space:
         text = text.strip()

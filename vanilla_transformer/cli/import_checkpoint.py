@@ -18,7 +18,7 @@ from vanilla_transformer.conversion.from_others import convert, convert_tokenize
 from vanilla_transformer.conversion.mapping import require
 from vanilla_transformer.conversion.to_others import REVERSE
 from vanilla_transformer.files import check_source, new_folder
-from vanilla_transformer.loading import load_model
+from vanilla_transformer.loading import load_model, match_tokenizer
 from vanilla_transformer.training.checkpoints import make_readable
 
 
@@ -64,7 +64,10 @@ def main(arguments: list[str] | None = None) -> None:
     (args,) = CommandParser(ImportArguments, __doc__).parse_args_into_dataclasses(arguments)
     with new_folder(args.output) as part:
         model = load(args.source, args.revision, args.to)
+        tokenizer = convert_tokenizer(args.source, args.revision, model)
+        if args.to is None:
+            match_tokenizer(model, tokenizer)
         model.save_pretrained(part)
         make_readable(part)
-        convert_tokenizer(args.source, args.revision, model).save_pretrained(part)
+        tokenizer.save_pretrained(part)
     print(f"{args.output}: {type(model).__name__} with {model.num_parameters():,} parameters")

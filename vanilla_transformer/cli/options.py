@@ -18,7 +18,7 @@ from vanilla_transformer.configuration_vanilla_transformer import PRESETS, Trans
 from vanilla_transformer.data.arguments import replaced_options
 from vanilla_transformer.fast import LOSS_CHUNK_SIZE, make_fast
 from vanilla_transformer.files import check_source
-from vanilla_transformer.loading import wrong_class
+from vanilla_transformer.loading import check_tokenizer, match_tokenizer, wrong_class
 from vanilla_transformer.training.optimizer import init_small
 
 
@@ -176,6 +176,7 @@ def make_model(
         fields = given | token_ids | task_fields
         config = config_class.from_preset(options.preset, vocab_size=len(tokenizer), **fields)
         model = model_class(config)
+        match_tokenizer(model, tokenizer)
         return fast(init_small(model) if options.init == "small" else model, options)
 
     try:
@@ -191,6 +192,8 @@ def make_model(
             f"The tokenizer has {len(tokenizer)} tokens, but {options.model_name_or_path} has an embedding for "
             f"{model.config.vocab_size}: use the tokenizer that was saved with it."
         )
+    check_tokenizer(options.model_name_or_path, getattr(model.config, "tokenizer_hash", None), tokenizer)
+    match_tokenizer(model, tokenizer)
     return fast(model, options)
 
 
