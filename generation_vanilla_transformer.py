@@ -4,6 +4,7 @@
 import copy
 import inspect
 import os
+import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
@@ -11,6 +12,7 @@ from functools import wraps
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.utils import is_torchdynamo_compiling
 
 from .configuration_vanilla_transformer import check_private_api
 
@@ -31,6 +33,8 @@ def takes_cache(forward: Callable) -> Callable:
 
     @wraps(forward)
     def call(self, *args, cache: Cache | None = None, **kwargs):
+        if kwargs.get("past_key_values") is not None and not is_torchdynamo_compiling():
+            warnings.warn("`past_key_values` is deprecated: use `cache`.", FutureWarning, stacklevel=2)
         if cache is not None and (kwargs.get("past_key_values") is None or cache.get_seq_length()):
             kwargs["past_key_values"] = cache
         return forward(self, *args, **kwargs)

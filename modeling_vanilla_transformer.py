@@ -690,6 +690,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError("Give decoder_input_ids or decoder_inputs_embeds, or labels to a head; got none of them.")
+        kwargs["return_dict"] = True  # of the stacks
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
         elif not isinstance(encoder_outputs, modeling_outputs.BaseModelOutput):
@@ -701,9 +702,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             position_ids=decoder_position_ids,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
+            **{CACHE: past_key_values, "use_cache": use_cache},
             **kwargs,
         )
         return modeling_outputs.Seq2SeqModelOutput(
@@ -818,7 +818,7 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
         source = (input_ids, attention_mask, position_ids)
         target = (decoder_input_ids, decoder_attention_mask, decoder_position_ids)
         computed = (encoder_outputs, past_key_values, inputs_embeds, decoder_inputs_embeds)
-        outputs = self.model(*source, *target, *computed, use_cache=use_cache, **kwargs)
+        outputs = self.model(*source, *target, *computed, use_cache=use_cache, return_dict=True, **kwargs)
         labels = without_padding(labels, decoder_attention_mask)
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, num_items_in_batch, logits_to_keep)
         return modeling_outputs.Seq2SeqLMOutput(loss=loss, logits=logits, **without_states(outputs))
@@ -865,7 +865,7 @@ class VanillaTransformerForCausalLM(LMHeadModel, LanguageGenerationMixin):
             labels = without_padding(labels, attention_mask)
             shift_labels = F.pad(labels, (0, 1), value=IGNORED_LABEL)[..., 1:]
         inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
-        outputs = self.model(*inputs, use_cache=use_cache if shift_labels is None else False, **kwargs)
+        outputs = self.model(*inputs, use_cache=shift_labels is None and use_cache, return_dict=True, **kwargs)
         shift_labels = without_padding(shift_labels, attention_mask)
         states = outputs.last_hidden_state
         logits, loss = self.logits_and_loss(states, shift_labels, num_items_in_batch, logits_to_keep)
@@ -894,7 +894,7 @@ class EncoderHead(VanillaTransformerPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
         """`labels`: see `head`. All other arguments: see `VanillaTransformerEncoderModel.forward`."""
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, return_dict=True, **kwargs)
         logits, loss = self.head(outputs.last_hidden_state, attention_mask, labels, num_items_in_batch)
         return self.output_class(loss=loss, logits=logits, **without_states(outputs))
 
@@ -1005,7 +1005,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
                 sequence (the answer was truncated) is ignored by the loss.
         All others: see `VanillaTransformerEncoderModel.forward`.
         """
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, return_dict=True, **kwargs)
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:

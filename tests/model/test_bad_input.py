@@ -266,3 +266,15 @@ def test_a_cache_of_the_wrong_class_is_refused():
         encoder_decoder()(tokens(), decoder_input_ids=tokens(), past_key_values=cache)
     with pytest.raises(ValueError, match=r"past_key_values is a tuple; it must be a Cache"):
         decoder_only()(tokens(), past_key_values=((torch.ones(2, 4, 7, 8),) * 2,))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.skipif(CACHE != "cache", reason="older versions of transformers have one name")
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
+def test_the_old_name_of_the_cache_is_deprecated(make):
+    model = make()
+    inputs = {"decoder_input_ids": tokens()} if make is encoder_decoder else {}
+    cache = model(tokens(), **inputs, use_cache=True).cache
+    model(tokens(), **inputs, cache=cache)
+    with pytest.raises(FutureWarning, match="`past_key_values` is deprecated: use `cache`"):
+        model(tokens(), **inputs, past_key_values=cache)

@@ -303,11 +303,10 @@ def test_arguments_of_the_former_transformers_pipeline_are_accepted(translator):
 
 
 def test_a_stop_sequence_ends_a_translation(translator):
-    ids = translator(QUESTION, return_tensors=True, num_beams=1)[0]["translation_token_ids"].tolist()
-    texts = {i: translator.tokenizer.decode([i]) for i in ids[1:]}
-    stop, text = next((i, t) for i, t in texts.items() if translator.tokenizer(t)["input_ids"][0] == i)
-    ended = translator(QUESTION, return_tensors=True, num_beams=1, stop_sequence=text)[0]["translation_token_ids"]
-    assert ended.tolist() == ids[: ids.index(stop) + 1]
+    (letter,) = translator.tokenizer("a", add_special_tokens=False)["input_ids"]
+    options = {"num_beams": 1, "max_new_tokens": 5, "prefix_allowed_tokens_fn": lambda *_: [letter]}
+    assert translator(QUESTION, **options) == [{"translation_text": "aaaaa"}]
+    assert translator(QUESTION, **options, stop_sequence="a") == [{"translation_text": "a"}]
 
 
 def test_an_input_that_is_not_a_string_is_refused(translator):

@@ -262,6 +262,20 @@ def test_no_split_modules_exist(model_class):
     assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
 
 
+@pytest.mark.parametrize("model_class", MODELS)
+def test_a_config_can_ask_for_tuples(model_class):
+    model = model_class(model_class.config_class.from_preset("tiny", vocab_size=10)).eval()
+    ids = torch.tensor([[3, 4, 5]])
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})
+    expected = model(**inputs).to_tuple()
+    model.config.return_dict = False
+    found = model(**inputs)
+    assert type(found) is tuple and len(found) == len(expected)
+    torch.testing.assert_close(found[0], expected[0])
+    if model.can_generate():
+        assert model.generate(ids, max_new_tokens=2).shape[0] == 1
+
+
 TOO_OLD = """
 import transformers
 transformers.__version__ = "5.3.1"
