@@ -4,14 +4,15 @@ vanilla-transformer estimate --preset big --tokens_per_batch 25000 --gpus 8
 vanilla-transformer estimate --preset base --gpus 1 --gradient_accumulation_steps 4 --steps 100000
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
@@ -46,9 +47,6 @@ class EstimateArguments:
 
     preset: str = field(default="base", metadata={"help": f"A row of the paper's Table 3: {', '.join(PRESETS)}."})
     vocab_size: int = field(default=37000, metadata={"help": "Tokens of the shared vocabulary (section 5.1: 37000)."})
-    norm_position: Literal["post", "pre"] = field(
-        default="post", metadata={"help": "Where layers are normalised, as in training."}
-    )
     tokens_per_batch: int = field(
         default=25_000,
         metadata={"help": "Source tokens of a whole step, and as many target tokens (section 5.1: 25000)."},
@@ -62,10 +60,6 @@ class EstimateArguments:
         default="ddp", metadata={"help": "How the model is spread over the GPUs, named like the launch files."}
     )
     bf16: bool = field(default=True, metadata={"help": "Multiply matrices in bfloat16."})
-    loss_chunk_size: int = field(
-        default=LOSS_CHUNK_SIZE,
-        metadata={"help": "Positions whose logits exist at once; 0 means all."},
-    )
     gradient_checkpointing: bool = field(
         default=False, metadata={"help": "Run layers twice to save memory, as in training."}
     )
@@ -86,8 +80,6 @@ class EstimateArguments:
                 raise ValueError(f"--{name} {value} must be greater than 0.")
         if not 0 < self.mfu <= 1:
             raise ValueError(f"--mfu {self.mfu} is a share: it must be above 0 and at most 1.")
-        if self.loss_chunk_size < 0:
-            raise ValueError(f"--loss_chunk_size {self.loss_chunk_size} must not be negative; 0 means all at once.")
 
 
 @dataclass(frozen=True)
@@ -114,30 +106,21 @@ class ForwardPass:
     layers: tuple[int, ...]
 
 
-class SavedBytes:
-    """Count the bytes that autograd saves in a `with` block: each storage once, excluding the weights."""
+@contextmanager
+def saved_bytes(model: nn.Module) -> Iterator[Callable[[], int]]:
+    """Give a function that returns how many bytes autograd has saved, counting each storage once and no weights."""
+    # A fake storage has no data pointer, but a unique address while it lives.
+    weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
+    saved: dict[int, UntypedStorage] = {}
 
-    def __init__(self, model: nn.Module):
-        # a fake storage has no data pointer, but a unique address
-        self.weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
-        self.storages: dict[int, int] = {}
-        self.saved: list[Tensor] = []  # keep the storages alive, so that no address is reused
-        self.hooks = saved_tensors_hooks(self.count, lambda tensor: tensor)
-
-    def count(self, tensor: Tensor) -> Tensor:
-        """Count a tensor that autograd saves."""
+    def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in self.weights:
-            self.storages[storage._cdata] = storage.nbytes()
-        self.saved.append(tensor)
+        if storage._cdata not in weights:
+            saved[storage._cdata] = storage
         return tensor
 
-    def __enter__(self) -> Callable[[], int]:
-        self.hooks.__enter__()
-        return lambda: sum(self.storages.values())
-
-    def __exit__(self, *error) -> None:
-        self.hooks.__exit__(*error)
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield lambda: sum(storage.nbytes() for storage in saved.values())
 
 
 def fused_dropout(probability: float, states: Tensor) -> Tensor:
@@ -164,7 +147,7 @@ def count_pass(
                 module.forward = partial(fused_dropout, module.p)  # type: ignore[method-assign]
         ids = torch.zeros(rows, length, dtype=torch.long)
         layers: list[int] = []
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16), SavedBytes(model) as saved:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16), saved_bytes(model) as saved:
             for layer in (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)):
                 layer.register_forward_pre_hook(lambda *_: layers.append(-saved()))
                 layer.register_forward_hook(lambda *_: layers.append(layers.pop() + saved()))
@@ -246,16 +229,6 @@ def step_cost(
     return StepCost(parameters, memory, count_operations(config, length, checkpointing) * tokens // length)
 
 
-def table_rows(args: EstimateArguments, cost: StepCost) -> list[tuple[str, str]]:
-    """Return each quantity and its value."""
-    memory = cost.memory | {"all of these": sum(cost.memory.values())}
-    rows = [("parameters", f"{cost.parameters / 1e6:,.1f} million")]
-    rows += [(f"memory of a GPU: {part}", f"{size / GIB:.2f} GiB") for part, size in memory.items()]
-    rows.append(("operations of a step", f"{cost.operations / 1e12:,.1f} x 10^12"))
-    seconds = cost.operations / (args.gpus * args.tflops * 1e12 * args.mfu)
-    return rows + [(f"{steps:,} steps", f"{steps * seconds / 3600:,.2f} hours") for steps in args.steps]
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
@@ -263,9 +236,7 @@ def main(arguments: list[str] | None = None) -> None:
         ValueError: an unknown preset, or a number that is out of range.
     """
     (args,) = CommandParser(EstimateArguments, __doc__).parse_args_into_dataclasses(arguments)
-    config = VanillaTransformerConfig.from_preset(
-        args.preset, vocab_size=args.vocab_size, norm_position=args.norm_position
-    )
+    config = VanillaTransformerConfig.from_preset(args.preset, vocab_size=args.vocab_size)
     cost = step_cost(
         config,
         args.tokens_per_batch,
@@ -274,11 +245,17 @@ def main(arguments: list[str] | None = None) -> None:
         accumulation_steps=args.gradient_accumulation_steps,
         sharding=args.sharding,
         bf16=args.bf16,
-        loss_chunk_size=args.loss_chunk_size,
+        loss_chunk_size=LOSS_CHUNK_SIZE,
         checkpointing=args.gradient_checkpointing,
     )
+    memory = cost.memory | {"all of these": sum(cost.memory.values())}
+    rows = [("parameters", f"{cost.parameters / 1e6:,.1f} million")]
+    rows += [(f"memory of a GPU: {part}", f"{size / GIB:.2f} GiB") for part, size in memory.items()]
+    rows.append(("operations of a step", f"{cost.operations / 1e12:,.1f} x 10^12"))
+    seconds = cost.operations / (args.gpus * args.tflops * 1e12 * args.mfu)
+    rows += [(f"{steps:,} steps", f"{steps * seconds / 3600:,.2f} hours") for steps in args.steps]
     devices = "1 GPU" if args.gpus == 1 else f"{args.gpus} GPUs"
-    print(markdown_table((f"{args.preset}, {devices} ({args.sharding})", ""), table_rows(args, cost)))
+    print(markdown_table((f"{args.preset}, {devices} ({args.sharding})", ""), rows))
     print(
         f"\nHours at {args.mfu:.0%} of {args.tflops:g} x 10^12 operations per second (--mfu, --tflops). PyTorch "
         "needs 1 to 2 GiB more for itself and for fragmentation."
