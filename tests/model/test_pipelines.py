@@ -303,10 +303,11 @@ def test_arguments_of_the_former_transformers_pipeline_are_accepted(translator):
 
 
 def test_a_stop_sequence_ends_a_translation(translator):
-    (letter,) = translator.tokenizer("a", add_special_tokens=False)["input_ids"]
-    options = {"num_beams": 1, "max_new_tokens": 5, "prefix_allowed_tokens_fn": lambda *_: [letter]}
-    assert translator(QUESTION, **options) == [{"translation_text": "aaaaa"}]
-    assert translator(QUESTION, **options, stop_sequence="a") == [{"translation_text": "a"}]
+    token = translator.tokenizer("a", add_special_tokens=False)["input_ids"][0]
+    options = {"num_beams": 1, "max_new_tokens": 5, "prefix_allowed_tokens_fn": lambda *_: [token]}
+    for ended, count in (({}, 5), ({"stop_sequence": "a"}, 1)):
+        (record,) = translator(QUESTION, return_tensors=True, **options, **ended)
+        assert record["translation_token_ids"].tolist()[1:] == [token] * count
 
 
 def test_an_input_that_is_not_a_string_is_refused(translator):

@@ -205,6 +205,14 @@ def test_transformers_serve_gives_the_same_text_as_generate(served):
         assert reason in json.load(refused.value)["error"]["message"]  # where OpenAI's clients look for it
     assert ask(f"{url}/v1/models")["object"] == "list"
 
+    for blank in ("", " \u3000", "\u200b"):
+        for path, text in (
+            ("completions", {"prompt": blank}),
+            ("chat/completions", {"messages": [{"role": "user", "content": blank}]}),
+        ):
+            (choice,) = ask(f"{url}/v1/{path}", options | text)["choices"]
+            assert (choice["text"] if path == "completions" else choice["message"]["content"]) == ""
+
     # With a temperature, the answer is sampled, and the seed makes it reproducible.
     hot = {"model": "model", "prompt": "To be, or", "max_tokens": 20, "temperature": 2.0}
     first, second, again = (

@@ -25,14 +25,15 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.cli import serve as library_server
 from transformers.cli.serving import chat_completion, model_manager
 from transformers.cli.transformers import app
 
 from vanilla_transformer import VanillaTransformerForCausalLM
 from vanilla_transformer.cli.parser import CommandParser
-from vanilla_transformer.loading import model_class
+from vanilla_transformer.loading import load_tokenizer, model_class
+from vanilla_transformer.pipeline_vanilla_transformer import is_blank
 
 
 ROUTES = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health")
@@ -46,7 +47,9 @@ REFUSED = {
 
 
 class ServedModel(VanillaTransformerForCausalLM):
-    """A generation manager that ends answers at `max_position_embeddings`."""
+    """A language model that ends its answers at `max_position_embeddings`, and answers a blank prompt with nothing."""
+
+    tokenizer: PreTrainedTokenizerBase  # set after loading
 
     def generate(self, *, input_ids: Tensor, generation_config: GenerationConfig, **options: Any) -> Any:
         length, most = input_ids.shape[1], self.config.max_position_embeddings
@@ -56,11 +59,14 @@ class ServedModel(VanillaTransformerForCausalLM):
         if asked is not None and asked < 1:
             raise ValueError(f"max_tokens={asked} must be at least 1.")
         generation_config.max_new_tokens = min(asked or most, most - length)
+        if is_blank(self.tokenizer.decode(input_ids[0], skip_special_tokens=True)):
+            generation_config.max_new_tokens = 1
+            generation_config.forced_eos_token_id = self.tokenizer.eos_token_id
         # A request sets only the temperature; transformers takes everything else from the model's config.
         if generation_config.temperature:
             generation_config.do_sample = True
         generation_config.max_length = None
-        # a request may contain a whole generation config
+        # A request may contain a whole generation config.
         generation_config.num_beams = generation_config.num_return_sequences = 1
         return super().generate(input_ids=input_ids, generation_config=generation_config, **options)
 
@@ -69,8 +75,7 @@ class Guard:
     """ASGI middleware that refuses requests from other web sites and requests that are too large.
 
     A web page can send requests to a server on its reader's machine. Two headers reveal this: `Origin` contains the
-    page's
-    site, and `Host` the domain that was pointed at this machine (DNS rebinding).
+    page's site, and `Host` the domain that was pointed at this machine (DNS rebinding).
 
     Args:
         app: the ASGI application to protect.
@@ -85,66 +90,32 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        body, more = b"", True
-        refusal = self.refusal(headers, self.hosts(*scope["server"]))
-        while more and not refusal:
+        body, size, more = bytearray(), 0, True
+        while more and size < 100 * LARGEST_BODY:  # most clients read no answer before they have sent all
             message = await receive()
-            body += message.get("body", b"")
+            size += len(message.get("body", b""))
             more = message.get("more_body", False)
-            refusal = too_large(len(body))
-        if refusal:
-            await refuse(*refusal, send, receive if more else None)
-        else:
-            await self.app(scope, replay(body, receive), send)
+            if size <= LARGEST_BODY:
+                body += message.get("body", b"")
+        if refusal := self.refusal(Headers(scope=scope), *scope["server"], size):
+            await error_response(*refusal)(scope, receive, send)
+            return
+        messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
-    def hosts(self, address: str, port: int) -> set[str]:
-        """Return the valid `Host` values for requests to this address and port."""
+        async def receive_again() -> Message:
+            return messages.pop() if messages else await receive()
+
+        await self.app(scope, receive_again, send)
+
+    def refusal(self, headers: Headers, address: str, port: int, size: int) -> tuple[int, str] | None:
+        """Return status and reason if a request of this size to this address and port is refused."""
         names = {f"[{name}]" if ":" in name else name for name in self.names | {address}}
-        return {f"{name}:{port}" for name in names} | (names if port == 80 else set())
-
-    def refusal(self, headers: Headers, hosts: set[str]) -> tuple[int, str] | None:
-        """Return status and reason if the headers are enough to refuse the request."""
+        hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
         if (found := headers.getlist("host")) not in [[host] for host in hosts]:
             return 403, f"Host {', '.join(found)!r} must be one of: {', '.join(sorted(hosts))}."
         if (origin := headers.get("origin")) not in {None, *(f"http://{host}" for host in hosts)}:
             return 403, f"Origin {origin!r} is another web site, which may not use this server."
-        length = headers.get("content-length", "0")
-        return too_large(int(length)) if length.isdecimal() else None
-
-
-def too_large(size: int) -> tuple[int, str] | None:
-    """Return status and reason if a body of this size is refused."""
-    return (413, f"The request has more than {LARGEST_BODY:,} bytes.") if size > LARGEST_BODY else None
-
-
-async def refuse(status: int, reason: str, send: Send, receive: Receive | None) -> None:
-    """Send an error, then discard the rest of the request, because most clients read no answer before they have sent
-    all.
-
-    Args:
-        receive: None if the request has ended.
-    """
-    response = error_response(status, reason)
-    await send({"type": "http.response.start", "status": status, "headers": response.raw_headers})
-    await send({"type": "http.response.body", "body": response.body, "more_body": receive is not None})
-    discarded = 0
-    while receive is not None and discarded < 100 * LARGEST_BODY:
-        message = await receive()
-        discarded += len(message.get("body", b""))
-        if not message.get("more_body", False):
-            await send({"type": "http.response.body"})
-            return
-
-
-def replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that first yields the body already read, and then the messages of `receive`."""
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_again() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return receive_again
+        return (413, f"The request has more than {LARGEST_BODY:,} bytes.") if size > LARGEST_BODY else None
 
 
 def error_response(status: int, message: str) -> JSONResponse:
@@ -179,7 +150,9 @@ class PinnedModelManager(model_manager.ModelManager):
     def load_model_and_processor(self, model_id_and_revision: str, *args: Any, **options: Any) -> Any:
         if model_id_and_revision != self.process_model_name(cast(str, self.force_model)):
             raise HTTPException(404, f"This server has the model {self.force_model!r} and no other.")
-        return super().load_model_and_processor(model_id_and_revision, *args, **options)
+        model, tokenizer = super().load_model_and_processor(model_id_and_revision, *args, **options)
+        cast(Any, model).tokenizer = tokenizer
+        return model, tokenizer
 
 
 def patch_library() -> None:
@@ -219,5 +192,6 @@ def main(arguments: list[str] | None = None) -> None:
         if option in others:
             raise ValueError(f"{option} {reason}: leave it out.")
     model_class(args.model, ("VanillaTransformerForCausalLM",))
+    load_tokenizer(args.model)  # warns of another model's tokenizer
     patch_library()
     app(["serve", args.model, "--host", args.host, "--port", str(args.port), *others])
