@@ -11,16 +11,14 @@ import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
 from huggingface_hub import HfApi, ModelCard, RepoCard, SpaceCard, get_token
-from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.cli.repository_card import repository_card
 from vanilla_transformer.files import check_source, read_object
-from vanilla_transformer.loading import CHECKPOINTS
+from vanilla_transformer.loading import CHECKPOINTS, errors_name
 from vanilla_transformer.training.checkpoints import weight_files
 
 
@@ -76,16 +74,12 @@ def code_files(model: Path, folder: Path) -> set[str]:
         ValueError: a config is damaged.
     """
     check_source(model)
-    named = set()
-    for config in filter(Path.is_file, (model / "config.json", model / "tokenizer_config.json")):
-        references = json.dumps([read_object(config, name) for name in ("auto_map", "custom_pipelines")])
-        # "file.Class"; "owner/model--file.Class" is in another repository
-        for module in re.findall(r'"(\w+)\.\w+"', references):
-            if not (folder / f"{module}.py").is_file():
-                raise FileNotFoundError(f"{folder} has no {module}.py, which {config} names: save the model again.")
-            named.add(f"{module}.py")
-    imported = {path for name in named for path in get_relative_import_files(folder / name)}
-    return named | {Path(path).relative_to(folder).as_posix() for path in imported}
+    configs = filter(Path.is_file, (model / "config.json", model / "tokenizer_config.json"))
+    settings = [read_object(config, name) for config in configs for name in ("auto_map", "custom_pipelines")]
+    # "file.Class"; "owner/model--file.Class" is in another repository
+    named = {folder / f"{module}.py" for module in re.findall(r'"(\w+)\.\w+"', json.dumps(settings))}
+    imported = {Path(path) for file in named for path in get_relative_import_files(file)}
+    return {path.relative_to(folder).as_posix() for path in named | imported}
 
 
 def collect(args: argparse.Namespace) -> dict[str, Path]:
@@ -112,9 +106,8 @@ def collect(args: argparse.Namespace) -> dict[str, Path]:
         )
     for model in sorted(models) if args.repo or args.space else [folder]:
         files |= select_files(root, tuple(code_files(model, root)))
-        for weights in weight_files(model):
-            if not weights.is_file():
-                raise FileNotFoundError(f"{model} has no weights called {weights.name}: save the model again.")
+        if missing := [weights.name for weights in weight_files(model) if not weights.is_file()]:
+            raise FileNotFoundError(f"{model} lacks {', '.join(missing)}: save the model again.")
     return files
 
 
@@ -127,10 +120,8 @@ def load_card(args: argparse.Namespace) -> RepoCard:
     if args.repo:
         return repository_card(args.folder)
     file = args.folder / "README.md"
-    try:
+    with errors_name(str(file)):
         card = (SpaceCard if args.space else ModelCard).load(file)
-    except yaml.YAMLError as error:
-        raise ValueError(f"The metadata of {file} is not YAML: {error}") from error
     if not card.data.to_dict():
         raise ValueError(f"{file} has no metadata: it must begin with YAML between two lines of ---.")
     if args.space and card.data.to_dict().get("sdk") != "gradio":
@@ -202,7 +193,6 @@ def main(arguments: list[str] | None = None) -> None:
         FileNotFoundError: the folder or a part of it is missing.
         ValueError: an option does not fit, a config is damaged, the Hub does not take the name or the card, or there
             is no Hub token.
-        ConnectionError: the Hub does not answer.
     """
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="Folder of the saved model, of the clone, or of the demo.")
@@ -238,9 +228,4 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if get_token() is None:
         raise ValueError("There is no Hub token: run `hf auth login`, or set HF_TOKEN to one with write access.")
-    try:
-        print(push(args, files, card))
-    except HfHubHTTPError:  # an HTTP error of the Hub
-        raise
-    except HTTPError as error:
-        raise ConnectionError(f"The Hub ({HfApi().endpoint}) does not answer: {error}") from error
+    print(push(args, files, card))
