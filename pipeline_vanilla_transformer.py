@@ -162,9 +162,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         """Answer a question, or each question of a list."""
         if question is not None or context is not None:
             inputs = self.pair(inputs if question is None else question, context)
-        if isinstance(inputs, list) and not inputs:
-            return []
-        return super().__call__(inputs, **options)
+        return [] if inputs == [] else super().__call__(inputs, **options)
 
     @staticmethod
     def pair(question: str | list[str], context: str | list[str]) -> dict[str, str] | list[dict[str, str]]:
@@ -177,7 +175,9 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             raise ValueError(f"{len(questions)} questions do not go with {len(contexts)} contexts.")
         return [{"question": q, "context": c} for q, c in zip(questions, contexts, strict=True)]
 
-    def _sanitize_parameters(self, padding=None, max_question_len=None, align_to_words=None, **options) -> tuple:
+    def _sanitize_parameters(self, **options) -> tuple[dict, dict, dict]:
+        for name in {*options} & {"padding", "max_question_len", "align_to_words"}:
+            options.pop(name)
         for name, value in options.items():
             if name not in READER_OPTIONS:
                 raise TypeError(f"{name}={value!r} is not an option here. Choose from: {', '.join(READER_OPTIONS)}.")
@@ -201,8 +201,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         length = min(max_seq_len, self.tokenizer.model_max_length, positions)
         needed = tokens_beside_context(self.tokenizer, question)
         if needed >= length:
-            cure = "Ask a shorter question, or raise max_seq_len if the model allows it."
-            raise ValueError(f"The question needs {needed} tokens, which fill a window of {length}. {cure}")
+            raise ValueError(f"The question needs {needed} tokens, which fill a window of {length}: shorten it.")
         windows = list(read_windows(self.tokenizer, question, context, length, doc_stride))
         for window in windows:
             batch = {name: torch.tensor([window[name]]) for name in question_inputs(config) if name in window}
