@@ -86,24 +86,6 @@ def test_a_misspelt_option_gets_a_suggestion():
     assert options == Options("x", 4, ["a", "b"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "on", "texts"),
-    [
-        ("--datastore Hello. Bye.", True, ["Hello.", "Bye."]),
-        ("Hello. --datastore", True, ["Hello."]),
-        ("--datastore --model m Hello.", True, ["Hello."]),
-        ("--datastore true Hello.", True, ["Hello."]),
-        ("--datastore no Hello.", False, ["Hello."]),
-        ("Hello. -- --datastore", False, ["Hello.", "--datastore"]),
-    ],
-)
-def test_a_text_after_a_boolean_option_is_a_text(arguments, on, texts):
-    parser = CommandParser(TranslateArguments)
-    parser.add_argument("text", nargs="*")
-    args, given = parser.parse_args_into_dataclasses(arguments.split())
-    assert (args.datastore, given.text) == (on, texts)
-
-
 def test_an_invalid_value_of_a_boolean_option_is_refused(capsys):
     with pytest.raises(SystemExit):
         CommandParser(TranslateArguments).parse_args_into_dataclasses(["--datastore", "maybe"])

@@ -6,7 +6,7 @@ Help, and errors in names of options and files, need neither torch nor transform
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from itertools import chain
+from itertools import takewhile
 
 from vanilla_transformer.cli.errors import run_command
 from vanilla_transformer.cli.help import all_help, check_names, trainer_options, values_of
@@ -51,39 +51,25 @@ def is_answered(name: str, arguments: list[str]) -> bool:
         FileNotFoundError: a file or a model's folder does not exist.
         ValueError: a task or an option does not exist, or the name of a data file has a wrong ending.
     """
-    recipe, task = None, None
-    if name == "train" and data_files(arguments)[1]:
-        return is_answered_for_files(*data_files(arguments))
-    if name == "train" and arguments[:1] not in (["-h"], ["--help"]):
+    names, task, recipe = [name], None, None
+    task_of_files, files, options = data_files(arguments) if name == "train" else (None, [], [])
+    if files:  # without a task, the options of all tasks exist
+        task, arguments = task_of_files, options
+        names = [f"train {each}" for each in ([task] if task else task_names())]
+        file_formats(files, parallel=len(files) == 2 and task in (None, "translation"))
+    elif name == "train" and arguments[:1] not in (["-h"], ["--help"]):
         task, arguments = choose_task(arguments)
-        name = f"train {task}"
+        names = [f"train {task}"]
         recipe = arguments[0] if arguments and is_recipe(arguments[0]) else None
-    text = all_help().get(name)
-    if text is None:  # a task added by the user
-        return False
-    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    if "-h" in before or "--help" in before:
-        print(text.render())
+    if {"-h", "--help"} & set(takewhile(lambda argument: argument != "--", arguments)):
+        print(all_help()[names[0] if len(names) == 1 else name].render())
         return True
-    if (names := known_options(name)) is not None:
-        check_names(arguments, names)
+    known = [options for options in map(known_options, names) if options is not None]
+    if len(known) == len(names):
+        check_names(arguments, set().union(*known))
         if recipe is not None:
-            read_recipe(recipe, names)
+            read_recipe(recipe, known[0])
     check_files(name, arguments, task)
-    return False
-
-
-def is_answered_for_files(task: str | None, files: list[str], options: list[str]) -> bool:
-    """Like `is_answered`, for `train [TASK] FILE ... [options]`; without a task, the options of all tasks exist."""
-    names = [f"train {each}" for each in ([task] if task else task_names())]
-    if "-h" in options or "--help" in options:
-        print(all_help()[names[0] if task else "train"].render())
-        return True
-    file_formats(files, parallel=len(files) == 2 and task in (None, "translation"))
-    known = [known_options(each) for each in names]
-    if all(each is not None for each in known):
-        check_names(options, set().union(*(each or () for each in known)))
-    check_files("train", options, task)
     return False
 
 
@@ -102,9 +88,10 @@ def check_files(name: str, arguments: list[str], task: str | None) -> None:
         for file in values_of(arguments, option):
             check_input(file)
     if name != "demo":  # the demo skips models that it cannot load
-        sources = [values_of(arguments, option)[:1] for option in ("--model", "--source", "--model_name_or_path")]
-        sources.append([argument for argument in arguments[:1] if name == "serve" and not argument.startswith("-")])
-        for source in chain(*sources):
+        models = [argument for argument in arguments[:1] if name == "serve" and not argument.startswith("-")]
+        for option in ("--model", "--source", "--model_name_or_path"):
+            models += values_of(arguments, option)[:1]
+        for source in models:
             check_source(source, short_names=name == "import" or task is not None)
     for split in ("train", "validation", "test"):
         if files := values_of(arguments, f"--{split}_file"):

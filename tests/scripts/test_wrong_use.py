@@ -21,11 +21,11 @@ WRONG = [
     ("train translation --preset tinny", "no preset 'tinny'; did you mean tiny?"),
     ("train translation --preset huge", "no preset 'huge'; choose one of: base, big"),
     ("train translation --norm_position per", "invalid choice: 'per' (choose from"),
-    ("train translation --eval_strategy step", "did you mean steps?"),
+    ("train translation --eval_strategy step", "invalid choice: 'step'"),
     ("train translation some words", "no option some words; see --help"),
     ("translate --modell tr", "no option --modell; did you mean --model?"),
     ("generate --model tr --temprature 1", "no option --temprature; did you mean --temperature?"),
-    ("walk --example tody", "did you mean today?"),
+    ("walk --example tody", "invalid choice: 'tody'"),
     ("export --source tr --output x --to tflite", "invalid choice: 'tflite'"),
     # --- missing arguments
     ("translate Hello --input one.txt", "Give texts or --input one.txt, not both"),

@@ -2,11 +2,9 @@
 
 import argparse
 import dataclasses
-import difflib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser, TrainingArguments
@@ -99,9 +97,6 @@ class CommandParser(HfArgumentParser):
         """Print one line on stderr and exit with status 2."""
         # one name of each option is enough
         message = re.sub(r"argument (--\w+)(?:/--[\w-]+)+", r"argument \1", message)
-        if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-            near = difflib.get_close_matches(choice[1], re.findall(r"[^\s,']+", choice[2]), n=1)
-            message += f"; did you mean {near[0]}?" if near else ""
         self.exit(2, f"{self.prog}: error: {message}; see --help\n")
 
     def parse_args_into_dataclasses(  # type: ignore[override]  # HfArgumentParser's other options are keywords here
@@ -114,20 +109,11 @@ class CommandParser(HfArgumentParser):
         """
         args = sys.argv[1:] if args is None else args
         check_names(args, self.names)  # otherwise argparse would first report missing options
-        if any(not action.option_strings for action in self._actions):
-            args = self.with_explicit_true(args)
         options = {"look_for_args_file": False} | options | {"return_remaining_strings": True}
         *parsed, unknown = super().parse_args_into_dataclasses(args, **options)
         if unknown:
             raise ValueError(f"There is no option {' '.join(unknown)}{hint(unknown[0], self.names)}")
         return tuple(part for part in parsed if part != argparse.Namespace(traceback=True))
-
-    def with_explicit_true(self, args: list[str]) -> list[str]:
-        """Add "=true" to a boolean option that precedes a text, as in `--datastore "a text"`."""
-        end = args.index("--") if "--" in args else len(args)
-        switches = {name for name, action in self._option_string_actions.items() if action.type is string_to_bool}
-        pairs = zip_longest(args[:end], args[1:end], fillvalue="")
-        return [f"{a}=true" if a in switches and not is_boolean(b) else a for a, b in pairs] + args[end:]
 
     def given_names(self, args: Sequence[str]) -> set[str]:
         """Return the names of the fields set by arguments, which may be shortened or written with dashes."""
@@ -136,15 +122,6 @@ class CommandParser(HfArgumentParser):
         for name in map(normalize, options_in(args)):
             given |= {name} if name in names else {option for option in names if option.startswith(name)}
         return {name.removeprefix("--") for name in given}
-
-
-def is_boolean(text: str) -> bool:
-    """Whether `text` is a boolean literal (true, no, 1, ...)."""
-    try:
-        string_to_bool(text)
-    except argparse.ArgumentTypeError:
-        return False
-    return True
 
 
 def group_title(dtype: type) -> str:

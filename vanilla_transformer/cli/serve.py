@@ -97,7 +97,8 @@ class Guard:
             more = message.get("more_body", False)
             if size <= LARGEST_BODY:
                 body += message.get("body", b"")
-        if refusal := self.refusal(Headers(scope=scope), *scope["server"], size):
+        address, port = scope["server"]
+        if refusal := self.refusal(Headers(scope=scope), address, port, size):
             await error_response(*refusal)(scope, receive, send)
             return
         messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
