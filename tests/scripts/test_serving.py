@@ -269,6 +269,8 @@ def test_a_server_has_four_routes_and_runs_no_code_that_a_request_names(tmp_path
 def test_a_server_refuses_other_sites_and_large_requests_before_it_reads_them(served):
     url, *_ = served
     port = int(url.rpartition(":")[2])
+    with pytest.raises(ConnectionRefusedError):  # as a server for every address would not
+        socket.create_connection(("127.0.0.2", port), timeout=10)
     for host in (f"localhost:{port}", f"127.0.0.1:{port}"):
         assert send(port, "GET", "/health", Host=host)[0] == 200
         assert send(port, "GET", "/health", Host=host, Origin=f"http://{host}")[0] == 200

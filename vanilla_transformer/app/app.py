@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import gradio as gr
+from fastapi import Request
+from fastapi.responses import JSONResponse
+from gradio.route_utils import FnIndexInferError
 
 from vanilla_transformer.app.continue_text import generate_tab
 from vanilla_transformer.app.explorer import explore_tab
@@ -158,6 +161,11 @@ def limit_waiting(app: gr.Blocks) -> None:
     queue.push = push_where_there_is_room
 
 
+def not_found(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request for an endpoint that does not exist, for which Gradio raises an error of its own."""
+    return JSONResponse({"detail": "Not Found"}, 404)
+
+
 def serve(app: gr.Blocks, **options) -> str:
     """Serve the app and return its address. Each endpoint handles one visitor at a time; uploads are refused.
 
@@ -171,4 +179,5 @@ def serve(app: gr.Blocks, **options) -> str:
     # Gradio keeps a copy of the page's state for each session, which no component uses here.
     limits = {"max_file_size": 0, "state_session_capacity": SESSIONS}
     looks = {"theme": THEME, "css": STYLE, "head": HEAD}
-    return app.launch(show_error=False, run_history=False, **limits, **looks, **options)[1]
+    handlers = {"exception_handlers": {FnIndexInferError: not_found, KeyError: not_found}}
+    return app.launch(app_kwargs=handlers, show_error=False, run_history=False, **limits, **looks, **options)[1]
