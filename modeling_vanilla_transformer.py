@@ -22,6 +22,7 @@ encoder's output (batch, source_length, d_model), and a `mask` says which query 
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -388,7 +389,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         if inputs_embeds is None:
             check_ids("input_ids", input_ids, self.embed_tokens.weight.shape[0], "the vocabulary")
             return self.embed_tokens(input_ids)
-        check_embeds(inputs_embeds, self.config.d_model)
+        check_embeds(inputs_embeds, self.config.d_model, self.dtype)
         return inputs_embeds
 
     def add_positions(self, inputs_embeds: Tensor, position_ids: Tensor) -> Tensor:
@@ -474,13 +475,9 @@ class VanillaTransformerEncoderModel(TransformerStack):
             position_ids = self.make_position_ids(x, attention_mask)
         check_ids("position_ids", position_ids, shape=(batch, length), same_rows=True)
         window = self.config.sliding_window
+        in_reach = None if window is None else masking_utils.sliding_window_bidirectional_overlay(window // 2)
         mask = masking_utils.create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=attention_mask,
-            and_mask_function=None
-            if window is None
-            else masking_utils.sliding_window_bidirectional_overlay(window // 2),
+            config=self.config, inputs_embeds=x, attention_mask=attention_mask, and_mask_function=in_reach
         )
         return modeling_outputs.BaseModelOutput(last_hidden_state=self.run_layers(x, position_ids, mask, **kwargs))
 
@@ -504,6 +501,9 @@ class CausalStack(TransformerStack):
         if isinstance(past_length, int):
             shape = (batch, self.config.num_heads, length, past_length + length)
             check_mask("attention_mask", attention_mask, shape, cache_has_room=True)
+            keys = past_key_values.layers[0].keys if past_length else x
+            if keys.dim() == 4 and len(keys) != batch:
+                raise ValueError(f"past_key_values holds {len(keys)} sequences, but the input has {batch}.")
 
         window = self.config.sliding_window
         make_mask = (
@@ -1186,9 +1186,7 @@ masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sd
 def check_tensor(name: str, value: Any) -> None:
     """Raise a TypeError unless `value` is a tensor, or a proxy for one in tracing."""
     if not hasattr(value, "dim"):
-        raise TypeError(
-            f"{name} is of type {type(value).__name__}; it must be a tensor, as torch.tensor(...) makes it."
-        )
+        raise TypeError(f"{name} is of type {type(value).__name__}; it must be a tensor: torch.tensor(...).")
 
 
 def check_ids(
@@ -1236,17 +1234,21 @@ def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int) -> None:
     check_ids("labels", labels, classes, "the output layer", shape, ignored=IGNORED_LABEL)
 
 
-def check_embeds(inputs_embeds: Tensor, d_model: int) -> None:
-    """Raise an error unless `inputs_embeds` are numbers (batch, length, d_model), and not empty."""
+def check_embeds(inputs_embeds: Tensor, d_model: int, dtype: torch.dtype) -> None:
+    """Raise an error unless `inputs_embeds` are finite numbers (batch, length, d_model) of type `dtype`."""
     check_tensor("inputs_embeds", inputs_embeds)
-    shape, dtype = tuple(inputs_embeds.shape), inputs_embeds.dtype
-    if len(shape) != 3 or shape[-1] != d_model or not dtype.is_floating_point:
-        raise ValueError(
-            f"inputs_embeds has shape {shape} and dtype {dtype}; it must be (batch, length, d_model={d_model}), "
-            "floating-point."
-        )
-    if not is_tracing(inputs_embeds) and 0 in shape:
+    shape, given, on_cpu = tuple(inputs_embeds.shape), inputs_embeds.dtype, inputs_embeds.device.type == "cpu"
+    is_cast = torch.is_autocast_enabled("cpu") or not on_cpu  # FSDP casts as well
+    if len(shape) != 3 or shape[-1] != d_model or not (given.is_floating_point if is_cast else given == dtype):
+        fitting = f"(batch, length, d_model={d_model}) and {dtype}"
+        raise ValueError(f"inputs_embeds has shape {shape} and dtype {given}; it must be {fitting}.")
+    if is_tracing(inputs_embeds):
+        return
+    if 0 in shape:
         raise ValueError(f"inputs_embeds has shape {shape}: there is nothing to compute.")
+    with suppress(RuntimeError):  # under `torch.func.vmap`, where values cannot be read
+        if on_cpu and not inputs_embeds.isfinite().all():
+            raise ValueError("inputs_embeds holds nan or inf: give finite numbers.")
 
 
 def check_mask(name: str, mask: Tensor | None, shape: tuple[int, int, int, int], cache_has_room: bool = False) -> None:
@@ -1272,10 +1274,7 @@ def check_mask(name: str, mask: Tensor | None, shape: tuple[int, int, int, int],
             f"query_length, key_length) = {(batch, 1, query_length, key_length)}."
         )
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(
-            f"{name} of shape {given} is {mask.dtype}; a 4-D mask is True where a query may attend, or added to the "
-            "scores: 0 there, and very negative elsewhere."
-        )
+        raise ValueError(f"{name} of shape {given} is {mask.dtype}; a 4-D mask is boolean or added to the scores.")
 
 
 # Registration -------------------------------------------------------------------------------------------------------

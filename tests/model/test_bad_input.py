@@ -171,7 +171,7 @@ def test_a_boolean_4d_mask_has_the_same_effect_in_every_attention_implementation
     added = torch.zeros(1, 1, 7, 7, dtype=dtype).masked_fill(~looks_back, torch.finfo(dtype).min)
     expected = model(ids, attention_mask=added).logits
     torch.testing.assert_close(model(ids, attention_mask=looks_back).logits, expected)
-    with pytest.raises(ValueError, match=r"attention_mask of shape .* is torch.int64; a 4-D mask is True where"):
+    with pytest.raises(ValueError, match=r"attention_mask of shape .* is torch.int64; a 4-D mask is boolean"):
         model(ids, attention_mask=looks_back.long())
 
 
@@ -266,6 +266,37 @@ def test_a_cache_of_the_wrong_class_is_refused():
         encoder_decoder()(tokens(), decoder_input_ids=tokens(), past_key_values=cache)
     with pytest.raises(ValueError, match=r"past_key_values is a tuple; it must be a Cache"):
         decoder_only()(tokens(), past_key_values=((torch.ones(2, 4, 7, 8),) * 2,))
+
+
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+def test_embeddings_of_another_type_are_refused(make):
+    embeddings = torch.zeros(2, 7, 32, dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"inputs_embeds has .* dtype torch.float16; it must be .* torch.float32"):
+        make()(inputs_embeds=embeddings)
+    make().half()(inputs_embeds=embeddings)
+    with torch.autocast("cpu", torch.bfloat16):
+        make()(inputs_embeds=embeddings.bfloat16())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("make", [encoder_only, decoder_only])
+def test_embeddings_that_are_not_finite_are_refused(make, value):
+    with pytest.raises(ValueError, match="inputs_embeds holds nan or inf"):
+        make()(inputs_embeds=torch.full((2, 7, 32), value))
+    torch.func.vmap(lambda rows: make().eval()(inputs_embeds=rows).logits, randomness="same")(torch.zeros(3, 1, 7, 32))
+
+
+@pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
+def test_a_cache_of_another_batch_size_is_refused(make):
+    def inputs(batch: int, length: int) -> dict:
+        ids = tokens(batch, length)
+        return {"input_ids": ids} | ({"decoder_input_ids": ids} if make is encoder_decoder else {})
+
+    model = make()
+    cache = model(**inputs(2, 7), use_cache=True)[CACHE]
+    with pytest.raises(ValueError, match="past_key_values holds 2 sequences, but the input has 3"):
+        model(**inputs(3, 1), **{CACHE: cache})
+    model(**inputs(2, 1), **{CACHE: cache})
 
 
 @pytest.mark.filterwarnings("error")
