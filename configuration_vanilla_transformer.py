@@ -49,7 +49,7 @@ def check_private_api(owner: Any, *names: str) -> None:
 
 
 # Table 3 of the paper. A row lists what differs from the base model, whose values are the defaults below. `num_layers`
-# stands for the depth of every stack that the family has.
+# sets the depth of each stack: of encoder and decoder, if the model has both.
 PRESETS: dict[str, dict[str, Any]] = {
     "base": {},
     "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
@@ -76,7 +76,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "D-ls0.2": {"label_smoothing": 0.2},
     # (E) learned instead of sinusoidal positions
     "E-learned": {"position_embedding": "learned"},
-    # not of the paper: the size that the literature trains on small data sets such as Multi30k
+    # not in the paper: a size that is often trained on small data sets such as Multi30k
     "tiny": {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.3},
 }
 
@@ -117,13 +117,13 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         attention_bias: biases in the four attention projections; the paper has none.
         output_bias: a bias in the output projection; the paper has none.
         tie_word_embeddings: output projection and embedding are one matrix (section 3.4).
-        label_smoothing: epsilon of section 5.4, spread evenly over the vocabulary. It applies to losses over the
-            vocabulary, in training only; an evaluation loss is the plain cross-entropy.
-        sliding_window: size r of the neighbourhood that self-attention sees (section 4, "restricted"). A causal
-            position sees itself and the r - 1 before it, a bidirectional one r // 2 on either side. None: everything.
-            Continuous batching (`generate_batch`) then needs `attn_implementation="eager"`.
-        pad_token_id, bos_token_id, eos_token_id: ids of the special tokens. An id outside the vocabulary is refused
-            when it is used.
+        label_smoothing: epsilon of section 5.4, spread evenly over the vocabulary. It applies to models that predict
+            tokens, in training only; their evaluation loss is the plain cross-entropy.
+        sliding_window: size r of the neighbourhood that self-attention sees (section 4, "restricted"). In a decoder,
+            a position sees itself and the r - 1 before it; in an encoder, r // 2 positions on either side. None: all
+            positions. With a window, continuous batching (`generate_batch`) needs `attn_implementation="eager"`.
+        pad_token_id, bos_token_id, eos_token_id: ids of the special tokens. An id outside the vocabulary raises an
+            error when it is used.
         use_cache: whether decoders return their keys and values for the next step.
 
     Raises:
@@ -140,7 +140,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
     }
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache"]
     auto_classes: ClassVar[dict[str, str]] = {}  # Auto class -> our class of this family
-    # Task that transformers 5 has no pipeline for -> (our pipeline, Auto class of its model).
+    # Task without a pipeline in transformers 5 -> (our pipeline, Auto class of its model).
     pipeline_classes: ClassVar[dict[str, tuple[str, str]]] = {}
     layer_count_fields: ClassVar[tuple[str, ...]] = ("num_layers",)
 
@@ -223,7 +223,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
     def _code_references(self) -> dict[str, dict[str, Any]]:
         """Return `auto_map` and `custom_pipelines`: where the Auto classes and `pipeline` find code in a saved folder.
 
-        They name every Auto class of the family, and keep the entries of classes that a user has derived.
+        They list every Auto class of the family, and keep the entries of classes that a user has added.
         """
         auto_map = {"AutoConfig": f"configuration_vanilla_transformer.{type(self).__name__}"}
         auto_map |= {auto: f"modeling_vanilla_transformer.{name}" for auto, name in self.auto_classes.items()}
@@ -236,12 +236,12 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         for task, info in getattr(self, "custom_pipelines", {}).items():
             if not is_ours(info["impl"]):
                 pipelines[task] = info
-            elif task not in self.pipeline_classes:  # a task that a user has added for one of our pipelines
+            elif task not in self.pipeline_classes:  # a user has registered one of our pipelines for another task
                 pipelines[task] = info | {"impl": info["impl"].split("--")[-1]}
         return {"auto_map": auto_map, "custom_pipelines": pipelines}
 
     def validate_architecture(self):
-        """Refuse a model that cannot be built or cannot learn; part of the validation that `@strict` runs."""
+        """Raise a ValueError for a model that cannot be built or cannot learn. `@strict` calls this method."""
         if (self.d_k is None or self.d_v is None) and self.num_heads > 0:
             raise ValueError(
                 f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}. Choose a multiple, or give "
@@ -263,7 +263,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
             raise ValueError(f"activation_function={self.activation_function!r} must be one of: {', '.join(ACT2FN)}.")
 
 
-# How to split the layers of a stack over devices (tensor parallelism): heads and units by column, outputs by row.
+# Tensor parallelism: how to split the layers of a stack over devices. Heads and hidden units are split by column.
 STACK_TP_PLAN = {
     "layers.*.self_attn.q_proj": "colwise",
     "layers.*.self_attn.k_proj": "colwise",
@@ -284,7 +284,7 @@ class VanillaTransformerConfig(TransformerConfig):
         decoder_start_token_id: first token of every decoder input.
         share_encoder_decoder_embeddings: source and target use one embedding matrix (section 3.4), which needs a
             joint vocabulary.
-        target_vocab_size: number of target tokens, if the target has a vocabulary of its own. None: vocab_size.
+        target_vocab_size: number of target tokens, if they are another vocabulary than the source's. None: vocab_size.
         decoder_d_ff: inner width of the decoder's feed-forward networks. None: d_ff.
     All other fields: see `TransformerConfig`.
     """
@@ -323,7 +323,7 @@ class VanillaTransformerConfig(TransformerConfig):
         if kwargs.get(shared) and not config_dict.get(shared, True):
             raise ValueError(f"{shared}=True: the model was saved with two embeddings. Leave it out, to load both.")
         if config_dict.get(shared, True) and config_dict.get("target_vocab_size") == config_dict.get("vocab_size"):
-            config_dict = config_dict | {"target_vocab_size": None}  # before another size is given
+            config_dict = config_dict | {"target_vocab_size": None}  # a new vocab_size in kwargs is of both
         return super().from_dict(config_dict, **kwargs)
 
     def __post_init__(self, **kwargs):
@@ -334,10 +334,10 @@ class VanillaTransformerConfig(TransformerConfig):
         super().__post_init__(**kwargs)
         self.decoder_d_ff = self.d_ff if self.decoder_d_ff is None else self.decoder_d_ff
         if self.share_encoder_decoder_embeddings and self.target_vocab_size == self.vocab_size:
-            self.target_vocab_size = None  # one vocabulary, whatever size it will be given
+            self.target_vocab_size = None  # one vocabulary, which `resize_token_embeddings` may change
 
     def validate_vocabularies(self):
-        """Refuse impossible sizes of the decoder; part of the validation that `@strict` runs."""
+        """Raise a ValueError for sizes of the decoder that cannot work. `@strict` calls this method."""
         for name in ("target_vocab_size", "decoder_d_ff"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be greater than 0, or None for the encoder's.")
@@ -354,8 +354,8 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
 
     Args:
         num_layers: number of layers N.
-        pooling: how a sentence becomes one vector for classification: "mean" over its real tokens, its "first" token,
-            or the "max" of each feature over its real tokens.
+        pooling: how a classifier makes one vector of a sentence: the "mean" of its real tokens, its "first" token, or
+            the "max" of each feature over its real tokens.
         type_vocab_size: number of token types, each with its own embedding (BERT's segments); the paper has none.
         mlm_head_transform: a layer with activation and layer normalisation before the output of masked LM, as in BERT.
     All other fields: see `TransformerConfig`.
@@ -365,7 +365,7 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
     attribute_map: ClassVar[dict[str, str]] = {
         **TransformerConfig.attribute_map,
         "num_hidden_layers": "num_layers",
-        "encoder_layers": "num_layers",  # of a translator whose encoder was saved alone
+        "encoder_layers": "num_layers",  # in the config of an encoder that was saved from a translator
     }
     auto_classes: ClassVar[dict[str, str]] = {
         "AutoModel": "VanillaTransformerEncoderModel",

@@ -17,7 +17,7 @@ from transformers.utils import is_torchdynamo_compiling
 from .configuration_vanilla_transformer import check_private_api
 
 
-# The keyword by which `generate` passes the cache: "cache" since transformers 5.24, before it "past_key_values".
+# The keyword by which `generate` passes the cache: "cache" since transformers 5.24, "past_key_values" before.
 CACHE = "cache"
 if CACHE not in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters:
     CACHE = "past_key_values"
@@ -61,7 +61,7 @@ class LanguageGenerationMixin(GenerationMixin):
         )
 
 
-USES_GNMT_PENALTY: ContextVar[bool] = ContextVar("uses_gnmt_penalty", default=False)  # in the running beam search
+USES_GNMT_PENALTY: ContextVar[bool] = ContextVar("uses_gnmt_penalty", default=False)  # of the beam search that runs
 
 
 class TranslationGenerationMixin(LanguageGenerationMixin):
@@ -69,8 +69,8 @@ class TranslationGenerationMixin(LanguageGenerationMixin):
 
     The length penalty of section 6.1 is that of Wu et al. (2016, arXiv 1609.08144), Equation 14: a hypothesis of n
     tokens scores log P / ((5 + n) / 6)^alpha, where transformers divides by n^alpha. Set
-    `GenerationConfig(gnmt_length_penalty=True)`, or pass `gnmt_length_penalty=True` to `generate`. In transformers'
-    terms, 5 more tokens are a prompt shorter by 5, and the 6 multiplies every log P by 6^alpha.
+    `GenerationConfig(gnmt_length_penalty=True)`, or pass `gnmt_length_penalty=True` to `generate`. Beam search counts
+    n from the end of the prompt, so a prompt shorter by 5 adds the 5; multiplying log P by 6^alpha gives the 6.
     """
 
     def _enable_gnmt_length_penalty(self) -> None:
@@ -121,7 +121,7 @@ class TranslationGenerationMixin(LanguageGenerationMixin):
         )
 
     def prepare_inputs_for_generation(self, *args, decoder_attention_mask: Tensor | None = None, **kwargs) -> dict:
-        """With a static cache, transformers expands the padding mask to 4-D: number the positions by the 2-D mask."""
+        """Compute position ids from the 2-D mask: with a static cache, transformers expands it to 4-D."""
         inputs = super().prepare_inputs_for_generation(*args, decoder_attention_mask=decoder_attention_mask, **kwargs)
         mask = inputs.get("decoder_attention_mask", decoder_attention_mask)
         unnumbered = decoder_attention_mask is not None and kwargs.get("decoder_position_ids") is None
@@ -131,9 +131,9 @@ class TranslationGenerationMixin(LanguageGenerationMixin):
         return inputs
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
-        """Drop a source mask without padding, and keep all keys of the source, whatever the window.
+        """Drop a source mask without padding, and cache all keys of the source, also with a sliding window.
 
-        Each step would look at the mask again. A compiled step keeps it: it would be compiled twice, with and without.
+        Otherwise every step would check the mask again. Compiled steps keep it, so that they are compiled only once.
         """
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
         cache, mask = model_kwargs.get(CACHE), model_kwargs.get("attention_mask")

@@ -73,8 +73,8 @@ def eager_attention_forward(
 
     Args:
         query: (batch, heads, query_length, d_k); key: (batch, heads, key_length, d_k); value: (..., key_length, d_v).
-        attention_mask: (batch, 1, query_length, key_length); 0 where a query may attend, very negative where not; or
-            True and False.
+        attention_mask: (batch, 1, query_length, key_length); 0 where a query may attend and very negative elsewhere,
+            or True where it may attend and False elsewhere.
         scaling: 1 / sqrt(d_k).
 
     Returns:
@@ -95,7 +95,7 @@ class MultiHeadAttention(nn.Module):
     """Multi-head attention, section 3.2.2: MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W_O.
 
     `config._attn_implementation` selects how Equation 1 is computed: eager as written above, or by a fused kernel
-    (sdpa, flash_attention_2, flex_attention). Subclasses say where keys and values are cached between two steps.
+    (sdpa, flash_attention_2, flex_attention). Subclasses decide where keys and values are cached between two steps.
     """
 
     num_key_value_groups = 1  # every query head has a key head of its own
@@ -129,7 +129,8 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Let each position of `x` (batch, query_length, d_model) attend to `source` (batch, key_length, d_model).
 
-        Returns the shape of `x`, and the weights (batch, heads, query_length, key_length), or None by a fused kernel.
+        Returns a tensor shaped like `x`, and the weights (batch, heads, query_length, key_length). Fused kernels
+        return None instead of the weights.
         """
         query = self.split_heads(self.q_proj(x), self.d_k)
         # A paged cache adds keyword arguments for the attention function.
@@ -144,11 +145,11 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(MultiHeadAttention):
-    """A sequence attends to itself: in the encoder to all positions, in the decoder to none after the query."""
+    """A sequence attends to itself: each position to all positions in the encoder, to no later one in the decoder."""
 
     def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool):
         super().__init__(config, layer_idx, is_causal)
-        # Flash kernels count the window from the query on one side, the query included.
+        # Attention kernels take the number of positions on one side of the query, including the query.
         window = config.sliding_window
         self.sliding_window = window if window is None or is_causal else window // 2 + 1
 
@@ -198,7 +199,7 @@ class AddAndNorm(nn.Module):
     """The "Add & Norm" box of Figure 1, with the dropout of section 5.4: LayerNorm(x + Dropout(Sublayer(x))).
 
     With `norm_position="pre"`, as in many later models: x + Dropout(Sublayer(LayerNorm(x))). The sub-layer is passed
-    as a function, because accelerate moves modules among the arguments when it offloads a model.
+    as a function: when accelerate offloads a model, it would move a module that is passed as an argument.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -249,7 +250,7 @@ class SinusoidalPositions(nn.Module):
 class TransformerLayer(GradientCheckpointingLayer):
     """One layer of the encoder (Figure 1, left): self-attention, then feed-forward, each with its Add & Norm.
 
-    Under a causal mask it is the layer of the decoder-only model.
+    With a causal mask, it is also the layer of the decoder-only model.
     """
 
     def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool):
@@ -325,10 +326,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module. The paper does not say how; linear weights are Xavier's, the usual choice.
+        """Initialise one module. The paper does not say how; Xavier initialisation of linear weights is usual.
 
-        Embeddings have a standard deviation of d_model^-0.5: after the factor sqrt(d_model) of section 3.4 they have
-        about the size of the sinusoids added to them, and tied logits start at about unit scale.
+        Embeddings have a standard deviation of d_model^-0.5. Multiplied by sqrt(d_model) (section 3.4), they are about
+        as large as the sinusoids that are added to them, and logits of tied weights start at about unit scale.
         """
         super()._init_weights(module)  # layer norms to one and zero, biases to zero
         if isinstance(module, nn.Linear):
@@ -489,7 +490,7 @@ class CausalStack(TransformerStack):
         self, x: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, past_key_values: Cache | None
     ) -> tuple[Tensor, Tensor | None]:
         """Return the position ids and the causal mask of the embeddings `x` (batch, length, d_model)."""
-        if isinstance(past_key_values, PagedAttentionCache):  # it brings its own masks and positions
+        if isinstance(past_key_values, PagedAttentionCache):  # continuous batching passes masks and positions
             past_key_values = None
         if not isinstance(past_key_values, Cache | None):
             kind = type(past_key_values).__name__
@@ -509,8 +510,8 @@ class CausalStack(TransformerStack):
         make_mask = (
             masking_utils.create_causal_mask if window is None else masking_utils.create_sliding_window_causal_mask
         )
-        # The mask for an empty dynamic cache is the one for no cache, and only without a cache does transformers look
-        # for several sequences in a row, whose position ids restart.
+        # An empty dynamic cache needs the same mask as no cache. Only without a cache does transformers detect several
+        # sequences in one row, by position ids that restart at 0.
         is_empty = past_key_values is not None and not past_key_values.is_compileable and past_length == 0
         mask = make_mask(
             config=self.config,
@@ -634,7 +635,7 @@ class VanillaTransformerDecoderStack(CausalStack):
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
-    """Encoder and decoder joined: Figure 1 below its last linear layer."""
+    """Encoder and decoder together: Figure 1 without its last linear layer and softmax."""
 
     config: VanillaTransformerConfig
 
@@ -643,12 +644,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.encoder = VanillaTransformerEncoderModel(config)
         self.decoder = VanillaTransformerDecoderStack(config)
         if config.share_encoder_decoder_embeddings:
-            self.decoder.embed_tokens = self.encoder.embed_tokens  # one module: FSDP2 shards two modules apart
+            self.decoder.embed_tokens = self.encoder.embed_tokens  # FSDP2 would shard two modules separately
             self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
         self.post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Like the base class, but the stacks may share an embedding although the output is not tied."""
+        """Like `PreTrainedModel`'s, but the stacks may share an embedding even if the output layer is not tied."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
@@ -722,7 +723,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
 
 def without_states(outputs: ModelOutput) -> dict[str, Any]:
-    """Return the outputs of a model that its heads return too: all but `last_hidden_state`."""
+    """Return the outputs of a model that its heads also return: all except `last_hidden_state`."""
     return {name: value for name, value in outputs.items() if name != "last_hidden_state"}
 
 
@@ -763,7 +764,7 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        # `model.loss_function`, which only callers use, must not shift the labels again.
+        # `model.loss_function` is for callers; with this type it does not shift the labels again.
         self.loss_type = "ForMaskedLM"
         self.model = VanillaTransformerModel(config)
         stack = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
@@ -806,9 +807,9 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
     ) -> modeling_outputs.Seq2SeqLMOutput:
         """
         Args:
-            labels: (batch, length) target tokens, -100 for "no target", also where `decoder_attention_mask` is 0.
-                Without decoder inputs, they are made from the labels.
-            logits_to_keep: compute the logits of this many last positions only; 0 is all. Or their indices (count,).
+            labels: (batch, length) target tokens. -100 means "no target", and so does a 0 in `decoder_attention_mask`.
+                If no decoder inputs are given, they are made from the labels.
+            logits_to_keep: compute logits for only this many last positions, or for these indices (count,). 0: all.
         All others: see `VanillaTransformerModel.forward`.
         """
         if labels is not None:
@@ -852,11 +853,11 @@ class VanillaTransformerForCausalLM(LMHeadModel, LanguageGenerationMixin):
     ) -> modeling_outputs.CausalLMOutputWithPast:
         """
         Args:
-            labels: (batch, length), the input tokens; position t is compared with t + 1. No targets are -100, padding,
-                and the first token after padding. Trainer counts targets itself and needs -100 for all of these.
-            shift_labels: (batch, length), already shifted, instead of `labels`. It is not a named parameter, because
-                Trainer expects a column in all data for each parameter with "label" in its name.
-            logits_to_keep: compute the logits of this many last positions only; 0 is all. Or their indices (count,).
+            labels: (batch, length), the input tokens; the logits of position t are compared with label t + 1. -100,
+                padding, and the first token after padding are no targets. Trainer counts targets: give it -100 there.
+            shift_labels: (batch, length), shifted already, instead of `labels`. It is not a named parameter, because
+                Trainer expects a column in the data for each parameter with "label" in its name.
+            logits_to_keep: compute logits for only this many last positions, or for these indices (count,). 0: all.
         All others: see `VanillaTransformerDecoderModel.forward`. With labels, no cache is returned.
         """
         shift_labels = kwargs.pop("shift_labels", None)
@@ -873,7 +874,7 @@ class VanillaTransformerForCausalLM(LMHeadModel, LanguageGenerationMixin):
 
 
 class EncoderHead(VanillaTransformerPreTrainedModel):
-    """The common part of models with an encoder and one output layer: subclasses compute logits and loss in `head`."""
+    """The common part of encoders with one output layer; subclasses compute logits and loss in `head`."""
 
     config: VanillaTransformerEncoderConfig
     output_class: type[ModelOutput]
@@ -907,7 +908,7 @@ class VanillaTransformerForMaskedLM(EncoderHead, LMHeadModel):
     def __init__(self, config: VanillaTransformerEncoderConfig):
         super().__init__(config)
         self.transform = nn.Identity()
-        if config.mlm_head_transform:  # as BERT has it
+        if config.mlm_head_transform:  # as in BERT
             dense, activation = nn.Linear(config.d_model, config.d_model), ACT2FN[config.activation_function]
             self.transform = nn.Sequential(OrderedDict(dense=dense, activation=activation, norm=layer_norm(config)))
         self.add_lm_head("model.embed_tokens.weight")
@@ -927,7 +928,7 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str) -> 
     if pooling == "first":
         return hidden_states[torch.arange(len(real), device=real.device), real.int().argmax(dim=1)]
     if pooling == "max":
-        real = real | ~real.any(dim=1, keepdim=True)  # a row of padding alone has no largest token
+        real = real | ~real.any(dim=1, keepdim=True)  # take the maximum over a row of padding only
         return hidden_states.masked_fill(~real[..., None], torch.finfo(hidden_states.dtype).min).amax(dim=1)
     return (hidden_states * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
 
@@ -935,8 +936,8 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str) -> 
 class VanillaTransformerForSequenceClassification(EncoderHead):
     """The encoder with one prediction per sequence: a class, several classes, or numbers.
 
-    If `config.problem_type` is None, one label is regression, integer labels are single-label and real-valued ones
-    multi-label classification, as everywhere in transformers.
+    As everywhere in transformers, if `config.problem_type` is None, `num_labels=1` means regression, integer labels
+    single-label classification, and floating-point labels multi-label classification.
     """
 
     output_class = modeling_outputs.SequenceClassifierOutput
@@ -1001,8 +1002,8 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
     ) -> modeling_outputs.QuestionAnsweringModelOutput:
         """
         Args:
-            start_positions, end_positions: (batch,) index of the answer's first and last token; an index outside the
-                sequence (the answer was truncated) is ignored by the loss.
+            start_positions, end_positions: (batch,) index of the answer's first and last token. The loss ignores an
+                index outside the sequence, where the answer was truncated.
         All others: see `VanillaTransformerEncoderModel.forward`.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, return_dict=True, **kwargs)
@@ -1016,8 +1017,8 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
 
 
 # Losses --------------------------------------------------------------------------------------------------------------
-# Each is a sum divided by the number of targets: of this batch, or, with gradient accumulation or several processes,
-# of the whole step (`num_items_in_batch`), so that the gradient does not depend on how a step is split.
+# Each loss is a sum divided by the number of targets. With gradient accumulation or several processes, that number is
+# of the whole step (`num_items_in_batch`), so the gradient does not depend on how a step is split into batches.
 
 
 IGNORED_LABEL = -100  # PyTorch's value for "no target"
@@ -1042,7 +1043,7 @@ def cross_entropy(
 
 
 def mean(total: Tensor, number: Tensor | int) -> Tensor:
-    """Divide a sum by the number of targets, at least 1, without reading a number that may be on a GPU."""
+    """Divide a sum by the number of targets, at least 1, without reading its value, which may be on a GPU."""
     if not isinstance(number, Tensor):
         return total / max(number, 1)
     number = number.clamp(min=1)
@@ -1058,7 +1059,7 @@ def is_padding(attention_mask: Any) -> bool:
 def without_padding(labels: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
     """Replace labels (batch, length) by -100 where the mask (batch, past + length) has padding.
 
-    The logits of padding are meaningless, and differ between attention implementations.
+    The logits of padding have no meaning, and attention implementations compute different ones.
     """
     if labels is None or not is_padding(attention_mask) or labels.dim() != 2:
         return labels
@@ -1128,10 +1129,10 @@ def windowed_sdpa_attention_forward(
 ) -> tuple[Tensor, None]:
     """Compute Equation 1 in a neighbourhood of r positions at a cost of O(r n d) instead of O(n^2 d).
 
-    The queries are split into blocks, and each block attends only to the keys in its reach. Cross-attention and a
-    decoding step, which have no blocks, use PyTorch's fused attention over all keys. Arguments and what is returned
-    are those of `eager_attention_forward`, but for the mask: (batch, length), True for real tokens, or that of "sdpa".
-    `sliding_window` is the number of positions seen on one side, the query included.
+    The queries are split into blocks, and each block attends only to the keys in its reach. Cross-attention and
+    decoding steps have no blocks; they use PyTorch's fused attention over all keys. Takes and returns the same as
+    `eager_attention_forward`, but the mask is (batch, length), True for real tokens, or the mask of "sdpa".
+    `sliding_window` is the number of positions that a query sees on one side, itself included.
     """
     batch, _, length, _ = query.shape
     if attention_mask is not None and attention_mask.dim() == 2:
@@ -1168,7 +1169,7 @@ def windowed_sdpa_attention_forward(
 def windowed_sdpa_mask(q_length: int, kv_length: int, attention_mask: Tensor | None = None, **kwargs) -> Tensor | None:
     """Return the padding (batch, length) if a whole sequence attends to itself, otherwise the mask of "sdpa".
 
-    Several sequences packed into a row, which `allow_is_causal_skip=False` indicates, need the mask of "sdpa" too.
+    `allow_is_causal_skip=False` means that several sequences are packed into one row, which needs the mask of "sdpa".
     """
     packed = kwargs.get("local_size") is not None and not kwargs.get("allow_is_causal_skip", True)
     if q_length == kv_length and not packed:
@@ -1180,11 +1181,11 @@ ALL_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_attention_forwar
 masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_mask)
 
 
-# Checks of the input. Values are read on a CPU only: on other devices that would synchronise. -----------------------
+# Checks of the input. They read values only on a CPU: on other devices, reading would synchronise. -------------------
 
 
 def check_tensor(name: str, value: Any) -> None:
-    """Raise a TypeError unless `value` is a tensor, or a proxy for one in tracing."""
+    """Raise a TypeError unless `value` is a tensor, or stands for one while the model is traced."""
     if not hasattr(value, "dim"):
         raise TypeError(f"{name} is of type {type(value).__name__}; it must be a tensor: torch.tensor(...).")
 
@@ -1201,8 +1202,8 @@ def check_ids(
     """Raise an error unless `ids` are integers of this shape, each `ignored` or in [0, limit).
 
     Args:
-        owner: has `limit` entries, for the error.
-        shape: by default any (batch, length); `same_rows`: one row (1, length) may stand for all.
+        owner: what has `limit` entries, for the error message.
+        shape: by default any (batch, length). `same_rows` also allows one row (1, length) for the whole batch.
     """
     check_tensor(name, ids)
     if ids.dtype not in (torch.int32, torch.int64):
@@ -1218,7 +1219,7 @@ def check_ids(
     if limit is None or ids.device.type != "cpu":
         return
     try:
-        least, most = (bound.item() for bound in ids.aminmax())  # cheaper at each step than the comparisons below
+        least, most = (bound.item() for bound in ids.aminmax())  # faster than the comparisons below
     except RuntimeError:  # under `torch.func.vmap`, where values cannot be read
         return
     if least < 0 or most >= limit:
@@ -1254,9 +1255,9 @@ def check_embeds(inputs_embeds: Tensor, d_model: int, dtype: torch.dtype) -> Non
 def check_mask(name: str, mask: Tensor | None, shape: tuple[int, int, int, int], cache_has_room: bool = False) -> None:
     """Raise an error unless `mask` is (batch, key_length), or fits `shape` (batch, heads, query_length, key_length).
 
-    A 4-D mask may have one row or head for all, and more keys than there are yet, if a cache has room for them.
+    A 4-D mask may have a batch size or head count of 1, and more keys than there are yet if a cache has room for them.
     """
-    if isinstance(mask, list | tuple | np.ndarray):  # some backends pass masks of other types
+    if isinstance(mask, list | tuple | np.ndarray):  # other types may be masks of an attention backend
         check_tensor(name, mask)
     if not isinstance(mask, Tensor) or is_tracing(mask):
         return

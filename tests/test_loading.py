@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
 from family import decoder_only, encoder_decoder
-from fresh_process import run_fresh, run_python
+from fresh_process import run_python
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import evaluate, export, generate, translate, walk
@@ -235,47 +235,3 @@ def test_trust_remote_code_loads_the_class_next_to_the_weights(translator):
     expected = load_model(translator)(ids, decoder_input_ids=ids).logits
     found = load_model(translator, trust_remote_code=True)(ids, decoder_input_ids=ids).logits
     torch.testing.assert_close(found, expected)
-
-
-# Code of version 0.1 registers "packed_sdpa" like this.
-PACKING_0_1 = """
-
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
-
-
-def packed_sdpa_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
-    if attention_mask is not None and not isinstance(attention_mask, Tensor):
-        return attention_mask.attend(query, key, value, module.is_causal, dropout, scaling), None
-    return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-
-
-ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_sdpa_attention_forward)
-ALL_MASK_ATTENTION_FUNCTIONS.register("packed_sdpa", sdpa_mask)
-"""
-
-TRAIN_BOTH = """
-import torch
-from vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from vanilla_transformer.fast import make_fast, make_plain
-from vanilla_transformer.loading import load_model
-own = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig.from_pretrained(arguments[0]))
-make_fast(own, loss_chunk_size=0).eval()
-beside = load_model(arguments[0], trust_remote_code=True)
-assert type(beside) is not type(own)
-mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-ids = torch.where(mask == 1, 5, 0)
-batch = {"input_ids": ids, "attention_mask": mask, "labels": ids.where(mask == 1, -100)}
-for model in (own, beside, own):
-    losses = [model(**batch).loss, make_fast(model, loss_chunk_size=0)(**batch).loss, make_plain(model)(**batch).loss]
-    assert max(losses) - min(losses) < 1e-5, losses
-    losses[1].backward()
-print(json.dumps(True))
-"""
-
-
-def test_code_of_another_version_and_the_installed_one_train_in_one_process(translator, tmp_path):
-    """Both versions register attention under one name; the last registration serves the models of both."""
-    code = translator / "modeling_vanilla_transformer.py"
-    code.write_text(code.read_text() + PACKING_0_1)
-    assert run_fresh(TRAIN_BOTH, tmp_path, str(translator), installed=True)

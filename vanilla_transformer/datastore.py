@@ -85,6 +85,10 @@ class Datastore:
         mixed.scatter_add_(-1, tokens.masked_fill(missing, 0), self.share * weights)
         return mixed.clamp_(min=torch.finfo(mixed.dtype).tiny).log_()
 
+    def __call__(self, projection: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor | None:
+        """Return mixed log-probabilities as a forward hook of the output projection; None, no change, in training."""
+        return None if projection.training else self.mix(inputs[0], logits)
+
     def save(self, model_folder: str | Path) -> None:
         """Write the datastore into the model folder, and replace an earlier one."""
         folder = Path(model_folder, FOLDER)
@@ -167,22 +171,11 @@ def use_datastore(model: PreTrainedModel, store: Datastore) -> RemovableHandle:
         ValueError: other weights computed the datastore, or the model already uses one.
     """
     projection = cast(nn.Module, model.get_output_embeddings())
-    if any(isinstance(hook, Lookup) for hook in projection._forward_hooks.values()):
+    if any(isinstance(hook, Datastore) for hook in projection._forward_hooks.values()):
         raise ValueError("This model already uses a datastore: remove its handle first.")
     if (now := weights_hash(model)) != store.weights:
         raise ValueError(
             f"The datastore was built with other weights (hash {store.weights}, the model's is {now}), or with these "
             "in another precision: build it again."
         )
-    return projection.register_forward_hook(Lookup(store))
-
-
-@dataclass
-class Lookup:
-    """Forward hook of the output projection that returns the mixed predictions."""
-
-    store: Datastore
-
-    def __call__(self, projection: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor | None:
-        """Return mixed log-probabilities (..., vocab); None, which keeps the logits, in training mode."""
-        return None if projection.training else self.store.mix(inputs[0], logits)
+    return projection.register_forward_hook(store)

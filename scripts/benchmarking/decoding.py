@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from benchmarking.peers import Size, translators
 from benchmarking.results import OURS, Result
 from benchmarking.timing import in_turns
-from vanilla_transformer.conversion.ctranslate2 import ModelConverter
+from vanilla_transformer.conversion.to_ctranslate2 import ModelConverter
 from vanilla_transformer.data.tokenizer import BOS, EOS, PAD, PreTrainedTokenizerFast
 
 

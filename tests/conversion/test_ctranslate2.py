@@ -1,9 +1,8 @@
-"""Translate with CTranslate2: the same translations as PyTorch, and never from an outdated conversion."""
+"""Translate with CTranslate2: the same translations as PyTorch."""
 
 import re
 from pathlib import Path
 
-import ctranslate2
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -12,7 +11,6 @@ from family import decoder_only, encoder_decoder
 from saved_models import save_repeating, with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli.translate import main as translate_command
-from vanilla_transformer.conversion import ctranslate2 as module
 from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator
 from vanilla_transformer.decoding import set_paper_decoding, translate
 from vanilla_transformer.inside.readings import until_end
@@ -44,17 +42,13 @@ def loaded(folder: Path):
     return model, AutoTokenizer.from_pretrained(folder)
 
 
-def caches(folder: Path) -> list[Path]:
-    return sorted(folder.glob("ctranslate2-*"))
-
-
 OPTIONS = [{}, {"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.0}, {"length_penalty": 1.0}, {"extra_tokens": 1}]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_translations_equal_pytorchs(options, folder):
     model, tokenizer = loaded(folder)
-    translator = CTranslate2Translator(model, tokenizer, folder)
+    translator = CTranslate2Translator(model, tokenizer)
     assert translator.translate(TEXTS, **options) == translate(TEXTS, model, tokenizer, **options)
 
 
@@ -65,7 +59,7 @@ def test_threads_translate_independently(threads, folder):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        translator = CTranslate2Translator(model, tokenizer, folder)
+        translator = CTranslate2Translator(model, tokenizer)
     finally:
         torch.set_num_threads(before)
     assert translator.translator.num_translators == threads
@@ -84,7 +78,7 @@ def hypotheses_of(model, tokenizer, text: str, max_length: int) -> list[tuple[li
 
 def test_hypotheses_have_the_tokens_and_scores_of_pytorch(folder):
     model, tokenizer = loaded(folder)
-    translator = CTranslate2Translator(model, tokenizer, folder)
+    translator = CTranslate2Translator(model, tokenizer)
     for text in TEXTS:
         expected = hypotheses_of(model, tokenizer, text, 20)
         (found,) = translator.search([tokenizer(text)["input_ids"]], 20)
@@ -113,7 +107,7 @@ def test_the_generation_config_has_the_same_effect_as_in_pytorch(length, setting
     if "forced_bos_token_id" in settings:
         model.lm_head.bias.data[tokenizer.eos_token_id] -= 1  # returned by `search`
     model.generation_config.update(**settings)
-    translator = CTranslate2Translator(model, tokenizer, folder)
+    translator = CTranslate2Translator(model, tokenizer)
     for text in TEXTS:
         (ids, score), *_ = hypotheses_of(model, tokenizer, text, length)
         (((found_ids, found_score), *_),) = translator.search([tokenizer(text)["input_ids"]], length)
@@ -124,7 +118,7 @@ def test_the_generation_config_has_the_same_effect_as_in_pytorch(length, setting
 def test_hypotheses_are_ranked_by_the_papers_length_penalty(p_end, tmp_path):
     folder, _ = save_repeating(tmp_path / "model", p_end)
     model, tokenizer = loaded(folder)
-    assert CTranslate2Translator(model, tokenizer, folder).translate(["one"]) == translate(["one"], model, tokenizer)
+    assert CTranslate2Translator(model, tokenizer).translate(["one"]) == translate(["one"], model, tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -138,96 +132,16 @@ def test_a_setting_that_ctranslate2_cannot_follow_is_refused(settings, folder):
         setattr(model.generation_config, name, value)
     (name, value), *_ = settings.items()
     with pytest.raises(ValueError, match=rf"{name}={re.escape(repr(value))}.*: use PyTorch"):
-        CTranslate2Translator(model, tokenizer, folder)
-    assert not caches(folder)
+        CTranslate2Translator(model, tokenizer)
 
 
 def test_long_texts_are_truncated_and_blank_ones_stay_blank(folder):
     model, tokenizer = loaded(folder)
     tokenizer.model_max_length = 9
-    translator = CTranslate2Translator(model, tokenizer, folder)
+    translator = CTranslate2Translator(model, tokenizer)
     for text in ("three miles " * 20, " \u3000", "may 5"):
         assert translator.translate([text]) == translate([text], model, tokenizer, truncation=True)
     assert translator.translate([" \u3000"]) == [""]
-
-
-# --- Cached conversions
-
-
-def test_a_model_is_converted_once_until_something_changes(folder):
-    model, tokenizer = loaded(folder)
-    CTranslate2Translator(model, tokenizer, folder)
-    (first,) = caches(folder)
-    written = (first / "model.bin").stat().st_mtime_ns
-    CTranslate2Translator(*loaded(folder), folder)
-    assert (first / "model.bin").stat().st_mtime_ns == written
-
-    with torch.no_grad():
-        model.model.encoder.layers[0].feed_forward.fc1.weight[0, 0] += 1e-3
-    CTranslate2Translator(model, tokenizer, folder)
-    (second,) = caches(folder)
-    model.config.layer_norm_eps = 1e-3
-    CTranslate2Translator(model, tokenizer, folder)
-    (third,) = caches(folder)
-    tokenizer.eos_token = "three"
-    CTranslate2Translator(model, tokenizer, folder)
-    (fourth,) = caches(folder)
-    assert len({first, second, third, fourth}) == 4
-
-    CTranslate2Translator(model, tokenizer, folder, "int8")
-    assert len(caches(folder)) == 2
-
-
-def test_another_converter_version_converts_again(folder, monkeypatch):
-    CTranslate2Translator(*loaded(folder), folder)
-    (first,) = caches(folder)
-    monkeypatch.setattr(ctranslate2, "__version__", "99.0")
-    CTranslate2Translator(*loaded(folder), folder)
-    (second,) = caches(folder)
-    assert first != second
-
-
-def other_weights(cache: Path) -> None:
-    file = cache / "model.bin"
-    file.write_bytes(file.read_bytes()[:-8] + bytes(8))
-
-
-def cut_off(cache: Path) -> None:
-    (cache / "model.bin").write_bytes((cache / "model.bin").read_bytes()[:100])
-
-
-def without_a_file(cache: Path) -> None:
-    (cache / "config.json").unlink()
-
-
-def without_checksums(cache: Path) -> None:
-    (cache / module.CHECKSUMS).unlink()
-
-
-@pytest.mark.parametrize("harm", [other_weights, cut_off, without_a_file, without_checksums])
-def test_a_damaged_conversion_is_replaced(harm, folder):
-    model, tokenizer = loaded(folder)
-    expected = translate(TEXTS, model, tokenizer)
-    CTranslate2Translator(model, tokenizer, folder)
-    (cache,) = caches(folder)
-    whole = {path.name: path.read_bytes() for path in cache.iterdir()}
-    harm(cache)
-    assert CTranslate2Translator(*loaded(folder), folder).translate(TEXTS) == expected
-    assert {path.name: path.read_bytes() for path in cache.iterdir()} == whole
-
-
-@pytest.mark.skipif(not Path("/proc/1").is_dir(), reason="has no folder in which nobody can write")
-def test_a_read_only_folder_has_its_conversion_cached_elsewhere(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "HF_HOME", str(tmp_path / "home"))
-    model, tokenizer = loaded(folder)
-    expected = translate(TEXTS, model, tokenizer)
-    for source in ("/proc/1", "somebody/something", None):
-        assert CTranslate2Translator(model, tokenizer, source).translate(TEXTS) == expected
-    kept = sorted(path.parent.name for path in (tmp_path / "home").rglob("ctranslate2-*"))
-    assert kept == ["ctranslate2", "proc--1", "somebody--something"]
-    monkeypatch.setattr(module, "HF_HOME", "/proc/1")
-    with pytest.raises(OSError, match="/proc/1"):
-        CTranslate2Translator(model, tokenizer, "/proc/1")
 
 
 # --- The command
@@ -242,7 +156,6 @@ def test_the_command_gives_the_same_translations_also_in_int8(folder, tmp_path):
     files = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "int8")]
     translate_command(["--model", str(folder), *files, "--engine", "ctranslate2", "--quantization", "int8"])
     assert len((tmp_path / "int8").read_text().splitlines()) == len(TEXTS)
-    assert [path.name.rsplit("-", 1)[0] for path in caches(folder)] == ["ctranslate2-float32", "ctranslate2-int8"]
 
 
 def test_the_command_keeps_a_forced_first_token_with_id_0(folder, capsys):
@@ -267,17 +180,16 @@ def test_int8_is_refused_without_ctranslate2(folder):
 
 
 @pytest.mark.parametrize(("fields", "reason"), [({"d_k": 4, "d_v": 16}, "d_k=4"), ({"sliding_window": 4}, "window=4")])
-def test_a_model_that_ctranslate2_cannot_represent_is_refused_at_once(fields, reason, tmp_path):
+def test_a_model_that_ctranslate2_cannot_represent_is_refused_at_once(fields, reason):
     with pytest.raises(ValueError, match=reason):
-        CTranslate2Translator(*with_tokenizer(**fields), tmp_path)
-    assert list(tmp_path.iterdir()) == []
+        CTranslate2Translator(*with_tokenizer(**fields))
 
 
-def test_a_model_that_is_not_a_translator_is_refused(tmp_path):
+def test_a_model_that_is_not_a_translator_is_refused():
     with pytest.raises(ValueError, match="is for translators, and this is a VanillaTransformerForCausalLM"):
-        CTranslate2Translator(*with_tokenizer(decoder_only, "causal"), tmp_path)
+        CTranslate2Translator(*with_tokenizer(decoder_only, "causal"))
     with pytest.raises(ValueError, match="is for translators, and this is a VanillaTransformerModel"):
-        CTranslate2Translator(encoder_decoder().model, None, tmp_path)
+        CTranslate2Translator(encoder_decoder().model, None)
 
 
 @pytest.mark.parametrize(
@@ -294,5 +206,5 @@ def test_int8_on_a_processor_whose_products_overflow_gives_a_warning(
 ):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor)
     monkeypatch.setenv("CT2_USE_MKL", use_mkl)
-    CTranslate2Translator(*loaded(folder), folder, "int8")
+    CTranslate2Translator(*loaded(folder), "int8")
     assert ("no instructions for products of int8" in caplog.text) is warned

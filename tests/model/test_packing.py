@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
 from family import decoder_only, encoder_decoder, encoder_only
 from vanilla_transformer import (
@@ -120,11 +119,6 @@ def test_layers_compute_real_tokens_only(family):
     model(**make_batch("right"))
     source = SOURCE_LENGTHS if family == "encoder-decoder" else LENGTHS
     assert seen == {name: sum(source if "encoder" in name else LENGTHS) for name in seen} and seen
-
-
-def test_packing_works_after_version_0_1_registered_its_attention():
-    ALL_MASK_ATTENTION_FUNCTIONS.register("packed_sdpa", sdpa_mask)
-    test_layers_compute_real_tokens_only("encoder-decoder")
 
 
 @pytest.mark.parametrize("family", CASES)

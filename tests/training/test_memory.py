@@ -1,7 +1,6 @@
 """A process keeps freed memory on request, and the request is safe on any system."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -27,25 +26,3 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_freed_blocks_are_reused(tmp_path):
     anew, kept = (run_fresh(FAULTS, tmp_path, how, installed=True, cold=True) for how in ("anew", "keep"))
     assert anew > 20 * 2**13 > 50 * kept  # 2 ** 13 pages of 4 KiB are 32 MiB
-
-
-LARGE_PAGES = """
-from pathlib import Path
-import torch
-from vanilla_transformer.fast.memory import keep_freed_memory
-if arguments[0] == "keep":
-    assert keep_freed_memory()
-held = torch.ones(2**26)  # 256 MiB
-fields = dict(line.split(":") for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
-print([int(fields["AnonHugePages"].split()[0]) * 2**10 / held.nbytes, int(fields["Rss"].split()[0])])
-"""
-SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-
-
-@pytest.mark.skipif(
-    not SETTING.exists() or "[madvise]" not in SETTING.read_text(), reason="the system gives them to all, or to none"
-)
-def test_kept_memory_uses_huge_pages_and_no_more_memory(tmp_path):
-    (_, plain), (held, kept) = (run_fresh(LARGE_PAGES, tmp_path, how, installed=True) for how in ("plain", "keep"))
-    assert held > 0.9
-    assert kept < 1.05 * plain  # reserved addresses use no memory

@@ -82,7 +82,7 @@ def load(
     if engine == "ctranslate2" and loaded.task == "translate":
         from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator  # an optional dependency
 
-        loaded.engine = CTranslate2Translator(model, tokenizer, source, quantization)
+        loaded.engine = CTranslate2Translator(model, tokenizer, quantization)
     loaded.examples = examples_of(loaded, texts_of_card(source))
     return loaded
 

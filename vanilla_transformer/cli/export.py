@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     (args,) = CommandParser(ExportArguments, __doc__).parse_args_into_dataclasses(arguments)
     # imported here because each format has its own extra
     if args.to == "ctranslate2":
-        from vanilla_transformer.conversion.ctranslate2 import export_ctranslate2
+        from vanilla_transformer.conversion.to_ctranslate2 import export_ctranslate2
     else:
         from vanilla_transformer.conversion.to_onnx import export_onnx
     model = load_model(args.source, EXPORTED, args.trust_remote_code).float()

@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
     if args.engine == "ctranslate2":
         from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator  # an optional dependency
 
-        function = partial(CTranslate2Translator(model, tokenizer, source, args.quantization).translate, **options)
+        function = partial(CTranslate2Translator(model, tokenizer, args.quantization).translate, **options)
     else:
         function = partial(translate, model=model, tokenizer=tokenizer, truncation=True, **options)
     if args.datastore:

@@ -17,7 +17,6 @@ from vanilla_transformer import (
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
 )
-from vanilla_transformer.configuration_vanilla_transformer import TransformerConfig
 from vanilla_transformer.conversion.mapping import (
     MAPPINGS,
     Mapping,
@@ -27,11 +26,8 @@ from vanilla_transformer.conversion.mapping import (
 from vanilla_transformer.conversion.marian_tokenizer import fast_marian_tokenizer, has_fast_form
 
 
-def config_class_for(auto_class: str) -> type[TransformerConfig]:
-    """Return our config class for the models of an Auto class."""
-    if auto_class == "AutoModelForSeq2SeqLM":
-        return VanillaTransformerConfig
-    return VanillaTransformerDecoderConfig if auto_class == "AutoModelForCausalLM" else VanillaTransformerEncoderConfig
+# For AutoModel, which every family has, the first one counts: only BERT and DistilBERT are imported without a head.
+CONFIGS = (VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig, VanillaTransformerConfig)
 
 
 def mapping_for(config: PreTrainedConfig, architecture: str | None = None) -> tuple[Mapping, str]:
@@ -73,7 +69,7 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "id2label", "label2id"):
         fields[name] = getattr(config, name, None)
     fields["label_smoothing"] = 0.0  # like the loss of `theirs`
-    config_class = config_class_for(auto_class)
+    config_class = next(config for config in CONFIGS if auto_class in config.auto_classes)
     model_class = getattr(vanilla_transformer, config_class.auto_classes[auto_class])
     ours = model_class(config_class(**fields))
     missing, unexpected = ours.load_state_dict(weights, strict=False)

@@ -80,25 +80,24 @@ DISTILBERT_NAMES = [
     ("vocab_projector.", "lm_head."),
 ]
 
+Fields = list[tuple[str, str]]
+
+
+def same(*names: str) -> Fields:
+    """Return config fields that have one name in both models."""
+    return [(name, name) for name in names]
+
+
 # Config fields, theirs and ours, with equal values.
 TRANSLATOR_FIELDS = [
-    ("d_model", "d_model"),
     ("encoder_attention_heads", "num_heads"),
-    ("encoder_layers", "encoder_layers"),
-    ("decoder_layers", "decoder_layers"),
     ("encoder_ffn_dim", "d_ff"),
     ("decoder_ffn_dim", "decoder_d_ff"),
-    ("activation_function", "activation_function"),
-    ("dropout", "dropout"),
-    ("attention_dropout", "attention_dropout"),
-    ("activation_dropout", "activation_dropout"),
-    ("scale_embedding", "scale_embedding"),
-    ("max_position_embeddings", "max_position_embeddings"),
-    ("decoder_start_token_id", "decoder_start_token_id"),
-    ("vocab_size", "vocab_size"),
+    *same("vocab_size", "d_model", "encoder_layers", "decoder_layers", "activation_function", "dropout"),
+    *same("attention_dropout", "activation_dropout", "scale_embedding", "max_position_embeddings"),
+    *same("decoder_start_token_id"),
 ]
 GPT_FIELDS = [
-    ("vocab_size", "vocab_size"),
     ("n_embd", "d_model"),
     ("n_head", "num_heads"),
     ("n_layer", "num_layers"),
@@ -106,15 +105,15 @@ GPT_FIELDS = [
     ("attn_pdrop", "attention_dropout"),
     ("layer_norm_epsilon", "layer_norm_eps"),
     ("n_positions", "max_position_embeddings"),
+    *same("vocab_size"),
 ]
-GPT2_FIELDS = [*GPT_FIELDS, ("activation_function", "activation_function")]
+GPT2_FIELDS = [*GPT_FIELDS, *same("activation_function")]
 # DistilBERT's config has aliases for these names.
 ENCODER_FIELDS = [
-    ("vocab_size", "vocab_size"),
     ("hidden_size", "d_model"),
     ("num_attention_heads", "num_heads"),
     ("num_hidden_layers", "num_layers"),
-    ("max_position_embeddings", "max_position_embeddings"),
+    *same("vocab_size", "max_position_embeddings"),
 ]
 BERT_FIELDS = [
     *ENCODER_FIELDS,
@@ -122,17 +121,15 @@ BERT_FIELDS = [
     ("hidden_act", "activation_function"),
     ("hidden_dropout_prob", "dropout"),
     ("attention_probs_dropout_prob", "attention_dropout"),
-    ("type_vocab_size", "type_vocab_size"),
+    *same("type_vocab_size"),
 ]
 DISTILBERT_FIELDS = [
     *ENCODER_FIELDS,
     ("hidden_dim", "d_ff"),
     ("activation", "activation_function"),
-    ("dropout", "dropout"),
-    ("attention_dropout", "attention_dropout"),
+    *same("dropout", "attention_dropout"),
 ]
-TOKEN_FIELDS = [(name, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
-Fields = list[tuple[str, str]]
+TOKEN_FIELDS = same("pad_token_id", "bos_token_id", "eos_token_id")
 
 FUSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # GPT-1 and GPT-2 store these as (inputs, outputs)
 
@@ -282,55 +279,32 @@ class Mapping:
     dropped: str = "$^"
 
 
+def encoder_heads(name: str) -> dict[str, str]:
+    """Return the classes of BERT or DistilBERT that have a counterpart, and our Auto class of each."""
+    kinds = ("ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering")
+    return {f"{name}Model": "AutoModel"} | {f"{name}{kind}": f"AutoModel{kind}" for kind in kinds}
+
+
+TRANSLATOR = "AutoModelForSeq2SeqLM"
 # Copies of the shared embedding, and computed positions.
 TRANSLATOR_COPIES = r"model\.shared\.weight|.*embed_positions\.weight"
 MAPPINGS = {
-    "marian": Mapping(
-        marian_fields, FAIRSEQ_NAMES, {"MarianMTModel": "AutoModelForSeq2SeqLM"}, dropped=TRANSLATOR_COPIES
-    ),
+    "marian": Mapping(marian_fields, FAIRSEQ_NAMES, {"MarianMTModel": TRANSLATOR}, dropped=TRANSLATOR_COPIES),
     "m2m_100": Mapping(
-        m2m_fields,
-        FAIRSEQ_NAMES,
-        {"M2M100ForConditionalGeneration": "AutoModelForSeq2SeqLM"},
-        dropped=TRANSLATOR_COPIES,
+        m2m_fields, FAIRSEQ_NAMES, {"M2M100ForConditionalGeneration": TRANSLATOR}, dropped=TRANSLATOR_COPIES
     ),
     "fsmt": Mapping(
-        fsmt_fields,
-        FAIRSEQ_NAMES,
-        {"FSMTForConditionalGeneration": "AutoModelForSeq2SeqLM"},
-        dropped=TRANSLATOR_COPIES,
+        fsmt_fields, FAIRSEQ_NAMES, {"FSMTForConditionalGeneration": TRANSLATOR}, dropped=TRANSLATOR_COPIES
     ),
     "bart": Mapping(
-        bart_fields,
-        FAIRSEQ_NAMES,
-        {"BartForConditionalGeneration": "AutoModelForSeq2SeqLM"},
-        dropped=r"model\.shared\.weight",
+        bart_fields, FAIRSEQ_NAMES, {"BartForConditionalGeneration": TRANSLATOR}, dropped=r"model\.shared\.weight"
     ),
     "openai-gpt": Mapping(gpt1_fields, GPT_NAMES, {"OpenAIGPTLMHeadModel": "AutoModelForCausalLM"}, "transformer"),
     "gpt2": Mapping(gpt2_fields, GPT_NAMES, {"GPT2LMHeadModel": "AutoModelForCausalLM"}, "transformer"),
     "bert": Mapping(
-        bert_fields,
-        BERT_NAMES,
-        {
-            "BertModel": "AutoModel",
-            "BertForMaskedLM": "AutoModelForMaskedLM",
-            "BertForTokenClassification": "AutoModelForTokenClassification",
-            "BertForQuestionAnswering": "AutoModelForQuestionAnswering",
-        },
-        "bert",
-        dropped=r"cls\.predictions\.bias|(bert\.)?pooler\..*",
+        bert_fields, BERT_NAMES, encoder_heads("Bert"), "bert", r"cls\.predictions\.bias|(bert\.)?pooler\..*"
     ),
-    "distilbert": Mapping(
-        distilbert_fields,
-        DISTILBERT_NAMES,
-        {
-            "DistilBertModel": "AutoModel",
-            "DistilBertForMaskedLM": "AutoModelForMaskedLM",
-            "DistilBertForTokenClassification": "AutoModelForTokenClassification",
-            "DistilBertForQuestionAnswering": "AutoModelForQuestionAnswering",
-        },
-        "distilbert",
-    ),
+    "distilbert": Mapping(distilbert_fields, DISTILBERT_NAMES, encoder_heads("DistilBert"), "distilbert"),
 }
 
 

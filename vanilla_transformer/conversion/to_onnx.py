@@ -8,7 +8,6 @@
 At the first step, past keys and values have length 0.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers.utils import ModelOutput
 
 
 Caches = list[Tensor]  # key and value of each layer in turn, each (batch, heads, length, width)
@@ -88,39 +88,35 @@ class TranslatorDecoder(nn.Module):
         return (self.lm_head(states), *flat(cache.self_attention_cache))
 
 
-class HeadOutputs(nn.Module):
-    """Encoder whose output is a tuple: logits, or start and end logits, or the last hidden state."""
+class Encoder(nn.Module):
+    """Encoder with or without a head, whose token types are an argument that `torch.export` can name."""
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.model = model
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        """Ids, mask and types (batch, length) -> outputs of the model in order; sets `names` to their names."""
-        output = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-        self.names = list(output)
-        return tuple(output.values())
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> ModelOutput:
+        """Ids, mask and types (batch, length) -> outputs of the model."""
+        return self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
 
 
-def dynamic(value: Tensor | list, *axes: int):
-    """Return the free axes of an input, or of each tensor of a list."""
-    if isinstance(value, list):
-        return [dynamic(tensor, *axes) for tensor in value]
-    return dict.fromkeys(axes, Dim.DYNAMIC)
-
-
-def write_graph(
-    module: nn.Module, file: Path, inputs: dict, free: dict, input_names: Iterable[str], output_names: Iterable[str]
-) -> None:
-    """Trace the module with `inputs` by name into an ONNX file; `free` axes may have any size."""
+def write_graph(module: nn.Module, file: Path, inputs: dict[str, Any], output_names: list[str]) -> None:
+    """Trace the module with `inputs` by name into an ONNX file with free batch sizes and lengths."""
+    names: list[str] = []
+    free: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if isinstance(value, list):  # keys and values: (batch, heads, length, width)
+            names += cache_names(name, len(value) // 2)
+            free[name] = [dict.fromkeys((0, 2), Dim.DYNAMIC) for _ in value]
+        else:
+            names.append(name)
+            free[name] = dict.fromkeys((0, 1), Dim.DYNAMIC)
     program = torch.onnx.export(
         module.eval(),
         kwargs=inputs,
         dynamic_shapes=free,
-        input_names=list(input_names),
-        output_names=list(output_names),
+        input_names=names,
+        output_names=output_names,
         dynamo=True,
         verbose=False,
     )
@@ -142,50 +138,29 @@ def export_onnx(model: PreTrainedModel, folder: Path) -> None:
     Raises:
         ValueError: the model has a sliding window, whose blocks depend on the length.
     """
-    if model.config.sliding_window is not None:
-        raise ValueError(f"sliding_window={model.config.sliding_window}: a graph with free lengths cannot hold it.")
+    config = model.config
+    if config.sliding_window is not None:
+        raise ValueError(f"sliding_window={config.sliding_window}: a graph with free lengths cannot hold it.")
     folder.mkdir()
-    ids = torch.full((2, 5), 3)
-    source = {"input_ids": ids, "attention_mask": torch.ones(2, 7, dtype=torch.long)}
-    if model.config.is_encoder_decoder:
-        export_translator(model, folder)
-    elif model.can_generate():
-        layers = model.config.num_layers
-        past = empty_caches(model, layers, length=2)  # and 5 new tokens: 7 in all
-        free = {name: dynamic(tensor, 0, 1) for name, tensor in source.items()} | {"past": dynamic(past, 0, 2)}
-        names = [*source, *cache_names("past", layers)]
-        outputs = ["logits", *cache_names("present", layers)]
-        write_graph(LanguageModel(model), folder / "model.onnx", source | {"past": past}, free, names, outputs)
-    else:
-        source["attention_mask"] = torch.ones_like(ids)
-        if model.config.type_vocab_size:
-            source["token_type_ids"] = torch.zeros_like(ids)
-        wrapped = HeadOutputs(model)
-        wrapped(**source)
-        free = {name: dynamic(tensor, 0, 1) for name, tensor in source.items()}
-        write_graph(wrapped, folder / "model.onnx", source, free, source, wrapped.names)
-
-
-def export_translator(model: PreTrainedModel, folder: Path) -> None:
-    """Write encoder.onnx and decoder.onnx."""
-    layers = model.config.decoder_layers
+    # Trace with all sizes different, so that no two become one.
+    new, past = torch.full((2, 5), 3), 2
     source = {"input_ids": torch.full((2, 7), 3), "attention_mask": torch.ones(2, 7, dtype=torch.long)}
-    free = {name: dynamic(tensor, 0, 1) for name, tensor in source.items()}
-    cross_names = cache_names("cross", layers)
-    write_graph(TranslatorEncoder(model), folder / "encoder.onnx", source, free, source, cross_names)
-
-    inputs: dict[str, Any] = {
-        "input_ids": torch.full((2, 5), 3),
-        "past": empty_caches(model, layers, length=2),
-        "encoder_attention_mask": source["attention_mask"],
-        "cross": empty_caches(model, layers, length=7),
-    }
-    free = {
-        "input_ids": dynamic(inputs["input_ids"], 0, 1),
-        "past": dynamic(inputs["past"], 0, 2),
-        "encoder_attention_mask": dynamic(inputs["encoder_attention_mask"], 0, 1),
-        "cross": dynamic(inputs["cross"], 0, 2),
-    }
-    names = ["input_ids", *cache_names("past", layers), "encoder_attention_mask", *cross_names]
-    outputs = ["logits", *cache_names("present", layers)]
-    write_graph(TranslatorDecoder(model), folder / "decoder.onnx", inputs, free, names, outputs)
+    if config.is_encoder_decoder:
+        layers = config.decoder_layers
+        write_graph(TranslatorEncoder(model), folder / "encoder.onnx", source, cache_names("cross", layers))
+        inputs = {
+            "input_ids": new,
+            "past": empty_caches(model, layers, past),
+            "encoder_attention_mask": source["attention_mask"],
+            "cross": empty_caches(model, layers, length=7),
+        }
+        outputs = ["logits", *cache_names("present", layers)]
+        write_graph(TranslatorDecoder(model), folder / "decoder.onnx", inputs, outputs)
+    elif model.can_generate():
+        inputs = source | {"input_ids": new, "past": empty_caches(model, config.num_layers, past)}  # 7 tokens in all
+        outputs = ["logits", *cache_names("present", config.num_layers)]
+        write_graph(LanguageModel(model), folder / "model.onnx", inputs, outputs)
+    else:
+        if config.type_vocab_size:
+            source["token_type_ids"] = torch.zeros_like(source["input_ids"])
+        write_graph(Encoder(model), folder / "model.onnx", source, list(model(**source)))

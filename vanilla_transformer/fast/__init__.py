@@ -23,7 +23,7 @@ from vanilla_transformer.configuration_vanilla_transformer import check_private_
 from vanilla_transformer.fast import dropout
 from vanilla_transformer.fast.chunked_loss import ChunkedCrossEntropy
 from vanilla_transformer.fast.onednn import PLAIN, linear, onednn_is_faster
-from vanilla_transformer.fast.packing import mask_from_labels, packs_itself, register, round_up, run_layers
+from vanilla_transformer.fast.packing import mask_from_labels, round_up, run_layers
 from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL, LMHeadModel, check_labels, mean
 
 
@@ -56,10 +56,9 @@ def make_fast(
         raise ValueError(f"loss_chunk_size={loss_chunk_size} must not be negative; 0 computes all logits at once.")
     make_plain(model)
     if packing:
-        register()
         model.set_attn_implementation("packed_sdpa")
     for module in cast(Iterator[Any], model.modules()):
-        if packing and hasattr(module, "run_layers") and not packs_itself(module):
+        if packing and hasattr(module, "run_layers"):
             module.run_layers = MethodType(run_layers, module)
         if packing and hasattr(module, "prepare_decoder_input_ids_from_labels"):
             module.packing_hook = module.register_forward_pre_hook(mask_from_labels, with_kwargs=True)

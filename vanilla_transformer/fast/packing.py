@@ -1,9 +1,9 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Batches without padding: all real tokens of a batch stand in one packed row while the layers work on them.
+"""Batches without padding: the layers work on one packed row that holds all real tokens of a batch.
 
-Everything in a layer but Equation 1 works on one position at a time, so it can work on the packed row. For Equation 1
-the sequences are laid out next to one another again, see `Layout`. `make_fast` binds `run_layers` to each stack and
-selects "packed_sdpa"; without the binding, "packed_sdpa" computes the same as "sdpa".
+Everything in a layer except Equation 1 works on one position at a time, so it can work on the packed row. For
+Equation 1, a `Layout` separates the sequences again. `make_fast` binds `run_layers` to each stack and selects
+"packed_sdpa"; without the binding, "packed_sdpa" computes the same as "sdpa".
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from heapq import heappush, heapreplace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.varlen import varlen_attn
 from transformers import PreTrainedModel
@@ -237,7 +237,7 @@ def packed_sdpa_mask(
 ) -> Tensor | None:
     """Return the padding mask (batch, key_length), as FlashAttention's mask function does, or the mask of "sdpa".
 
-    The latter, if the batch has no padding, or if the padding mask does not tell which query may see which key.
+    The mask of "sdpa" is for batches without padding, and for masks that padding and causality do not determine.
     """
     if attention_mask is not None:
         on_host = attention_mask.device.type == "cpu" and not is_tracing(attention_mask)
@@ -252,12 +252,6 @@ def packed_sdpa_mask(
     return sdpa_mask(
         q_length=q_length, kv_length=kv_length, mask_function=mask_function, attention_mask=attention_mask, **kwargs
     )
-
-
-def full_mask(padding: Tensor, query_length: int, is_causal: bool) -> Tensor:
-    """Return the boolean mask (batch, 1, query_length, key_length) for a padding mask (batch, key_length)."""
-    mask = padding[:, None, None, :].expand(-1, -1, query_length, -1)
-    return mask.tril() if is_causal else mask
 
 
 def packed_sdpa_attention_forward(
@@ -279,24 +273,19 @@ def packed_sdpa_attention_forward(
     Returns:
         The weighted values (1, tokens, heads, d_v), and no weights.
     """
-    # Not `isinstance(..., Layout)`: a checkpoint of version 0.1 brings a class of its own with this method.
-    if hasattr(attention_mask, "attend"):
+    if isinstance(attention_mask, Layout):
         return attention_mask.attend(query, key, value, module.is_causal, dropout, scaling), None
     if attention_mask is not None and attention_mask.dim() == 2:
-        attention_mask = full_mask(attention_mask, query.shape[2], module.is_causal)
+        attention_mask = attention_mask[:, None, None, :].expand(-1, -1, query.shape[2], -1)
+        attention_mask = attention_mask.tril() if module.is_causal else attention_mask
     if not plain_is_faster(query, key.shape[2]):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     is_causal = module.is_causal and attention_mask is None and query.shape[2] > 1
     return plain_attention(query, key, value, attention_mask, dropout, is_causal, scaling).transpose(1, 2), None
 
 
-def register() -> None:
-    """Register "packed_sdpa"; once more, if a checkpoint of version 0.1 has registered its own under that name."""
-    ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_sdpa_attention_forward)
-    ALL_MASK_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_sdpa_mask)
-
-
-register()
+ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_sdpa_attention_forward)
+ALL_MASK_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_sdpa_mask)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -304,13 +293,8 @@ register()
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def packs_itself(stack: nn.Module) -> bool:
-    """Whether the code of a stack came with a checkpoint of version 0.1, where a decorator packs."""
-    return hasattr(getattr(type(stack), "run_layers", None), "__wrapped__")
-
-
 def real_tokens(mask: Tensor | None) -> Tensor | None:
-    """Return a padding mask on the host, if there is one and the row can be packed."""
+    """Return a padding mask on the host, or None if there is none to pack by."""
     if not isinstance(mask, Tensor) or mask.dim() != 2 or is_tracing(mask):
         return None
     real = to_host(mask)
@@ -328,9 +312,9 @@ def run_layers(
     past_key_values: Cache | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """Run the layers on a packed row, in place of the method of this name of a stack.
+    """Run the layers of a stack on a packed row; bound in place of its own `run_layers`.
 
-    With a cache, with a 4-D mask, under a compiler, or if the output of each layer was asked for, nothing is packed.
+    Nothing is packed with a cache, with a 4-D mask, under a compiler, or if `output_hidden_states` is set.
     """
     plain_layers = type(self).run_layers
     can_pack = (
