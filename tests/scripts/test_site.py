@@ -64,6 +64,12 @@ def pages_of(site: Path) -> list[str]:
     return [path.relative_to(site).as_posix() for path in (*site.glob("*.html"), *site.glob("notebooks/*.html"))]
 
 
+def test_pages_are_short():
+    words = {path.name: len(path.read_text(encoding="utf-8").split()) for path in (ROOT / "docs").rglob("*.md")}
+    assert {name: number for name, number in words.items() if number > 1500 and name != "walkthrough.md"} == {}
+    assert sum(words.values()) <= 22_000
+
+
 def test_every_page_is_in_the_site(site):
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} | {"index", "changelog", "contributing", "security"}
     assert {path.stem for path in site.glob("*.html")} - {"404", "conduct"} == pages
