@@ -62,7 +62,7 @@ def label_smoothing() -> Figure:
     left.set(xlabel="class", ylabel="target probability", xticks=range(classes))
     left.set_title(f"Targets where class {label} of {classes} is right")
     right.set(xlabel="probability given to the right class", ylabel="loss", ylim=(0, None))
-    right.set_title("The smoothed loss has its minimum (dot) below certainty")
+    right.set_title("The smoothed loss is lowest (dot) below 1")
     for ax in (left, right):
         ax.legend()
     return figure

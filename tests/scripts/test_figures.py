@@ -38,10 +38,13 @@ def test_chosen_figures_are_drawn_for_light_and_dark_pages(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", [name for name in figures.FIGURES if name not in ("masks", "complexity")])
-def test_every_figure_draws_something_in_every_panel(name):
+def test_every_figure_fills_every_panel_and_cuts_off_no_text(name):
     with plt.rc_context(theme_parameters("")):
         figure = figures.FIGURES[name]()
         assert all(ax.has_data() for ax in figure.axes)
+        figure.canvas.draw()
+        drawn, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+        assert min(drawn.x0, drawn.y0, width - drawn.x1, height - drawn.y1) >= 0
         plt.close(figure)
 
 
