@@ -22,9 +22,9 @@ from transformers import configuration_utils
 from transformers.activations import ACT2FN
 
 
-__version__ = "0.2.0"  # of the project: pyproject.toml reads it here, and every saved config names it
+__version__ = "0.2.0"  # version of the project: pyproject.toml reads it here, and every saved config contains it
 
-OLDEST = "5.20.2"  # release of transformers
+OLDEST = "5.20.2"  # lowest supported release of transformers
 KNOWN_TO_WORK = {"transformers": "5.24", "torch": "2.13"}
 
 if Version(transformers.__version__).release < Version(OLDEST).release:
@@ -35,7 +35,7 @@ if Version(transformers.__version__).release < Version(OLDEST).release:
 
 
 def check_private_api(owner: Any, *names: str) -> None:
-    """Raise a RuntimeError unless `owner`, a class or an object of transformers or PyTorch, has all these attributes.
+    """Raise a RuntimeError unless `owner`, part of transformers or PyTorch, has all these attributes.
 
     A release that renames a private method would otherwise skip our override of it in silence.
     """
@@ -58,7 +58,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "A-h4": {"num_heads": 4, "d_k": 128, "d_v": 128},
     "A-h16": {"num_heads": 16, "d_k": 32, "d_v": 32},
     "A-h32": {"num_heads": 32, "d_k": 16, "d_v": 16},
-    # (B) width of the keys alone
+    # (B) width of the keys only
     "B-dk16": {"d_k": 16, "d_v": 64},
     "B-dk32": {"d_k": 32, "d_v": 64},
     # (C) size of the model
@@ -133,7 +133,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
     attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "d_model",
         "num_attention_heads": "num_heads",
-        "num_key_value_heads": "num_heads",  # every head has keys and values of its own
+        "num_key_value_heads": "num_heads",  # every head has its own keys and values
         "intermediate_size": "d_ff",
         "head_dim": "d_k",
         "hidden_act": "activation_function",
@@ -175,7 +175,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> Self:
-        """Make the configuration of a row of `PRESETS`; `overrides` are fields that take precedence.
+        """Return the configuration of a row of `PRESETS`; `overrides` are fields that take precedence.
 
         Raises:
             ValueError: `name` is not a preset.
@@ -200,13 +200,13 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         if self.num_heads > 0 and self.d_model % self.num_heads == 0:
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
-        # The version of the project that saved this config; None for a new config.
+        # The version of the project that saved this config; None for a new config
         self.vanilla_transformer_version = kwargs.pop("vanilla_transformer_version", None)
-        kwargs.pop("loss_chunk_size", None)  # of version 0.1
+        kwargs.pop("loss_chunk_size", None)  # field of version 0.1
         super().__post_init__(**kwargs)
 
     def _resolve_aliases(self, given: dict[str, Any]) -> None:
-        """Resolve `attribute_map` aliases first, because other fields are derived from them. Refuse contradictions."""
+        """Resolve `attribute_map` aliases before other fields are derived from them; raise on contradictions."""
         fields: dict[str, tuple[str, Any]] = {}
         for name in [name for name in self.attribute_map if name in given]:
             field, value = self.attribute_map[name], given.pop(name)
@@ -221,7 +221,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         return {name: value for name, value in fields.items() if name != "custom_pipelines" or value}
 
     def _code_references(self) -> dict[str, dict[str, Any]]:
-        """Return `auto_map` and `custom_pipelines`: where the Auto classes and `pipeline` find code in a saved folder.
+        """Return `auto_map` and `custom_pipelines`, which tell the Auto classes and `pipeline` where the code is.
 
         They list every Auto class of the family, and keep the entries of classes that a user has added.
         """
@@ -306,7 +306,7 @@ class VanillaTransformerConfig(TransformerConfig):
         "translation": ("TranslationPipeline", "AutoModelForSeq2SeqLM")
     }
     layer_count_fields: ClassVar[tuple[str, ...]] = ("encoder_layers", "decoder_layers")
-    base_model_fsdp_plan: ClassVar[dict[Any, str]] = {}  # each stack has its own
+    base_model_fsdp_plan: ClassVar[dict[Any, str]] = {}  # each stack has its own depth
 
     encoder_layers: int = 6
     decoder_layers: int = 6
@@ -327,7 +327,7 @@ class VanillaTransformerConfig(TransformerConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def __post_init__(self, **kwargs):
-        if "num_layers" in kwargs and "model_type" not in kwargs:  # a saved config has it
+        if "num_layers" in kwargs and "model_type" not in kwargs:  # saved configs contain it
             raise ValueError(
                 f"num_layers={kwargs['num_layers']} is of one stack: give encoder_layers and decoder_layers."
             )

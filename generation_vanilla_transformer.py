@@ -77,7 +77,7 @@ class TranslationGenerationMixin(LanguageGenerationMixin):
         """Add the option to the model's generation config, so that it can be updated, passed and saved."""
         if not hasattr(self.generation_config, "gnmt_length_penalty"):
             self.generation_config.gnmt_length_penalty = False
-        # A generation config derived from the model's config would be loaded without options of our own.
+        # A generation config derived from the model's config would lose this project's options on loading.
         self.generation_config._from_model_config = False
 
     def adjust_generation_fn(

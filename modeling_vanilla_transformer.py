@@ -1145,7 +1145,7 @@ def windowed_sdpa_attention_forward(
     before = min(sliding_window, length) - 1
     after = 0 if module.is_causal else before
     block = before + 1 + after
-    span = before + block + after  # the keys in reach of some query of a block
+    span = before + block + after  # the keys that some query of a block can reach
     blocks = -(-length // block)
     rest = blocks * block - length
 

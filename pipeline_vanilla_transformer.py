@@ -1,5 +1,5 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""The pipelines of two tasks that transformers 5 no longer has: translation and extractive question answering.
+"""Pipelines for two tasks that transformers 5 no longer has: translation and extractive question answering.
 
     pipeline("translation", model=folder, trust_remote_code=True)("How are you?", num_beams=4)
     pipeline("question-answering", model=folder, trust_remote_code=True)(question="Who?", context="A text ...")
@@ -20,9 +20,9 @@ from transformers.pipelines.base import ChunkPipeline, Pipeline
 
 # Output keys of other tasks for which a config may name `TranslationPipeline`.
 TEXT_KEYS = {"summarization": "summary_text", "text2text-generation": "generated_text"}
-EXTRA_TOKENS = 50  # section 6.1: the longest output is this much longer than the input
+EXTRA_TOKENS = 50  # section 6.1: the longest output exceeds its input by this many tokens
 
-# Options of question answering, and the lowest value of each.
+# option of question answering -> lowest value
 READER_OPTIONS = {"max_seq_len": 1, "doc_stride": 0, "top_k": 1, "max_answer_len": 1, "handle_impossible_answer": 0}
 Answers = dict[tuple[int, int], float]  # (start, end) characters of the context -> probability
 
@@ -33,12 +33,12 @@ def is_blank(text: str) -> bool:
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig | None) -> int:
-    """Return the most tokens of a text: what the tokenizer allows, but no more than the model has positions."""
+    """Return the maximum number of tokens of a text: the tokenizer's limit, or the number of positions if smaller."""
     return min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", tokenizer.model_max_length))
 
 
 def longest_output(config: PreTrainedConfig | None, input_length: int, extra_tokens: int = EXTRA_TOKENS) -> int:
-    """Return the most tokens of an output, its start token included; learned positions limit it."""
+    """Return the maximum number of tokens of an output with its start token, which learned positions limit."""
     is_limited = getattr(config, "position_embedding", None) == "learned"
     return min(input_length + extra_tokens, config.max_position_embeddings if is_limited else math.inf)
 
@@ -111,7 +111,7 @@ class TranslationPipeline(Pipeline):
 
 
 def question_inputs(config: PreTrainedConfig) -> list[str]:
-    """Return the names of the model's inputs; the token types tell question and context apart, if a model has any."""
+    """Return the names of the model's inputs; token types distinguish question and context, if the model has them."""
     return ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size else [])]
 
 
@@ -166,7 +166,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
 
     @staticmethod
     def pair(question: str | list[str], context: str | list[str]) -> dict[str, str] | list[dict[str, str]]:
-        """Return one record or, given a list, a list of records; a single question or context goes with every one."""
+        """Return one record, or a list for lists; a single question or context goes with each of the others."""
         if not isinstance(question, list) and not isinstance(context, list):
             return {"question": question, "context": context}
         count = len(question if isinstance(question, list) else context)
@@ -217,7 +217,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         self, windows: list[dict], top_k: int = 1, max_answer_len: int = 30, handle_impossible_answer: bool = False
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the best answers over all windows of one context."""
-        scores, no_answer = {}, 1.0  # the best in any window
+        scores, no_answer = {}, 1.0  # the best score in any window
         for window in windows:
             found, nothing = window_answers(window, top_k, max_answer_len)
             scores |= {span: max(score, scores.get(span, 0.0)) for span, score in found.items()}

@@ -19,7 +19,7 @@ from vanilla_transformer.pipeline_vanilla_transformer import (
 
 
 logger = logging.getLogger(__name__)
-WINDOW = 16  # batches whose texts are sorted by length together
+WINDOW = 16  # number of batches whose texts are sorted by length together
 
 
 def paper_decoding(num_beams: int = 4, length_penalty: float = 0.6) -> dict:
@@ -52,12 +52,13 @@ def translate(
     extra_tokens: int = EXTRA_TOKENS,
     **options,
 ) -> list[str]:
-    """Translate a batch of texts; outputs have at most `extra_tokens` more tokens than the longest input.
+    """Translate a batch of texts; outputs exceed the longest input by at most `extra_tokens` tokens.
 
     Args:
-        options: of `TranslationPipeline` and of `generate`.
+        options: options of `TranslationPipeline` and of `generate`.
     """
-    device = None if getattr(model, "hf_device_map", None) else model.device  # accelerate has placed the model
+    # accelerate has already placed the model on devices
+    device = None if getattr(model, "hf_device_map", None) else model.device
     pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, device=device)
     records = pipeline(texts, batch_size=len(texts), extra_tokens=extra_tokens, **options)
     return [record["translation_text"] for record in records]
@@ -71,20 +72,21 @@ def continue_text(
     truncation: bool = False,
     **generate_options,
 ) -> list[str]:
-    """Continue a batch of prompts. Each result begins with its prompt, and "</s>" in a prompt is text, as in training.
+    """Continue a batch of prompts. Each result begins with its prompt. "</s>" in a prompt is text, as in training.
 
-    With learned positions, `max_new_tokens` is limited to what the longest prompt leaves.
+    With learned positions, `max_new_tokens` is limited to the positions that the longest prompt leaves.
 
     Args:
-        truncation: of a prompt as long as the longest input or longer, keep the last tokens: half of that length.
+        truncation: if a prompt is as long as the longest input or longer, keep only its last tokens: half of that
+    length.
 
     Raises:
-        ValueError: a prompt takes all learned positions, so that none is left to continue it.
+        ValueError: a prompt fills all learned positions, so that it cannot be continued.
     """
-    # GPT and GPT-2 have no padding token. Any other token serves, because the mask hides it.
+    # GPT and GPT-2 have no padding token. Any token works, because the mask hides it.
     others = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
     padding = next((token for token in others if token is not None), 0)
-    # GPT and GPT-2 have no start token either, and the model needs at least one token.
+    # GPT and GPT-2 have no start token either, but the model needs at least one token.
     first = padding if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     rows = [row or [first] for row in tokenizer(prompts, split_special_tokens=True, verbose=False)["input_ids"]]
     if truncation:
@@ -104,15 +106,15 @@ def continue_text(
     mask = torch.arange(longest) >= longest - torch.tensor(lengths)[:, None]
     options = {"pad_token_id": padding} | generate_options | ({"max_new_tokens": left} if left < asked else {})
     output = cast(Any, model).generate(ids.to(model.device), attention_mask=mask.long().to(model.device), **options)
-    each = len(output) // len(rows)  # above 1 with `num_return_sequences`
+    each = len(output) // len(rows)  # more than 1 with `num_return_sequences`
     written = [row[longest - lengths[i // each] :] for i, row in enumerate(output.tolist())]
     return tokenizer.batch_decode(written, skip_special_tokens=True)
 
 
 def warn_long_lines(texts: list[str], tokenizer: PreTrainedTokenizerBase, limit: int, kept: str) -> None:
-    """Warn of each text with more than `limit` tokens, by its line number; `kept` says which tokens are read."""
+    """Warn about each text with more than `limit` tokens, by line number; `kept` says which tokens are read."""
     for number, text in enumerate(texts, start=1):
-        if 2 * len(text.encode()) < limit:  # a token of less than half a byte is not expected
+        if 2 * len(text.encode()) < limit:  # a token has at least half a byte, so short texts need no counting
             continue
         length = len(tokenizer(text, split_special_tokens=True, verbose=False)["input_ids"])
         if length > limit:
@@ -122,7 +124,7 @@ def warn_long_lines(texts: list[str], tokenizer: PreTrainedTokenizerBase, limit:
 def map_by_length(
     function: Callable[[list[str]], Iterable[str]], texts: list[str], batch_size: int, description: str
 ) -> Iterator[str]:
-    """Apply `function` to batches of texts of similar length, and yield each result in input order once it is known.
+    """Apply `function` to batches of texts of similar length, and yield results in input order as soon as possible.
 
     Texts are sorted by length within windows of 16 batches. Blank texts give blank results.
     """
@@ -133,7 +135,7 @@ def map_by_length(
             order = sorted(set(range(len(window))) - results.keys(), key=lambda row: len(window[row]), reverse=True)
             batches = sorted((order[i : i + batch_size] for i in range(0, len(order), batch_size)), key=min)
             for row in range(len(window)):
-                while row not in results:  # the next batch has the first row without a result
+                while row not in results:  # the next batch contains the first row without a result
                     rows = batches.pop(0)
                     results |= zip(rows, function([window[row] for row in rows]), strict=True)
                 yield results[row]
@@ -141,6 +143,6 @@ def map_by_length(
 
 
 def token_text(tokenizer: PreTrainedTokenizerBase, i: int) -> str:
-    """Return the text of one token within a text, with its space: some tokenizers strip it at the start of a text."""
+    """Return a token's text with its space, which some tokenizers strip at the start of a text."""
     text = str(tokenizer.decode([i]))
     return f" {text}" if tokenizer.decode([i, i]) == f"{text} {text}" else text

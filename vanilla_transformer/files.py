@@ -1,4 +1,4 @@
-"""Text in, text out: lines from a file or standard input, results to a file that is never left half-written."""
+"""Read lines from a file or standard input, and write results to a file that is never left incomplete."""
 
 import codecs
 import gzip
@@ -32,7 +32,7 @@ def reraise_gzip_errors(path: str) -> Iterator[None]:
 
 
 def open_binary(path: str) -> io.BufferedReader:
-    """Open a local file, or one on the Hub for "hf://..."."""
+    """Open a local file, or a file on the Hub for "hf://..."."""
     if path.startswith("hf://"):
         from huggingface_hub import HfFileSystem  # slow to import
 
@@ -63,7 +63,7 @@ def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
 
 def check_input(path: str) -> None:
     """Raise a FileNotFoundError if a file does not exist; "-" is standard input."""
-    if path != "-" and not Path(path).exists():  # not opened, since a pipe can be opened only once
+    if path != "-" and not Path(path).exists():  # not opened, because a pipe can be opened only once
         raise FileNotFoundError(f"{path}: there is no such file.")
 
 
@@ -83,7 +83,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def read_object(file: Path, setting: str) -> dict[str, Any]:
-    """Return a setting that is an object itself, such as `auto_map`; empty if it is missing.
+    """Return a setting that is itself an object, such as `auto_map`; empty if it is missing.
 
     Raises:
         ValueError: it is something else, or see `read_settings`.
@@ -95,13 +95,13 @@ def read_object(file: Path, setting: str) -> dict[str, Any]:
 
 
 def check_source(source: str | Path, short_names: bool = False) -> None:
-    """Check that `source` is a folder with a model, or may be a name on the Hub: an owner and a model.
+    """Check that `source` is a folder with a model, or could be a name on the Hub: an owner and a model.
 
     Args:
-        short_names: accept names without an owner, as some of the oldest models on the Hub have (gpt2).
+        short_names: accept names without an owner, as of some of the oldest models on the Hub (gpt2).
 
     Raises:
-        FileNotFoundError: there is no such folder, or it holds no model.
+        FileNotFoundError: there is no such folder, or it contains no model.
         ValueError: its config.json is damaged.
     """
     path = Path(source)
@@ -163,7 +163,7 @@ def utf8_lines(path: str, keep_ends: bool = False) -> Iterator[str]:
 
 @contextmanager
 def open_text(file: Path, name: str) -> Iterator[TextIO]:
-    """Open a file to write UTF-8 text, gzipped if `name`, its final name, ends in .gz."""
+    """Open a file for UTF-8 text; gzip it if `name`, its final name, ends in .gz."""
     with file.open("wb") as stream:
         zipped = name.endswith(".gz")
         binary: BinaryIO | gzip.GzipFile = gzip.GzipFile(name, "wb", fileobj=stream) if zipped else stream
@@ -177,7 +177,7 @@ def is_special_file(path: Path) -> bool:
 
 
 def resolve_symlink(path: str | Path) -> Path:
-    """Return the target of a symbolic link, and any other path as it is."""
+    """Return the target of a symbolic link; return other paths unchanged."""
     return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
 
 
@@ -188,8 +188,8 @@ def exit_on_signal(number: int, _: Any) -> NoReturn:
 
 @contextmanager
 def temporary_sibling(path: Path) -> Iterator[Path]:
-    """Make an empty hidden folder beside a file or folder, and remove it in the end, even on SIGTERM."""
-    # Only the main thread may set a handler, and an existing handler stays.
+    """Create an empty hidden folder next to a file or folder, and remove it at the end, even on SIGTERM."""
+    # only the main thread may set a handler, and an existing handler stays
     unhandled = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     )
@@ -205,10 +205,11 @@ def temporary_sibling(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def open_output(path: str) -> Iterator[TextIO]:
-    """Open standard output for "-"; otherwise a new file that replaces `path` only once it is complete.
+    """Open standard output for "-"; otherwise a new file that replaces `path` once it is complete.
 
-    Text is UTF-8, and gzipped if `path` ends in .gz. The new file has the permissions of the old one. A link stays,
-    and its target is replaced. Pipes and devices are written directly. For the errors see `check_output`.
+    Text is UTF-8, and gzipped if `path` ends in .gz. The new file has the permissions of the old one. For a symbolic
+    link,
+    its target is replaced. Pipes and devices are written directly. For the errors see `check_output`.
     """
     check_output(path)
     if path == "-":
@@ -230,7 +231,7 @@ def open_output(path: str) -> Iterator[TextIO]:
 
 
 def write_lines(stream: TextIO, texts: Iterable[str]) -> None:
-    """Write each text as one line, at once. Line breaks within a text become spaces, with a warning for the first."""
+    """Write each text immediately as one line. Line breaks in a text become spaces, with one warning."""
     warned = False
     for number, text in enumerate(texts, start=1):
         line = " ".join(text.splitlines())
@@ -271,10 +272,10 @@ def check_new(path: str | Path) -> None:
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """Give a folder to fill, which becomes `path` once it is complete, and is removed on an error.
+    """Yield a folder to fill. It becomes `path` once it is complete, and is removed after an error.
 
     Raises:
-        ValueError: `path` exists, or does by then.
+        ValueError: `path` exists before or after filling.
     """
     path = Path(path)
     check_new(path)
@@ -284,7 +285,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         try:
             os.replace(folder / path.name, path)
         except OSError:
-            check_new(path)  # another process may have made it in the meantime
+            check_new(path)  # another process may have created it in the meantime
             raise
 
 

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, because they may need an extra."""
+"""Import names of a package when they are first used, because they may need an extra."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -9,7 +9,7 @@ def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable
     """Build the `__getattr__` of a package.
 
     Args:
-        modules: the names that the package exports from each of its modules.
+        modules: names that the package exports from each of its modules.
     """
     homes = {name: module for module, names in modules.items() for name in names}
 

@@ -127,7 +127,7 @@ BROKEN = {
     ),
     "a weight missing": (
         lambda folder: change_weights(folder, lambda w: w.pop("model.decoder.layers.1.feed_forward.fc1.weight")),
-        "lacks weights that its config asks for: model.decoder.layers.1.feed_forward.fc1.weight",
+        "lacks weights that its config requires: model.decoder.layers.1.feed_forward.fc1.weight",
     ),
     "a weight not a number": (
         lambda folder: change_weights(
@@ -137,7 +137,7 @@ BROKEN = {
     ),
     "another width": (
         lambda folder: change_json(folder / "config.json", d_model=64),
-        "has weights of other shapes than its config says",
+        "has weights of other shapes than its config requires",
     ),
     "a negative number of heads": (lambda folder: change_json(folder / "config.json", num_heads=-3), "num_heads"),
     "a width in words": (lambda folder: change_json(folder / "config.json", d_model="big"), "d_model"),

@@ -46,7 +46,7 @@ WRONG = [
     ("generate --model missing --input none.txt", "none.txt: there is no such file"),
     ("translate --model empty", "empty holds no model: it has no config.json"),
     ("translate --model damaged", "is not a valid JSON file"),
-    ("translate --model bare Hello", "bare has no tokenizer beside the model: put its files there"),
+    ("translate --model bare Hello", "bare has no tokenizer next to the model: put its files there"),
     ("translate --model classifier", "ForSequenceClassification; give a VanillaTransformerForConditionalGeneration"),
     ("generate --model tr", "ForConditionalGeneration; give a VanillaTransformerForCausalLM"),
     ("train classification --model_name_or_path tr", "tr is a model of class VanillaTransformerForConditionalG"),

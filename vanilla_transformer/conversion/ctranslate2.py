@@ -21,7 +21,7 @@ from vanilla_transformer.decoding import EXTRA_TOKENS, longest_input, longest_ou
 
 logger = logging.getLogger(__name__)
 
-# Settings of a generation config that the translator follows, or that change nothing without sampling.
+# Settings of a generation config that the translator follows, or that only affect sampling
 FOLLOWED = {
     "bad_words_ids", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "forced_bos_token_id",
     "forced_eos_token_id", "gnmt_length_penalty", "length_penalty", "max_length", "max_new_tokens", "num_beams",
@@ -59,7 +59,7 @@ def int8_overflows() -> bool:
 
 
 class CTranslate2Translator:
-    """Translates with CTranslate2 as the model does by its generation config, but stops a beam search by its own rule.
+    """Translates with CTranslate2 according to the model's generation config, but with its own end of a beam search.
 
     The model is converted once, here; later changes of the model have no effect. Converting 65 million weights takes
     half a second of CPU time.
@@ -78,8 +78,8 @@ class CTranslate2Translator:
         check_generation(self.settings, self.config)
         if (quantization or "").startswith("int8") and int8_overflows():
             logger.warning(
-                "This processor has no instructions for products of int8 (VNNI): CTranslate2's are hardly faster than "
-                "float32 there, and some overflow, which costs quality. Set CT2_USE_MKL=1 in the environment."
+                "This processor has no int8 instructions (VNNI): int8 is hardly faster than float32 "
+                "there, and some products overflow, which costs quality. Set CT2_USE_MKL=1 in the environment."
             )
         converter = ModelConverter(model, tokenizer)
         self.source_tokens, self.target_tokens = converter.tokens, converter.target_tokens
@@ -117,13 +117,14 @@ class CTranslate2Translator:
         num_beams: int | None = None,
         length_penalty: float | None = None,
     ) -> list[list[tuple[list[int], float]]]:
-        """Return for each row the tokens and the scores of its hypotheses, best first.
+        """Return the tokens and scores of each row's hypotheses, best first.
 
-        A forced first token is a prefix, after which CTranslate2 ends a hypothesis at once only if the end is the most
-        likely token.
+        A forced first token is a prefix. After it, CTranslate2 can end a hypothesis at once only if the end token is
+        the most
+        probable one.
 
         Args:
-            max_length: of a hypothesis, with its start token, as for `generate`.
+            max_length: maximum number of tokens of a hypothesis with its start token, as for `generate`.
         """
         settings, beams = self.settings, num_beams or self.settings.num_beams or 1
         ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
@@ -159,7 +160,7 @@ class CTranslate2Translator:
         for tokens, score in zip(hypotheses, scores, strict=True):
             ids = [self.target_ids[token] for token in tokens]
             if end is not None and ids[-1] != end:
-                ids.append(end)  # forced, so its probability is 1
+                ids.append(end)  # the end is forced, so its probability is 1
             penalty = ((5 + len(ids)) / 6) ** alpha if is_gnmt else len(ids) ** alpha
             ranked.append((ids, score / penalty))
         return sorted(ranked, key=lambda hypothesis: -hypothesis[1])

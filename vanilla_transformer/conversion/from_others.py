@@ -92,7 +92,7 @@ def convert_tokenizer(source: str, revision: str | None, model: PreTrainedModel)
     except TypeError:  # raised by MarianTokenizer without its files
         tokenizer = None
     if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        raise ValueError(f"{source} has no tokenizer beside the model: put its files there.")
+        raise ValueError(f"{source} has no tokenizer next to the model: put its files there.")
     if isinstance(tokenizer, MarianTokenizer) and has_fast_form(tokenizer):
         return fast_marian_tokenizer(tokenizer)
     return tokenizer

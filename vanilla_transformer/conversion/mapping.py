@@ -1,6 +1,6 @@
-"""Tables of the names and layouts that published models of this architecture use for config fields and weights.
+"""Map the config fields and weight names of published models of this architecture to ours.
 
-`convert` follows a `Mapping` to make our model, and the converters in `to_others` read the same tables backwards.
+`convert` follows a `Mapping` to build our model, and the converters in `to_others` read the same tables backwards.
 """
 
 import re
@@ -16,7 +16,7 @@ from transformers.activations import ACT2FN
 
 Weights = dict[str, Tensor]
 
-# Fragments of weight names, theirs and ours, in the order of replacement.
+# Fragments of weight names, theirs and ours, in the order of replacement
 FAIRSEQ_NAMES = [
     ("encoder_attn_layer_norm", "cross_attn_add_norm.norm"),
     ("self_attn_layer_norm", "self_attn_add_norm.norm"),
@@ -209,9 +209,9 @@ def gpt1_fields(config: PreTrainedConfig) -> dict[str, Any]:
     """Return GPT-1's fields: post-norm, and its own names of activation functions.
 
     Raises:
-        CannotRepresent: the activation function is none of GPT-1's.
+        CannotRepresent: the activation function is not one of GPT-1's.
     """
-    functions = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}  # GPT-1's names
+    functions = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}  # GPT-1's names of functions
     require(config.afn in functions, f"afn={config.afn!r} is not one of: {', '.join(functions)}.")
     return gpt_fields(config, GPT_FIELDS) | {"activation_function": functions[config.afn]}
 
@@ -337,10 +337,11 @@ def from_theirs(weights: Weights, mapping: Mapping, with_head: bool) -> Weights:
 def interleaved_to_half_split(weights: Weights, d_model: int) -> Weights:
     """Permute the d_model features of every weight, so that all sines come before all cosines.
 
-    Embeddings, norms and residuals do not depend on the order of features, so the model computes the same.
+    Embeddings, norms and residuals do not depend on the order of features, so the outputs stay the same.
     """
     order = torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)))
-    writes = (".o_proj.", ".fc2.", "norm.")  # these output features; all other matrices take features as input
+    # weights whose outputs are features; all other matrices have features as inputs
+    writes = (".o_proj.", ".fc2.", "norm.")
     reordered = {}
     for name, weight in weights.items():
         if any(part in name for part in writes):

@@ -9,7 +9,7 @@ from transformers.convert_slow_tokenizer import import_protobuf
 from vanilla_transformer.data.tokenizer import PreTrainedTokenizerFast
 
 
-FOREIGN = -1000.0  # score of pieces missing in the source model: used only where nothing else fits
+FOREIGN = -1000.0  # score of pieces missing in the source model, so that they are the last choice
 
 
 def precompiled_normalizer(sentencepiece: Any) -> list[normalizers.Normalizer]:
@@ -21,9 +21,9 @@ def precompiled_normalizer(sentencepiece: Any) -> list[normalizers.Normalizer]:
 
 
 def has_fast_form(slow: MarianTokenizer) -> bool:
-    """Whether `fast_marian_tokenizer` gives the same ids.
+    """Whether `fast_marian_tokenizer` can give the same ids.
 
-    That needs one vocabulary without gaps for source and target, and a unigram model with the default settings.
+    This requires one vocabulary without gaps for source and target, and a unigram model with the default settings.
     """
     proto = import_protobuf().ModelProto()
     proto.ParseFromString(slow.spm_source.serialized_model_proto())
@@ -46,7 +46,7 @@ def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
     <unk>, it uses pieces of the target model or smaller pieces.
 
     Args:
-        slow: tokenizer that `has_fast_form`.
+        slow: a tokenizer for which `has_fast_form` is true.
     """
     source = slow.spm_source
     scores = {source.id_to_piece(i): source.get_score(i) for i in range(source.get_piece_size())}
@@ -65,7 +65,7 @@ def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
     languages = [piece for piece in by_id if piece.startswith(">>") and piece.endswith("<<")]
     special = [slow.eos_token, slow.unk_token, slow.pad_token]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    # Users write the language before a text. It must stay a token when special tokens are read as text.
+    # Users write the language code before a text. It must stay a token when special tokens are read as text.
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in languages])
     added = sorted((i, str(token)) for i, token in slow.added_tokens_decoder.items() if i >= len(encoder))
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for _, token in added])

@@ -45,7 +45,7 @@ class LanguageModel(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, past: Caches) -> tuple[Tensor, ...]:
-        """Ids (batch, new), mask (batch, past + new), caches -> logits (batch, new, vocab), caches with the new."""
+        """Ids (batch, new), mask (batch, past + new), caches -> logits (batch, new, vocab), extended caches."""
         cache = DynamicCache(pairs(past))
         output = self.model(input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
         return (output.logits, *flat(cache))
@@ -74,9 +74,10 @@ class TranslatorDecoder(nn.Module):
     def forward(
         self, input_ids: Tensor, past: Caches, encoder_attention_mask: Tensor, cross: Caches
     ) -> tuple[Tensor, ...]:
-        """Ids (batch, new), own and cross caches -> logits (batch, new, vocab), own caches with the new."""
+        """Ids (batch, new), own and cross caches -> logits (batch, new, vocab), extended own caches."""
         cache = EncoderDecoderCache(DynamicCache(pairs(past)), DynamicCache(pairs(cross)))
-        cache.is_updated = dict.fromkeys(range(len(self.decoder.layers)), True)  # the cross keys are all there
+        # the cross-attention keys are complete
+        cache.is_updated = dict.fromkeys(range(len(self.decoder.layers)), True)
         batch, source_length = encoder_attention_mask.shape
         states = self.decoder(
             input_ids,
@@ -120,7 +121,7 @@ def write_graph(module: nn.Module, file: Path, inputs: dict[str, Any], output_na
         dynamo=True,
         verbose=False,
     )
-    assert program is not None  # it is None without dynamo
+    assert program is not None  # None without dynamo
     program.save(file)
 
 

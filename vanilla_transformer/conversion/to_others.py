@@ -31,7 +31,7 @@ Theirs = TypeVar("Theirs", bound=PreTrainedModel)
 
 
 def to_marian(ours: PreTrainedModel) -> MarianMTModel:
-    """Return a Marian model that computes the same, up to the epsilon of layer norms (1e-5 in Marian).
+    """Return a Marian model with the same outputs, up to the epsilon of layer norms (1e-5 in Marian).
 
     Biases that our model does not have are 0.
 
@@ -72,7 +72,7 @@ def to_marian(ours: PreTrainedModel) -> MarianMTModel:
 
 
 def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
-    """Return a GPT-2 model that computes the same. Sinusoids become GPT-2's table of learned positions.
+    """Return a GPT-2 model with the same outputs. Sinusoids become GPT-2's table of learned positions.
 
     Raises:
         CannotRepresent: the model uses something that GPT-2 does not support.
@@ -100,7 +100,7 @@ def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
             tie_word_embeddings=config.tie_word_embeddings and not scaled,
         )
     )
-    names = [pair for pair in GPT_NAMES if "s_embed" not in pair[0]]  # without GPT-1's
+    names = [pair for pair in GPT_NAMES if "s_embed" not in pair[0]]  # leave out GPT-1's
     named = to_theirs(weights, names)
     load_with_zero_biases(theirs, {name: w.T if name.endswith(FUSED) else w for name, w in named.items()})
     return finish(theirs, ours)
@@ -133,7 +133,7 @@ def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tens
 
 
 def finish(theirs: Theirs, ours: PreTrainedModel) -> Theirs:
-    """Return `theirs` in evaluation mode, with the generation config of `ours` as far as it has those settings."""
+    """Return `theirs` in evaluation mode, with those settings of `ours`'s generation config that it supports."""
     settings: Any = copy.deepcopy(ours.generation_config)
     if getattr(settings, "gnmt_length_penalty", False):
         print(

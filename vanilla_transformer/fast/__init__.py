@@ -1,14 +1,14 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Faster training of a model, with the same loss and the same gradients in less time and memory.
+"""Train a model faster and in less memory, with the same loss and gradients.
 
     make_fast(model)      no padding, the loss in chunks, cheaper random numbers for dropout, and products by oneDNN on
                           processors where it is faster
     fast_products(model)  only the products, which also help inference
     make_plain(model)     undo both
 
-Nothing of this is saved: not in the config, the weights or the code. A model that is loaded or unpickled is plain; a
-copy made by `copy.deepcopy` stays fast. A module that is no longer a plain `nn.Linear` with plain weights (replaced,
-quantised, sharded, wrapped by PEFT, or with hooks) keeps its own computation.
+The config, the weights and the saved code are unaffected. A model that is loaded or unpickled is plain; a copy made by
+`copy.deepcopy` stays fast. A module that is no longer a plain `nn.Linear` with plain weights (replaced, quantised,
+sharded, wrapped by PEFT, or with hooks) keeps its own computation.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,8 +27,9 @@ from vanilla_transformer.fast.packing import mask_from_labels, round_up, run_lay
 from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL, LMHeadModel, check_labels, mean
 
 
-LOSS_CHUNK_SIZE = 512  # positions whose logits are held at once
-HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a module
+LOSS_CHUNK_SIZE = 512  # number of positions whose logits exist at once
+# attributes of a module that change its computation
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 check_private_api(nn.Module(), *HOOKS)
 
 
@@ -40,13 +41,13 @@ def make_fast(
     quick_dropout: bool = True,
     onednn: bool = True,
 ) -> PreTrainedModel:
-    """Make the training of `model`, one of this project's, faster; return the model.
+    """Make the training of one of this project's models faster, and return the model.
 
     Args:
         packing: leave padding out of all layers, see `vanilla_transformer.fast.packing`.
         loss_chunk_size: in training with labels, compute logits and loss for this many positions at a time, and
             return no logits. 0: all at once. Applies only to models that predict tokens.
-        quick_dropout: on a CPU, draw dropout's random numbers four at a time.
+        quick_dropout: on a CPU, draw four random numbers for dropout at a time.
         onednn: compute large float32 products with oneDNN, if it is faster on this processor.
 
     Raises:
@@ -72,7 +73,7 @@ def make_fast(
 
 
 def fast_products(model: PreTrainedModel) -> PreTrainedModel:
-    """Compute large products by oneDNN where it is faster, also in inference; return the model."""
+    """Compute large products with oneDNN where it is faster, also in inference; return the model."""
     return make_fast(model, packing=False, loss_chunk_size=0, quick_dropout=False)
 
 
@@ -91,8 +92,8 @@ def make_plain(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-# A fast method is bound to a module under the name of the class's method. So a deep copy has its own, and unpickling,
-# which looks methods up by name, finds the method of the class.
+# A fast method is bound to the module under the original method's name. A deep copy therefore gets its own, and
+# unpickling, which looks methods up by name, finds the original.
 
 
 def forward(self: nn.Linear, x: Tensor) -> Tensor:

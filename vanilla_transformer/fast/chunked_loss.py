@@ -1,5 +1,5 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Smoothed cross-entropy over a vocabulary without holding the logits of all positions."""
+"""Compute the smoothed cross-entropy over a vocabulary without storing the logits of all positions."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,8 @@ from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 class ChunkedCrossEntropy(torch.autograd.Function):
     """Output projection and smoothed cross-entropy together, for a chunk of positions at a time.
 
-    The forward pass computes the gradients too. So memory grows with the hidden states and the projection, not with
+    The forward pass also computes the gradients. Memory therefore grows with the hidden states and the projection, not
+    with
     positions times vocabulary.
     """
 
@@ -29,8 +30,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         """
         total = states.new_zeros((), dtype=torch.float32)
         states_grad = torch.empty_like(states)
-        # `transposed_product` returns a transposed layout; adding it to any other layout takes twice as long. The sum
-        # is in float32 at least: in 16 bits a long sum would lose small terms.
+        # `transposed_product` returns a transposed layout; adding it to another layout takes twice as long. The sum is
+        # at least in float32, because a long sum in 16 bits would lose small terms.
         kept, exact = weight.dtype, torch.promote_types(weight.dtype, torch.float32)
         weight_grad = weight.new_zeros(weight.shape[::-1], dtype=exact).T
         bias_grad = None if bias is None else torch.zeros_like(bias, dtype=exact)
@@ -41,7 +42,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         # Reuse one block for the logits, probabilities and gradients of all chunks: large allocations are expensive.
         size = (min(chunk, len(states)), weight.shape[0])
         memory = states.new_empty(2, *size, dtype=torch.float32), states.new_empty(size)
-        # The terms of label smoothing in the gradient and in the loss need no pass over the logits.
+        # Label smoothing adds terms to the gradient and the loss without a pass over the logits.
         share = label_smoothing / weight.shape[0]
         mean_weight = weight.mean(dim=0, dtype=torch.float32)
         sum_of_states = torch.zeros_like(mean_weight)
@@ -52,7 +53,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             logits, probabilities = memory[0][:, : len(part)]
             logits.copy_(linear(part, weight, bias))
             torch.softmax(logits, dim=-1, out=probabilities)
-            # log(sum(exp(logits))) from the largest logit, whose probability cannot underflow
+            # log(sum(exp(logits))), computed from the largest logit, whose probability cannot underflow
             normalizer = logits.amax(dim=-1, keepdim=True) - probabilities.amax(dim=-1, keepdim=True).log()
             target_losses = ((normalizer - logits.gather(1, targets)) * real).sum()
             mean_logits = (part * mean_weight).sum(dim=-1, keepdim=True) + mean_bias
@@ -73,14 +74,14 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients that `forward` has computed, times the gradient of the loss.
+        """Return the gradients computed by `forward`, times the gradient of the loss.
 
         Raises:
             RuntimeError: second derivatives are requested.
         """
         if torch.is_grad_enabled():  # only with create_graph=True
             raise RuntimeError(
-                "A loss in chunks has no second derivatives. Call make_plain(model), or make_fast(model, "
+                "The chunked loss has no second derivatives. Call make_plain(model), or make_fast(model, "
                 "loss_chunk_size=0), to compute the loss from all logits."
             )
         gradients = [saved * gradient.to(saved.dtype) for saved in ctx.saved_tensors]

@@ -1,8 +1,8 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Dropout on a CPU with four random numbers from each draw of the generator.
+"""Dropout on a CPU that takes four random numbers from each draw of the generator.
 
-PyTorch draws one 64-bit number per element, which takes a fifth of a training step of a small model. Here 16 bits
-decide whether an element stays, so the probability is rounded to a multiple of 2^-16.
+PyTorch draws one 64-bit number per element, which takes a fifth of a training step of a small model. Here, 16 bits
+decide whether an element is kept, so the probability is rounded to a multiple of 2^-16.
 """
 
 import torch
@@ -18,20 +18,20 @@ class QuickDropout(torch.autograd.Function):
         """Return a tensor like `x`. The random numbers come from PyTorch's default generator."""
         draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # all 64 bits
         numbers = draws.view(torch.int16)[: x.numel()].view(x.shape)
-        stays = torch.ge(numbers, round(p * 2**16) - 2**15, out=torch.empty_like(x))  # 1 or 0, in the type of x
+        stays = torch.ge(numbers, round(p * 2**16) - 2**15, out=torch.empty_like(x))  # 1 or 0, in the dtype of x
         ctx.save_for_backward(stays)
         ctx.scale = 1 / (1 - p)
         return (x * stays).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of `x`: the elements that stayed, divided by 1 - p."""
+        """Return the gradient of `x`: that of the kept elements, divided by 1 - p."""
         (stays,) = ctx.saved_tensors
         return (gradient * stays).mul_(ctx.scale), None
 
 
 def is_quick(x: Tensor, p: float) -> bool:
-    """Whether `x` is a plain tensor on a CPU, nothing is traced or compiled, and 0 < p < 1."""
+    """Whether `x` is a plain tensor on a CPU, nothing is being traced or compiled, and 0 < p < 1."""
     compiled = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return 0 < p < 1 and type(x) is Tensor and x.device.type == "cpu" and not compiled
 

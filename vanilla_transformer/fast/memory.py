@@ -6,16 +6,17 @@ import sys
 from functools import cache
 
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # constants of glibc's malloc.h
 NEVER = -1
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let this process keep the memory that it frees, until it ends; return whether the C library supports this.
+    """Let this process keep freed memory until it ends; return whether the C library supports this.
 
-    By default glibc returns each large freed block to the system. A training step frees and allocates hundreds of
-    blocks, and the system fills every page of a new block with zeros: a tenth of a step's time.
+    By default, glibc returns each large freed block to the system. A training step frees and allocates hundreds of
+    blocks,
+    and the system fills every page of a new block with zeros, which takes a tenth of the step's time.
     """
     if sys.platform != "linux":
         return False

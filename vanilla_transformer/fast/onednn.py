@@ -1,8 +1,8 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""The linear projection x W^T + b by the faster of the two libraries that PyTorch has for a CPU, MKL and oneDNN.
+"""Compute the linear projection x W^T + b with the faster of PyTorch's two CPU libraries, MKL and oneDNN.
 
-In float32 PyTorch calls MKL, which does not use AVX-512 on AMD processors. There oneDNN is twice as fast in all but
-small products, with another order of additions. `torch.backends.mkldnn.flags(enabled=False)` leaves all to MKL.
+In float32, PyTorch calls MKL, which does not use AVX-512 on AMD processors. There, oneDNN is twice as fast except for
+small products, with another order of additions. `torch.backends.mkldnn.flags(enabled=False)` disables oneDNN.
 """
 
 from functools import cache
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-PLAIN = (Tensor, nn.Parameter)  # neither sharded, quantised nor traced
-SMALLEST_PRODUCT = 2_000_000  # multiplications; below, calling oneDNN costs more than it gains
+PLAIN = (Tensor, nn.Parameter)  # types of plain tensors: not sharded, quantised or traced
+SMALLEST_PRODUCT = 2_000_000  # multiplications; for fewer, calling oneDNN costs more than it gains
 
 
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -52,7 +52,7 @@ class OneDNNLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x, W and b that are needed."""
+        """Return the required gradients of x, W and b."""
         (x, weight), needs, rows = ctx.saved_tensors, ctx.needs_input_grad, gradient.flatten(0, -2)
         of_x = linear(gradient, weight.T) if needs[0] else None
         of_weight = transposed_product(rows, x.flatten(0, -2)) if needs[1] else None
@@ -62,10 +62,11 @@ class OneDNNLinear(torch.autograd.Function):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b: (..., inputs), (outputs, inputs), (outputs,) -> (..., outputs)"""
     if (
-        torch.compiler.is_compiling()  # first: a compiler cannot trace the other conditions
+        torch.compiler.is_compiling()  # first, because a compiler cannot trace the other conditions
         or torch.jit.is_tracing()
         or type(x) not in PLAIN
-        or x.numel() * weight.shape[0] < SMALLEST_PRODUCT  # before the slower conditions: decoding has small products
+        # before the slower conditions, because decoding has small products
+        or x.numel() * weight.shape[0] < SMALLEST_PRODUCT
         or not (onednn_is_faster() and torch.backends.mkldnn.enabled and type(weight) in PLAIN and x.dim() > 1)
         or not (x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu")
         or torch.is_autocast_enabled("cpu")
@@ -75,5 +76,5 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """a^T b: (rows, m), (rows, n) -> (m, n). oneDNN copies a transposed left operand, so it gets the narrower one."""
+    """a^T b: (rows, m), (rows, n) -> (m, n). oneDNN copies a transposed left operand, so that is the narrower one."""
     return linear(a.T, b.T) if a.shape[1] <= b.shape[1] else linear(b.T, a.T).T

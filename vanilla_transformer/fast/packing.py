@@ -40,7 +40,7 @@ def round_up(number: int) -> int:
     return -(-number // step) * step
 
 
-SHORTEST_ROUNDED = 256  # tokens; for shorter rows neither the products nor their compilation take long
+SHORTEST_ROUNDED = 256  # tokens; shorter rows are fast to compute and to compile for
 
 
 class Packing:
@@ -50,7 +50,7 @@ class Packing:
     """
 
     def __init__(self, real: Tensor, device: torch.device):
-        """`real`: (batch, length) on the host, True for real tokens, on whatever side the padding stands."""
+        """`real`: (batch, length) on the host, True for real tokens; padding may be on either side."""
         self.batch, self.length = real.shape
         self.lengths = real.sum(dim=1)
         self.longest = max(int(self.lengths.max()), 1)
@@ -61,10 +61,11 @@ class Packing:
         # On a CPU, a long row is padded with copies of its first token, which nothing attends to.
         few_shapes = device.type == "cpu" and self.tokens >= SHORTEST_ROUNDED
         self.padding = round_up(self.tokens) - self.tokens if few_shapes else 0
-        self.indices = to_device(real.flatten().nonzero()[:, 0], device)  # (tokens,) of real tokens in the flat batch
+        # (tokens,) indices of real tokens in the flat batch
+        self.indices = to_device(real.flatten().nonzero()[:, 0], device)
         self.ends = to_device(ends.int(), device)  # (batch + 1,) cumulative lengths
 
-        # PyTorch's FlashAttention for sequences of several lengths needs an Ampere GPU or newer.
+        # PyTorch's FlashAttention for variable lengths needs an Ampere GPU or newer.
         self.has_kernel = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
     def gather(self, rows: Tensor, indices: Tensor) -> Tensor:
@@ -85,7 +86,7 @@ class Packing:
         return rows.view(self.batch, self.length, -1)
 
 
-LONGEST_PLAIN = 512  # keys
+LONGEST_PLAIN = 512  # maximum number of keys
 
 
 def plain_is_faster(query: Tensor, keys: int) -> bool:
@@ -125,7 +126,7 @@ def kernel_supports(query: Tensor, key: Tensor, value: Tensor, dropout: float) -
     )
 
 
-SHARED_WIDTH = 32  # positions
+SHARED_WIDTH = 32  # positions per row
 
 
 def worst_fit_decreasing(sizes: list[int], width: int) -> list[int]:
@@ -133,7 +134,7 @@ def worst_fit_decreasing(sizes: list[int], width: int) -> list[int]:
 
     The longest sequence comes first, and each goes into the row with the most room. No size may exceed `width`.
     """
-    rows: list[tuple[int, int]] = []  # a heap of (taken positions, row number)
+    rows: list[tuple[int, int]] = []  # a heap of (used positions, row number)
     starts = [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
         if not rows or rows[0][0] + sizes[index] > width:
@@ -180,7 +181,7 @@ class Layout:
             if is_causal:
                 seen = seen.tril()
             self.mask = like.new_zeros(seen.shape).masked_fill(~seen, torch.finfo(like.dtype).min)[:, None]
-        elif not is_causal:  # a causal mask hides the padding too: it stands to the right of every query
+        elif not is_causal:  # a causal mask also hides the padding, which is to the right of every query
             seen = (owners[1] >= 0) | (keys.lengths == 0)[:, None]
             self.mask = to_device(seen, like.device)[:, None, None, :]
 
@@ -203,14 +204,16 @@ class Layout:
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, dropout: float, scale: float
     ) -> Tensor:
-        """Equation 1 of packed heads (1, heads, tokens + padding, width) -> (1, tokens + padding, heads, width)"""
+        """Compute Equation 1 for packed heads (1, heads, tokens + padding, width) -> (1, tokens + padding, heads,
+        width).
+        """
         queries, keys = self.queries, self.keys
         if queries.has_kernel and kernel_supports(query, key, value, dropout):
             arguments: list[Any] = [
                 states[0].transpose(0, 1) for states in (query, key, value)
             ]  # (tokens, heads, width)
             arguments += [queries.ends, keys.ends, queries.longest, keys.longest]
-            window = (-1, 0 if is_causal else -1)  # positions seen before and after; -1: all
+            window = (-1, 0 if is_causal else -1)  # number of visible positions before and after; -1: all
             return cast(Tensor, varlen_attn(*arguments, scale=scale, window_size=window))[None]
         attention = plain_attention if self.shared else F.scaled_dot_product_attention
         output = attention(
@@ -340,7 +343,7 @@ def run_layers(
 def mask_from_labels(
     model: PreTrainedModel, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Give the decoder the mask of its labels, if it has none: a causal mask already hides trailing padding."""
+    """Give the decoder the mask of its labels if it has none; a causal mask already hides trailing padding."""
     labels = options.get("labels")
     others = ("decoder_attention_mask", "past_key_values", "cache")
     given = args[4:] or any(options.get(name) is not None for name in others)

@@ -1,8 +1,9 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Copies between the host and a GPU for which neither has to wait.
+"""Copy values between the host and a GPU without making either wait.
 
-A host that reads a value from a GPU waits until the GPU has done everything it was asked to do, and the GPU then idles
-until the host asks for more.
+A host that reads a value from a GPU waits until the GPU has finished all its work, and the GPU then idles until the
+host
+sends more.
 """
 
 from typing import Any
@@ -39,7 +40,7 @@ class AsyncScalars:
         self.pending: tuple[int, Tensor, torch.cuda.Event] | None = None
 
     def push(self, step: int, numbers: Tensor) -> tuple[int, list[float]] | None:
-        """Take the numbers (n,) of a step; return an earlier step and its numbers, or None if none have arrived."""
+        """Take the numbers (n,) of a step; return an earlier step with its numbers, or None if none have arrived."""
         if numbers.device.type != "cuda":
             return step, numbers.tolist()
         previous = self.pending

@@ -42,7 +42,7 @@ print(classify("A sentence to classify."))"""
 
     @classmethod
     def fits(cls, config: PreTrainedConfig) -> bool:
-        """Whether the config's problem type is that of this task. Without one, a single label means regression."""
+        """Whether the config's problem type belongs to this task. Without one, a single label means regression."""
         default = "regression" if config.num_labels == 1 else "single_label_classification"
         return (config.problem_type or default) == cls.problem_type
 
@@ -59,7 +59,7 @@ print(classify("A sentence to classify."))"""
 
     @staticmethod
     def encode_label(label: Any, config: PreTrainedConfig) -> Any:
-        """Return the label as the model takes it: here, the number of its class."""
+        """Return the label in the form the model needs: here, the number of its class."""
         return cast(dict[str, int], config.label2id)[str(label)]
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
@@ -73,12 +73,12 @@ print(classify("A sentence to classify."))"""
         return rows.map(encode_rows, batched=True, remove_columns=["text", "label"], desc="tokenizing")
 
     def augment(self, rows: Dataset) -> Dataset:
-        """Return the rows as they are, after a warning about truncated ones."""
+        """Return the rows unchanged, after a warning about truncated ones."""
         warn_truncated(rows, self.arguments)
         return rows
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> DataCollatorWithPadding:
-        """Return transformers' collator, which pads."""
+        """Return transformers' padding collator."""
         return DataCollatorWithPadding(tokenizer)
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
@@ -88,7 +88,7 @@ print(classify("A sentence to classify."))"""
 
 
 def class_names(rows: Dataset) -> dict[int, str]:
-    """Return the names of all classes by number: whole numbers by their size, before other names.
+    """Return the names of all classes by number: integers by value, before other names.
 
     Raises:
         ValueError: there is no class.

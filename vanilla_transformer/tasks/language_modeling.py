@@ -40,9 +40,9 @@ class PerTargetTrainer(RecipeTrainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Like `Trainer.prediction_step`, but returns per row the sum of its targets' losses, and their number.
+        """Like `Trainer.prediction_step`, but returns each row's sum of losses and number of targets.
 
-        They take the places of logits and labels; each is (batch,).
+        They replace the logits and labels; each is (batch,).
         """
         only_logits = [*(ignore_keys or []), "hidden_states", "attentions"]
         loss, logits, labels = cast(Any, super().prediction_step(model, inputs, False, only_logits))
@@ -56,7 +56,7 @@ class PerTargetTrainer(RecipeTrainer):
 
 
 def loss_per_target(prediction: EvalPrediction) -> dict[str, float]:
-    """Return the loss of a `PerTargetTrainer`; nan if there is no target."""
+    """Return the loss of a `PerTargetTrainer`; NaN if there is no target."""
     losses, numbers = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
     return {"loss": losses.sum(dtype=np.float64) / numbers.sum() if numbers.any() else math.nan}
 
@@ -86,13 +86,14 @@ print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_speci
         return {"block_size": config.max_position_embeddings}
 
     def config_fields(self, rows: Rows, model_options: Any) -> dict[str, Any]:
-        """Give a new model as many positions as a row has tokens, unless an option says otherwise."""
+        """Give a new model as many positions as a row has tokens, unless an option sets the number."""
         if model_options.model_name_or_path is not None or model_options.max_position_embeddings is not None:
             return {}
         return {"max_position_embeddings": self.arguments.block_size}
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
-        """Return blocks filled with documents: input_ids, position_ids and labels. A stream is encoded as it comes.
+        """Return blocks filled with documents: input_ids, position_ids and labels. A stream is encoded while it is
+        read.
 
         Raises:
             ValueError: the text does not fill one block.
@@ -108,7 +109,7 @@ print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_speci
         return blocks
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> Any:
-        """Return transformers' default collator: all rows have the same length."""
+        """Return transformers' default collator, because all rows have the same length."""
         return default_data_collator
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
@@ -129,5 +130,6 @@ def encode_rows(
     rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, block_size: int
 ) -> dict[str, list[list[int]]]:
     """Return input_ids, position_ids and labels of full blocks, instead of text."""
-    documents = tokenizer(rows["text"], verbose=False, split_special_tokens=True)["input_ids"]  # "</s>" is text
+    # "</s>" in a text is ordinary text
+    documents = tokenizer(rows["text"], verbose=False, split_special_tokens=True)["input_ids"]
     return pack_documents(documents, block_size, tokenizer.eos_token_id)

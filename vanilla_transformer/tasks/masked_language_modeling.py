@@ -18,7 +18,7 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 @dataclass
 class MaskedLanguageModelingArguments(RecipeArguments):
-    """Options of training: the recipe's, the maximum length of a row, and how many tokens are masked.
+    """Options of training: the recipe's, the maximum length of a row, and the share of masked tokens.
 
     Raises:
         ValueError: `mask_probability` is out of its range.
@@ -34,10 +34,11 @@ class MaskedLanguageModelingArguments(RecipeArguments):
 
 
 class ReproducibleMasking(DataCollatorForLanguageModeling):
-    """Like the base class, but seeded by the batch itself.
+    """Like the base class, but the batch itself determines the random seed.
 
-    Masks are the same in a resumed run, whose random state differs, and in every evaluation. They differ from epoch to
-    epoch, because the batches do.
+    Masks are therefore the same in a resumed run, whose random state differs, and in every evaluation. They differ
+    between
+    epochs, because the batches do.
     """
 
     def torch_mask_tokens(self, inputs: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
@@ -63,7 +64,7 @@ print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))"""
     arguments: MaskedLanguageModelingArguments
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
-        """Return a row of input_ids for each piece of a text. A stream is encoded as it comes."""
+        """Return a row of input_ids for each piece of a text. A stream is encoded while it is read."""
         options = {"tokenizer": tokenizer, "max_length": self.arguments.max_length}
         return rows.map(encode_rows, batched=True, remove_columns=["text"], fn_kwargs=options)
 
@@ -84,6 +85,6 @@ print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))"""
 def encode_rows(
     rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> dict[str, list[list[int]]]:
-    """Return input_ids of the pieces of each text."""
+    """Return the input_ids of the pieces of each text."""
     encoded = tokenizer(rows["text"], truncation=True, max_length=max_length, return_overflowing_tokens=True)
     return {"input_ids": encoded["input_ids"]}

@@ -1,4 +1,4 @@
-"""Metrics of each task, by standard libraries: from plain predictions and references to named numbers."""
+"""Compute each task's metrics with standard libraries, from plain predictions and references."""
 
 import math
 import re
@@ -16,10 +16,10 @@ from sklearn.metrics import accuracy_score, f1_score
 from torchmetrics.text import SQuAD
 
 
-# Languages whose abbreviations Moses knows. It silently reads text in any other language as English.
+# Languages whose abbreviations Moses knows. It silently treats any other language as English.
 MOSES_LANGUAGES = sorted(set(NonbreakingPrefixes().available_langs.values()))
 
-# Metrics that are also computed during training, so that the best model can be chosen by them.
+# Metrics that are also computed during training, so that the best model can be chosen by them
 CLASSIFICATION_SCORES = ("accuracy", "macro_f1")
 REGRESSION_SCORES = ("pearson", "spearman", "rmse")
 TAGGING_SCORES = ("precision", "recall", "f1")
@@ -27,7 +27,7 @@ TAGGING_SCORES = ("precision", "recall", "f1")
 
 @dataclass
 class BleuOptions:
-    """How BLEU is computed.
+    """Options of BLEU.
 
     Args:
         lowercase: ignore case.
@@ -76,7 +76,7 @@ def moses_tokenized(texts: list[str], options: BleuOptions) -> list[str]:
     tokenized = [tokenizer.tokenize(text, return_str=True, escape=False) for text in texts]
     if not options.split_compounds:
         return tokenized
-    # Like the authors' script, whose matches do not overlap: only the first hyphen of 3-2-1 is split.
+    # Matches of the authors' script do not overlap: only the first hyphen of 3-2-1 is split.
     return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text) for text in tokenized]
 
 
@@ -104,7 +104,7 @@ def classification_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str
 def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return Pearson's and Spearman's correlation, and the root mean squared error; means over several outputs.
 
-    The correlation of a single row is nan.
+    The correlation of a single row is NaN.
     """
     predicted, labels = (np.asarray(values, dtype=float).reshape(len(values), -1) for values in (predicted, labels))
     columns = list(zip(predicted.T, labels.T, strict=True)) if len(labels) > 1 else []
@@ -121,7 +121,7 @@ def tagging_scores(predicted: list[list[str]], tags: list[list[str]]) -> dict[st
 
     Without a prefix such as B- or I-, a run of equal tags is an entity, unless the tag is O.
     """
-    # Seqeval looks at the first letter and would read ORG as O.
+    # seqeval looks at the first letter and would read ORG as O
     predicted, tags = (
         [[tag if tag == "O" or tag[1:2] == "-" else f"I-{tag}" for tag in row] for row in rows]
         for rows in (predicted, tags)

@@ -33,6 +33,6 @@ class MultiLabelTask(ClassificationTask):
         return [float(names[i] in present) for i in range(len(names))]  # a saved config sorts its keys as strings
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Compute accuracy of whole rows, and macro F1, of logits (rows, classes)."""
+        """Compute the accuracy of whole rows, and macro F1, from logits (rows, classes)."""
         predicted = np.asarray(prediction.predictions) > 0
         return classification_scores(predicted.astype(int), np.asarray(prediction.label_ids).astype(int))

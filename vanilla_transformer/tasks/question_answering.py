@@ -20,7 +20,7 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 @dataclass
 class QuestionAnsweringArguments(RecipeArguments):
-    """Options of training: the recipe's, and how long texts are split into windows."""
+    """Options of training: the recipe's, and the windows into which long texts are split."""
 
     LIMITS = RecipeArguments.LIMITS | {
         "max_length": (1, math.inf),
@@ -55,7 +55,7 @@ print(answer(question="What is asked?", context="A text that holds the answer.")
             ValueError: a question leaves no room for its text.
         """
         max_length, stride = self.arguments.max_length, self.arguments.stride
-        # The collator makes the attention mask.
+        # the collator adds the attention mask
         inputs = [n for n in question_inputs(config) if n in {*tokenizer.model_input_names} - {"attention_mask"}]
 
         def encode_rows(rows: dict[str, list], numbers: list[int]) -> dict[str, list]:
@@ -63,7 +63,7 @@ print(answer(question="What is asked?", context="A text that holds the answer.")
             columns = (rows[name] for name in ("question", "context", "answers"))
             for number, question, context, answers in zip(numbers, *columns, strict=True):
                 start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
-                start, text = start + len(text) - len(text.lstrip()), text.strip()  # no token is a space alone
+                start, text = start + len(text) - len(text.lstrip()), text.strip()  # no token is only a space
                 for window in windows(number, question, context, tokenizer, max_length, stride):
                     offsets = window["offset_mapping"]
                     first, last = answer_positions(offsets, start, start + len(text)) if text else (0, 0)
@@ -98,7 +98,7 @@ print(answer(question="What is asked?", context="A text that holds the answer.")
         return question_answering_scores(answers, references), {}
 
     def evaluation_inputs(self, rows: Rows, encoded: Rows, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Return None: the pipeline splits a long text into windows."""
+        """Return None, because the pipeline splits a long text into windows."""
 
 
 def windows(
@@ -119,7 +119,7 @@ def windows(
 
 
 def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """Return the first and last token of the characters [start, end); 0, 0 if the window does not hold them all."""
+    """Return the first and last token of the characters [start, end); 0, 0 if they are not all in the window."""
     inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
     if not inside or offsets[inside[0]][0] > start or offsets[inside[-1]][1] < end:
         return 0, 0

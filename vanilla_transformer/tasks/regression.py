@@ -20,7 +20,7 @@ class RegressionTask(ClassificationTask):
     problem_type = "regression"
 
     def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
-        """Return how many numbers the model predicts."""
+        """Return the number of values that the model predicts."""
         return {"problem_type": self.problem_type, "num_labels": len(np.atleast_1d(rows[0]["label"]))}
 
     @staticmethod

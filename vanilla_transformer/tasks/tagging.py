@@ -64,11 +64,11 @@ print(tag("A sentence to tag."))"""
         return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
-        """Return rows of input_ids and labels: a word's class at its first token, and none at its other tokens."""
+        """Return rows of input_ids and labels: a word's class at its first token, and none at its others."""
         label2id, max_length = cast(dict[str, int], config.label2id), self.arguments.max_length
 
         def encode_rows(rows: dict[str, list]) -> dict[str, list]:
-            # A word is encoded with the space before it, as in running text.
+            # encode a word with the space before it, as in running text
             words = [[f" {word}" if i else word for i, word in enumerate(sentence)] for sentence in rows["tokens"]]
             encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=max_length)
             labels = []
@@ -86,16 +86,16 @@ print(tag("A sentence to tag."))"""
         return rows.map(encode_rows, batched=True, remove_columns=["tokens", "tags"], desc="tokenizing")
 
     def augment(self, rows: Dataset) -> Dataset:
-        """Return the rows as they are, after a warning about truncated ones."""
+        """Return the rows unchanged, after a warning about truncated ones."""
         warn_truncated(rows, self.arguments)
         return rows
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> DataCollatorForTokenClassification:
-        """Return transformers' collator, which pads labels too."""
+        """Return transformers' collator, which also pads labels."""
         return DataCollatorForTokenClassification(tokenizer)
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Compute precision, recall and F1 of logits (sentences, tokens, classes) at the tokens that have a label."""
+        """Compute precision, recall and F1 from logits (sentences, tokens, classes), at tokens with a label."""
         tags = cast(dict[int, str], config.id2label)
         best = np.asarray(prediction.predictions).argmax(axis=-1)
         pairs = [

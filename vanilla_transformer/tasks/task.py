@@ -1,4 +1,4 @@
-"""The base class of all tasks: what a task says of itself, and how it makes its trainer and scores a model."""
+"""The base class of all tasks: a task's properties, its trainer, and the scores of a model."""
 
 import logging
 from collections.abc import Callable
@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 HELD_OUT = ("validation", "test")
 
 Rows: TypeAlias = Dataset | IterableDataset
-Scores = dict[str, dict[str, float]]  # by split and metric
-Notes = dict[str, str]  # how the scores were computed, such as a sacreBLEU signature
+Scores = dict[str, dict[str, float]]  # split -> metric -> value
+Notes = dict[str, str]  # details of the metrics, such as a sacreBLEU signature
 
 
 class Task:
@@ -63,20 +63,20 @@ class Task:
 
     @classmethod
     def fits(cls, config: PreTrainedConfig) -> bool:
-        """Whether a model with this config is for this task. Several tasks may share a model class."""
+        """Whether a model with this config belongs to this task. Several tasks may share a model class."""
         return True
 
     @classmethod
     def saved_options(cls, config: PreTrainedConfig) -> dict[str, Any]:
-        """Return defaults of options for scoring a saved model with this config."""
+        """Return default options for scoring a saved model with this config."""
         return {}
 
     def config_fields(self, rows: Rows, model_options: Any) -> dict[str, Any]:
-        """Return config fields that the training rows (with the data's columns) or other options decide."""
+        """Return the config fields that depend on the training rows (with the data's columns) or on other options."""
         return {}
 
     def prepare(self, model: PreTrainedModel) -> None:
-        """Set what the model has beside its config, such as its generation config, before training."""
+        """Set properties of the model besides its config, such as its generation config, before training."""
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
         """Return the rows with the model's inputs instead of the data's columns.
@@ -87,31 +87,31 @@ class Task:
         raise NotImplementedError
 
     def augment(self, rows: Rows) -> Rows:
-        """Return the rows to train on, given the encoded training rows."""
+        """Return the rows for training, given the encoded training rows."""
         return rows
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Callable[[list], dict[str, Any]]:
-        """Return the function that makes a batch of encoded rows."""
+        """Return the function that collates encoded rows into a batch."""
         raise NotImplementedError
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Compute the `metric_names` wherever the Trainer evaluates."""
+        """Compute the `metric_names` whenever Trainer evaluates."""
         raise NotImplementedError
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Rows) -> tuple[dict[str, float], Notes]:
-        """Score the trainer's model on rows with the data's columns: loss and metrics, unless a subclass has more."""
+        """Score the trainer's model on rows with the data's columns; by default, compute the loss and `metrics`."""
         return measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config)), {}
 
     def evaluation_inputs(self, rows: Rows, encoded: Rows, tokenizer: PreTrainedTokenizerBase) -> Rows | None:
-        """Return rows with the `input_ids` that `evaluate` reads; None if it splits them to fit the model."""
+        """Return rows with the `input_ids` that `evaluate` reads; None if it splits texts to fit the model."""
         return encoded
 
     def make_trainer(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, splits: Any
     ) -> RecipeTrainerMixin:
-        """Return the trainer of a model, on the training and validation splits if there are any.
+        """Return a trainer for a model, with the training and validation splits if they exist.
 
-        All splits are encoded now, so that bad rows are reported before training.
+        All splits are encoded now, so that invalid rows are reported before training.
 
         Raises:
             ValueError: a row cannot be encoded, or is longer than a learned position table.
@@ -140,14 +140,14 @@ class Task:
         )
 
     def score(self, trainer: RecipeTrainerMixin, splits: Any) -> tuple[Scores, Notes]:
-        """Return the scores of each held-out split; none of empty streams, nor in processes that do not evaluate."""
+        """Return the scores of each held-out split; none for empty streams, or in processes that do not evaluate."""
         scores: Scores = {}
         notes: Notes = {}
         for split in (name for name in HELD_OUT if name in splits):
             if self.in_one_process and not trainer.is_world_process_zero():
                 continue
             rows = splits[split]
-            # `make_trainer` has already encoded and checked everything but streams.
+            # `make_trainer` has already encoded and checked all splits except streams.
             is_stream = isinstance(rows, IterableDataset)
             encoded = self.encode(rows, trainer.processing_class, trainer.model.config) if is_stream else rows
             if is_empty_stream(encoded):
@@ -168,9 +168,10 @@ def warn_truncated(rows: Rows, arguments: Any) -> None:
 
 
 def unwrap_for_eval(trainer: Trainer) -> Any:
-    """Return the trained model as it is loaded later: without the mixed precision of its training."""
+    """Return the trained model in its saved form, without the mixed precision of its training."""
     model = trainer.accelerator.unwrap_model(cast(Any, trainer.model), keep_fp32_wrapper=False)
-    vars(model).pop("forward", None)  # accelerate removes the decorators of `forward` too: use that of the class
+    # accelerate also removes the decorators of `forward`: use the method of the class
+    vars(model).pop("forward", None)
     return model.eval()
 
 

@@ -19,7 +19,7 @@ from vanilla_transformer.training.batching import SIDES, PairCollator
 from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer, RecipeTrainerMixin
 
 
-WHOLE_TEXTS = 1_000_000  # max_length that truncates nothing
+WHOLE_TEXTS = 1_000_000  # a max_length that truncates nothing
 
 
 def with_default(name: str, default: Any) -> Any:
@@ -29,7 +29,7 @@ def with_default(name: str, default: Any) -> Any:
 
 @dataclass
 class TranslationArguments(RecipeArguments):
-    """Options of training: the recipe's with the paper's batches and average, how it decodes, and how it is scored."""
+    """Options of training: the recipe's with the paper's batches and averaging, decoding, and scoring."""
 
     LIMITS = RecipeArguments.LIMITS | {
         "num_beams": (1, math.inf),
@@ -48,7 +48,7 @@ class TranslationArguments(RecipeArguments):
         default=0.6, metadata={"help": "Alpha of the length penalty of Wu et al. (2016)."}
     )
     extra_tokens: int = field(
-        default=EXTRA_TOKENS, metadata={"help": "How many tokens longer than its input an output may be."}
+        default=EXTRA_TOKENS, metadata={"help": "Maximum number of tokens by which an output may exceed its input."}
     )
     max_length: int = field(default=256, metadata={"help": "Truncate training sequences to this many tokens."})
     concat_pairs: float = field(
@@ -90,13 +90,13 @@ class TranslationArguments(RecipeArguments):
 
     @property
     def decoding(self) -> dict[str, int | float]:
-        """The options of `generate` that are given. A single beam needs no length penalty."""
+        """Return the given options of `generate`. A single beam needs no length penalty."""
         names = ["num_beams"] if self.num_beams == 1 else ["num_beams", "length_penalty"]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 class TranslationTask(Task):
-    """Text to text, by an encoder and a decoder."""
+    """Text to text, with an encoder and a decoder."""
 
     name = "translation"
     data = Schema({"source": TEXT, "target": TEXT}, inputs=("source",), phrasebook="translation", parallel=True)
@@ -135,7 +135,7 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
         return concatenate_pairs(rows, args.concat_pairs, args.max_length, seed)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> PairCollator:
-        """Return the collator of pairs."""
+        """Return the collator for pairs of texts."""
         return PairCollator(tokenizer, model=model)
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Dataset) -> tuple[dict[str, float], Notes]:
@@ -150,14 +150,14 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
         return translation_scores(hypotheses, list(rows["target"]), BleuOptions(lowercases(tokenizer), *moses))
 
     def evaluation_inputs(self, rows: Rows, encoded: Rows, tokenizer: PreTrainedTokenizerBase) -> Rows:
-        """Return whole texts: `evaluate` truncates none."""
+        """Return rows of whole texts, because `evaluate` truncates none."""
         return encode_pairs(rows, tokenizer, WHOLE_TEXTS)
 
 
 def encode_pairs(
     rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, num_workers: int | None = None
 ) -> Rows:
-    """Return rows of input_ids and labels instead of source and target; "</s>" in a text is text.
+    """Return rows of input_ids and labels instead of source and target; "</s>" in a text is ordinary text.
 
     For rows on disk, all processes and runs with the same tokenizer and length share the result.
     """
@@ -169,14 +169,14 @@ def encode_pairs(
     def encode_rows(rows: dict) -> dict:
         return {"input_ids": encode_texts(rows["source"]), "labels": encode_texts(rows["target"])}
 
-    # The tokenizer's state is part of the cache key, and its first use with a length changes that state.
+    # The tokenizer's state is part of the cache key, and its first use with a length changes the state.
     encode_texts([""])
     options = {} if isinstance(rows, IterableDataset) else {"num_proc": num_workers, "desc": "tokenizing"}
     return rows.map(encode_rows, batched=True, remove_columns=["source", "target"], **options)
 
 
 def concatenate_pairs(rows: Rows, share: float, max_length: int, seed: int) -> Rows:
-    """Add `share` concatenated rows per row, which have other positions and contexts than the data.
+    """Add `share` concatenated rows per row, whose positions and contexts differ from the data's.
 
     Nguyen et al. (2021, arXiv 2105.01691) do so for small datasets. A share of 0.5 uses each row once more.
 
@@ -185,7 +185,7 @@ def concatenate_pairs(rows: Rows, share: float, max_length: int, seed: int) -> R
         max_length: maximum number of tokens of a side; longer rows are not added.
 
     Raises:
-        ValueError: the rows are a stream, from which none can be drawn at random.
+        ValueError: the rows are a stream, from which random rows cannot be drawn.
     """
     if not share:
         return rows
