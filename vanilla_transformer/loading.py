@@ -1,4 +1,4 @@
-"""Load this project's saved models with the installed classes, and report whatever is wrong with their files."""
+"""Load this project's saved models with the installed classes, and report damaged or missing files."""
 
 import hashlib
 import json
@@ -29,18 +29,18 @@ FAMILIES = (
 AUTO_CLASSES = {name: auto for family in FAMILIES for auto, name in family.auto_classes.items()}
 MODELS = tuple(AUTO_CLASSES)
 
-# The trained models that ship with this project. A clone and a Space contain them; an installed copy fetches them.
+# The shipped models. A clone and a Space contain them; an installed package downloads them.
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 HUB_NAME = "vanilla-transformer/vanilla-transformer"
 
 
 def shipped_models() -> list[str]:
-    """Return the folders of the models that ship with this project and are on this machine."""
+    """Return the folders of the shipped models that are on this machine."""
     return sorted(str(config.parent) for config in CHECKPOINTS.glob("*/config.json"))
 
 
 def shipped_model(name: str) -> str:
-    """Return the folder of a model that ships with this project, such as "en-es": in the clone, or else from the Hub.
+    """Return the folder of a shipped model such as "en-es": in the clone, or else downloaded from the Hub.
 
     Raises:
         FileNotFoundError: it is neither here nor on the Hub, or the Hub does not answer.
@@ -59,7 +59,7 @@ def shipped_model(name: str) -> str:
 
 @contextmanager
 def errors_only(progress: bool) -> Iterator[None]:
-    """Silence transformers' warnings, which our own checks report, and without `progress` its progress bars."""
+    """Silence transformers' warnings, which our own checks replace, and without `progress` its progress bars."""
     level, bars = library_logging.get_verbosity(), library_logging.is_progress_bar_enabled()
     library_logging.set_verbosity_error()
     if not progress:
@@ -87,7 +87,7 @@ def find_device(name: str | None) -> str:
 
 
 def wrong_class(source: str | Path, architecture: str, heads: Iterable[str]) -> ValueError:
-    """Return the error for a model whose class is none of `heads`."""
+    """Return the error for a model whose class is not among `heads`."""
     wanted = "one of this project" if {*heads} >= {*MODELS} else f"a {' or '.join(heads)}"
     convert = "" if architecture in MODELS else ", or try to convert it with `vanilla-transformer import`"
     return ValueError(f"{source} is a model of class {architecture}; give {wanted}{convert}.")
@@ -95,9 +95,9 @@ def wrong_class(source: str | Path, architecture: str, heads: Iterable[str]) -> 
 
 @contextmanager
 def errors_name(what: str) -> Iterator[None]:
-    """Raise a ValueError that names `what` is read, for any error of the libraries that read it.
+    """Turn any error of the libraries that read `what` into a ValueError that names it.
 
-    Damaged files make them raise errors of many types. Missing files and packages keep their own errors.
+    Damaged files make libraries raise errors of many types. Missing files and packages keep their own errors.
     """
     try:
         yield
@@ -171,13 +171,13 @@ def load_model(
             is damaged.
     """
     loaded_class = model_class(source, heads, trust_remote_code, revision)
-    with errors_name(str(source)), errors_only(progress=not Path(source).is_dir()):  # for a download
+    with errors_name(str(source)), errors_only(progress=not Path(source).is_dir()):  # needed for a download
         loaded: Any = loaded_class.from_pretrained(
             source,
             trust_remote_code=trust_remote_code,
             revision=revision or "main",
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # so that the report has them
+            ignore_mismatched_sizes=True,  # so that the report contains them
             **options,
         )
     model, report = loaded
@@ -194,7 +194,7 @@ def load_tokenizer(
         ValueError: the folder has none, or its files are damaged.
     """
     if Path(source).is_dir() and not any(Path(source).glob("tokenizer*")):
-        raise ValueError(f"{source} has no tokenizer beside the model: put its files there.")
+        raise ValueError(f"{source} has no tokenizer next to the model: put its files there.")
     with errors_name(f"{source}: its tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, revision=revision)
         settings, _ = PreTrainedConfig.get_config_dict(source, revision=revision)
@@ -209,14 +209,14 @@ def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def match_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Record the tokenizer in the model's config, and the model's positions as the tokenizer's longest text."""
+    """Record the tokenizer in the model's config, and the model's maximum length in the tokenizer."""
     config: Any = model.config
     config.tokenizer_hash = vocabulary_hash(tokenizer)
     tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_position_embeddings)
 
 
 def check_tokenizer(source: str | Path, expected: str | None, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Warn if a model was trained with another tokenizer than this one; `expected` is its `vocabulary_hash`."""
+    """Warn if a model was trained with another tokenizer; `expected` is the `vocabulary_hash` of the right one."""
     if expected not in (None, vocabulary_hash(tokenizer)):
         logger.warning(
             "%s was not trained with this tokenizer, which has other tokens: unless you have added tokens, "
@@ -229,15 +229,15 @@ def check_weights(source: str | Path, model: PreTrainedModel, report: dict) -> N
     """Check the report of `from_pretrained` (`output_loading_info`), and that all weights are finite.
 
     Raises:
-        ValueError: weights are missing, left over, of another shape than the config says, or not finite.
+        ValueError: weights are missing, unexpected, of another shape than the config requires, or not finite.
     """
     shapes = [f"{name} is {tuple(saved)}, not {tuple(wanted)}" for name, saved, wanted in report["mismatched_keys"]]
     state = model.state_dict(keep_vars=True)
     damaged = [name for name, weight in state.items() if weight.is_floating_point() and not weight.isfinite().all()]
     for problem, names in (
-        ("lacks weights that its config asks for", report["missing_keys"]),
-        ("has weights that its config knows nothing of", report["unexpected_keys"]),
-        ("has weights of other shapes than its config says", shapes),
+        ("lacks weights that its config requires", report["missing_keys"]),
+        ("has weights that its config does not have", report["unexpected_keys"]),
+        ("has weights of other shapes than its config requires", shapes),
         ("has weights that are not finite numbers", damaged),
     ):
         if names:
@@ -245,13 +245,13 @@ def check_weights(source: str | Path, model: PreTrainedModel, report: dict) -> N
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names and the number of the others."""
     first, rest = sorted(names)[:most], sorted(names)[most:]
     return ", ".join(first) + (f" and {len(rest)} more" if rest else "")
 
 
 def weights_hash(model: PreTrainedModel) -> str:
-    """Return a hash of a model's weights, names, types and shapes, to recognise what was made from them."""
+    """Return a hash of a model's weights with names, types and shapes, which identifies files made from them."""
     total = hashlib.blake2b(digest_size=8)
     for name, weight in model.state_dict().items():
         total.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
