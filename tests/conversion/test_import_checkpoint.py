@@ -391,7 +391,7 @@ def test_a_folder_without_a_tokenizer_or_without_some_weights_is_refused(opus_mt
     random_weights(LANGUAGE_MODELS["gpt2"]()).save_pretrained(tmp_path / "gpt2")
     MarianMTModel.from_pretrained(opus_mt).save_pretrained(tmp_path / "opus")
     for name in ("gpt2", "opus"):
-        with pytest.raises(ValueError, match=f"{name} has no tokenizer beside the model"):
+        with pytest.raises(ValueError, match=f"{name} has no tokenizer next to the model"):
             import_from(tmp_path / name)
 
     shutil.copytree(opus_mt, tmp_path / "part")
