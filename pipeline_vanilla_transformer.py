@@ -87,7 +87,8 @@ class TranslationPipeline(Pipeline):
         encode = getattr(self.tokenizer, "_build_translation_inputs", None) if languages else None
         # As in training, a special token such as "</s>" in a text is ordinary text.
         limit = longest_input(self.tokenizer, getattr(self.model, "config", None)) if truncation else None
-        options = {"return_tensors": "pt", "split_special_tokens": True, "truncation": truncation, "max_length": limit}
+        options = {"return_tensors": "pt", "split_special_tokens": True, "verbose": False}
+        options |= {"truncation": truncation, "max_length": limit}
         encoded = encode(text, **options, **languages) if encode else self.tokenizer(text, **options)
         return {**encoded, "is_blank": torch.tensor([is_blank(text)])}
 

@@ -1,6 +1,8 @@
 """Commands that read and write lines give one line of output for each line of input, in order and promptly."""
 
+import json
 import logging
+import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from transformers import AutoTokenizer
 from family import decoder_only
 from fresh_process import run_python, running
 from saved_models import save_repeating, with_tokenizer, write
-from vanilla_transformer.cli import generate, translate
+from vanilla_transformer.cli import evaluate, generate, translate
 from vanilla_transformer.decoding import map_by_length
 
 
@@ -95,6 +97,15 @@ def test_a_line_that_is_too_long_is_truncated_with_a_warning(limited, tmp_path):
     lines = result.stdout.splitlines()
     assert len(lines) == 3 and len(lines[1]) <= 10 + 50
     (warning,) = [line for line in result.stderr.splitlines() if "tokens" in line]
+    assert warning.startswith("Line 2 has 4") and "is truncated to the first 10" in warning
+
+
+def test_a_row_that_is_too_long_is_scored_truncated_with_a_warning(limited, tmp_path, caplog):
+    rows = [{"source": text, "target": "x"} for text in ("one", "xyzw" * 1000, "three")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scores = evaluate.main(["--model", limited, "--test_file", str(tmp_path / "rows.jsonl")])
+    assert math.isfinite(scores["test"]["chrf"])
+    (warning,) = [text for record in caplog.records if "tokens" in (text := record.getMessage())]
     assert warning.startswith("Line 2 has 4") and "is truncated to the first 10" in warning
 
 

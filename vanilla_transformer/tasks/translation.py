@@ -11,7 +11,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.data.columns import TEXT, Schema
 from vanilla_transformer.data.tokenizer import lowercases
-from vanilla_transformer.decoding import EXTRA_TOKENS, map_by_length, set_paper_decoding, translate
+from vanilla_transformer.decoding import EXTRA_TOKENS, map_by_length, set_paper_decoding, translate, warn_long_lines
+from vanilla_transformer.pipeline_vanilla_transformer import longest_input
 from vanilla_transformer.tasks.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
 from vanilla_transformer.tasks.task import Notes, Rows, Task, unwrap_for_eval, warn_truncated
 from vanilla_transformer.training.arguments import RecipeArguments
@@ -143,9 +144,11 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
         args, model, tokenizer = self.arguments, unwrap_for_eval(trainer), trainer.processing_class
 
         def translate_batch(batch: list[str]) -> list[str]:
-            return translate(batch, model, tokenizer, args.extra_tokens, **args.decoding)
+            return translate(batch, model, tokenizer, args.extra_tokens, truncation=True, **args.decoding)
 
-        hypotheses = list(map_by_length(translate_batch, list(rows["source"]), 64, "translating"))
+        sources, limit = list(rows["source"]), longest_input(tokenizer, model.config)
+        warn_long_lines(sources, tokenizer, limit, f"first {limit}")
+        hypotheses = list(map_by_length(translate_batch, sources, 64, "translating"))
         moses = (args.moses_language, args.split_compounds, args.normalize_punctuation)
         return translation_scores(hypotheses, list(rows["target"]), BleuOptions(lowercases(tokenizer), *moses))
 
