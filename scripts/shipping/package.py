@@ -36,7 +36,8 @@ TEMPLATE = """\
 
 ## Use
 
-The code is at the root of the repository, not in this folder: `repository` is a clone of it, or its name on the Hub.
+The code is at the root of the repository, not in this folder. `repository` is the path of a clone, or the repository's
+name on the Hub.
 
 ```python
 {{ usage }}
@@ -53,7 +54,7 @@ With the project installed, `from_pretrained("checkpoints/{{ name }}")` works wi
 
 {{ scores }}
 
-One training, with seed {{ seed }}, so there is no spread to give. The scores are those of the weights in this folder,
+The scores are from one training run, with seed {{ seed }}. The scores are those of the weights in this folder,
 which are stored in bfloat16.
 
 ## Training

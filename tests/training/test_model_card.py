@@ -86,7 +86,7 @@ def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(
     write_model_card(tmp_path, encoder_decoder(), task("translation", tmp_path), TrainerState(), facts)
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.language == ["pt", "en"]
-    assert "## Limits\n\nIt knows only what was in its training data" in card.text
+    assert "## Limits\n\nThe model knows only its training data" in card.text
     for unnamed in (DataArguments(train_file=["a.jsonl"]), DataArguments(dataset="user/name")):
         assert unnamed.languages is None
 

@@ -46,9 +46,9 @@ The code in this folder needs transformers {{ oldest }} or newer.
 
 ## Limits
 
-It knows only what was in its training data; on other texts its output means little. Nobody has checked its answers:
-they can be wrong, and can repeat parts of the data. The code is under the Apache licence 2.0; under which the weights
-may be passed on is for the owner of the data to say: put it as `license:` at the top of this page.
+The model knows only its training data; on other texts its output means little. Nobody has checked its answers: they
+can be wrong, and can repeat parts of the data. The code is under the Apache License 2.0. The licence of the weights
+depends on the data: add it as `license:` at the top of this page.
 
 ## Results
 
