@@ -65,9 +65,9 @@ HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:descripti
 
 
 def load_all(
-    models: tuple[str, ...], trust_remote_code: bool, engine: str, quantization: str | None = None
+    models: Sequence[str], trust_remote_code: bool, engine: str = "pytorch", quantization: str | None = None
 ) -> list[Loaded]:
-    """Load the models. Skip models that fail, with a line on stderr that says why.
+    """Load the models under distinct names. Skip models that fail, with a line on stderr that says why.
 
     Raises:
         ValueError: models are given, but none can be loaded.
@@ -83,6 +83,8 @@ def load_all(
         raise ValueError("\n".join(errors))
     for error in errors:
         print(f"Left out: {error}", file=sys.stderr)
+    for model, name in zip(loaded, distinct([model.name for model in loaded]), strict=True):
+        model.name = name
     return loaded
 
 
@@ -111,8 +113,6 @@ def build(
         note: Markdown at the top of the page.
     """
     loaded = load_all(models, trust_remote_code, engine, quantization)
-    for model, name in zip(loaded, distinct([model.name for model in loaded]), strict=True):
-        model.name = name
     writers = [model for model in loaded if model.task == "generate"]
     with gr.Blocks(title="Vanilla Transformer", analytics_enabled=False) as app:
         gr.Markdown("# Vanilla Transformer\nSmall trained models of *Attention Is All You Need*. Watch them work.")

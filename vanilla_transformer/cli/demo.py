@@ -3,6 +3,7 @@
 vanilla-transformer demo                            # the models of this project, in checkpoints/
 vanilla-transformer demo runs/quickstart-en-es runs/phrasebook-classifier
 vanilla-transformer demo --run runs/quickstart-en-es  # draws the curves of a run while it trains
+vanilla-transformer demo --static site/explorer  # writes a page in which the models run in the browser
 
 Code in a model folder runs only with --trust_remote_code, and then with your rights.
 """
@@ -13,9 +14,11 @@ from dataclasses import dataclass, field
 from io import TextIOWrapper
 from typing import Literal
 
-from vanilla_transformer.app.app import build, serve
+from vanilla_transformer.app.app import build, load_all, serve
+from vanilla_transformer.app.static_page import write_static_page
 from vanilla_transformer.cli.export import QUANTIZATIONS
 from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
+from vanilla_transformer.files import check_new
 from vanilla_transformer.loading import shipped_models
 
 
@@ -50,6 +53,13 @@ class DemoArguments:
     quantization: str | None = field(
         default=None, metadata={"help": "Type of the weights in CTranslate2.", "choices": list(QUANTIZATIONS)}
     )
+    static: str | None = field(
+        default=None,
+        metadata={
+            "help": "Write the explorer into this new folder instead of serving it. In its index.html, the models run "
+            "in the browser, without a server or a network."
+        },
+    )
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
     def __post_init__(self):
@@ -73,6 +83,11 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # show the address immediately, also in a log file
     models = given.folder or args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
+    if args.static:
+        check_new(args.static)  # before the models are loaded
+        write_static_page(load_all(models, args.trust_remote_code), args.static)
+        print(f"Open {args.static}/index.html.")
+        return
     searching = {"engine": args.engine, "quantization": args.quantization}
     note = "" if models else NO_MODEL
     page = build(*models, runs=args.run, trust_remote_code=args.trust_remote_code, note=note, **searching)

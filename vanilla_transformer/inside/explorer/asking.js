@@ -211,10 +211,12 @@ function drawTop() {
         ask(wish(), null, () => (wasLearning ? learning(true) : back()));
       }),
     ),
-    chip("Train", "watch a model learn", () => {
-      learning(true);
-      remember(true);
-    }),
+    host.train // a page without a server cannot
+      ? chip("Train", "watch a model learn", () => {
+          learning(true);
+          remember(true);
+        })
+      : "",
   );
   fill(parts.top, chips, fields);
   if (!models.length) return learning(true);

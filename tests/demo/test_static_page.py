@@ -1,0 +1,163 @@
+"""The models run in the browser: the same numbers as PyTorch, in a page without a server or a network."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from browsing import NEEDS_CHROMIUM, expect, visit
+from vanilla_transformer.app.app import load_all
+from vanilla_transformer.app.static_page import write_static_page
+from vanilla_transformer.cli import demo
+from vanilla_transformer.inside.interventions import interventions_from_json
+from vanilla_transformer.inside.page import compare_data, explore_data, layer_values
+from vanilla_transformer.inside.predictions import predict
+from vanilla_transformer.loading import CHECKPOINTS, load_model, shipped_models
+
+
+pytestmark = NEEDS_CHROMIUM
+CONTEXT = "The tank holds 40 liters at 12°C. The letter in French was sent on June 5, 2019."
+CHANGES: dict[str, Any] = {"heads_off": [["encoder", 0, 1]]}
+WEIGHTS = [["cross", 0, 0, 2, 1, 0.7], ["encoder", 1, 3, 0, 0, 0.0], ["decoder", 1, 1, 3, 0, 0.5]]
+# By model: text, what it is made to write, and changes of the model.
+CASES: list[tuple[str, str, str | None, dict[str, Any]]] = [
+    ("en-es", "I like to travel.", None, {"heads_off": [["cross", 1, 2], ["decoder", 0, 0]], "weights": WEIGHTS}),
+    ("en-es", "The man eats 5 cheeses – Köln!", "El hombre come.", {"positions_off": ["encoder"]}),
+    ("en-es", "We should go", None, {"causal_off": True, "layers_off": [["decoder", 1]]}),
+    ("language-id", "Das Wetter ist schön. 你好", None, {"residuals_off": [["encoder", 0, "self-attention"]]}),
+    ("tagger", "The flight to Spain leaves on May 3, 2031 and costs €45.00.", None, CHANGES),
+    ("masked-lm", "I want ___ go ___ home.", None, CHANGES),
+    ("language-model", "What time is", None, {"causal_off": True}),
+    ("language-model", "Tom said", " that he", {"heads_off": [["decoder", 0, 1]]}),
+    ("reader", "When was the letter sent?", None, CHANGES),
+]
+NAMES = sorted({name for name, *_ in CASES})
+
+
+@cache
+def loaded(name: str):
+    return load_model(CHECKPOINTS / name), AutoTokenizer.from_pretrained(CHECKPOINTS / name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("static") / "page"
+    write_static_page(load_all(shipped_models(), trust_remote_code=False), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(browser, folder):
+    """Return the open page, which may read its own files and nothing else."""
+    with visit(browser, (folder / "index.html").as_uri()) as page:
+        page.context.route(lambda address: not address.startswith("file:"), lambda route: route.abort())
+        yield page
+
+
+def test_every_checkpoint_runs_in_the_page():
+    assert sorted(Path(folder).name for folder in shipped_models()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_and_token_ids_equal_those_of_pytorch(page, name):
+    text, target = next((text, target) for each, text, target, _ in CASES if each == name)
+    model, tokenizer = loaded(name)
+    context = CONTEXT if name == "reader" else None
+    prediction, _, _ = predict(model, tokenizer, text, target, context)
+    with torch.inference_mode():
+        output = model(**prediction.inputs)
+    logits = torch.stack(tuple(output[:2]), -1)[0] if name == "reader" else output.logits[0]
+    found = page.evaluate(
+        """async ([name, text, context, ids, target]) => {
+            const model = await loadSavedModel(name);
+            const writes = ["translate", "generate"].includes(TASKS[model.head]);
+            const { logits } = model.forward(ids, target);
+            const read = model.tokenizer.encode(text.replaceAll("___", "<mask>"), context, writes);
+            return { read, logits: logits.map((row) => [...row]) };
+        }""",
+        [name, text, context, prediction.source, prediction.target and prediction.target[:-1]],
+    )
+    assert found["read"] == prediction.source[: len(found["read"])] and len(found["read"]) > 2
+    torch.testing.assert_close(torch.tensor(found["logits"]), logits.reshape(-1, logits.shape[-1]), atol=1e-4, rtol=0)
+
+
+def check_equal(found: Any, expected: Any, place: str = "") -> None:
+    """Compare JSON; the page rounds the same numbers after a computation of its own."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), place
+        for name in expected:
+            check_equal(found[name], expected[name], f"{place}.{name}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), place
+        for i, pair in enumerate(zip(found, expected, strict=True)):
+            check_equal(*pair, f"{place}[{i}]")
+    elif isinstance(expected, float | int) and not isinstance(expected, bool):
+        # Weights are per mille. Shares of words come from a difference quotient, which a ReLU can bend.
+        close = 0.05 if "mattered" in place else 1.01 if ".weights" in place or ".rows" in place else 2e-3
+        assert found == pytest.approx(expected, abs=close), place
+    else:
+        assert found == expected, place
+
+
+@pytest.mark.parametrize(("name", "text", "target", "changes"), CASES)
+def test_the_page_answers_like_the_server(page, name, text, target, changes):
+    model, tokenizer = loaded(name)
+    context = CONTEXT if name == "reader" else None
+    wish = {"model": [Path(folder).name for folder in shipped_models()].index(name)}
+    wish |= {"text": text, "target": target, "context": context}
+    interventions = interventions_from_json(changes)
+    whole = {"weights": [], "residuals_off": [], "positions_off": [], "causal_off": False} | {
+        "heads_off": [],
+        "layers_off": [],
+    }
+    stack = "decoder" if name in ("en-es", "language-model") else "encoder"
+    layer = {"stack": stack, "layer": 1}
+    page.evaluate("(names) => (globalThis.pageModels = pageHost(names))", [
+        {"name": Path(folder).name} for folder in shipped_models()
+    ])  # fmt: skip
+    found = page.evaluate(
+        """async ([wish, changes, layer]) => ({
+            data: await pageModels.explore(wish),
+            compared: await pageModels.changed({ ...wish, changes }),
+            effects: await pageModels.effects(wish),
+            values: await pageModels.layer({ ...wish, ...layer }),
+        })""",
+        [wish, whole | changes, layer],
+    )
+    data = explore_data(model, tokenizer, text, target, context, values=False)
+    effects = {(each["kind"], each["layer"], each["head"]): each["effect"] for each in data.pop("effects")}
+    found_effects = {(each["kind"], each["layer"], each["head"]): each["effect"] for each in found["effects"]}
+    assert found_effects == pytest.approx(effects, abs=2e-3)
+    check_equal(found["data"], data, "data")
+    compared = json.loads(json.dumps(compare_data(model, tokenizer, text, interventions, target, context)))
+    compared["changed"]["changes"] = found["compared"]["changed"]["changes"]  # empty lists may be left out
+    check_equal(found["compared"], compared, "compared")
+    prediction, _, _ = predict(model, tokenizer, text, target, context)
+    check_equal(found["values"], layer_values(model, prediction, stack, 1), "values")
+
+
+def test_a_visitor_translates_and_switches_parts_off_without_a_server(page):
+    explorer = page.locator(".explorer")
+    expect(explorer.locator(".map svg")).to_be_visible()
+    page.get_by_label("Text to translate").fill("I really like to travel")
+    page.get_by_role("button", name="Translate").last.click()
+    expect(explorer.locator(".output")).to_contain_text("viajar")
+    page.get_by_label("Positions of the encoder").uncheck()
+    expect(explorer).to_contain_text("Changed")
+    page.get_by_label("Text to translate").fill(" ")
+    page.get_by_role("button", name="Translate").last.click()
+    expect(explorer.locator(".message")).to_contain_text("Please type something")
+    assert page.get_by_role("button", name="watch a model learn").count() == 0  # needs a server
+
+
+def test_the_command_writes_the_page_and_keeps_what_is_there(tmp_path, capsys):
+    out = tmp_path / "page"
+    demo.main([str(CHECKPOINTS / "tagger"), "--static", str(out)])
+    assert {path.name for path in out.iterdir()} == {"index.html", "tagger.js"}
+    assert f"{out}/index.html" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="exists"):
+        demo.main([str(CHECKPOINTS / "tagger"), "--static", str(out)])

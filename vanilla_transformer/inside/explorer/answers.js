@@ -1,0 +1,502 @@
+// Answers the explorer's questions in the page, with a model of transformer.js, in the form of inside/page.py.
+
+const NEW_TOKENS = 12; // that a language model writes
+const ANSWER_TOKENS = 30; // of the longest answer of a reader
+const MOST_TOKENS = 200; // of a text
+const OPTIONS = 8; // shown of each position
+const LENS_OPTIONS = 3;
+const SHOWN = [8, 6]; // rows and columns of a matrix
+
+const TASKS = {
+  ForConditionalGeneration: "translate",
+  ForCausalLM: "generate",
+  ForMaskedLM: "fill",
+  ForSequenceClassification: "classify",
+  ForTokenClassification: "tag",
+  ForQuestionAnswering: "answer",
+};
+const rounded = (value, digits) => Number(value.toFixed(digits));
+const perMille = (weights) => weights.map((weight) => Math.round(weight * 1000));
+
+/** Load a model of a static page: see app/static_page.py. Its file puts it into `savedModels`. */
+async function loadSavedModel(name) {
+  const script = document.createElement("script");
+  script.src = `${encodeURIComponent(name)}.js`;
+  const ended = new Promise((resolve, reject) => Object.assign(script, { onload: resolve, onerror: reject }));
+  document.head.append(script);
+  await ended.catch(() => {
+    throw new Error(`${name}.js is missing beside this page.`);
+  });
+  const { config, weights, tokenizer, generation, steps } = savedModels[name];
+  const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
+  const transformer = new Transformer(config, readSafetensors(bytes.buffer), new Tokenizer(tokenizer), generation);
+  return Object.assign(transformer, { steps });
+}
+
+/**
+ * Answer the explorer as host.js does, but in the page.
+ *
+ * `models` have name, task, regression and examples; `load` takes a name and resolves to a Transformer, whose `steps`
+ * are those of each layer without numbers.
+ */
+function pageHost(models, load = loadSavedModel) {
+  const loading = new Map();
+  async function predicted({ model, text, target = null, context = null }, changes = {}) {
+    if (!loading.has(model)) loading.set(model, load(models[model].name));
+    const transformer = await loading.get(model);
+    return [transformer, predictInPage(transformer, text, target, context, changes)];
+  }
+  return {
+    models,
+    runs: [],
+    explore: async (request) => answerData(...(await predicted(request))),
+    async changed({ changes, ...request }) {
+      const [model, usual] = await predicted(request);
+      const [, prediction] = await predicted(request, changes);
+      const run = model.forward(usual.source, usual.read, changes);
+      const queries = new Map(changes.weights.map((weight) => [weight.slice(0, 4).join(), weight.slice(0, 4)]));
+      const rows = [...queries.values()].flatMap(([kind, layer, head, query]) => {
+        const weights = run.attention[kind][layer][head][query];
+        return weights ? [[kind, layer, head, query, perMille(weights)]] : [];
+      });
+      const same = steps(model, usual, scoresOf(model, usual, run));
+      return { changed: answerData(model, prediction), same, rows };
+    },
+    effects: async (request) => ablationEffects(...(await predicted(request))),
+    async layer({ stack, layer, changes, ...request }) {
+      const [model, { source, read }] = await predicted(request);
+      const run = model.forward(source, read, changes ?? {});
+      return layerValues(model, run, stack, layer, read && stack === "decoder" ? read : source);
+    },
+  };
+}
+
+/** How much log-probability the answer loses without each head, largest effect first: inside/effects.py. */
+async function ablationEffects(model, prediction) {
+  const { source, read, run, positions, regression } = prediction;
+  const values = (changed) => {
+    const scores = scoresOf(model, prediction, changed);
+    return answered(prediction).map((i) => scores[i][positions[i].chosen]);
+  };
+  const intact = values(run);
+  const effects = [];
+  for (const [kind, layers] of Object.entries(run.attention)) {
+    const known = read && kind !== "encoder" ? { memory: run.memory } : {};
+    for (const layer of layers.keys())
+      for (const head of layers[layer].keys()) {
+        const without = values(model.forward(source, read, { heads_off: [[kind, layer, head]] }, known));
+        const losses = intact.map((score, i) => (regression ? Math.abs(score - without[i]) : score - without[i]));
+        effects.push({ kind, layer, head, effect: rounded(mean(losses), 5) });
+        await new Promise((done) => setTimeout(done)); // let the page draw
+      }
+  }
+  return effects.sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
+}
+
+/** Let a model read a text and predict, under `changes` if any. */
+function predictInPage(model, given, target = null, context = null, changes = {}) {
+  const { tokenizer, config } = model,
+    task = TASKS[model.head],
+    text = task === "generate" ? given : given.trim(), // a space at the end matters to a language model
+    position = (name, token, query, chosen = -1) => ({ name, token, query, chosen });
+  if (!text.trim() || (task === "answer" && !context?.trim())) throw new Error("Please type something to explore.");
+  const made = { task, text, context, target: null, read: null, written: 0, hypotheses: [], changes, prefix: [] };
+  const writes = ["translate", "generate"].includes(task);
+  const wording = task === "fill" ? text.replaceAll("___", "<mask>") : text;
+  made.source = tokenizer.encode(wording, context, writes);
+  const count = made.source.length;
+  if (count > MOST_TOKENS) throw new Error(`Please keep to ${MOST_TOKENS} tokens; this text has ${count}.`);
+  if (task === "translate") {
+    let ids = target;
+    if (target === null) {
+      const found = new Map(); // beams with the same text count once
+      for (const { ids, score } of model.search(made.source, changes)) {
+        const words = tokenizer.decode(ids);
+        if (!found.has(words)) found.set(words, { text: words, score: rounded(score, 4), ids });
+      }
+      made.hypotheses = [...found.values()];
+      ids = made.hypotheses[0].ids;
+      made.written = ids.length;
+    } else if (typeof target === "string") ids = tokenizer.encode(target, null, true);
+    made.target = [config.decoder_start_token_id, ...ids];
+    made.read = made.target.slice(0, -1);
+    made.positions = ids.map((id, i) => position(`token ${i + 1}`, i + 1, i, id));
+  } else if (task === "generate") {
+    const ids =
+      target === null
+        ? [...model.greedy(made.source, NEW_TOKENS, changes)]
+        : typeof target === "string"
+          ? tokenizer.encodePlain(target, true)
+          : target;
+    made.prefix = made.source.slice(0, 1);
+    made.source = [...made.source, ...ids];
+    made.written = ids.length;
+    made.positions = [...made.source.slice(1), -1].map((id, i) => position(`token ${i + 2}`, i + 1, i, id));
+  } else if (task === "fill") {
+    const mask = tokenizer.ids.get("<mask>");
+    const blanks = made.source.flatMap((id, i) => (id === mask ? [i] : []));
+    if (!blanks.length) throw new Error("This model fills blanks: write ___ where a word is missing.");
+    made.positions = blanks.map((i, n) => position(`blank ${n + 1}`, i, i));
+  } else if (task === "classify") {
+    made.positions = [position("the text", null, null)];
+    made.regression =
+      (config.problem_type ?? (Object.keys(config.id2label).length === 1 ? "regression" : null)) === "regression";
+  } else if (task === "tag") {
+    const tagged = made.source.flatMap((id, i) => (tokenizer.special.has(id) ? [] : [i]));
+    made.positions = tagged.map((i, n) => position(`token ${n + 1}`, i, i));
+  } else {
+    const ends = ["first", "last"];
+    made.positions = ends.map((end) => position(`${end} token of the answer`, null, null));
+  }
+  made.run = model.forward(made.source, made.read, changes);
+  made.scores = scoresOf(model, made, made.run);
+  choose(made);
+  return made;
+}
+
+/** The log-probabilities (the numbers of a regression) of each position's options. */
+function scoresOf({ tokenizer, config }, { task, positions, source, regression }, { logits }) {
+  if (task === "classify") {
+    if (regression) return logits;
+    const independent = config.problem_type === "multi_label_classification";
+    return logits.map((row) =>
+      independent ? Float64Array.from(row, (x) => -Math.log1p(Math.exp(-x))) : logSoftmax(row),
+    );
+  }
+  if (task === "answer") {
+    // The context stands between the second special token in the row and the last one.
+    const special = source.flatMap((id, i) => (tokenizer.special.has(id) ? [i] : []));
+    const inContext = (i) => i > special.at(-2) && i < special.at(-1);
+    return [0, 1].map((end) =>
+      logSoftmax(Float64Array.from(logits, (row, i) => (inContext(i) ? row[end] : -Infinity))),
+    );
+  }
+  return positions.map(({ query }) => logSoftmax(logits[query]));
+}
+
+/** Choose the best option of every position that has none; for a reader, the best span. */
+function choose({ task, positions, scores }) {
+  if (task === "answer") {
+    let best = -Infinity;
+    const [first, last] = scores;
+    first.forEach((start, i) => {
+      for (let j = i; j < Math.min(i + ANSWER_TOKENS, last.length); j++)
+        if (start + last[j] > best) {
+          best = start + last[j];
+          [i, j].forEach((token, end) => Object.assign(positions[end], { chosen: token, token }));
+        }
+    });
+  }
+  positions.forEach((position, i) => {
+    if (position.chosen < 0) [position.chosen] = largest(scores[i], 1);
+  });
+}
+
+/** The indices of the positions that make up the answer. */
+function answered({ task, positions, written }) {
+  const all = positions.map((_, i) => i);
+  return task === "generate" && written ? all.slice(-1 - written, -1) : all;
+}
+
+/** The text of a token; a part of a character is shown as hexadecimal bytes. */
+function shownToken(tokenizer, id) {
+  const token = tokenizer.tokens.get(id);
+  if (tokenizer.special.has(id)) return { text: token, bytes: false };
+  const text = tokenizer.decode([id]);
+  if (!text.includes("\ufffd")) return { text, bytes: false };
+  const bytes = [...token].map((letter) => tokenizer.bytes.get(letter).toString(16).toUpperCase().padStart(2, "0"));
+  return { text: bytes.join(" "), bytes: true };
+}
+
+function optionText({ tokenizer, config }, { task, source }, id) {
+  if (task === "classify" || task === "tag") return config.id2label[id];
+  return shownToken(tokenizer, task === "answer" ? source[id] : id).text;
+}
+
+const probability = (prediction, score) => rounded(prediction.regression ? score : Math.exp(score), 5);
+
+const topOptions = (model, prediction, scores, count) =>
+  largest(scores, count)
+    .filter((id) => scores[id] > -Infinity)
+    .map((id) => ({ id, text: optionText(model, prediction, id), p: probability(prediction, scores[id]) }));
+
+/** Each position: its prediction with probability and rank, and the best options. */
+function steps(model, prediction, scores) {
+  const { task, positions, prefix } = prediction;
+  const chosen = positions.map((position) => position.chosen);
+  return positions.map((position, i) => ({
+    ...position,
+    text: optionText(model, prediction, position.chosen),
+    p: probability(prediction, scores[i][position.chosen]),
+    rank: scores[i].filter((score) => score > scores[i][position.chosen]).length + 1,
+    options: scores[i].filter((score) => score > -Infinity).length,
+    top: topOptions(model, prediction, scores[i], OPTIONS),
+    ...(task === "translate" || task === "generate"
+      ? { so_far: model.tokenizer.decode([...prefix, ...chosen.slice(0, i + 1)]).replace(/\ufffd+$/, "") }
+      : {}),
+  }));
+}
+
+/** The end in the text of each token of `source`; -1 for special tokens. */
+function tokenEnds({ tokens, special, bytes }, text, source) {
+  const before = []; // at each byte of the text, the index of the character after its character
+  let index = 0;
+  for (const character of text) {
+    index += character.length;
+    before.push(...Array(new TextEncoder().encode(character).length).fill(index));
+  }
+  let count = 0;
+  return source.map((id) =>
+    special.has(id) ? -1 : before[(count += [...tokens.get(id)].filter((c) => bytes.has(c)).length) - 1],
+  );
+}
+
+/** The answer in words. */
+function answerText(model, prediction) {
+  const { task, positions, scores, source, text } = prediction;
+  const { tokenizer, config } = model;
+  const chosen = positions.map((position) => position.chosen);
+  if (task === "translate") return tokenizer.decode(chosen);
+  if (task === "generate") return tokenizer.decode(source);
+  if (task === "fill")
+    return tokenizer.decode(source.map((id, i) => positions.find((each) => each.token === i)?.chosen ?? id));
+  if (task === "answer") return tokenizer.decode(source.slice(chosen[0], chosen[1] + 1)).trim();
+  if (task === "tag") return taggedSpans(model, prediction, tokenEnds(tokenizer, text, source));
+  const values = [...scores[0]].map((score, i) => [config.id2label[i], probability(prediction, score)]);
+  if (prediction.regression)
+    return values.map(([name, value]) => (values.length > 1 ? `${name}: ` : "") + value.toFixed(3)).join(", ");
+  if (config.problem_type === "multi_label_classification")
+    return values.flatMap(([name, value]) => (value > 0.5 ? [name] : [])).join(", ") || "none";
+  return config.id2label[chosen[0]];
+}
+
+/** The tagged spans, such as "Kenya: COUNTRY"; a word has its first token's tag. */
+function taggedSpans(model, { text, positions }, ends) {
+  const spans = [];
+  let end = 0;
+  for (const { query, chosen } of positions) {
+    const start = end;
+    end = ends[query];
+    if (!text.slice(start, end).trim()) continue;
+    const startsWord = start === 0 || /^\s/.test(text.slice(start, end));
+    const [, prefix, tag] = model.config.id2label[chosen].match(/^(?:(.*)-)?(.*)$/);
+    const last = spans.at(-1);
+    if (last && (!startsWord || (prefix !== "B" && tag === last.tag))) last.end = end;
+    else spans.push({ start, end, tag });
+  }
+  return (
+    spans
+      .filter(({ tag }) => tag !== "O")
+      .map(
+        ({ start, end, tag }) =>
+          `${text
+            .slice(start, end)
+            .trim()
+            .replace(/[.,;:!?]+$/, "")}: ${tag}`,
+      )
+      .join(", ") || "nothing"
+  );
+}
+
+/** Everything the explorer shows of one prediction: `explore_data` of inside/page.py. */
+function answerData(model, prediction) {
+  const { tokenizer, config, layers } = model,
+    { task, source, target, run, changes } = prediction;
+  const described = (ids) =>
+    ids.map((id) => ({ id, special: tokenizer.special.has(id), ...shownToken(tokenizer, id) }));
+  const data = {
+    model: {
+      class: `VanillaTransformer${model.head}`,
+      task,
+      regression: Boolean(prediction.regression),
+      stacks: layers,
+      heads: config.num_heads,
+      d_model: config.d_model,
+      d_k: config.d_k,
+      d_ff: config.d_ff,
+      norm: config.norm_position,
+      positions: config.position_embedding,
+      room: config.position_embedding === "learned" ? config.max_position_embeddings : null,
+      parameters: Object.values(model.weights).reduce((sum, weight) => sum + weight.length, 0),
+    },
+    text: prediction.text,
+    context: prediction.context,
+    source: described(source),
+    target: target && described(target),
+    written: prediction.written,
+    steps: steps(model, prediction, prediction.scores),
+    answer: answerText(model, prediction),
+    hypotheses: prediction.hypotheses,
+    ...attentionData(model, prediction),
+    lens: run.hidden[model.last].map((rows) => {
+      const logits = model.output(model.finalNorm(model.last, rows));
+      const scores = scoresOf(model, prediction, { logits });
+      return prediction.positions.map(({ chosen }, i) => ({
+        top: topOptions(model, prediction, scores[i], LENS_OPTIONS),
+        p: probability(prediction, scores[i][chosen]),
+      }));
+    }),
+  };
+  if (Object.values(changes).some((value) => value === true || value.length)) data.changes = changes;
+  if (task === "classify") data.mattered = mattered(model, prediction);
+  return data;
+}
+
+/** The weights of each kind of attention, per mille, and statistics of each head. */
+function attentionData({ tokenizer }, { source, target, run }) {
+  const written = target ?? source;
+  const texts = {
+    encoder: [source, source],
+    decoder: target ? [written.slice(0, -1), written.slice(0, -1)] : [written, written],
+    cross: [written.slice(1), source],
+  };
+  const isSpecial = (id) => tokenizer.special.has(id);
+  const heads = [];
+  const attention = ["encoder", "decoder", "cross"].flatMap((kind) => {
+    const layers = run.attention[kind];
+    if (!layers) return [];
+    layers.forEach((all, layer) =>
+      all.forEach((weights, head) =>
+        heads.push({ kind, layer, head, ...headStatistics(kind, weights, ...texts[kind], isSpecial) }),
+      ),
+    );
+    const ahead = kind === "decoder" && !run.changes.causal_off ? 0 : null;
+    return [{ kind, reach: [null, ahead], weights: layers.map((all) => all.map((rows) => rows.map(perMille))) }];
+  });
+  return { attention, heads };
+}
+
+const mean = (numbers) => (numbers.length ? numbers.reduce((sum, number) => sum + number, 0) / numbers.length : 0);
+
+/** Means over the queries of one head, as `head_statistics` of inside/effects.py has them. */
+function headStatistics(kind, weights, queries, keys, isSpecial) {
+  const sum = (row, wanted) => row.reduce((total, weight, s) => (wanted(s) ? total + weight : total), 0);
+  const along = (offset) =>
+    weights.flatMap((row, t) => (t + offset >= 0 && t + offset < row.length ? [row[t + offset]] : []));
+  const found = {};
+  if (kind === "cross") {
+    const onward = (row) => Math.min(row.indexOf(Math.max(...row)) + 1, keys.length - 1);
+    found.onward = weights.slice(1).map((row, t) => row[onward(weights[t])]);
+  } else {
+    Object.assign(found, { itself: along(0), previous: along(-1) });
+    if (kind === "encoder") found.next = along(1);
+  }
+  found.same = weights.map((row, t) => sum(row, (s) => keys[s] === queries[t] && (kind === "cross" || s !== t)));
+  found.special = weights.map((row) => sum(row, (s) => isSpecial(keys[s])));
+  found.entropy = weights.map((row) => -row.reduce((total, p) => total + (p > 0 ? p * Math.log2(p) : 0), 0));
+  found.tokens = found.entropy.map((entropy) => 2 ** entropy);
+  return Object.fromEntries(Object.entries(found).map(([name, values]) => [name, rounded(mean(values), 3)]));
+}
+
+/**
+ * Gradient times input of the highest logit for each piece of the text: how fast the logit grows with the size of the
+ * token's embedding, by a difference quotient.
+ */
+function mattered(model, { source, text, run, changes }) {
+  const step = 2e-3;
+  const [top] = largest(run.logits[0], 1);
+  const logit = (t, size) =>
+    model.forward(source, null, changes, { scales: source.map((_, i) => (i === t ? size : 1)) }).logits[0][top];
+  const values = source.map((_, t) => (logit(t, 1 + step) - logit(t, 1 - step)) / (2 * step));
+  const pieces = [];
+  let end = 0;
+  tokenEnds(model.tokenizer, text, source).forEach((next, t) => {
+    if (next < 0) pieces.push({ text: model.tokenizer.tokens.get(source[t]), share: values[t] });
+    else if (next === end) pieces.at(-1).share += values[t];
+    else {
+      pieces.push({ text: text.slice(end, next), share: values[t] });
+      end = next;
+    }
+  });
+  const most = Math.max(1e-9, ...pieces.map(({ share }) => Math.abs(share)));
+  return pieces.map((piece) => ({ ...piece, share: rounded(piece.share / most, 3) }));
+}
+
+/** The numbers of each step of a layer, beside its name, equation and line of code. */
+function layerValues(model, run, stack, layer, ids) {
+  const { config } = model,
+    prefix = model.stacks[stack],
+    at = `${prefix}.layers.${layer}`;
+  const split = (rows, width) =>
+    Array.from({ length: config.num_heads }, (_, h) => rows.map((row) => row.slice(h * width, (h + 1) * width)));
+  const parts = { "self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward" };
+  const pre = config.norm_position === "pre";
+  const values = (part, name) => {
+    const module = run.seen[`${at}.${parts[part]}`],
+      box = run.seen[`${at}.${parts[part]}_add_norm`];
+    const kind = part === "cross-attention" ? "cross" : stack;
+    const hidden = (t, s) => kind === "decoder" && !run.changes.causal_off && s > t;
+    const scores = (number) =>
+      split(module.queries, config.d_k).map((queries, h) => {
+        const keys = split(module.keys, config.d_k)[h];
+        return queries.map((query, t) =>
+          keys.map((key, s) =>
+            number(
+              query.reduce((sum, x, i) => sum + x * key[i], 0),
+              t,
+              s,
+            ),
+          ),
+        );
+      });
+    const scale = Math.sqrt(config.d_k);
+    const embedded = () => run.seen[`${prefix}.embed_tokens`];
+    return {
+      tokens: () => ids,
+      embeddings: () => embedded().tokens,
+      positions: () => embedded().positions,
+      "embedding + position": () => run.hidden[stack][0],
+      "layer input": () => run.hidden[stack][layer],
+      "layer norm": () => (pre ? module.input : box.output),
+      "encoder output": () => module.source,
+      queries: () => split(module.queries, config.d_k),
+      keys: () => split(module.keys, config.d_k),
+      values: () => split(module.values, config.d_v),
+      scores: () => scores((score) => score),
+      "scaled scores": () => scores((score) => score / scale),
+      mask: () => scores((_, t, s) => (hidden(t, s) ? null : 0)),
+      "masked scores": () => scores((score, t, s) => (hidden(t, s) ? null : score / scale)),
+      weights: () => module.weights,
+      heads: () => split(module.joined, config.d_v),
+      concatenation: () => module.joined,
+      "output projection": () => module.output,
+      hidden: () => module.inner,
+      activation: () => module.activated,
+      "feed-forward output": () => module.output,
+      residual: () => box.sum,
+      "layer output": () => run.hidden[stack][layer + 1],
+      "stack output": () => model.finalNorm(stack, run.hidden[stack].at(-1)),
+      logits: () => run.logits,
+    }[name]?.();
+  };
+  const cut = (matrix, depth) =>
+    depth > 2
+      ? matrix.map((rows) => cut(rows, 2))
+      : matrix
+          .slice(0, SHOWN[0])
+          .map((row) => (row?.length === undefined ? row : [...row.slice(0, SHOWN[1])].map((x) => x && rounded(x, 3))));
+  return model.steps[`${stack} ${layer}`].flatMap((step) => {
+    const found = values(step.part, step.name);
+    if (!found) return [];
+    const depth = step.axes.length;
+    const shape = [found.length, ...(depth > 1 ? [found[0].length] : []), ...(depth > 2 ? [found[0][0].length] : [])];
+    return [{ ...step, shape, values: cut(depth === 1 ? found.map((x) => [x]) : found, depth) }];
+  });
+}
+
+/**
+ * Set weights of one query, as `Weight` of inside/interventions.py says: the others are rescaled so that all sum to 1, or
+ * share the rest evenly if they were all 0. `wanted` lists (kind, layer, head, query, key, weight).
+ */
+function setWeights(weights, isSeen, wanted, query) {
+  const set = new Map(wanted.filter((each) => query.every((part, i) => each[i] === part)).map((each) => each.slice(4)));
+  if (!set.size) return weights;
+  const rest = 1 - [...set.values()].reduce((a, b) => a + b, 0);
+  const others = weights.flatMap((_, key) => (isSeen(key) && !set.has(key) ? [key] : []));
+  if (!others.length && rest > 1e-5) return weights;
+  const sum = others.reduce((total, key) => total + weights[key], 0);
+  return weights.map((weight, key) => {
+    if (!isSeen(key)) return 0;
+    return set.get(key) ?? (sum > 0 ? (weight * rest) / sum : rest / others.length);
+  });
+}

@@ -1,0 +1,399 @@
+// The vanilla Transformer in plain JavaScript: reads a saved model (config.json, model.safetensors, tokenizer.json),
+// runs it, and writes with greedy or beam search. It follows modeling_vanilla_transformer.py part by part.
+//
+//   const model = await loadTransformer("checkpoints/en-es/");
+//   const ids = model.tokenizer.encode("I like to travel.");
+//   model.tokenizer.decode(model.search(ids)[0].ids); // "Me gusta viajar."
+//
+// A sequence is an array of rows, one Float32Array of d_model numbers for each token, without batches and padding. Rows
+// are never changed once they are made, so the caches of several beams can share them.
+
+// Parts ---------------------------------------------------------------------------------------------------------------
+
+/** x W^T + b for each row of x; `weight` holds the rows of W one after the other. */
+function linear(x, { weight, bias }) {
+  const width = x[0].length;
+  const out = x.map(() => new Float32Array(weight.length / width));
+  for (let o = 0, at = 0; at < weight.length; o++, at += width)
+    x.forEach((row, t) => {
+      let sum = bias ? bias[o] : 0;
+      let other = 0; // two sums at once are quicker than one
+      let i = 0;
+      for (; i + 1 < width; i += 2) {
+        sum += row[i] * weight[at + i];
+        other += row[i + 1] * weight[at + i + 1];
+      }
+      out[t][o] = sum + other + (i < width ? row[i] * weight[at + i] : 0);
+    });
+  return out;
+}
+
+const add = (x, y) => x.map((row, t) => row.map((value, i) => value + y[t][i]));
+const relu = (x) => x.map((row) => row.map((value) => Math.max(value, 0)));
+const highest = (numbers) => numbers.reduce((a, b) => Math.max(a, b), -Infinity);
+
+function layerNorm(x, { weight, bias }, epsilon) {
+  return x.map((row) => {
+    const mean = row.reduce((sum, value) => sum + value, 0) / row.length;
+    const variance = row.reduce((sum, value) => sum + (value - mean) ** 2, 0) / row.length;
+    return row.map((value, i) => ((value - mean) / Math.sqrt(variance + epsilon)) * weight[i] + bias[i]);
+  });
+}
+
+function softmax(scores) {
+  const most = highest(scores);
+  const powers = scores.map((score) => Math.exp(score - most));
+  const sum = powers.reduce((a, b) => a + b, 0);
+  return powers.map((power) => power / sum);
+}
+
+function logSoftmax(logits) {
+  const most = highest(logits);
+  const sum = logits.reduce((total, logit) => total + Math.exp(logit - most), 0);
+  return Float64Array.from(logits, (logit) => logit - most - Math.log(sum));
+}
+
+/** Positional encoding, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), and the cosine beside it. */
+function sinusoids(position, width) {
+  const single = Math.fround; // the model computes the angles in single precision
+  const angle = (even) => single(position * single(Math.exp(single(even * single(-Math.log(10000) / width)))));
+  return Float32Array.from({ length: width }, (_, i) => (i % 2 ? Math.cos(angle(i - 1)) : Math.sin(angle(i))));
+}
+
+/** One row for a whole text: its first row, or the mean or the largest value of all rows. */
+function pool(rows, pooling) {
+  if (pooling === "first") return rows[0];
+  const column = (i) => rows.map((row) => row[i]);
+  const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+  return rows[0].map((_, i) => (pooling === "max" ? highest(column(i)) : mean(column(i))));
+}
+
+/** The indices of the `count` largest numbers, largest first. */
+function largest(numbers, count) {
+  const best = [];
+  numbers.forEach((number, i) => {
+    if (best.length === count && number <= numbers[best.at(-1)]) return;
+    let place = best.length;
+    while (place && numbers[best[place - 1]] < number) place--;
+    best.splice(place, 0, i);
+    if (best.length > count) best.pop();
+  });
+  return best;
+}
+
+// The model -----------------------------------------------------------------------------------------------------------
+
+const UNCHANGED = { heads_off: [], layers_off: [], residuals_off: [], positions_off: [], causal_off: false, weights: [] };
+const isListed = (list, ...item) => list.some((each) => item.every((part, i) => each[i] === part));
+
+// The values that each field may have; a model with others is run by the server.
+const SUPPORTED = {
+  activation_function: ["relu"],
+  mlm_head_transform: [false, undefined],
+  normalize_embedding: [false],
+  sinusoid_frequencies: ["paper"],
+  sinusoid_layout: ["interleaved"],
+  sliding_window: [null],
+  type_vocab_size: [0, undefined],
+};
+
+/** A Transformer of one of the three families. `weights` are Float32Arrays by the names of the saved model. */
+class Transformer {
+  constructor(config, weights, tokenizer, generation = {}) {
+    for (const [name, values] of Object.entries(SUPPORTED))
+      if (!values.includes(config[name])) throw new Error(`${name}=${config[name]} is not supported in the page.`);
+    Object.assign(this, { config, weights, tokenizer, generation });
+    this.head = config.architectures[0].replace("VanillaTransformer", "");
+    if (config.is_encoder_decoder) this.stacks = { encoder: "model.encoder", decoder: "model.decoder" };
+    else this.stacks = { [this.head === "ForCausalLM" ? "decoder" : "encoder"]: "model" };
+    this.last = Object.keys(this.stacks).at(-1);
+    this.layers = {};
+    for (const [stack, prefix] of Object.entries(this.stacks)) {
+      const numbers = Object.keys(weights).map((name) => name.match(`^${prefix}\\.layers\\.(\\d+)\\.`)?.[1] ?? -1);
+      this.layers[stack] = Math.max(...numbers) + 1;
+    }
+  }
+
+  /** Weight and bias of the module with a name. */
+  at(name) {
+    return { weight: this.weights[`${name}.weight`], bias: this.weights[`${name}.bias`] };
+  }
+
+  /** The embedding of a stack's tokens. Weights that are shared are saved under one name. */
+  embedding(stack) {
+    const own = this.weights[`${this.stacks[stack]}.embed_tokens.weight`];
+    return own ?? this.weights["model.encoder.embed_tokens.weight"] ?? this.weights["lm_head.weight"];
+  }
+
+  /**
+   * Multi-head attention, section 3.2: softmax(Q K^T / sqrt(d_k)) V for each head, then the output projection.
+   * `kind` is "encoder" or "decoder" (self-attention), or "cross"; `cache` has the keys and values so far.
+   */
+  attention(name, kind, layer, x, source, run, cache) {
+    const { num_heads: heads, d_k, d_v } = this.config;
+    const { changes, past } = run; // `past`: the positions before those of x
+    const queries = linear(x, this.at(`${name}.q_proj`));
+    if (kind !== "cross" || !cache.keys.length) {
+      cache.keys = cache.keys.concat(linear(source, this.at(`${name}.k_proj`)));
+      cache.values = cache.values.concat(linear(source, this.at(`${name}.v_proj`)));
+    }
+    const { keys, values } = cache;
+    const weights = Array.from({ length: heads }, () => []);
+    const joined = queries.map((query, t) => {
+      const isSeen = (key) => kind !== "decoder" || changes.causal_off || key <= past + t; // the causal mask
+      const out = new Float32Array(heads * d_v);
+      for (let head = 0; head < heads; head++) {
+        const scores = keys.map((key, s) => {
+          let score = 0;
+          for (let i = head * d_k; i < (head + 1) * d_k; i++) score += query[i] * key[i];
+          return isSeen(s) ? score / Math.sqrt(d_k) : -Infinity;
+        });
+        const row = setWeights(softmax(scores), isSeen, changes.weights, [kind, layer, head, past + t]);
+        weights[head].push(row);
+        if (isListed(changes.heads_off, kind, layer, head)) continue;
+        values.forEach((value, s) => {
+          for (let i = head * d_v; i < (head + 1) * d_v; i++) out[i] += row[s] * value[i];
+        });
+      }
+      return out;
+    });
+    const output = linear(joined, this.at(`${name}.o_proj`));
+    run.seen[name] = { input: x, source, queries, keys, values, weights, joined, output };
+    (run.attention[kind] ??= [])[layer] = weights;
+    return output;
+  }
+
+  /** Position-wise feed-forward network, section 3.3: max(0, x W_1 + b_1) W_2 + b_2. */
+  feedForward(name, x, run) {
+    const inner = linear(x, this.at(`${name}.fc1`));
+    const activated = relu(inner);
+    const output = linear(activated, this.at(`${name}.fc2`));
+    run.seen[name] = { input: x, inner, activated, output };
+    return output;
+  }
+
+  /** The "Add & Norm" box of Figure 1: LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x)) with pre-norm. */
+  addNorm(name, x, sublayer, run, hasResidual) {
+    const norm = (rows) => layerNorm(rows, this.at(`${name}.norm`), this.config.layer_norm_eps);
+    const isPre = this.config.norm_position === "pre";
+    const rows = sublayer(isPre ? norm(x) : x);
+    const sum = hasResidual ? add(x, rows) : rows;
+    const output = isPre ? sum : norm(sum);
+    run.seen[name] = { sum, output };
+    return output;
+  }
+
+  /** One layer of Figure 1; with `memory`, the encoder's output, a layer of the decoder. */
+  layer(stack, layer, x, run, cache, memory) {
+    const name = `${this.stacks[stack]}.layers.${layer}`;
+    const box = (part, title, input, sublayer) => {
+      const hasResidual = !isListed(run.changes.residuals_off, stack, layer, title);
+      return this.addNorm(`${name}.${part}_add_norm`, input, (rows) => sublayer(`${name}.${part}`, rows), run, hasResidual);
+    };
+    const self = (at, rows) => this.attention(at, stack, layer, rows, rows, run, cache.self);
+    const cross = (at, rows) => this.attention(at, "cross", layer, rows, memory, run, cache.cross);
+    let out = box("self_attn", "self-attention", x, self);
+    if (memory) out = box("cross_attn", "cross-attention", out, cross);
+    out = box("feed_forward", "feed-forward", out, (at, rows) => this.feedForward(at, rows, run));
+    return isListed(run.changes.layers_off, stack, layer) ? x : out;
+  }
+
+  /** A whole stack: embedding * sqrt(d_model) + position (sections 3.4, 3.5), its layers, and pre-norm's final norm. */
+  stack(stack, ids, run, cache = this.emptyCache(stack), memory = null) {
+    const { d_model: width, scale_embedding: isScaled, position_offset: offset } = this.config;
+    const prefix = this.stacks[stack];
+    const row = (table, i, factor = 1) => table.slice(i * width, (i + 1) * width).map((value) => value * factor);
+    const learned = this.weights[`${prefix}.embed_positions.weight`];
+    const position = (i) => (learned ? row(learned, i) : sinusoids(i, width));
+    run.past = cache[0].self.keys.length;
+    const tokens = ids.map((id, t) => row(this.embedding(stack), id, run.scales?.[t]));
+    const positions = ids.map((_, t) =>
+      run.changes.positions_off.includes(stack) ? new Float32Array(width) : position(run.past + t + offset),
+    );
+    run.seen[`${prefix}.embed_tokens`] = { tokens, positions };
+    const scale = isScaled ? Math.fround(Math.sqrt(width)) : 1;
+    run.hidden[stack] = [add(tokens.map((token) => token.map((value) => value * scale)), positions)];
+    for (let i = 0; i < this.layers[stack]; i++)
+      run.hidden[stack].push(this.layer(stack, i, run.hidden[stack][i], run, cache[i], memory));
+    return this.finalNorm(stack, run.hidden[stack].at(-1));
+  }
+
+  /** The norm after the last layer, which only pre-norm has. */
+  finalNorm(stack, x) {
+    const { norm_position: kind, layer_norm_eps: epsilon } = this.config;
+    return kind === "pre" ? layerNorm(x, this.at(`${this.stacks[stack]}.norm`), epsilon) : x;
+  }
+
+  emptyCache(stack) {
+    const empty = () => ({ keys: [], values: [] });
+    return Array.from({ length: this.layers[stack] }, () => ({ self: empty(), cross: empty() }));
+  }
+
+  /** The record of a run: its changes (see inside/interventions.py), and what it computes. */
+  newRun(changes = {}, scales = null) {
+    return { changes: { ...UNCHANGED, ...changes }, scales, attention: {}, hidden: {}, seen: {} };
+  }
+
+  /** The logits of a stack's final rows: [position][token or tag], [position][start, end], or one row of classes. */
+  output(states) {
+    if (this.head === "ForTokenClassification") return linear(states, this.at("classifier"));
+    if (this.head === "ForQuestionAnswering") return linear(states, this.at("qa_outputs"));
+    if (this.head === "ForSequenceClassification")
+      return linear([pool(states, this.config.pooling)], this.at("classifier"));
+    const weight = this.weights["lm_head.weight"] ?? this.embedding(this.last);
+    return linear(states, { weight, bias: this.weights["lm_head.bias"] });
+  }
+
+  /**
+   * Run the whole model on the ids of a source, and of a target if it has two stacks.
+   *
+   * Returns the record of the run: `logits`; `attention[kind][layer][head][query][key]`, the weights;
+   * `hidden[stack][layer]`, the rows before each layer and after the last; `seen`, the steps of each module by its name.
+   * `scales` multiplies the embedding of each token of the source; `memory` is the encoder's output, if it is known.
+   */
+  forward(source, target = null, changes = {}, { scales = null, memory = null } = {}) {
+    const run = this.newRun(changes, scales);
+    const states = memory ?? this.stack(target ? "encoder" : this.last, source, run);
+    const last = target ? this.stack("decoder", target, { ...run, scales: null }, undefined, states) : states;
+    return Object.assign(run, { memory: states, logits: this.output(last) });
+  }
+
+  /** Continue a text with the most probable token each time. Yields ids, to the end token or `most` of them. */
+  *greedy(prompt, most, changes = {}) {
+    const run = this.newRun(changes);
+    const isWhole = run.changes.causal_off; // then each new token changes those before it: nothing can be cached
+    const cache = this.emptyCache(this.last);
+    for (let ids = prompt, count = 0; count < most; count++) {
+      const states = this.stack(this.last, ids, run, isWhole ? undefined : cache);
+      const [best] = largest(this.output(states.slice(-1))[0], 1);
+      yield best;
+      if (best === this.config.eos_token_id) return;
+      ids = isWhole ? [...ids, best] : [best];
+    }
+  }
+
+  /**
+   * Translate by beam search as `generate` does: with the length penalty of section 6.1 (Wu et al., 2016), until no
+   * unfinished hypothesis can become better than the finished ones.
+   *
+   * Returns {ids, score} of each hypothesis, best first. `most` limits the number of ids; the last is the end token.
+   */
+  search(source, changes = {}, most = source.length + 49) {
+    const { eos_token_id: end, decoder_start_token_id: start } = this.config;
+    const { num_beams: beams = 1, length_penalty: alpha = 1, early_stopping: early = false } = this.generation;
+    const penalty = (length) => (this.generation.gnmt_length_penalty ? (length + 5) / 6 : length) ** alpha;
+    const run = this.newRun(changes);
+    const isWhole = run.changes.causal_off;
+    const memory = this.stack("encoder", source, run);
+    let open = [{ ids: [], sum: 0, cache: this.emptyCache("decoder") }];
+    let finished = [];
+    for (let length = 1; length <= most; length++) {
+      const caches = open.map(({ cache }) => cache.map(({ self, cross }) => ({ self: { ...self }, cross })));
+      const states = open.map(({ ids }, i) =>
+        isWhole
+          ? this.stack("decoder", [start, ...ids], run, undefined, memory).at(-1)
+          : this.stack("decoder", [ids.at(-1) ?? start], run, caches[i], memory)[0],
+      );
+      const candidates = this.output(states).flatMap((logits, i) => {
+        const scores = logSoftmax(logits);
+        const next = (id) => ({ ids: [...open[i].ids, id], sum: open[i].sum + scores[id], cache: caches[i] });
+        return largest(scores, 2 * beams).map(next);
+      });
+      const best = candidates.sort((a, b) => b.sum - a.sum).slice(0, 2 * beams);
+      const hasEnded = ({ ids }) => ids.at(-1) === end;
+      const ended = best.slice(0, beams).filter((each) => hasEnded(each) || length === most);
+      finished.push(...ended.map(({ ids, sum }) => ({ ids, score: sum / penalty(length) })));
+      finished = finished.sort((a, b) => b.score - a.score).slice(0, beams);
+      open = best.filter((each) => !hasEnded(each)).slice(0, beams);
+      const possible = open[0].sum / penalty(early === "never" && alpha > 0 ? most : length);
+      if (finished.length === beams && (early === true || possible <= finished.at(-1).score)) break;
+    }
+    return finished;
+  }
+}
+
+// The tokenizer -------------------------------------------------------------------------------------------------------
+
+/** A byte-level BPE tokenizer, as tokenizer.json holds it. */
+class Tokenizer {
+  constructor({ model, normalizer, pre_tokenizer: split, post_processor: post, added_tokens: added }) {
+    const parts = split?.pretokenizers ?? [];
+    if (model.type !== "BPE" || normalizer || parts[0]?.type !== "Split" || parts[1]?.type !== "ByteLevel")
+      throw new Error(`This kind of tokenizer (${model.type}) is not supported in the page.`);
+    this.pattern = new RegExp(parts[0].pattern.Regex, "gu");
+    this.added = added;
+    this.special = new Set(added.filter((token) => token.special).map(({ id }) => id));
+    this.ids = new Map([...Object.entries(model.vocab), ...added.map(({ content, id }) => [content, id])]);
+    this.tokens = new Map([...this.ids].map(([token, id]) => [id, token]));
+    this.ranks = new Map(model.merges.map((pair, rank) => [[pair].flat().join(" "), rank]));
+    this.template = post.processors.find(({ type }) => type === "TemplateProcessing");
+    // A byte that is no printable character is written as one from U+0100 on, as in GPT-2.
+    let next = 256;
+    const letter = (byte) => ((byte > 32 && byte < 127) || (byte > 160 && byte !== 173) ? byte : next++);
+    this.letters = Array.from({ length: 256 }, (_, byte) => String.fromCharCode(letter(byte)));
+    this.bytes = new Map(this.letters.map((character, byte) => [character, byte]));
+  }
+
+  /** The ids of a text, or of two texts, with the special tokens around them. */
+  encode(text, second = null, isPlain = false) {
+    const texts = { A: text, B: second };
+    return this.template[second === null ? "single" : "pair"].flatMap(({ Sequence, SpecialToken }) =>
+      Sequence ? this.encodePlain(texts[Sequence.id], isPlain) : this.ids.get(SpecialToken.id),
+    );
+  }
+
+  /** The ids of a text alone. "</s>" in it is the token of that name, or four characters if `isPlain`. */
+  encodePlain(text, isPlain = false) {
+    const token = isPlain ? null : this.added.find(({ content }) => text.includes(content));
+    if (!token) return (text.match(this.pattern) ?? []).flatMap((word) => this.merge(word));
+    const at = text.indexOf(token.content);
+    const before = text.slice(0, at);
+    const rest = this.encodePlain(text.slice(at + token.content.length));
+    return [...this.encodePlain(token.lstrip ? before.trimEnd() : before), token.id, ...rest];
+  }
+
+  /** Join the bytes of a word, each time the pair that was learned first; return the ids. */
+  merge(word) {
+    const parts = Array.from(new TextEncoder().encode(word), (byte) => this.letters[byte]);
+    for (;;) {
+      const ranks = parts.slice(1).map((part, i) => this.ranks.get(`${parts[i]} ${part}`) ?? Infinity);
+      const first = Math.min(...ranks);
+      if (first === Infinity) return parts.map((part) => this.ids.get(part));
+      const i = ranks.indexOf(first);
+      parts.splice(i, 2, parts[i] + parts[i + 1]);
+    }
+  }
+
+  /** The text of ids, without special tokens. */
+  decode(ids) {
+    const letters = ids.filter((id) => !this.special.has(id)).map((id) => this.tokens.get(id));
+    return new TextDecoder().decode(Uint8Array.from(letters.join(""), (letter) => this.bytes.get(letter)));
+  }
+}
+
+// Files ---------------------------------------------------------------------------------------------------------------
+
+/** The tensors of a .safetensors file by name, in float32. The file may hold float32 and bfloat16. */
+function readSafetensors(buffer) {
+  const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
+  const { __metadata__, ...tensors } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
+  const read = ([name, { dtype, data_offsets: offsets }]) => {
+    const bytes = buffer.slice(...offsets.map((offset) => start + offset));
+    if (dtype === "F32") return [name, new Float32Array(bytes)];
+    if (dtype !== "BF16") throw new Error(`${name} is stored as ${dtype}, which is not supported in the page.`);
+    const doubled = Uint32Array.from(new Uint16Array(bytes), (half) => half << 16); // the first half of a float32
+    return [name, new Float32Array(doubled.buffer)];
+  };
+  return Object.fromEntries(Object.entries(tensors).map(read));
+}
+
+/** Load the saved model in the folder with an address. */
+async function loadTransformer(folder) {
+  const names = ["config.json", "tokenizer.json", "model.safetensors", "generation_config.json"];
+  const [config, tokenizer, weights, generation] = await Promise.all(names.map((name) => fetch(folder + name)));
+  const missing = [config, tokenizer, weights].find((answer) => !answer.ok); // models that only read lack the last file
+  if (missing) throw new Error(`The server answered ${missing.status} for ${missing.url}.`);
+  const options = generation.ok ? await generation.json() : {};
+  const tensors = readSafetensors(await weights.arrayBuffer());
+  return new Transformer(await config.json(), tensors, new Tokenizer(await tokenizer.json()), options);
+}
