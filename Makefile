@@ -1,4 +1,4 @@
-# Each target makes what it needs on a fresh machine: only Python 3.11 or newer, make and git have to be there.
+# Each target installs what it needs; a fresh machine only needs Python 3.11 or newer, make and git.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ demo: $(VENV)/demo
 benchmark: install
 	$(BIN)/python scripts/benchmark.py $(OPTIONS)
 
-# The pictures of the docs; `make figures NAMES="masks families"` draws some of them.
+# The figures of the docs; `make figures NAMES="masks families"` draws only some of them.
 figures: install
 	$(BIN)/python scripts/figures.py $(NAMES)
 
@@ -24,14 +24,14 @@ checkpoints: install
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# What `--help` shows: after a change of options.
+# Store the help of all commands; run this after a change of options.
 help: install
 	$(BIN)/python scripts/documentation/command_help.py
 
 notebooks: install
 	$(BIN)/python scripts/documentation/notebooks.py
 
-# Everything that developers use. `quickstart` and `demo` install only what they need.
+# Install everything for developers. `quickstart` and `demo` install only what they need.
 install: $(VENV)/dev
 
 PIP_INSTALL := $(BIN)/python -m pip install -q -c constraints.txt
@@ -54,7 +54,7 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
 
 test: lint pytest
 
-# Without lint, for other versions of the libraries than the pinned ones: their types may differ.
+# Tests without lint: with other versions than the pinned ones, the types of libraries may differ.
 pytest: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 

@@ -108,7 +108,7 @@ def test_the_space_and_the_hub_page_name_the_same_lowest_versions():
 @pytest.mark.parametrize("workflow", ["tests.yml", "weekly.yml"])
 def test_only_linters_are_pinned_in_tests_with_the_newest_versions(workflow, tmp_path):
     constraints = Path(shutil.copy(ROOT / "constraints.txt", tmp_path))
-    commands = step(workflow, "Newest versions, but for those that judge the code")
+    commands = step(workflow, "Newest versions, except for linters")
     subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True)
     assert pinned(constraints.read_text(encoding="utf-8")).keys() == {"mypy", "ruff", "zizmor"}
 
@@ -118,7 +118,7 @@ def test_a_release_requires_a_tag_with_the_version(tag, released, tmp_path):
     version = __version__
     (tmp_path / "dist").mkdir()
     (tmp_path / f"dist/vanilla_transformer-{version}-py3-none-any.whl").touch()
-    commands = step("release.yml", "The tag names the version that was built")
+    commands = step("release.yml", "Check that the tag equals the version that was built")
     environment = {"GITHUB_REF_NAME": tag.format(version)}
     result = subprocess.run(["/bin/bash", "-ec", commands], cwd=tmp_path, env=environment)
     assert (result.returncode == 0) is released
@@ -131,7 +131,7 @@ def test_errors_name_the_releases_in_the_constraints():
 
 def test_the_released_readme_has_absolute_links(tmp_path):
     page = Path(shutil.copy(ROOT / "README.md", tmp_path))
-    commands = step("release.yml", "PyPI needs whole links in the README")
+    commands = step("release.yml", "Make the links in the README absolute for PyPI")
     environment = {"GITHUB_REPOSITORY": "user/name", "GITHUB_REF_NAME": "v1.0.0", "PATH": os.environ["PATH"]}
     subprocess.run(["/bin/bash", "-ec", commands], cwd=tmp_path, env=environment, check=True)
     text = page.read_text(encoding="utf-8")
