@@ -1,9 +1,11 @@
 """Every control of the explorer has a visible effect in every task, without an error message."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from functools import partial
+from statistics import median
 
 import pytest
 import torch
@@ -71,7 +73,7 @@ def opened(page, task: str):
     return explorer
 
 
-# In the page: read what is shown as one string, read an error message, wait up to 15 seconds, and click.
+# In the page: read what is shown as one string, read an error message, wait for a state and note the time, and click.
 IN_PAGE = """
 const frame = document.querySelector(".explorer-place").shadowRoot.querySelector(".explorer");
 const one = (selector) => frame.querySelector(selector);
@@ -80,8 +82,11 @@ const nameOf = (it) => it.getAttribute("aria-label") ?? it.closest("label")?.tex
 const shown = () => frame.innerHTML + all("input").map((each) => each.value + each.checked);
 const told = () => all(".message").filter((it) => !it.hidden).map((it) => it.textContent).join();
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const seconds = [];
 const within = async (test) => {
-  for (let i = 0; i < 300 && !test(); i++) await pause(50);
+  const start = performance.now();
+  while (!test() && performance.now() - start < 60000) await pause(20);
+  seconds.push((performance.now() - start) / 1000);
   return test();
 };
 const press = (it) => it.dispatchEvent(new MouseEvent("click", { bubbles: true, composed: true }));
@@ -99,7 +104,7 @@ SWITCHES = """async () => {
     if (!(await within(() => beside.hidden)) || told()) wrong.push(`on: ${name} ${told()}`);
     await within(() => switches().length > i + 1);  // the page draws them again after each press
   }
-  return [switches().length, wrong];
+  return [switches().length, wrong, seconds];
 }"""
 
 BUTTONS = """async () => {
@@ -115,31 +120,89 @@ BUTTONS = """async () => {
     if (!(await within(() => shown() !== before))) wrong.push(`nothing changes: ${name}`);
     if (told() || frame.textContent.includes("[object")) wrong.push(`${name}: ${told()}`);
   }
-  return [tried.length, wrong];
+  return [tried.length, wrong, seconds];
 }"""
 
 
-def run(page, script: str) -> tuple[int, list[str]]:
-    return page.evaluate(f"(() => {{ {IN_PAGE} return ({script})(); }})()")
+# Contrast of special tokens with their background, without a tint and with each at full weight, by WCAG's formula.
+CONTRASTS = """() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const light = (...layers) => {
+    canvas.clearRect(0, 0, 1, 1);
+    for (const [color, opacity] of layers) {
+      canvas.globalAlpha = opacity;
+      canvas.fillStyle = color;
+      canvas.fillRect(0, 0, 1, 1);
+    }
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((value) => {
+      const part = value / 255;
+      return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const paper = getComputedStyle(document.body).backgroundColor;
+  const contrast = (chip, color) => {
+    const [back, tint, text] = chip.children;
+    chip.classList.toggle("tinted", Boolean(color));
+    Object.assign(tint.style, { fill: color, transition: "none" });
+    const filled = (element) => getComputedStyle(element).fill;
+    const ground = light([paper, 1], [filled(back), 1], ...(color ? [[filled(tint), 0.46]] : []));
+    const letters = light([filled(text), 1]);
+    return (Math.max(ground, letters) + 0.05) / (Math.min(ground, letters) + 0.05);
+  };
+  const colors = ["", "var(--blue)", "var(--purple)", "var(--green)"];
+  return all(".chip.special").flatMap((chip) => colors.map((color) => contrast(chip, color)));
+}"""
 
 
-@pytest.mark.slow  # on a busy machine the page sometimes loses an answer, and the next switches wait for it
+def check(page, script: str, least: int) -> None:
+    """Run the script in the page: more than `least` controls work, and a change takes two seconds at most.
+
+    On a busy machine it takes longer, so only most changes have to be that fast.
+    """
+    count, wrong, seconds = page.evaluate(f"(() => {{ {IN_PAGE} return ({script})(); }})()")
+    assert wrong == []
+    assert count >= least
+    is_quiet = os.getloadavg()[0] < (os.cpu_count() or 1)
+    assert not is_quiet or median(seconds) < 2
+
+
 @TASKS
 def test_every_switch_shows_the_changed_model_next_to_the_original(browser, address, task):
     with visit(browser, address) as page:
         opened(page, task)
-        count, wrong = run(page, SWITCHES)
-        assert wrong == []
-        assert count >= 6
+        check(page, SWITCHES, 6)
 
 
 @TASKS
 def test_every_button_has_a_visible_effect(browser, address, task):
     with visit(browser, address) as page:
         opened(page, task)
-        count, wrong = run(page, BUTTONS)
-        assert wrong == []
-        assert count > 20
+        check(page, BUTTONS, 20)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_special_tokens_are_legible_on_every_tint(browser, address, theme):
+    with visit(browser, f"{address}?__theme={theme}") as page:
+        opened(page, "Translate")
+        contrasts = page.evaluate(f"(() => {{ {IN_PAGE} return ({CONTRASTS})(); }})()")
+        assert len(contrasts) >= 12
+        assert min(contrasts) >= 4.5
+
+
+def test_a_silent_server_gets_a_message_and_the_switch_works_again(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page, "Classify")
+        page.clock.install()
+        page.route("**/explore_changed/*", lambda route: None, times=1)
+        with page.expect_request("**/explore_changed/*"):
+            explorer.get_by_label("Positions of the encoder").uncheck()
+        page.clock.fast_forward("01:01")
+        expect(explorer.get_by_role("alert")).to_have_text(re.compile("Please try again"))
+        explorer.get_by_label("Positions of the encoder").check()
+        explorer.get_by_label("Positions of the encoder").uncheck()
+        expect(explorer.locator(".beside .verdict")).to_be_visible()
+        expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
 def test_an_error_without_a_message_gets_one_next_to_the_switch(browser, address):

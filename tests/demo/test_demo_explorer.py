@@ -58,18 +58,38 @@ def opened(page):
     return explorer
 
 
+# Keeps what the player shows from the start, as a busy machine may look too late: captions, and most lit layers.
+WATCH = """
+window.captions = [];
+window.lit = 0;
+const attach = Element.prototype.attachShadow;
+Element.prototype.attachShadow = function (options) {
+  const root = attach.call(this, options);
+  const look = () => {
+    const caption = root.querySelector(".caption")?.textContent;
+    if (caption && root.querySelector("[aria-label=Pause]") && caption !== captions.at(-1)) captions.push(caption);
+    lit = Math.max(lit, root.querySelectorAll(".layer.lit").length);
+  };
+  const all = { subtree: true, childList: true, characterData: true, attributes: true };
+  new MutationObserver(look).observe(root, all);
+  return root;
+};
+"""
+
+
 @SCREENS
 def test_the_first_screen_shows_an_animated_translation(browser, address, size):
     with visit(browser, address, size, reduced_motion="no-preference") as page:
+        page.add_init_script(WATCH)
+        page.reload()
         explorer = opened(page)
-        caption = explorer.locator(".caption")
-        expect(explorer.get_by_role("button", name="Pause")).to_be_visible()
-        expect(caption).to_contain_text("The encoder reads")
+        page.wait_for_function("captions.some((text) => text.startsWith('To write token 2'))")
+        assert page.evaluate("captions.find((text) => text.startsWith('The encoder reads, layer 2'))")
+        assert page.evaluate("lit") == 1
         expect(explorer.locator(".arcs path").first).to_be_attached()
-        expect(caption).to_contain_text("To write token 1")
-        expect(explorer.locator(".layer.lit")).to_have_count(1)
         explorer.get_by_label("Motion").uncheck()
         expect(explorer.get_by_role("button", name="Play")).to_be_visible()
+        caption = explorer.locator(".caption")
         stopped = caption.inner_text()
         page.wait_for_timeout(1500)
         assert caption.inner_text() == stopped
@@ -466,7 +486,7 @@ def test_a_damaged_link_gets_a_message_and_opens_what_it_can(browser, address, d
         explorer = opened(page)
         expect(explorer.get_by_role("alert")).to_have_text(DAMAGED)
         text = explorer.get_by_label("Text to translate")
-        if damage in ("cut off", "edited"):
+        if damage == "edited":
             expect(text).to_have_value("Köln, July")
         else:
             expect(text).not_to_have_value("")

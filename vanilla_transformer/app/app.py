@@ -1,6 +1,5 @@
 """Build and serve the page: its tabs and the endpoints of the loaded models."""
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,9 +27,8 @@ ENDPOINTS: dict[str, Callable[[Loaded], None]] = {
     "tag": offer_tags,
     "answer": offer_answers,
 }
-SESSIONS = 100  # number of sessions that Gradio remembers
-WAITING = 32  # visitors who may wait at each endpoint; others get a message when to try again
-PRIVATE_NAMES = ("push", "event_queue_per_concurrency_id", "process_time_per_fn")  # private names of Gradio
+SESSIONS = 100  # sessions that Gradio remembers
+WAITING = 64  # requests in Gradio's queue; further ones get the status 503
 
 # On narrow screens, heat maps keep their size and scroll sideways, with a permanent scroll bar and a hint. Numbers in
 # cells are for screen readers. Clickable tokens have visible ends.
@@ -127,38 +125,7 @@ def build(
             inside_tab(loaded)
         for model in loaded:
             ENDPOINTS[model.task](model)
-        gr.api(tell_busy, api_name="busy", api_visibility="private", concurrency_limit=None)
     return app
-
-
-def tell_busy(message: str) -> None:
-    raise gr.Error(message, title="Busy", print_exception=False)
-
-
-def limit_waiting(app: gr.Blocks) -> None:
-    """Limit each endpoint to `WAITING` waiting visitors; others are sent to `tell_busy`.
-
-    Gradio's own limit, `queue(max_size=...)`, counts all endpoints together and does not say how long to wait. This
-    uses
-    three private names of Gradio 6.31; without them there is no limit.
-    """
-    queue = getattr(app, "_queue", None)
-    if missing := [name for name in PRIVATE_NAMES if not hasattr(queue, name)]:
-        print(f"No limit of waiting visitors: Gradio {gr.__version__} has no {', '.join(missing)}.", file=sys.stderr)
-        return
-    push, queues, times = (getattr(queue, name) for name in PRIVATE_NAMES)
-    (busy,) = (number for number, function in app.fns.items() if function.fn is tell_busy)
-
-    async def push_where_there_is_room(body, request, username):
-        function = app.fns.get(body.fn_index)
-        queued = queues.get(function.concurrency_id) if function else None
-        if queued is not None and body.fn_index != busy and len(queued.queue) >= WAITING:
-            seconds = math.ceil((len(queued.queue) + 1) * (times[function].avg_time if function in times else 1))
-            message = f"The demo is busy, about {max(1, seconds)} seconds. Please try again then."
-            body = body.model_copy(update={"fn_index": busy, "data": [message]})
-        return await push(body=body, request=request, username=username)
-
-    queue.push = push_where_there_is_room
 
 
 def not_found(request: Request, error: Exception) -> JSONResponse:
@@ -174,9 +141,9 @@ def serve(app: gr.Blocks, **options) -> str:
     Args:
         options: arguments of `launch`.
     """
-    app.queue(default_concurrency_limit=1, api_open=False)  # no request bypasses the queue
-    limit_waiting(app)
-    # Gradio keeps a copy of the page's state for each session, which no component uses here.
+    # No request bypasses the queue.
+    app.queue(default_concurrency_limit=1, max_size=WAITING, api_open=False)
+    # Gradio keeps a copy of the page's state for each session, which no component here uses.
     limits = {"max_file_size": 0, "state_session_capacity": SESSIONS}
     looks = {"theme": THEME, "css": STYLE, "head": HEAD}
     handlers = {"exception_handlers": {FnIndexInferError: not_found, KeyError: not_found}}

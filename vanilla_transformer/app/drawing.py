@@ -1,15 +1,8 @@
 """Style figures and tables: no background, and colours that are legible on light and dark pages."""
 
-import base64
-import gc
-import io
-from collections.abc import Callable
-from functools import wraps
 from html import escape
-from typing import Any
 
 from cycler import cycler
-from gradio.components.plot import PlotData
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
@@ -71,29 +64,3 @@ def heat_map(rows: list[str], columns: list[str], weights: Tensor, names: tuple[
     head, body = f"<thead><tr><td></td>{heads}</tr></thead>", f"<tbody>{lines}</tbody>"
     table = f"<table><caption>{told}</caption>{head}{body}</table>"
     return f'<div class="heat-map"><div class="wide">{table}</div></div>'
-
-
-def encode(figure: Figure) -> PlotData:
-    """Return the figure in the format that Gradio sends, and free it.
-
-    A figure has reference cycles. Full garbage collections are rare, so hundreds of figures would pile up.
-    """
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png")
-    figure.clear()
-    gc.collect(1)
-    return PlotData(type="matplotlib", plot=f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}")
-
-
-def pictured(answer: Callable) -> Callable:
-    """Wrap a function so that the figures it returns are encoded."""
-
-    def encoded(value: Any) -> Any:
-        return encode(value) if isinstance(value, Figure) else value
-
-    @wraps(answer)
-    def answer_in_pictures(*args, **kwargs):
-        values = answer(*args, **kwargs)
-        return tuple(map(encoded, values)) if isinstance(values, tuple) else encoded(values)
-
-    return answer_in_pictures

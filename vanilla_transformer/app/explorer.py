@@ -1,6 +1,5 @@
 """Explore: a model's forward pass on your own text, drawn by the browser. This module computes and sends JSON."""
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -45,10 +44,10 @@ class Explored:
 
     def __init__(self, models: Sequence[Loaded]):
         self.models = models
-        self.answers = lru_cache(REMEMBERED)(self.compute)
-        self.readings = lru_cache(REMEMBERED)(self.read)
-        self.worths = lru_cache(REMEMBERED)(self.weigh)
-        self.changes = lru_cache(REMEMBERED)(self.change)
+        # Every visitor's page asks for the first example and its effects.
+        self.cached_data = lru_cache(REMEMBERED)(self.compute_data)
+        self.cached_prediction = lru_cache(REMEMBERED)(self.predict)
+        self.cached_effects = lru_cache(REMEMBERED)(self.compute_effects)
 
     def loaded(self, model: int) -> Loaded:
         if not is_integer(model) or model not in range(len(self.models)):
@@ -86,37 +85,33 @@ class Explored:
         check_length(loaded, len(ids), "the text to write", MOST_WRITTEN)
         return target
 
-    def compute(self, model: int, text: str, target: str | tuple[int, ...] | None, context: str | None) -> str:
+    def predict(self, model: int, *wish: Any) -> Prediction:
+        """Return the encoded text and the model's answer."""
         loaded = self.loaded(model)
-        return json.dumps(
-            explore_data(loaded.model, loaded.tokenizer, text, target, context, effects=False, values=False)
-        )
+        return predict(loaded.model, loaded.tokenizer, *wish)[0]
+
+    def compute_data(self, model: int, *wish: Any) -> dict[str, Any]:
+        loaded = self.loaded(model)
+        return explore_data(loaded.model, loaded.tokenizer, *wish, effects=False, values=False)
+
+    @torch.inference_mode()
+    def compute_effects(self, model: int, *wish: Any) -> list[dict[str, Any]]:
+        return ablation_effects(self.loaded(model).model, self.cached_prediction(model, *wish))
 
     def explore(
         self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
     ) -> dict[str, Any]:
         """Return all attention weights, each step of the answer, and the prediction of each layer."""
-        wish = self.check(model, text, target, context)
         with refusing():
-            return json.loads(self.answers(*wish))
-
-    def read(self, model: int, *wish: Any) -> Prediction:
-        """Return the encoded text and the model's answer."""
-        loaded = self.loaded(model)
-        with refusing():
-            return predict(loaded.model, loaded.tokenizer, *wish)[0]
-
-    @torch.inference_mode()
-    def weigh(self, model: int, *wish: Any) -> str:
-        return json.dumps(ablation_effects(self.loaded(model).model, self.readings(model, *wish)))
+            return self.cached_data(*self.check(model, text, target, context))
 
     def effects(
         self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
     ) -> list[dict[str, Any]]:
         """Return each head's effect on the answer, largest first: above 0 for it, below 0 against it."""
-        return json.loads(self.worths(*self.check(model, text, target, context)))
+        with refusing():
+            return self.cached_effects(*self.check(model, text, target, context))
 
-    @torch.inference_mode()
     def layer(
         self,
         model: int,
@@ -129,14 +124,8 @@ class Explored:
     ) -> list[dict[str, Any]]:
         """Return the steps of a layer, with interventions if given: equations, shapes, lines of code and numbers."""
         with refusing():
-            reading = self.readings(*self.check(model, text, target, context))
-            return layer_values(self.loaded(model).model, reading, stack, layer, interventions_from_json(changes))
-
-    def change(self, changes: str, model: int, text: str, *wish: Any) -> str:
-        loaded = self.loaded(model)
-        with refusing():
-            wanted, reading = interventions_from_json(json.loads(changes)), self.readings(model, text, *wish)
-            return json.dumps(compare_data(loaded.model, loaded.tokenizer, text, wanted, *wish, reading))
+            prediction = self.cached_prediction(*self.check(model, text, target, context))
+            return layer_values(self.loaded(model).model, prediction, stack, layer, interventions_from_json(changes))
 
     def changed(
         self,
@@ -148,7 +137,10 @@ class Explored:
     ) -> dict[str, Any]:
         """Return the model's answer under interventions, and the probability it then gives to its usual answer."""
         wish = self.check(model, text, target, context)
-        return json.loads(self.changes(json.dumps(changes, sort_keys=True), *wish))
+        loaded = self.loaded(model)
+        with refusing():
+            interventions, prediction = interventions_from_json(changes), self.cached_prediction(*wish)
+            return compare_data(loaded.model, loaded.tokenizer, wish[1], interventions, *wish[2:], prediction)
 
 
 def explore_tab(models: Sequence[Loaded], runs: Runs) -> None:
@@ -161,13 +153,8 @@ def explore_tab(models: Sequence[Loaded], runs: Runs) -> None:
     gr.api(train_live, api_name="train", concurrency_limit=TRAININGS)
     script, style = component_files()
     offered = [
-        {
-            "name": loaded.name,
-            "task": loaded.task,
-            "regression": loaded.estimates,
-            "examples": loaded.examples,
-        }
-        for loaded in models
+        {"name": each.name, "task": each.task, "regression": each.estimates, "examples": each.examples}
+        for each in models
     ]
     gr.HTML(
         html_template='<div class="explorer-place hosted"></div>',

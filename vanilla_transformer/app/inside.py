@@ -11,15 +11,13 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vanilla_transformer.app.drawing import DIVERGING, GREY, add_scale, blank, heat_map, pictured
+from vanilla_transformer.app.drawing import DIVERGING, GREY, add_scale, blank, heat_map
 from vanilla_transformer.app.loading import Loaded
 from vanilla_transformer.app.reading import check_text, refusal
 from vanilla_transformer.app.walk import example_walk, offer_walks
 from vanilla_transformer.configuration_vanilla_transformer import (
     PRESETS,
     VanillaTransformerConfig,
-    VanillaTransformerDecoderConfig,
-    VanillaTransformerEncoderConfig,
 )
 from vanilla_transformer.inside.recorder import find_stacks, record
 from vanilla_transformer.modeling_vanilla_transformer import (
@@ -100,14 +98,10 @@ def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
     The mask is recorded in a small model of this kind, whose weights are all 0.
     """
     mask = MASKS[kind]
-    config_class, model_class = (
-        (VanillaTransformerDecoderConfig, VanillaTransformerDecoderModel)
-        if mask.past_only
-        else (VanillaTransformerEncoderConfig, VanillaTransformerEncoderModel)
-    )
-    sliding_window = window if mask.near_only else None
-    config = config_class(vocab_size=3, d_model=2, num_heads=1, d_ff=1, num_layers=1, sliding_window=sliding_window)
-    with torch.device("meta"):  # does not draw from the shared random generator
+    model_class = VanillaTransformerDecoderModel if mask.past_only else VanillaTransformerEncoderModel
+    sizes = {"vocab_size": 3, "d_model": 2, "num_heads": 1, "d_ff": 1, "num_layers": 1}
+    config = model_class.config_class(**sizes, sliding_window=window if mask.near_only else None)
+    with torch.device("meta"):  # draws no random numbers from the shared generator
         model = model_class(config).eval()
     model.to_empty(device="cpu")
     for weight in model.parameters():
@@ -166,7 +160,6 @@ def inside_tab(models: Sequence[Loaded] = ()) -> None:
 def positions_section(tables: dict[str, Tensor]) -> None:
     """Add the components and events of positions; `tables` are learned ones by name."""
 
-    @pictured
     def draw(d_model: int, length: int, name: str) -> tuple[Figure, Figure]:
         return draw_positions(d_model, length, name, tables.get(name))
 
@@ -219,8 +212,8 @@ def training_section() -> None:
     with gr.Row():
         width = gr.Slider(64, 1024, value=512, step=64, precision=0, label="d_model")
         warmup = gr.Slider(100, 16000, value=4000, step=100, precision=0, label="Warm-up steps")
-    rate = gr.Plot(pictured(draw_schedule)(512, 4000), show_label=False, format="png")
-    gr.on([width.release, warmup.release], pictured(draw_schedule), [width, warmup], rate, api_name="schedule")
+    rate = gr.Plot(draw_schedule(512, 4000), show_label=False, format="png")
+    gr.on([width.release, warmup.release], draw_schedule, [width, warmup], rate, api_name="schedule")
     gr.Markdown("How large are the models of the paper's **Table 3**? The vocabulary is shared by both languages.")
     with gr.Row():
         row = gr.Dropdown(list(PRESETS), value="base", label="Row of Table 3")

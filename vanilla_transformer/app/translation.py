@@ -1,5 +1,6 @@
 """Endpoints for translation: beam search hypotheses, their attention, and the alternatives at each step."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,12 +14,14 @@ from vanilla_transformer.app.reading import (
     MOST_TOKENS,
     check_text,
     encode,
+    is_integer,
     offer,
     refusal,
     token_name,
     warn_of_unknown_letters,
 )
 from vanilla_transformer.decoding import longest_output
+from vanilla_transformer.inside.predictions import Prediction, predict
 from vanilla_transformer.inside.readings import max_length, tokenizer_options, until_end
 
 
@@ -50,15 +53,6 @@ class Hypothesis(NamedTuple):
     ids: list[int]
 
 
-class Forward(NamedTuple):
-    """The forward pass of a text and a given translation."""
-
-    source: list[int]  # tokens of the text
-    target: list[int]  # tokens of the translation; the last is the end token
-    attentions: dict[str, Tensor]  # kind -> (layers, heads, queries, keys)
-    probabilities: Tensor  # logits, (target, vocabulary)
-
-
 def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> str:
     """Return the heat map of one attention matrix (rows, columns) as HTML."""
     y, x = (
@@ -67,6 +61,12 @@ def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str,
     )
     rows, columns = rows[:DRAWN], columns[:DRAWN]
     return heat_map(rows, columns, weights[: len(rows), : len(columns)], (y, x))
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Refuse a value that is none of the choices; a program may send a number as a string."""
+    if str(value) not in map(str, choices):
+        raise refusal(f"There is no {name} {value!r:.50}, only: {', '.join(map(str, choices))}.")
 
 
 class Translator:
@@ -113,50 +113,29 @@ class Translator:
         ids = self.loaded.tokenizer(text_target=target, **tokenizer_options(self.loaded.model))["input_ids"]
         return ids[: min(MOST_TOKENS, max_length(self.loaded.model))]
 
-    @torch.inference_mode()
-    def forward(self, source: str, target: str) -> Forward:
-        """Run the model once with teacher forcing.
+    def predict(self, source: str, target: str) -> tuple[Prediction, Tensor, dict[tuple[str, int], Tensor]]:
+        """Like the explorer's `predict`, with a given translation.
 
         Raises:
             gr.Error: the text is empty or too long.
         """
         source = check_text(source, "to translate")
-        batch = encode(self.loaded, source)
-        labels = self.target_ids(source, target)
-        output = self.loaded.model(**batch, labels=torch.tensor([labels]), output_attentions=True)
-        attentions = {
-            "cross": torch.cat(output.cross_attentions),
-            "encoder self": torch.cat(output.encoder_attentions),
-            "decoder self": torch.cat(output.decoder_attentions),
-        }
-        return Forward(batch["input_ids"][0].tolist(), labels, attentions, output.logits[0].softmax(-1))
+        return predict(self.loaded.model, self.loaded.tokenizer, source, self.target_ids(source, target))
 
     def name(self, i: int) -> str:
         """Return the label of a token: its text, or its name if it has no text of its own."""
         text = self.loaded.tokenizer.decode([i])
         return self.loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else text.strip() or "␣"
 
-    def check_look(self, kind: str, layer: str, head: str) -> None:
-        """Raise an error if a kind, layer or head does not exist."""
-        config = self.loaded.model.config
-        for name, value, known in (
-            ("kind", kind, list(AXES)),
-            ("layer", layer, [str(i + 1) for i in range(max(config.encoder_layers, config.decoder_layers))]),
-            ("head", head, ["mean", *(str(i + 1) for i in range(config.num_heads))]),
-        ):
-            if value not in known:
-                raise refusal(f"There is no {name} {value!r}, only: {', '.join(known)}.")
-
     def attend(self, text: str, translation: str, kind: str, layer: str, head: str) -> str:
         """Return the heat map of one layer's attention, of one head or the mean over heads."""
-        layer, head = str(layer), str(head)  # a program may send numbers
-        self.check_look(kind, layer, head)
-        seen = self.forward(text, translation)
-        layers = seen.attentions[kind]
-        if int(layer) > len(layers):
-            raise refusal(f"There are only {len(layers)} layers with {kind}-attention.")
+        check_choice("kind", kind, list(AXES))
+        seen, _, attention = self.predict(text, translation)
+        layers = [weights[0] for (of, _), weights in attention.items() if of == kind.removesuffix(" self")]
+        check_choice("layer", layer, range(1, len(layers) + 1))
+        check_choice("head", head, ["mean", *range(1, len(layers[0]) + 1)])
         weights = layers[int(layer) - 1]
-        read, written = ([self.name(i) for i in ids] for ids in (seen.source, seen.target))
+        read, written = ([self.name(i) for i in ids] for ids in (seen.source, seen.chosen))
         tokens = {
             "cross": (written, read),
             "encoder self": (read, read),
@@ -165,11 +144,11 @@ class Translator:
         return draw(*tokens, weights.mean(dim=0) if head == "mean" else weights[int(head) - 1], AXES[kind])
 
     def most_likely(self, text: str, translation: str, step: int) -> dict[str, float]:
-        """Return the most probable tokens at a step, counted from 1, with their probabilities."""
-        seen = self.forward(text, translation)
-        if not isinstance(step, int) or not 1 <= step <= len(seen.target):
-            raise refusal(f"This translation has the steps 1 to {len(seen.target)}.")
-        probabilities, ids = seen.probabilities[step - 1].topk(MOST_LIKELY)
+        """Return the most likely tokens at a step, counted from 1, with their probabilities."""
+        seen, scores, _ = self.predict(text, translation)
+        if not is_integer(step) or not 1 <= step <= len(seen.chosen):
+            raise refusal(f"This translation has the steps 1 to {len(seen.chosen)}.")
+        probabilities, ids = scores[step - 1].exp().topk(MOST_LIKELY)
         names = [token_name(self.loaded, i) for i in ids.tolist()]
         return dict(zip(names, probabilities.tolist(), strict=True))
 

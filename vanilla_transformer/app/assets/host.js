@@ -2,49 +2,59 @@
 function host(models, runs) {
   const home = window.gradio_config?.root?.replace(/[/]?$/, "/") ?? document.baseURI;
   const base = new URL("gradio_api/call/", home);
-  // The server keeps state for each session, so reuse a session that has no request in progress.
-  const resting = [];
-  const reach = (...request) =>
-    fetch(...request).catch(() => {
-      throw new Error("The server cannot be reached. Please try again.");
-    });
-  async function call(name, values, onFrame = null, onJoined = null) {
-    const session_hash = resting.pop() ?? Math.random().toString(36).slice(2);
-    const joined = await reach(new URL(name, base), {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ data: values, session_hash }),
-    });
-    if (!joined.ok) throw new Error(`The server answered ${joined.status}. Please try again.`);
-    const { event_id } = await joined.json();
-    onJoined?.({ session_hash, event_id });
-    const answer = await reach(new URL(`${name}/${event_id}`, base));
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    const rest = async () => {
-      while (!(await reader.read()).done);
-      resting.push(session_hash);
-    };
-    let text = "";
-    for (;;) {
-      const { value, done } = await reader.read().catch(() => ({ done: true }));
-      if (done) throw new Error("The connection broke off. Please try again.");
-      text += value;
-      let end;
-      while ((end = text.indexOf("\n\n")) >= 0) {
-        const event = text.slice(0, end).match(/^event: (.*)$/m)?.[1];
-        const data = JSON.parse(text.slice(0, end).match(/^data: (.*)$/m)?.[1] ?? "null");
-        text = text.slice(end + 2);
-        // A stream may be stopped; in the same session, its last messages would reach the next request.
-        if (event === "complete" && !onFrame) rest().catch(() => {});
-        if (event === "complete") return data?.[0];
-        if (event === "error") {
-          const told = data?.error ?? data;
-          throw new Error(typeof told === "string" ? told : "Something went wrong on the server. Please try again.");
-        }
-        if (event === "generating" && onFrame) onFrame(data[0]);
-      }
+  const SILENCE = 60_000; // milliseconds without an event after which a call fails; there is a heartbeat every 15 s
+  const again = (reason) => new Error(`${reason} Please try again.`);
+
+  async function reach(url, options) {
+    try {
+      return await fetch(url, options);
+    } catch {
+      throw again("The server cannot be reached.");
     }
   }
+
+  const post = (url, content) =>
+    reach(url, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(content),
+    });
+
+  /** Ask an endpoint for its answer. onFrame: called with each part of a stream. onJoined: called with the event's id. */
+  async function call(name, values, onFrame = null, onJoined = null) {
+    const joined = await post(new URL(name, base), { data: values });
+    if (joined.status === 503) throw new Error("The demo is busy. Please try again in a minute.");
+    if (!joined.ok) throw again(`The server answered ${joined.status}.`);
+    const { event_id } = await joined.json();
+    onJoined?.(event_id);
+    const silent = new AbortController();
+    let timer = setTimeout(() => silent.abort(), SILENCE);
+    try {
+      const answer = await reach(new URL(`${name}/${event_id}`, base), { signal: silent.signal });
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (let text = ""; ; ) {
+        const { value, done } = await reader.read().catch(() => ({ done: true }));
+        if (done) throw again(silent.signal.aborted ? "The server has gone silent." : "The connection broke off.");
+        clearTimeout(timer);
+        timer = setTimeout(() => silent.abort(), SILENCE);
+        const events = (text + value).split("\n\n");
+        text = events.pop(); // incomplete
+        for (const lines of events) {
+          const event = lines.match(/^event: (.*)$/m)?.[1];
+          const data = JSON.parse(lines.match(/^data: (.*)$/m)?.[1] ?? "null");
+          if (event === "complete") return data?.[0];
+          if (event === "generating") onFrame?.(data[0]);
+          if (event === "error") {
+            const told = data?.error ?? data;
+            throw typeof told === "string" ? new Error(told) : again("Something went wrong on the server.");
+          }
+        }
+      }
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
   const wish = ({ model, text, target = null, context = null }) => [model, text, target, context];
   return {
     models,
@@ -57,16 +67,13 @@ function host(models, runs) {
     train({ heads, positions, warmup, mask, norm }, onFrame) {
       let running = null,
         stopped = false;
-      const ended = call("train", [heads, positions, warmup, mask, norm], onFrame, (ids) => {
-        running = ids;
+      // Without a session of its own, an event has its id as session.
+      const cancel = () =>
+        post(new URL("../cancel", base), { event_id: running, session_hash: running, fn_index: 0 }).catch(() => {}); // a server that cannot be reached notices by itself
+      const ended = call("train", [heads, positions, warmup, mask, norm], onFrame, (id) => {
+        running = id;
         if (stopped) cancel();
       });
-      const cancel = () =>
-        fetch(new URL("../cancel", base), {
-          method: "POST",
-          headers: { "Content-Type": "application/json" },
-          body: JSON.stringify({ ...running, fn_index: 0 }),
-        }).catch(() => {}); // a server that cannot be reached cancels by itself
       const stop = () => {
         stopped = true;
         if (running) cancel();

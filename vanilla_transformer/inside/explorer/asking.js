@@ -151,31 +151,20 @@ function drawTop() {
       fillIn(each);
       ask(wish());
     };
+    const others = model.examples.map((each) => button(each.text, () => run(each)));
     fill(
       fields,
       field(label, "text", example.text),
-      model.task === "answer" ? field("Text to search", "context", example.context) : "",
+      model.task === "answer" && field("Text to search", "context", example.context),
       make("button", { type: "submit", class: "go" }, verb),
-      make(
-        "div",
-        { class: "examples" },
-        model.examples.length > 1
-          ? [
-              make("span", {}, "Try "),
-              model.examples.map((each) => make("button", { type: "button", click: () => run(each) }, each.text)),
-            ]
-          : "",
-      ),
-      forced
-        ? make(
-            "details",
-            { class: "force" },
-            make("summary", {}, forced[0]),
-            field("Each token is shown with its probability and rank", "target", "", {
-              placeholder: forced[1],
-            }),
-          )
-        : "",
+      make("div", { class: "examples" }, others.length > 1 && [make("span", {}, "Try "), others]),
+      forced &&
+        make(
+          "details",
+          { class: "force" },
+          make("summary", {}, forced[0]),
+          field("Each token is shown with its probability and rank", "target", "", { placeholder: forced[1] }),
+        ),
     );
   };
   const learning = (on) => {
@@ -199,8 +188,7 @@ function drawTop() {
     turnTo(state.request.model);
     fillIn(state.request);
   };
-  const chip = (title, text, click) =>
-    make("button", { type: "button", click }, make("b", {}, title), make("span", {}, text));
+  const chip = (title, text, click) => button([make("b", {}, title), make("span", {}, text)], click);
   const chips = make(
     "div",
     { class: "models", role: "group", "aria-label": "Models" },
@@ -231,7 +219,7 @@ function drawTop() {
     const target = number >= 0 && Array.isArray(linked.target) ? linked.target : wish().target;
     const tell = (isWhole) => {
       if (hasModel && number < 0) complain(`The link is for the model ${linked.model}, which is not loaded here.`);
-      else if (linked.damaged || !hasModel || !hasText || !isWhole)
+      else if (!hasModel || !hasText || !isWhole)
         complain("The link is damaged. Only part of it could be restored.");
     };
     const failed = () => {

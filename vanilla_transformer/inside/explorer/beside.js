@@ -89,30 +89,25 @@ function drawBeside() {
     paint(canvas, weights(kind, state.layer, state.head, each), KINDS[kind].color);
     return canvas;
   };
-  const side = (name, each, i) =>
-    make(
+  const showAbove = (each, i) => () => {
+    pause();
+    view(each);
+    show(...Object.keys(DRAW));
+    remember();
+    parts.beside.querySelectorAll(".side button")[i].focus({ preventScroll: true }); // not the other one
+    parts.player.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
+  };
+  const side = (name, each, i) => {
+    const isAbove = state.data === each;
+    return make(
       "div",
       { class: "side" },
       make("h3", {}, name),
-      make("p", { class: "answer", lang: "und", dir: "auto" }, marked(i)),
+      answerLine(marked(i)),
       make("div", { class: "square" }, square(each), make("span", { class: "note" }, what)),
-      make(
-        "button",
-        {
-          type: "button",
-          "aria-pressed": String(state.data === each),
-          click: () => {
-            pause();
-            view(each);
-            show(...Object.keys(DRAW));
-            remember();
-            parts.beside.querySelectorAll(".side button")[i].focus({ preventScroll: true }); // only the shown one
-            parts.player.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
-          },
-        },
-        state.data === each ? "Shown above" : "Show it above",
-      ),
+      button(isAbove ? "Shown above" : "Show it above", showAbove(each, i), { "aria-pressed": String(isAbove) }),
     );
+  };
   fill(
     parts.beside,
     make("h2", {}, "Side by side"),

@@ -12,7 +12,7 @@ async function openBox(id) {
     updateFlow();
   }
   updateMap();
-  fill(parts.box, state.box ? make("p", { class: "note" }, "Loading the numbers …") : "");
+  fill(parts.box, state.box && note("Loading the numbers …"));
   if (!state.box) return true;
   const name = `${id[0]} ${id[1]}`;
   const { data } = state;
@@ -45,28 +45,15 @@ function drawBox() {
       : part === "output"
         ? "Output of the last layer"
         : `${capital(part)}, ${stack} layer ${layer + 1}`;
+  const close = () => {
+    const [opener] = mapped.boxes.find(([, id]) => id.join() === state.box.join());
+    opener.focus();
+    openBox(state.box); // which closes it
+    remember(true);
+  };
   fill(
     parts.box,
-    make(
-      "header",
-      {},
-      make("h2", {}, title),
-      make(
-        "button",
-        {
-          type: "button",
-          class: "round",
-          "aria-label": "Close",
-          click: () => {
-            const [opener] = mapped.boxes.find(([, id]) => id.join() === state.box.join());
-            opener.focus();
-            openBox(state.box); // closes the box
-            remember(true);
-          },
-        },
-        "×",
-      ),
-    ),
+    make("header", {}, make("h2", {}, title), button("×", close, { class: "round", "aria-label": "Close" })),
     make("div", { class: "steps" }, steps.map(stepCard)),
   );
 }
@@ -82,29 +69,21 @@ function stepCard(step) {
     ["length", "queries", "keys"].includes(axis)
       ? visible(tokens(part === "cross-attention" && axis === "keys" ? "source" : column)[i]?.text ?? "")
       : "";
-  const wide = axes[1] === "keys";
   const largest = Math.max(1e-9, ...values.flat().map((value) => Math.abs(value ?? 0)));
   const cell = (value) => {
-    const td = make(
-      "td",
-      {},
-      value === null ? "−∞" : Number.isInteger(value) ? String(value) : decimals(value, 3),
-    );
-    td.style.background =
-      value === null
-        ? ""
-        : `color-mix(in srgb, var(--${value < 0 ? "orange" : "blue"}) ${Math.round((45 * Math.abs(value)) / largest)}%, transparent)`;
+    if (value === null) return "−∞";
+    const td = make("td", {}, Number.isInteger(value) ? String(value) : decimals(value, 3));
+    td.style.background = shade(value / largest, 45);
     return td;
   };
+  const more = (row) => (row.length < step.shape.at(-1) ? [make("td", { class: "more" }, "…")] : []);
   const shape = step.axes.map((axis, i) => `${axis} ${step.shape[i]}`).join(" × ");
   return make(
     "article",
     {},
     make("h3", {}, capital(step.name)),
     make("p", { class: "equation" }, step.equation),
-    make(
-      "p",
-      { class: "note" },
+    note(
       shape,
       hasHeads ? `; head ${head + 1} is shown` : "",
       step.source ? make("code", {}, step.source) : null,
@@ -112,34 +91,10 @@ function stepCard(step) {
     make(
       "div",
       { class: "scroll" },
-      make(
-        "table",
-        {},
-        wide
-          ? make(
-              "thead",
-              {},
-              make(
-                "tr",
-                {},
-                make("th"),
-                values[0].map((_, j) => make("th", { scope: "col" }, label("keys", j))),
-              ),
-            )
-          : null,
-        make(
-          "tbody",
-          {},
-          values.map((row, i) =>
-            make(
-              "tr",
-              {},
-              make("th", { scope: "row" }, label(axes[0], i)),
-              row.map(cell),
-              row.length < step.shape.at(-1) ? make("td", { class: "more" }, "…") : null,
-            ),
-          ),
-        ),
+      grid(
+        null,
+        axes[1] === "keys" ? ["", ...values[0].map((_, j) => label("keys", j))] : null,
+        values.map((row, i) => [label(axes[0], i), ...row.map(cell), ...more(row)]),
       ),
     ),
   );

@@ -12,12 +12,17 @@ const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const isOff = (name, item) => state.changes[name].some((each) => same(each, item));
 const isChanged = () => !same(state.changes, unchanged());
 
-function toggle(name, item) {
-  const list = state.changes[name];
-  state.changes[name] = isOff(name, item) ? list.filter((each) => !same(each, item)) : [...list, item];
-  if (name === "heads_off") show("heads");
+/** Set some of the changes, and ask for the changed model's answer. */
+function change(changes) {
+  Object.assign(state.changes, changes);
   remember(true);
   breakIt();
+}
+
+function toggleOff(name, item) {
+  const list = state.changes[name];
+  change({ [name]: isOff(name, item) ? list.filter((each) => !same(each, item)) : [...list, item] });
+  if (name === "heads_off") show("heads");
 }
 
 let broke = 0; // number of requests
@@ -103,169 +108,79 @@ function drawBroken() {
   parts.broken.hidden = !host && !isChanged();
   if (parts.broken.hidden) return;
   const { stacks } = state.own.model;
-  const has = (stack) => [
+  const sublayers = (stack) => [
     "self-attention",
     ...(stack === "decoder" && state.own.target ? ["cross-attention"] : []),
     "feed-forward",
   ];
-  const columnsThere = ["self-attention", "cross-attention", "feed-forward"].filter((part) =>
-    Object.keys(stacks).some((stack) => has(stack).includes(part)),
-  );
-  const on = (label, name, item) =>
-    make(
-      "label",
-      { class: "toggle" },
-      make("input", {
-        type: "checkbox",
-        "aria-label": label,
-        checked: !isOff(name, item),
-        change: () => toggle(name, item),
-      }),
-    );
+  const columnsShown = sublayers("decoder" in stacks ? "decoder" : "encoder");
+  const item = (name, what, label) =>
+    toggle("", !isOff(name, what), () => toggleOff(name, what), { "aria-label": label });
   const rows = Object.entries(stacks).flatMap(([stack, layers]) =>
     Array.from({ length: layers }, (_, layer) => {
       const name = `${stack} layer ${layer + 1}`;
-      return make(
-        "tr",
-        {},
-        make("th", { scope: "row" }, capital(name)),
-        make("td", {}, on(name, "layers_off", [stack, layer])),
-        columnsThere.map((part) =>
-          make(
-            "td",
-            {},
-            has(stack).includes(part)
-              ? on(`Residual connection around ${part}, ${name}`, "residuals_off", [stack, layer, part])
-              : "",
-          ),
-        ),
-      );
+      const residual = (part) =>
+        sublayers(stack).includes(part) &&
+        item("residuals_off", [stack, layer, part], `Residual connection around ${part}, ${name}`);
+      return [capital(name), item("layers_off", [stack, layer], name), ...columnsShown.map(residual)];
     }),
   );
   const wide = Object.keys(stacks).map((stack) =>
-    make(
-      "label",
-      { class: "toggle" },
-      make("input", {
-        type: "checkbox",
-        checked: !state.changes.positions_off.includes(stack),
-        change: () => toggle("positions_off", stack),
-      }),
-      `Positions of the ${stack}`,
-    ),
+    toggle(`Positions of the ${stack}`, !isOff("positions_off", stack), () => toggleOff("positions_off", stack)),
   );
-  if (stacks.decoder)
-    wide.push(
-      make(
-        "label",
-        { class: "toggle" },
-        make("input", {
-          type: "checkbox",
-          checked: !state.changes.causal_off,
-          change: () => {
-            state.changes.causal_off = !state.changes.causal_off;
-            remember(true);
-            breakIt();
-          },
-        }),
-        "Causal mask",
-      ),
+  const { causal_off: noMask } = state.changes;
+  if (stacks.decoder) wide.push(toggle("Causal mask", !noMask, () => change({ causal_off: !noMask })));
+  const headsOff = state.changes.heads_off.map(([kind, layer, head]) =>
+    button(`${KINDS[kind].name} ${layer + 1}.${head + 1} off ×`, () => toggleOff("heads_off", [kind, layer, head]), {
+      title: "Switch on",
+    }),
+  );
+  const weightsOf = weightsSet().map(([kind, layer, query, key, weight, those]) => {
+    const { from, to, ahead } = columns(kind);
+    const head = those.length > 1 ? "" : `.${those[0][2] + 1}`;
+    return button(
+      `${KINDS[kind].name} ${layer + 1}${head}: “${textOf(from, query + ahead)}” → “${textOf(to, key)}” ${setTo(weight)} ×`,
+      () => forgetWeights(those),
+      { title: "Reset" },
     );
-  const others = (host?.models ?? [])
-    .map((each, i) => [each, i])
-    .filter(([each, i]) => each.task === task() && i !== state.request.model);
+  });
+  const reset = () => {
+    change(unchanged());
+    show("heads");
+  };
+  const remove = () => {
+    putBeside(null);
+    show("broken");
+    remember(true);
+  };
   fill(
     parts.broken,
     make("h2", {}, host ? "Switch parts off" : "What was changed"),
-    make(
-      "p",
-      { class: "note" },
-      !host
-        ? "These parts are off, or set, in the changed model."
-        : "Switch a part off to see how the same model answers without it. Heads have switches under “All heads”; attention weights have handles under “Attention”.",
+    note(
+      host
+        ? "Switch a part off to see how the same model answers without it. Heads have switches under “All heads”; attention weights have handles under “Attention”."
+        : "These parts are off, or set, in the changed model.",
     ),
     make(
       "fieldset",
       { class: "switches", disabled: !host }, // a saved page has no model to run
-      make(
-        "div",
-        {},
-        wide,
-        make(
-          "p",
-          { class: "off-heads" },
-          state.changes.heads_off.map(([kind, layer, head]) =>
-            make(
-              "button",
-              { type: "button", title: "Switch on", click: () => toggle("heads_off", [kind, layer, head]) },
-              `${KINDS[kind].name} ${layer + 1}.${head + 1} off ×`,
-            ),
-          ),
-          weightsSet().map(([kind, layer, query, key, weight, those]) =>
-            make(
-              "button",
-              { type: "button", title: "Reset", click: () => forgetWeights(those) },
-              `${KINDS[kind].name} ${layer + 1}${those.length > 1 ? "" : `.${those[0][2] + 1}`}: “${textOf(columns(kind).from, query + columns(kind).ahead)}” → “${textOf(columns(kind).to, key)}” ${setTo(weight)} ×`,
-            ),
-          ),
-        ),
-      ),
+      make("div", {}, wide, make("p", { class: "off-heads" }, headsOff, weightsOf)),
       make(
         "div",
         { class: "scroll" },
-        make(
-          "table",
-          {},
-          make(
-            "thead",
-            {},
-            make(
-              "tr",
-              {},
-              make("th"),
-              ["layer", ...columnsThere.map((part) => `residual, ${part}`)].map((text) =>
-                make("th", { scope: "col" }, text),
-              ),
-            ),
-          ),
-          make("tbody", {}, rows),
-        ),
+        grid(null, ["", "layer", ...columnsShown.map((part) => `residual, ${part}`)], rows),
       ),
     ),
     make(
       "p",
       { class: "actions" },
-      host && isChanged()
-        ? make(
-            "button",
-            {
-              type: "button",
-              click: () => {
-                state.changes = unchanged();
-                remember(true);
-                show("flowing", "heads");
-                breakIt();
-              },
-            },
-            "Reset all",
-          )
-        : null,
-      host && state.beside && !state.beside.same
-        ? make(
-            "button",
-            {
-              type: "button",
-              click: () => {
-                putBeside(null);
-                show("broken");
-                remember(true);
-              },
-            },
-            `Remove ${state.beside.title}`,
-          )
-        : null,
-      others.map(([each, i]) =>
-        make("button", { type: "button", click: () => setBeside(i, true) }, `Compare with ${each.name}`),
+      host && isChanged() && button("Reset all", reset),
+      host && state.beside && !state.beside.same && button(`Remove ${state.beside.title}`, remove),
+      (host?.models ?? []).map(
+        ({ name, task: other }, i) =>
+          other === task() &&
+          i !== state.request.model &&
+          button(`Compare with ${name}`, () => setBeside(i, true)),
       ),
     ),
   );

@@ -30,6 +30,22 @@ const present = (children) =>
 /** Replace the children of an element. */
 const fill = (element, ...children) => element.replaceChildren(...present(children));
 
+const button = (label, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, label);
+const note = (...content) => make("p", { class: "note" }, content);
+
+/** A switch with a label. */
+const toggle = (label, checked, change, attributes = {}) =>
+  make("label", { class: "toggle" }, make("input", { type: "checkbox", checked, change, ...attributes }), label);
+
+/** A row of buttons, one of which is chosen; `choices` are [value, text]. */
+const segments = (label, choices, choose, attributes = () => ({})) =>
+  make(
+    "div",
+    { class: "segments", role: "group", "aria-label": label },
+    make("span", {}, label),
+    choices.map(([value, text]) => button(text, () => choose(value), attributes(value))),
+  );
+
 const KINDS = {
   encoder: { name: "encoder self-attention", short: "text → text", color: "var(--blue)" },
   cross: { name: "cross-attention", short: "answer → text", color: "var(--purple)" },
@@ -80,6 +96,9 @@ const share = (thousandths) =>
   thousandths >= 999.5 ? "100 %" : thousandths >= 0.5 ? `${(thousandths / 10).toFixed(1)} %` : "< 0.05 %";
 /** Format a weight set by hand, rounded to a hundredth. */
 const setTo = (weight) => `${Math.round(100 * weight)} %`;
+/** Blue for a positive and orange for a negative share of 1; `most` is the percentage of colour for 1. */
+const shade = (share, most) =>
+  `color-mix(in srgb, var(--${share < 0 ? "orange" : "blue"}) ${Math.round(most * Math.abs(share))}%, transparent)`;
 const decimals = (value, digits) => value.toFixed(digits).replace("-", "−");
 const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Extended_Pictographic}\uff01-\uff60]/u;
 /** Shorten a text to `most` letters; wide letters count twice. */
@@ -99,31 +118,19 @@ function table(title, rows) {
   return details;
 }
 
+/** A table. Cells are contents or <td> elements; the first of each row is its header. `header` may be null. */
 function grid(caption, header, rows) {
+  const heading = (scope) => (content) => make("th", { scope }, content);
+  const cell = (content) => (content?.tagName === "TD" ? content : make("td", {}, content));
   return make(
     "table",
     {},
-    make("caption", {}, caption),
-    make(
-      "thead",
-      {},
-      make(
-        "tr",
-        {},
-        header.map((text) => make("th", { scope: "col" }, text)),
-      ),
-    ),
+    caption && make("caption", {}, caption),
+    header && make("thead", {}, make("tr", {}, header.map(heading("col")))),
     make(
       "tbody",
       {},
-      rows.map(([name, ...cells]) =>
-        make(
-          "tr",
-          {},
-          make("th", { scope: "row" }, name),
-          cells.map((cell) => make("td", {}, cell)),
-        ),
-      ),
+      rows.map(([name, ...cells]) => make("tr", {}, heading("row")(name), cells.map(cell))),
     ),
   );
 }

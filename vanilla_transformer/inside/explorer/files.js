@@ -25,61 +25,47 @@ function remember(step = false) {
   }
 }
 
-/** Return the state in the address, or null. Of a damaged address, keep the fields that can be read. */
+/** The state in the address; null if there is none. */
 function fromLink() {
-  let text = location.hash.match(/^#explore=(.*)$/)?.[1];
-  for (let end = ""; text; end = "}") {
-    try {
-      return { ...JSON.parse(decodeURIComponent(text) + end), damaged: Boolean(end) };
-    } catch {
-      text = text.slice(0, Math.max(0, text.lastIndexOf("%2C"))); // drop the last, incomplete field
-    }
+  const text = location.hash.match(/^#explore=(.*)$/)?.[1];
+  if (text === undefined) return null;
+  try {
+    return { ...JSON.parse(decodeURIComponent(text)) };
+  } catch {
+    return {};
   }
-  return text === undefined ? null : { damaged: true };
 }
 
-/** Restore the state of a link, as far as the model allows. Returns whether all of it fits. */
+/** Restore the state of a link. Returns whether it fits the model; otherwise the usual view stays. */
 function look(linked) {
-  const { model, steps } = state.data;
-  const isBelow = (end) => (number) => Number.isInteger(number) && number >= 0 && number < end;
-  const has = (name) => name in model.stacks || Boolean(attention(name));
-  const other = host.models.findIndex((each) => each.name === linked.beside && each.task === task());
-  const fits = {
-    layer: isBelow(mostLayers()),
-    head: (head) => head === "mean" || isBelow(model.heads)(head),
-    step: isBelow(steps.length),
-    kinds: (kinds) => Array.isArray(kinds) && kinds.every((kind) => attention(kind)),
-    changes: ({ causal_off: off = false, ...lists }) =>
-      typeof off === "boolean" &&
-      Object.entries(lists).every(
-        ([name, list]) => name in unchanged() && list.every((each) => has(name === "positions_off" ? each : each[0])),
-      ),
-    beside: () => other >= 0,
-    box: (box) => mapped.boxes.some(([, id]) => same(id, box)),
-  };
-  const wrong = Object.keys(fits).filter((name) => {
-    try {
-      return name in linked && !fits[name](linked[name]);
-    } catch {
-      return true; // fields of another type
-    }
-  });
-  const { layer, head, step, kinds, changes, beside, box } = Object.fromEntries(
-    Object.entries(linked).filter(([name]) => !wrong.includes(name)),
-  );
-  Object.assign(state, {
-    layer: layer ?? state.layer,
-    head: head ?? state.head,
-    step: step ?? state.step,
-    kinds: new Set(kinds ?? state.kinds),
-    changes: { ...unchanged(), ...changes },
-  });
-  show(...Object.keys(DRAW));
+  const { layer, head, step, kinds, changes, beside, box } = linked;
+  const usual = { ...state };
+  const other = host.models.findIndex((each) => each.name === beside && each.task === task());
+  const fits = (number, end) => number === undefined || (Number.isInteger(number) && number >= 0 && number < end);
+  try {
+    if (!fits(layer, mostLayers()) || !fits(step, state.data.steps.length)) throw new Error("no such layer or step");
+    if (head !== "mean" && !fits(head, state.data.model.heads)) throw new Error("no such head");
+    Object.assign(state, {
+      layer: layer ?? state.layer,
+      head: head ?? state.head,
+      step: step ?? state.step,
+      kinds: new Set(kinds ?? state.kinds),
+      changes: { ...unchanged(), ...changes },
+    });
+    show(...Object.keys(DRAW));
+    if (beside && other < 0) throw new Error(`${beside} is not loaded`);
+    if (box && !mapped.boxes.some(([, id]) => same(id, box))) throw new Error(`no box ${box}`);
+  } catch {
+    Object.assign(state, usual);
+    show(...Object.keys(DRAW));
+    remember();
+    return false;
+  }
   if (changes) breakIt();
   else if (beside) setBeside(other);
   if (box) openBox(box).then(() => remember());
   remember();
-  return !wrong.length;
+  return true;
 }
 
 function download(name, content, type) {
@@ -157,47 +143,35 @@ function saveTable() {
 }
 
 function drawSave() {
-  const button = (text, act) =>
-    make(
-      "button",
-      {
-        type: "button",
-        click: async (event) => {
-          try {
-            await act(event);
-          } catch (error) {
-            complain(error);
-          }
-        },
-      },
-      text,
-    );
+  const save = (text, act) =>
+    button(text, async (event) => {
+      try {
+        await act(event);
+      } catch (error) {
+        complain(error);
+      }
+    });
+  const copyLink = async ({ target }) => {
+    remember();
+    await navigator.clipboard?.writeText(location.href);
+    target.textContent = navigator.clipboard ? "Copied" : "See the address bar";
+    setTimeout(() => {
+      target.textContent = "Copy link";
+    }, 1500);
+  };
+  const saveData = () => download("explorer.json", JSON.stringify(seen(), null, 1), "application/json");
   fill(
     parts.save,
     make("h2", {}, "Save and share"),
     make(
       "p",
       { class: "actions" },
-      host
-        ? button("Copy link", async ({ target }) => {
-            remember();
-            await navigator.clipboard?.writeText(location.href);
-            target.textContent = navigator.clipboard ? "Copied" : "See the address bar";
-            setTimeout(() => {
-              target.textContent = "Copy link";
-            }, 1500);
-          })
-        : null,
-      host ? button("Page (HTML)", savePage) : null,
-      button("Picture (PNG)", savePicture),
-      button("All data (JSON)", () =>
-        download("explorer.json", JSON.stringify(seen(), null, 1), "application/json"),
-      ),
-      button("Weights (CSV)", saveTable),
+      host && [save("Copy link", copyLink), save("Page (HTML)", savePage)],
+      save("Picture (PNG)", savePicture),
+      save("All data (JSON)", saveData),
+      save("Weights (CSV)", saveTable),
     ),
-    make(
-      "p",
-      { class: "note" },
+    note(
       host
         ? "The saved page has all numbers for this text and works offline. Other texts, other models and switching parts off need the model; the link opens it here."
         : "This page works offline: play it, point at tokens, open boxes and heads. Other texts, other models and switching parts off need the model: run vanilla-transformer demo.",

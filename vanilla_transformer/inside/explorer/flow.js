@@ -45,72 +45,46 @@ function drawFlow() {
     groups,
     handles.group,
   );
-  const pick = (label, values, value, set) =>
-    make(
-      "div",
-      { class: "segments", role: "group", "aria-label": label },
-      make("span", {}, label),
-      values.map(([key, text]) => {
-        const button = make(
-          "button",
-          {
-            type: "button",
-            click: () => {
-              pause();
-              set(key);
-            },
-          },
-          text,
-        );
-        pressed.push([button, () => value() === key]);
-        return button;
-      }),
-    );
   pressed = [];
+  const pick = (label, choices, value, set) => {
+    const group = segments(label, choices, (chosen) => {
+      pause();
+      set(chosen);
+      chose();
+    });
+    group.querySelectorAll("button").forEach((each, i) => pressed.push([each, () => value() === choices[i][0]]));
+    return group;
+  };
+  const legend = state.data.attention.map(({ kind }) => {
+    const name = twoStacks() ? KINDS[kind].short : KINDS[kind].name.replace(/^encoder /, "");
+    const choose = () => {
+      if (!state.kinds.delete(kind)) state.kinds.add(kind);
+      chose();
+    };
+    const each = button(capital(name), choose, {
+      style: `--color:${KINDS[kind].color}`,
+      title: capital(KINDS[kind].name),
+    });
+    pressed.push([each, () => state.kinds.has(kind)]);
+    return each;
+  });
   const layers = Array.from({ length: mostLayers() }, (_, i) => [i, String(i + 1)]);
   const heads = [["mean", "all"], ...Array.from({ length: state.data.model.heads }, (_, i) => [i, String(i + 1)])];
   fill(
     parts.flow,
     make("h2", {}, "Attention"),
-    make(
-      "div",
-      { class: "legend" },
-      state.data.attention.map(({ kind }) => {
-        const name = twoStacks() ? KINDS[kind].short : KINDS[kind].name.replace(/^encoder /, "");
-        const button = make(
-          "button",
-          {
-            type: "button",
-            style: `--color:${KINDS[kind].color}`,
-            title: capital(KINDS[kind].name),
-            click: () => {
-              state.kinds.has(kind) ? state.kinds.delete(kind) : state.kinds.add(kind);
-              chose();
-            },
-          },
-          capital(name),
-        );
-        pressed.push([button, () => state.kinds.has(kind)]);
-        return button;
-      }),
-    ),
+    make("div", { class: "legend" }, legend),
     pick(
       "Layer",
       layers,
       () => state.layer,
-      (layer) => {
-        state.layer = layer;
-        chose();
-      },
+      (layer) => (state.layer = layer),
     ),
     pick(
       "Head",
       heads,
       () => state.head,
-      (head) => {
-        state.head = head;
-        chose();
-      },
+      (head) => (state.head = head),
     ),
     make("div", { class: "scroll" }, svg),
     host ? hint : null,
@@ -124,9 +98,7 @@ function drawFlow() {
 function bytesNote(names) {
   const part = names.flatMap((name) => tokens(name)).find((token) => token.bytes);
   if (!part) return null;
-  return make(
-    "p",
-    { class: "note" },
+  return note(
     `Tokens such as ${part.text} are single bytes: the vocabulary has no token for their character, which was rare or missing in the training data.`,
   );
 }

@@ -1,8 +1,8 @@
 // Handles for setting attention weights by hand.
 
 let handles = null; // {group, of: name of the query and head, list}
-const hint = make("p", { class: "note" });
-const STEP = 0.05; // change of a weight by an arrow key
+const hint = note();
+const STEP = 0.05; // for an arrow key
 
 const total = (numbers) => numbers.reduce((sum, each) => sum + each, 0);
 

@@ -25,42 +25,29 @@ function drawHeads() {
         background: `var(--${worth.effect < 0 ? "orange" : "blue"})`,
       });
     const effect = worth ? `, effect ${decimals(worth.effect, 3)}` : "";
-    const off = make(
-      "button",
-      {
-        type: "button",
-        class: "off",
-        "aria-pressed": String(isOff("heads_off", [kind, layer, head])),
-        title: "Switch this head off",
-        "aria-label": `Switch off ${KINDS[kind].name}, layer ${layer + 1}, head ${head + 1}`,
-        click: () => toggle("heads_off", [kind, layer, head]),
-      },
-      "⏻",
-    );
-    return make(
-      "div",
-      { class: "cell" },
-      host ? off : null,
-      make(
-        "button",
-        {
-          type: "button",
-          class: "head",
-          "data-at": `${kind} ${layer} ${head}`,
-          "aria-pressed": String(
-            state.head === head && state.layer === layer && state.kinds.has(kind) && state.kinds.size === 1,
-          ),
-          "aria-label": `${capital(KINDS[kind].name)}, layer ${layer + 1}, head ${head + 1}: ${trait(numbers)}${effect}`,
-          click: () => {
-            pickHead(kind, layer, head);
-            parts.flow.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
-          },
-        },
-        make("canvas", { "aria-hidden": "true" }),
-        make("span", { class: "trait" }, make("b", {}, head + 1), " ", trait(numbers)),
-        bar,
-      ),
-    );
+    const off = button("⏻", () => toggleOff("heads_off", [kind, layer, head]), {
+      class: "off",
+      "aria-pressed": String(isOff("heads_off", [kind, layer, head])),
+      title: "Switch this head off",
+      "aria-label": `Switch off ${KINDS[kind].name}, layer ${layer + 1}, head ${head + 1}`,
+    });
+    const pick = () => {
+      pickHead(kind, layer, head);
+      parts.flow.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
+    };
+    const content = [
+      make("canvas", { "aria-hidden": "true" }),
+      make("span", { class: "trait" }, make("b", {}, head + 1), " ", trait(numbers)),
+      bar,
+    ];
+    const chosen = state.head === head && state.layer === layer && state.kinds.has(kind) && state.kinds.size === 1;
+    const square = button(content, pick, {
+      class: "head",
+      "data-at": `${kind} ${layer} ${head}`,
+      "aria-pressed": String(chosen),
+      "aria-label": `${capital(KINDS[kind].name)}, layer ${layer + 1}, head ${head + 1}: ${trait(numbers)}${effect}`,
+    });
+    return make("div", { class: "cell" }, host && off, square);
   };
   /** Number of columns, at most `most`, such that all rows have the same length. */
   const columnsOf = (most) => {
@@ -72,26 +59,22 @@ function drawHeads() {
   fill(
     parts.heads,
     make("h2", {}, "All heads"),
-    make(
-      "p",
-      { class: "note" },
+    note(
       `Each square is a head: rows attend to columns. The text below it says what the head mostly attends to. The bar shows the effect of switching it off: ${model.regression ? "how far the number moves" : "how much less probable the answer becomes (orange: more probable)"}. Click a head to show it above.`,
     ),
-    largest.length
-      ? make(
-          "p",
-          { class: "ranking" },
-          make("b", {}, "Largest effect: "),
-          largest.map(({ kind, layer, head, effect }) =>
-            make(
-              "button",
-              { type: "button", style: `--color:${KINDS[kind].color}`, click: () => pickHead(kind, layer, head) },
-              `${KINDS[kind].name} ${layer + 1}.${head + 1} `,
-              make("b", {}, decimals(effect, 2)),
-            ),
+    largest.length > 0 &&
+      make(
+        "p",
+        { class: "ranking" },
+        make("b", {}, "Largest effect: "),
+        largest.map(({ kind, layer, head, effect }) =>
+          button(
+            [`${KINDS[kind].name} ${layer + 1}.${head + 1} `, make("b", {}, decimals(effect, 2))],
+            () => pickHead(kind, layer, head),
+            { style: `--color:${KINDS[kind].color}` },
           ),
-        )
-      : null,
+        ),
+      ),
     make(
       "div",
       { class: "kinds" },
@@ -100,16 +83,12 @@ function drawHeads() {
           "div",
           { class: "kind", style: `--color:${KINDS[kind].color};--heads:${columnsOf(8)};--few:${columnsOf(4)}` },
           make("h3", {}, capital(KINDS[kind].name)),
-          layers.map((_, layer) =>
+          layers.map((heads, layer) =>
             make(
               "div",
               { class: "row" },
               make("span", { class: "note" }, `layer ${layer + 1}`),
-              make(
-                "div",
-                { class: "cells" },
-                layers[layer].map((__, head) => cell(kind, layer, head)),
-              ),
+              make("div", { class: "cells" }, heads.map((_, head) => cell(kind, layer, head))),
             ),
           ),
         ),

@@ -68,28 +68,15 @@ function drawLessonControls() {
     options[name] = value;
     startTraining();
   };
-  const segments = (label, name, values) =>
-    make(
-      "div",
-      { class: "segments", role: "group", "aria-label": label },
-      make("span", {}, label),
-      values.map(([value, text]) =>
-        kept(make("button", { type: "button", click: () => set(name, value) }, text), (button) =>
-          button.setAttribute("aria-pressed", String(options[name] === value)),
-        ),
-      ),
+  const choices = (label, name, values) => {
+    const pairs = values.map((value) => [value, String(value)]);
+    const group = segments(label, pairs, (value) => set(name, value));
+    group.querySelectorAll("button").forEach((each, i) =>
+      kept(each, () => each.setAttribute("aria-pressed", String(options[name] === values[i]))),
     );
-  const yes = (label, name) =>
-    make(
-      "label",
-      { class: "toggle" },
-      make("input", {
-        type: "checkbox",
-        checked: options[name],
-        change: (event) => set(name, event.target.checked),
-      }),
-      label,
-    );
+    return group;
+  };
+  const yes = (label, name) => toggle(label, options[name], (event) => set(name, event.target.checked));
   const stop = () => {
     stopTraining();
     drawTrain();
@@ -97,32 +84,20 @@ function drawLessonControls() {
   fill(
     parts.train,
     make("h2", {}, "A Transformer learns to reverse six digits"),
-    make(
-      "p",
-      { class: "note" },
+    note(
       "One encoder layer and one decoder layer, 64 wide, are trained on the server from scratch. Change a setting to start again.",
     ),
     make(
       "div",
       { class: "switches" },
-      segments(
-        "Heads",
-        "heads",
-        [1, 2, 4, 8].map((n) => [n, String(n)]),
-      ),
-      segments("Norm", "norm", [
-        ["post", "post"],
-        ["pre", "pre"],
-      ]),
+      choices("Heads", "heads", [1, 2, 4, 8]),
+      choices("Norm", "norm", ["post", "pre"]),
       yes("Positions", "positions"),
       yes("Warm-up", "warmup"),
       yes("Causal mask", "mask"),
-      kept(
-        make("button", { type: "button", class: "go", click: () => (lesson.running ? stop() : startTraining()) }),
-        (button) => {
-          button.textContent = lesson.running ? "Stop" : "Train again";
-        },
-      ),
+      kept(button("", () => (lesson.running ? stop() : startTraining()), { class: "go" }), (each) => {
+        each.textContent = lesson.running ? "Stop" : "Train again";
+      }),
     ),
     kept(make("p", { class: "caption" }), (caption) => {
       caption.textContent = moral();

@@ -150,9 +150,7 @@ function drawMap() {
   fill(
     parts.map,
     make("h2", {}, state.data.name ? `The model: ${state.data.name}` : "The model"),
-    make(
-      "p",
-      { class: "note" },
+    note(
       `${plural(state.data.model.parameters, "parameter")}, ${plural(heads, "head")}, ${norm}-norm. Each dot is a head; a bright dot attends mainly to one token. Click a box to see its numbers.`,
     ),
     svg,

@@ -5,63 +5,44 @@ function drawOutput() {
   const step = steps[state.step];
   const shown = task() === "answer" ? steps : [step];
   const { regression } = model;
-  const content = shown.map((each) => {
-    const rows = withChosen(each.top, each.chosen, each.text, each.p);
-    return [
-      task() === "classify"
-        ? null
-        : make(
-            "h3",
-            {},
-            capital(each.name),
-            growing() || task() === "fill" ? make("span", { class: "note" }, ` of ${steps.length}`) : null,
-          ),
+  const content = shown.map((each) => [
+    task() !== "classify" &&
       make(
-        "ol",
-        { class: "bars" },
-        rows.map((option) => bar(option, option.id === each.chosen, regression)),
+        "h3",
+        {},
+        capital(each.name),
+        (growing() || task() === "fill") && make("span", { class: "note" }, ` of ${steps.length}`),
       ),
-      growing()
-        ? make(
-            "p",
-            { class: "note" },
-            `${each.rank === 1 ? "The most probable" : `Rank ${each.rank.toLocaleString("en")}`} of ${plural(each.options, "token")}.`,
-          )
-        : null,
-    ];
-  });
-  const pending = growing() && state.revealed <= state.step;
-  parts.output.classList.toggle("pending", pending);
+    bars(withChosen(each.top, each.chosen, each.text, each.p), each.chosen, regression),
+    growing() &&
+      note(
+        each.rank === 1 ? "The most probable" : `Rank ${each.rank.toLocaleString("en")}`,
+        ` of ${plural(each.options, "token")}.`,
+      ),
+  ]);
+  parts.output.classList.toggle("pending", growing() && state.revealed <= state.step);
+  const force = ({ text, ids }) =>
+    host ? button(text, () => ask({ ...state.request, target: ids })) : text;
   fill(
     parts.output,
     make("h2", {}, "Prediction"),
-    make("p", { class: "answer", lang: "und", dir: "auto" }, answerText()),
-    ...content.flat(),
+    answerLine(answerText()),
+    content,
     mattered(),
-    state.beside && state.data === state.own ? besideOutput() : null,
-    hypotheses.length > 1
-      ? make(
-          "div",
-          {},
-          make("h3", {}, "Beam search hypotheses"),
-          make(
-            "ol",
-            { class: "hypotheses", dir: "auto" },
-            hypotheses.map(({ text, score, ids }) =>
-              make(
-                "li",
-                {},
-                host
-                  ? make("button", { type: "button", click: () => ask({ ...state.request, target: ids }) }, text)
-                  : text,
-                make("span", { class: "note" }, ` ${decimals(score, 3)}`),
-              ),
-            ),
-          ),
-        )
-      : null,
+    state.beside && state.data === state.own && besideOutput(),
+    hypotheses.length > 1 && [make("h3", {}, "Beam search hypotheses"), hypothesisList(hypotheses, force)],
   );
 }
+
+const answerLine = (text) => make("p", { class: "answer", lang: "und", dir: "auto" }, text);
+const hypothesisList = (hypotheses, show) =>
+  make(
+    "ol",
+    { class: "hypotheses", dir: "auto" },
+    hypotheses.map((each) =>
+      make("li", {}, show(each), make("span", { class: "note" }, ` ${decimals(each.score, 3)}`)),
+    ),
+  );
 
 /** The best options, and the chosen one if it is not among them. */
 const withChosen = (top, id, text, p) => (top.some((option) => option.id === id) ? top : [...top, { id, text, p }]);
@@ -75,23 +56,9 @@ function besideOutput() {
     "div",
     { class: "changed" },
     make("h3", {}, title),
-    make("p", { class: "answer", lang: "und", dir: "auto" }, marked(1)),
-    shown.map(({ top, chosen, text, p }) =>
-      make(
-        "ol",
-        { class: "bars" },
-        withChosen(top.slice(0, 4), chosen, text, p).map((option) => bar(option, option.id === chosen, regression)),
-      ),
-    ),
-    data.hypotheses.length > 1
-      ? make(
-          "ol",
-          { class: "hypotheses", dir: "auto" },
-          data.hypotheses.map(({ text, score }) =>
-            make("li", {}, text, make("span", { class: "note" }, ` ${decimals(score, 3)}`)),
-          ),
-        )
-      : null,
+    answerLine(marked(1)),
+    shown.map(({ top, chosen, text, p }) => bars(withChosen(top.slice(0, 4), chosen, text, p), chosen, regression)),
+    data.hypotheses.length > 1 && hypothesisList(data.hypotheses, ({ text }) => text),
   );
 }
 
@@ -106,13 +73,11 @@ function mattered() {
       { class: "mattered", lang: "und", dir: "auto" },
       pieces.map(({ text, share }) => {
         const piece = make("span", { title: `${visible(text)} ${share}` }, text);
-        piece.style.background = `color-mix(in srgb, var(--${share < 0 ? "orange" : "blue"}) ${Math.round(45 * Math.abs(share))}%, transparent)`;
+        piece.style.background = shade(share, 45);
         return piece;
       }),
     ),
-    make(
-      "p",
-      { class: "note" },
+    note(
       `Gradient × input: blue raises ${model.regression ? "the number" : "the score of this class"} and orange lowers it, to first order. Like attention, it can highlight words that the answer does not depend on.`,
     ),
     table("Which words mattered, as a table", () =>
@@ -125,17 +90,25 @@ function mattered() {
   ];
 }
 
-function bar({ text, p }, chosen, regression) {
-  const item = make(
-    "li",
-    { class: chosen ? "chosen" : "" },
-    make("span", { class: "name" }, shortened(visible(text), 22)),
-    make("span", { class: "track" }, make("span", { class: "fill" })),
-    make("span", { class: "number" }, regression ? decimals(p, 3) : percent(p)),
+/** A bar for each option. */
+const bars = (options, chosen, regression) =>
+  make(
+    "ol",
+    { class: "bars" },
+    options.map(({ id, text, p }) =>
+      make(
+        "li",
+        { class: id === chosen && "chosen" },
+        make("span", { class: "name" }, shortened(visible(text), 22)),
+        make(
+          "span",
+          { class: "track" },
+          make("span", { class: "fill", style: `width:${regression ? 0 : 100 * p}%` }),
+        ),
+        make("span", { class: "number" }, regression ? decimals(p, 3) : percent(p)),
+      ),
+    ),
   );
-  item.querySelector(".fill").style.width = `${regression ? 0 : 100 * p}%`;
-  return item;
-}
 
 /** The answer as far as it is revealed. */
 function answerText() {

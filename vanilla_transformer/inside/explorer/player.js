@@ -72,8 +72,7 @@ const scrubber = make("input", {
     goTo(Number(scrubber.value));
   },
 });
-const round = (label, text, click) =>
-  make("button", { type: "button", class: "round", "aria-label": label, title: label, click }, text);
+const round = (label, text, click) => button(text, click, { class: "round", "aria-label": label, title: label });
 const step = (by) => () => {
   pause();
   goTo(Math.min(phases().length - 1, Math.max(0, state.phase + by)));

@@ -113,23 +113,14 @@ function makeRuns() {
         { class: "caption" },
         `${name}: step ${done.toLocaleString("en")}${done < steps ? ` of ${steps.toLocaleString("en")}` : ", finished"}${run.epoch ? `, epoch ${number(run.epoch)}` : ""}.`,
       ),
-      make(
-        "div",
-        { class: "segments", role: "group", "aria-label": "Curve" },
-        [...all.keys()].map((title) =>
-          make(
-            "button",
-            {
-              type: "button",
-              "aria-pressed": String(title === curve),
-              click: () => {
-                curve = title;
-                drawRun();
-              },
-            },
-            title,
-          ),
-        ),
+      segments(
+        "Curve",
+        [...all.keys()].map((title) => [title, title]),
+        (title) => {
+          curve = title;
+          drawRun();
+        },
+        (title) => ({ "aria-pressed": String(title === curve) }),
       ),
       make("div", { class: "run" }, curve ? curves(all.get(curve), steps) : ""),
       details,
@@ -157,16 +148,14 @@ function makeRuns() {
       },
     },
     make("h2", {}, "Your training runs"),
-    make(
-      "p",
-      { class: "note" },
+    note(
       "Every checkpoint of a training run has a trainer_state.json. Open one, or drop it here. It is read in your browser and not uploaded.",
     ),
     make(
       "p",
       { class: "actions" },
       make("label", { class: "file" }, input, "Open trainer_state.json"),
-      host.runs.map((name, i) => make("button", { type: "button", click: () => open(i) }, name)),
+      host.runs.map((name, i) => button(name, () => open(i))),
     ),
     picture,
   );
