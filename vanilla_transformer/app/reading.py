@@ -1,12 +1,10 @@
-"""Check visitors' inputs, and define endpoints."""
+"""Check visitors' inputs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
 from typing import Any
 
 import gradio as gr
-from gradio.components import Component
 from torch import Tensor
 
 from vanilla_transformer.app.loading import LONGEST_INPUT, Loaded
@@ -95,20 +93,3 @@ def encode(loaded: Loaded, text: str) -> dict[str, Tensor]:
         batch = encode_text(loaded.model, loaded.tokenizer, text)
     check_length(loaded, batch["input_ids"].shape[1])
     return batch
-
-
-def offer(respond: Callable, api_name: str, *forms: Component) -> None:
-    """Make a function an endpoint with the types of these components, which the page does not show."""
-
-    def sent(form: Component, value: Any) -> Any:
-        value = form.postprocess(value)
-        return value.model_dump() if hasattr(value, "model_dump") else value
-
-    @wraps(respond)
-    def respond_in_form(*args, **kwargs):
-        values = respond(*args, **kwargs)
-        values = values if isinstance(values, tuple) else (values,)
-        found = tuple(sent(form, value) for form, value in zip(forms, values, strict=True))
-        return found if len(found) > 1 else found[0]
-
-    gr.api(respond_in_form, api_name=api_name)

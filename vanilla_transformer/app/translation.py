@@ -15,7 +15,6 @@ from vanilla_transformer.app.reading import (
     check_text,
     encode,
     is_integer,
-    offer,
     refusal,
     token_name,
     warn_of_unknown_letters,
@@ -152,7 +151,7 @@ class Translator:
         names = [token_name(self.loaded, i) for i in ids.tolist()]
         return dict(zip(names, probabilities.tolist(), strict=True))
 
-    def translate(self, text: str, layer: str, head: str, kind: str) -> tuple[str, list[list], str]:
+    def translate(self, text: str, layer: str, head: str, kind: str) -> tuple[str, list[list[Any]], str]:
         """Return the best translation, the rows of the hypotheses, and a heat map of the best."""
         text = check_text(text, "to translate")
         unknown = warn_of_unknown_letters(self.loaded, text)
@@ -172,15 +171,14 @@ def offer_translations(loaded: Loaded) -> None:
 
     def translate(
         text: str = example, layer: str = last, head: str = "mean", kind: str = "cross"
-    ) -> tuple[str, dict[str, Any], str]:
-        """Return the translation, a table of hypotheses with scores, and a heat map of attention as HTML."""
+    ) -> tuple[str, list[list[Any]], str]:
+        """Return the translation, its hypotheses with scores, and a heat map of attention as HTML."""
         return translator.translate(text, layer, head, kind)
 
     def attention(text: str, translation: str, kind: str = "cross", layer: str = last, head: str = "mean") -> str:
         """Return a heat map of attention in any translation as HTML."""
         return translator.attend(text, translation, kind, layer, head)
 
-    table = gr.Dataframe(headers=["hypothesis", "score"], render=False)
-    offer(translate, "translate", gr.Textbox(render=False), table, gr.HTML(render=False))
+    gr.api(translate, api_name="translate")
     gr.api(attention, api_name="attention")
     gr.api(translator.most_likely, api_name="decoding_step")

@@ -101,31 +101,30 @@ def ablation_effects(
     ]
 
 
-def gradient_times_input(
-    model: PreTrainedModel, inputs: dict[str, Tensor], score: Callable[[Any], Tensor], **options
-) -> tuple[Any, Tensor]:
+def gradient_times_input(model: PreTrainedModel, inputs: dict[str, Tensor], score: Callable[[Any], Tensor]) -> Tensor:
     """Return how much each token raises a score, to first order: gradient times input, summed over d_model.
 
     Args:
         score: function from the model's output to a scalar.
-        options: of the forward pass.
 
     Returns:
-        The model's output, and a number for each token (batch, length).
+        A number for each token (batch, length).
     """
     with torch.inference_mode(False), torch.enable_grad():
         ids, mask = (inputs[name].clone() for name in INPUTS)
         embeddings = model.get_input_embeddings()(ids).detach().requires_grad_()
-        output = model(inputs_embeds=embeddings, attention_mask=mask, **options)
+        output = model(inputs_embeds=embeddings, attention_mask=mask)
         (gradient,) = torch.autograd.grad(score(output), embeddings)
-    return output, (gradient * embeddings).sum(-1).detach()
+    return (gradient * embeddings).sum(-1).detach()
 
 
-def sum_over_pieces(pieces: list[tuple[str, list[int]]], values: Tensor) -> list[tuple[str, float]]:
-    """Sum the values of each piece's tokens, and scale the sums so that the largest magnitude is 1."""
+def sum_over_pieces(pieces: list[tuple[str, list[int]]], values: Tensor) -> list[dict[str, Any]]:
+    """Sum the values of each piece's tokens, and scale these shares so that the largest magnitude is 1."""
     sums = torch.stack([values[positions].sum() for _, positions in pieces])
     scaled = sums / sums.abs().max().clamp(min=1e-9)
-    return [(piece, round(value, 3)) for (piece, _), value in zip(pieces, scaled.tolist(), strict=True)]
+    return [
+        {"text": piece, "share": round(value, 3)} for (piece, _), value in zip(pieces, scaled.tolist(), strict=True)
+    ]
 
 
 def input_attributions(
@@ -136,9 +135,9 @@ def input_attributions(
 ) -> list[dict]:
     """Return gradient times input of a classifier's highest logit for each piece of the text."""
     with intervene(model, interventions):
-        _, (values,) = gradient_times_input(model, prediction.inputs, lambda output: output.logits[0].max())
+        (values,) = gradient_times_input(model, prediction.inputs, lambda output: output.logits[0].max())
     pieces = split_text(tokenizer, prediction.text, **tokenizer_options(model))
-    return [{"text": piece, "share": share} for piece, share in sum_over_pieces(pieces, values.cpu())]
+    return sum_over_pieces(pieces, values.cpu())
 
 
 def head_statistics(
