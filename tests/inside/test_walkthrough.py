@@ -142,14 +142,14 @@ def test_the_example_file_of_the_docs_works():
     ("change", "named"),
     [
         ({"W_Q": None}, "W_Q is not a matrix of numbers"),
-        ({"W_K": [[1.0], [2.0]]}, "W_K's columns number 1, but must number 2, like the columns of W_Q"),
-        ({"W_V": [[1.0, 2.0]]}, "W_V's rows number 1, but must number 2, like the columns of X"),
-        ({"X": [1.0, 2.0]}, "X has the shape"),
-        ({"words": ["a"]}, "words number 1, but must number 3, like the rows of X"),
-        ({"words": 3}, "words must be a list of names"),
-        ({"X": [[1.0, 0.0], [0.0, 1.0], [1.0, math.inf]]}, "X has numbers that are not finite"),
-        ({"heads": 3}, "heads=3 must divide the 2 columns of W_Q"),
-        ({"W_Z": [[1.0]]}, "holds W_Z"),
+        ({"W_K": [[1.0], [2.0]]}, "W_K has the shape (2, 1), but the other matrices need (2, 2)"),
+        ({"W_V": [[1.0, 2.0]]}, "W_V has the shape (1, 2), but the other matrices need (2, 2)"),
+        ({"X": [1.0, 2.0]}, "X must be a list of rows"),
+        ({"words": ["a"]}, "words=['a'] must be a list of 3 names, one for each row of X"),
+        ({"words": 3}, "words=3 must be a list of 3 names"),
+        ({"X": [[1.0, 0.0], [0.0, 1.0], [1.0, math.inf]]}, "each a list of finite numbers"),
+        ({"heads": 3}, "heads=3 must divide the columns of W_Q (2)"),
+        ({"W_Z": [[1.0]]}, "must be a JSON object with X, W_Q, W_K and W_V"),
     ],
 )
 def test_matrices_of_the_wrong_shape_are_refused_by_name(change, named, tmp_path):

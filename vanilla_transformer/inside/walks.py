@@ -1,13 +1,12 @@
 """Build walks: the steps of a worked example, or of one layer of a model on a sentence."""
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.decoding import longest_output
-from vanilla_transformer.inside.readings import display_token, tokenizer_options
+from vanilla_transformer.inside.predictions import Translation
+from vanilla_transformer.inside.readings import display_token, encode_text
 from vanilla_transformer.inside.recorder import Step, find_stacks, record
 from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
@@ -57,20 +56,14 @@ def walk_sentence(
     Raises:
         ValueError: the model has no such stack, layer or head.
     """
-    inputs = dict(tokenizer(text, return_tensors="pt", **tokenizer_options(model)).to(model.device))
     stack = stack or next(iter(find_stacks(model)))
-    source_words = words = words_of(inputs["input_ids"], tokenizer)
     if model.config.is_encoder_decoder and stack == "decoder":
-        translator: Any = model
-        if target is None:
-            output = translator.generate(
-                **inputs, max_length=longest_output(model.config, inputs["input_ids"].shape[1])
-            )
-            inputs["decoder_input_ids"] = output[:, :-1]  # the decoder does not read the last token
-        else:
-            labels = tokenizer(text_target=target, return_tensors="pt", **tokenizer_options(model)).to(model.device)
-            inputs["decoder_input_ids"] = translator.prepare_decoder_input_ids_from_labels(labels["input_ids"])
-        words = words_of(inputs["decoder_input_ids"], tokenizer)
+        prediction = Translation(model, tokenizer, text, target)
+        inputs, words = prediction.inputs, words_of(prediction.inputs["decoder_input_ids"], tokenizer)
+        source_words = words_of(inputs["input_ids"], tokenizer)
+    else:
+        inputs = encode_text(model, tokenizer, text)
+        source_words = words = words_of(inputs["input_ids"], tokenizer)
     steps = record(model, inputs, layer, head, stack)
     walk = Walk(f"{text!r} in the {stack}", f"Layer {layer + 1}, head {head + 1}.", steps, words, source_words)
     if steps[-1].name == "logits":

@@ -293,55 +293,46 @@ def own_example(file: str) -> WorkedExample:
         given = json.loads(Path(file).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not a valid JSON file: {error}.") from error
-    known = {"X", "W_Q", "W_K", "W_V", "W_O", "words", "heads"}
-    if not isinstance(given, dict) or given.keys() - known:
-        odd = ", ".join(given.keys() - known) if isinstance(given, dict) else type(given).__name__
-        raise ValueError(f"{file} holds {odd}; it must be an object with X, W_Q, W_K, W_V, W_O, words and heads.")
-    x, w_q, w_k, w_v = (matrix_of(file, given, name) for name in ("X", "W_Q", "W_K", "W_V"))
-    w_o = matrix_of(file, given, "W_O") if "W_O" in given else torch.eye(w_v.shape[1])
-    heads, words = given.get("heads", 1), given.get("words", [f"x{i + 1}" for i in range(len(x))])
-    for name, matrix in {"W_Q": w_q, "W_K": w_k, "W_V": w_v}.items():
-        check_size(file, f"{name}'s rows", len(matrix), x.shape[1], "columns of X")
-        if not isinstance(heads, int) or heads < 1 or matrix.shape[1] % heads:
-            raise ValueError(f"{file}: heads={heads} must divide the {matrix.shape[1]} columns of {name}.")
-    check_size(file, "W_K's columns", w_k.shape[1], w_q.shape[1], "columns of W_Q")
-    check_size(file, "W_O's rows", len(w_o), w_v.shape[1], "columns of W_V")
-    check_size(file, "W_O's columns", w_o.shape[1], x.shape[1], "columns of X")
-    if not isinstance(words, list):
-        raise ValueError(f"{file}: words must be a list of names, one for each row of X, not {words!r:.50}.")
-    check_size(file, "words", len(words), len(x), "rows of X")
+    known = ("X", "W_Q", "W_K", "W_V", "W_O", "words", "heads")
+    if not isinstance(given, dict) or not set(known[:4]) <= given.keys() <= set(known):
+        raise ValueError(
+            f"{file} must be a JSON object with X, W_Q, W_K and W_V, and optionally W_O, words and heads."
+        )
+    matrices = {name: matrix_of(file, name, given[name]) for name in known[:5] if name in given}
+    (words, d_model), keys, values = (matrices[name].shape for name in ("X", "W_Q", "W_V"))
+    matrices.setdefault("W_O", torch.eye(values[1]))
+    shapes = {"W_Q": (d_model, keys[1]), "W_K": (d_model, keys[1]), "W_V": (d_model, values[1])}
+    for name, shape in (shapes | {"W_O": (values[1], d_model)}).items():
+        if matrices[name].shape != shape:
+            found = tuple(matrices[name].shape)
+            raise ValueError(f"{file}: {name} has the shape {found}, but the other matrices need {shape}.")
+    heads, names = given.get("heads", 1), given.get("words", [f"x{i + 1}" for i in range(words)])
+    if not isinstance(heads, int) or heads < 1 or keys[1] % heads or values[1] % heads:
+        raise ValueError(f"{file}: heads={heads} must divide the columns of W_Q ({keys[1]}) and W_V ({values[1]}).")
+    if not isinstance(names, list) or len(names) != words:
+        raise ValueError(f"{file}: words={names!r:.50} must be a list of {words} names, one for each row of X.")
 
     def build() -> PreTrainedModel:
-        encoder = bare_encoder(x, heads, w_q.shape[1] // heads, d_ff=1, d_v=w_v.shape[1] // heads)
-        set_matrices(encoder, q=w_q, k=w_k, v=w_v, o=w_o)
+        encoder = bare_encoder(matrices["X"], heads, keys[1] // heads, d_ff=1, d_v=values[1] // heads)
+        set_matrices(encoder, **{letter: matrices[f"W_{letter.upper()}"] for letter in "qkvo"})
         return encoder
 
     return WorkedExample(
         title=f"The numbers of {file}: {'multi-head' if heads > 1 else 'single-head'} attention",
         note="X, W_Q, W_K, W_V and W_O are as given; everything else is computed from them.",
-        sentences=[[str(word) for word in words]],
+        sentences=[[str(name) for name in names]],
         build=build,
         steps=(("embedding", "embeddings"), *(("self-attention", name) for name in ATTENTION_STEPS)),
         numbered=True,
     )
 
 
-def matrix_of(file: str, given: dict[str, Any], name: str) -> Tensor:
+def matrix_of(file: str, name: str, rows: Any) -> Tensor:
     """Return a matrix of the file."""
-    if name not in given:
-        raise ValueError(f"{file} has no {name}: give it as a list of rows, each a list of numbers.")
     try:
-        matrix = torch.tensor(given[name], dtype=torch.float32)
+        matrix = torch.tensor(rows, dtype=torch.float32)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{file}: {name} is not a matrix of numbers ({error}).") from error
-    if matrix.dim() != 2 or not matrix.numel():
-        raise ValueError(f"{file}: {name} has the shape {tuple(matrix.shape)}; it must have rows and columns.")
-    if not matrix.isfinite().all():
-        raise ValueError(f"{file}: {name} has numbers that are not finite.")
+    if matrix.dim() != 2 or not matrix.numel() or not matrix.isfinite().all():
+        raise ValueError(f"{file}: {name} must be a list of rows, each a list of finite numbers.")
     return matrix
-
-
-def check_size(file: str, what: str, size: int, wanted: int, of: str) -> None:
-    """Raise a ValueError unless `size` is `wanted`."""
-    if size != wanted:
-        raise ValueError(f"{file}: {what} number {size}, but must number {wanted}, like the {of}.")
