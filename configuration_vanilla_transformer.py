@@ -323,7 +323,7 @@ class VanillaTransformerConfig(TransformerConfig):
         if kwargs.get(shared) and not config_dict.get(shared, True):
             raise ValueError(f"{shared}=True: the model was saved with two embeddings. Leave it out, to load both.")
         if config_dict.get(shared, True) and config_dict.get("target_vocab_size") == config_dict.get("vocab_size"):
-            config_dict = config_dict | {"target_vocab_size": None}  # a new vocab_size in kwargs is of both
+            config_dict = config_dict | {"target_vocab_size": None}  # a new vocab_size in kwargs applies to both
         return super().from_dict(config_dict, **kwargs)
 
     def __post_init__(self, **kwargs):
@@ -334,7 +334,7 @@ class VanillaTransformerConfig(TransformerConfig):
         super().__post_init__(**kwargs)
         self.decoder_d_ff = self.d_ff if self.decoder_d_ff is None else self.decoder_d_ff
         if self.share_encoder_decoder_embeddings and self.target_vocab_size == self.vocab_size:
-            self.target_vocab_size = None  # one vocabulary, which `resize_token_embeddings` may change
+            self.target_vocab_size = None  # a single vocabulary, which `resize_token_embeddings` may change
 
     def validate_vocabularies(self):
         """Raise a ValueError for sizes of the decoder that cannot work. `@strict` calls this method."""

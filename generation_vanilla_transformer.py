@@ -61,7 +61,7 @@ class LanguageGenerationMixin(GenerationMixin):
         )
 
 
-USES_GNMT_PENALTY: ContextVar[bool] = ContextVar("uses_gnmt_penalty", default=False)  # of the beam search that runs
+USES_GNMT_PENALTY: ContextVar[bool] = ContextVar("uses_gnmt_penalty", default=False)  # set for the running beam search
 
 
 class TranslationGenerationMixin(LanguageGenerationMixin):

@@ -691,7 +691,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError("Give decoder_input_ids or decoder_inputs_embeds, or labels to a head; got none of them.")
-        kwargs["return_dict"] = True  # of the stacks
+        kwargs["return_dict"] = True  # stacks must return named outputs
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
         elif not isinstance(encoder_outputs, modeling_outputs.BaseModelOutput):

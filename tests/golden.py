@@ -59,7 +59,7 @@ def main() -> None:
     model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
     task = task_of(type(model), model.config)
     test = load_splits(data, task.data)["test"]
-    rows = list(test.select(range(0, len(test), len(test) // ROWS)))[:ROWS]  # of the whole split
+    rows = list(test.select(range(0, len(test), len(test) // ROWS)))[:ROWS]  # evenly spaced over the whole split
     asked = [texts_of(row, task.pipeline_tag, tokenizer.mask_token) for row in rows[:ANSWERED]]
     asked += FIRST_TEXTS.get(args.name, [])
     golden = {

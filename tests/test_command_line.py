@@ -100,7 +100,7 @@ def test_help_describes_the_command_and_shows_only_real_defaults(capsys):
     with pytest.raises(SystemExit) as stop:
         CommandParser(Options).parse_args([])
     assert stop.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1  # no list of hundreds of options before the error
+    assert capsys.readouterr().err.count("\n") == 1  # the error is not preceded by a list of hundreds of options
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_missing_extra_is_named_and_required_by_its_commands_only(tmp_path):
 def test_the_modules_of_each_extra_match_pyproject():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     of_module = packages_distributions()
-    of_module["pandas"] = of_module["pyarrow"] = ["datasets"]  # which includes them
+    of_module["pandas"] = of_module["pyarrow"] = ["datasets"]  # datasets installs both
     for extra, modules in EXTRAS.items():
         required = {re.match(r"[\w-]+", line)[0].lower() for line in extras[extra]}
         for module in modules.split():

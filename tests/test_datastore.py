@@ -62,7 +62,7 @@ def test_the_mixture_follows_the_paper(untrained):
         for vote, (_, token) in zip(votes, near, strict=True):
             expected[token] += 0.3 * vote
         torch.testing.assert_close(mixed[place].exp(), expected, atol=5e-3, rtol=0)  # keys take one byte per number
-    torch.testing.assert_close(predicted(model, batch), alone)  # the handle was removed
+    torch.testing.assert_close(predicted(model, batch), alone)  # removing the handle switches the datastore off
 
 
 def test_an_untrained_model_translates_the_pairs_in_its_datastore(untrained):
@@ -88,7 +88,7 @@ def test_a_saved_datastore_is_the_same_and_separate_from_the_model(untrained, tm
     model, tokenizer, batch = untrained
     folder = write(tmp_path / "model", model, tokenizer)
     build_datastore(model, [batch], neighbours=7, share=0.5, temperature=0.1).save(folder)
-    build_datastore(model, [batch], neighbours=3, share=0.8, temperature=0.2).save(folder)  # replaces it
+    build_datastore(model, [batch], neighbours=3, share=0.8, temperature=0.2).save(folder)  # replaces the datastore
     again = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
     store = load_datastore(folder)
     assert (store.neighbours, store.share, store.temperature) == (3, 0.8, 0.2)

@@ -107,7 +107,7 @@ def quoted_commands() -> Iterator[tuple[str, list[str]]]:
         for name in ("vanilla-transformer", r"scripts/train\.py"):
             for found in re.finditer(rf"(?<!/){name} ((?:{'|'.join([*COMMANDS, *task_names()])})\b{REST})", text):
                 line = re.split(r"\s[<>|]\s|\s#|\)|\\n| \.\.\.", found[1])[0].rstrip(" .,:")
-                if "[" not in line:  # the usage of a command
+                if "[" not in line:  # skip the usage line of a command
                     words = shlex.split(line)
                     yield f"{path.relative_to(ROOT)}: {line}", words if "\\" not in name else ["train", *words]
 
@@ -124,7 +124,7 @@ def test_every_quoted_command_is_accepted_by_its_parser(monkeypatch, capsys):
         if not words or words[0] == "reversal":  # the example of a new task in CONTRIBUTING.md
             continue
         if name == "train":
-            named, files, options = data_files(words)  # planned training reads a file of the user's
+            named, files, options = data_files(words)  # planned training reads the user's own file
             task, words = (named or "translation", options) if files else choose_task(words)
             name = f"train {task}"
             words = words[1:] if words and is_recipe(words[0]) else words

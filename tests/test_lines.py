@@ -89,7 +89,7 @@ def limited(translator, tmp_path) -> str:
 
 
 def test_a_line_that_is_too_long_is_truncated_with_a_warning(limited, tmp_path):
-    long, options = "xyzw" * 1000, ["--length_penalty", "9"]  # as long as allowed
+    long, options = "xyzw" * 1000, ["--length_penalty", "9"]  # lets outputs become as long as allowed
     result = run_python(
         ["-m", "vanilla_transformer", "translate", "--model", limited, *options], input=f"one\n{long}\nthree\n"
     )

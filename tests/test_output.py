@@ -141,7 +141,7 @@ def test_a_full_disk_gives_a_one_line_error_and_keeps_existing_files(tmp_path):
     save(tmp_path / "model", encoder_decoder, "seq2seq")
     encoder_decoder().save_pretrained(tmp_path / "bare")
     for code in (tmp_path / "bare").glob("*.py"):
-        code.unlink()  # so that only the weights are too large
+        code.unlink()  # without the code files, only the weights are too large
     (tmp_path / "in.txt").write_text("one two three\n" * 100)
     (tmp_path / "out.txt").write_text("old")
     before = sorted(tmp_path.rglob("*"))

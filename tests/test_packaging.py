@@ -92,7 +92,7 @@ class Elsewhere:
         self.folder, self.programs = folder / "empty", folder / "environment" / "bin"
         self.folder.mkdir()
         subprocess.run([sys.executable, "-m", "venv", str(folder / "environment")], check=True, timeout=600)
-        for packages in ("torch", f"{wheel}[train,export]"):  # PyTorch first, as in the Makefile
+        for packages in ("torch", f"{wheel}[train,export]"):  # install PyTorch first, as in the Makefile
             install = ["-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), packages]
             subprocess.run([str(self.programs / "python"), *install], check=True, timeout=3000)
 

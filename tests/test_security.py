@@ -135,7 +135,7 @@ def test_a_pickle_with_code_is_not_run(tmp_path):
         load_model(tmp_path / "model")
     assert not (tmp_path / "trapped").exists()
     torch.load(tmp_path / "model" / "pytorch_model.bin", weights_only=False)
-    assert (tmp_path / "trapped").exists()  # or the trap does not work
+    assert (tmp_path / "trapped").exists()  # otherwise the trap does not work
 
 
 def test_code_in_a_folder_of_data_is_not_run(tmp_path):

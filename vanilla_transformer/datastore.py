@@ -35,9 +35,9 @@ from vanilla_transformer.loading import weights_hash
 from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 
 
-FOLDER = "datastore"  # inside the model folder
+FOLDER = "datastore"  # name of the folder inside the model folder
 INDEX, SETTINGS = "index.faiss", "settings.json"
-CELLS_SEARCHED = 8  # of sqrt(number of states) cells
+CELLS_SEARCHED = 8  # number of cells to search, of sqrt(number of states)
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Datastore:
     def mix(self, states: Tensor, logits: Tensor) -> Tensor:
         """Return log-probabilities (..., vocab) of model and neighbours, from states (..., d_model) and logits."""
         cosines, tokens = self.search(states)
-        missing = tokens < 0  # the searched cells hold fewer states
+        missing = tokens < 0  # the searched cells contain fewer states than requested
         weights = (cosines / self.temperature).masked_fill(missing, -torch.inf).softmax(-1)
         mixed = (1 - self.share) * logits.float().softmax(-1)
         mixed.scatter_add_(-1, tokens.masked_fill(missing, 0), self.share * weights)

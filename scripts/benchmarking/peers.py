@@ -49,7 +49,7 @@ SIZES = {
     "language model": Size(128, 512, 4, 4, 65),
     "classifier": Size(256, 1024, 4, 4, 8000),
     "length": Size(256, 1024, 4, 2, 1000),
-    "gpt": Size(768, 3072, 12, 12, 50304),  # nanoGPT's
+    "gpt": Size(768, 3072, 12, 12, 50304),  # nanoGPT's size
 }
 TOY = Size(32, 64, 4, 2, 300)
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}

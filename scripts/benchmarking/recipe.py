@@ -43,7 +43,7 @@ from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
 
 
-EVALUATIONS = 10  # during each run, and one before
+EVALUATIONS = 10  # number of evaluations during each run, plus one before it
 LONGEST = 256
 TRANSLATED_AT_ONCE = 64
 SEED_RUN, PEER_DEFAULTS, PEER = "ours, another seed", "Marian, its defaults", "Marian, our batches"

@@ -92,7 +92,7 @@ def measure_training(
 ) -> list[Result]:
     """Return the real tokens per second of each model."""
     trainees = {name: Trainee(make(), batches, device, precision) for name, make in makers.items()}
-    for trainee in trainees.values():  # no shape is new when time counts
+    for trainee in trainees.values():  # warm up with every shape
         for _ in batches:
             trainee()
     section = f"{section}, {precision}"

@@ -108,7 +108,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.src_uri in ("api.md", "changelog.md"):
         page.meta["search"] = {"boost": 0.1}
     if page.file.src_uri in OUTSIDE.values():
-        return markdown  # on_files has done it
+        return markdown  # `on_files` has already changed these links
     return relink(markdown, posixpath.join("docs", posixpath.dirname(page.file.src_uri)))
 
 

@@ -35,7 +35,7 @@ def theme_parameters(theme: str) -> dict:
         "legend.frameon": False,
         "figure.constrained_layout.use": True,
         "savefig.dpi": 144,
-        "svg.hashsalt": "figures",  # reproducible files
+        "svg.hashsalt": "figures",  # for reproducible files
     }
 
 
@@ -81,7 +81,7 @@ def write_numbers(ax: Axes, values: np.ndarray, text: Callable[[float], str]) ->
 
 def save(name: str, draw: Callable[[], Figure], folder: Path) -> list[Path]:
     """Draw a figure in each theme and save it as PNG and SVG: name.png, name.svg, name-dark.png, name-dark.svg."""
-    plt.switch_backend("agg")  # needs no screen
+    plt.switch_backend("agg")  # draw without a screen
     paths = []
     for theme in THEMES:
         with plt.rc_context(theme_parameters(theme)):

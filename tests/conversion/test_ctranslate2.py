@@ -105,7 +105,7 @@ def test_the_generation_config_has_the_same_effect_as_in_pytorch(length, setting
     if "bad_words_ids" in settings:
         settings = settings | {"bad_words_ids": [[int(free[:, 1:][free[:, 1:] > 2].mode().values)]]}
     if "forced_bos_token_id" in settings:
-        model.lm_head.bias.data[tokenizer.eos_token_id] -= 1  # returned by `search`
+        model.lm_head.bias.data[tokenizer.eos_token_id] -= 1  # make hypotheses longer
     model.generation_config.update(**settings)
     translator = CTranslate2Translator(model, tokenizer)
     for text in TEXTS:

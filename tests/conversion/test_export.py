@@ -137,7 +137,8 @@ def test_a_language_model_gives_the_same_continuation_in_ctranslate2(variant, tm
 
 def test_a_language_model_with_a_single_special_token_loads_in_ctranslate2(tmp_path):
     model, tokenizer = save(tmp_path, "causal")
-    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="e")  # like GPT's
+    # GPT's tokenizer has only this special token
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="e")
     assert bare.eos_token is None and bare.pad_token is None
     bare.save_pretrained(tmp_path / "ours")
     generator = ctranslate2.Generator(export(tmp_path), device="cpu")

@@ -86,7 +86,7 @@ def test_files_are_parsed_once_per_way_of_reading_them():
     file = write("a.jsonl", [*PAIRS, {"source": "a", "target": ""}])
     options = {"train_file": [file], "drop_empty": True, **NO_SPLIT}
     first, again = (load("translation", **options)["train"] for _ in range(2))
-    assert first.cache_files == again.cache_files != []  # on disk, and not in memory
+    assert first.cache_files == again.cache_files != []  # cached on disk, not in memory
     copy = Path("copy.jsonl")
     copy.write_bytes(Path(file).read_bytes())
     assert load("translation", **options | {"train_file": [str(copy)]})["train"].cache_files == first.cache_files

@@ -60,7 +60,7 @@ def test_an_empty_text_is_refused_or_skipped(task, column, value):
     rows = [TASKS[task], TASKS[task] | {column: empty}, TASKS[task]]
     for name in ("a.jsonl", "a.json", "a.parquet"):
         if name == "a.parquet" and column == "tokens" and isinstance(empty, str):
-            continue  # a column has one type
+            continue  # all values of a Parquet column have one type
         file = write(name, rows)
         for streaming in {False, task in STREAMED}:
             if task != "language_modeling":

@@ -92,7 +92,7 @@ print(json.dumps(found))
 
 def test_a_saved_tokenizer_reads_a_special_token_as_one_token(tokenizers, tmp_path):
     for (template, kind), tokenizer in tokenizers.items():
-        tokenizer("a</s>", split_special_tokens=True)  # as after an earlier training run
+        tokenizer("a</s>", split_special_tokens=True)  # An earlier training run leaves this setting behind.
         tokenizer.save_pretrained(tmp_path / f"{template}-{kind}")
     folders = sorted(path.name for path in tmp_path.iterdir())
     assert run_fresh(SPECIAL, tmp_path, *folders) == {folder: [True, True] for folder in folders}

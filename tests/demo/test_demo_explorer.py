@@ -316,7 +316,7 @@ def test_switching_off_a_head_changes_the_comparison_with_the_original(browser, 
     with visit(browser, address) as page:
         explorer = opened(page)
         switch = explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1")
-        switch.locator("..").hover()  # visible on hover
+        switch.locator("..").hover()  # the button appears when its head is under the pointer
         switch.click()
         beside = explorer.locator(".beside")
         expect(beside.locator(".verdict")).to_contain_text("%")
@@ -443,7 +443,7 @@ def test_back_restores_the_previous_state(browser, address):
         expect(page).to_have_url(re.compile("July%204%22"))
         expect(explorer.locator(".ranking")).to_be_visible()  # after that, nothing is redrawn
         head = explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:"))
-        head.click()  # not a step of the history
+        head.click()  # choosing a head adds no step to the history
         mask = explorer.locator(".broken").get_by_label("Causal mask")
         mask.uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
@@ -620,7 +620,7 @@ def test_a_late_answer_after_back_changes_nothing(browser, address, late):
         expect(whole).to_have_text(seen, use_inner_text=True)
         with page.expect_event("requestfinished", lambda request: request == asked.value):
             on_its_way[0].continue_()
-        page.evaluate("() => new Promise(resolve => setTimeout(resolve, 100))")  # enough time to draw it
+        page.evaluate("() => new Promise(resolve => setTimeout(resolve, 100))")  # enough time to draw the late answer
         assert (whole.inner_text(), page.url) == (seen, link)
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
@@ -777,7 +777,7 @@ def test_an_unfinished_run_is_offered_without_revealing_its_path(browser, run):
         later = [*LOG, {"step": 40, "epoch": 2.0, "loss": 1.5}]
         file = run / "checkpoint-40/trainer_state.json"
         file.parent.mkdir()
-        file.write_text("{")  # up to the last line written when asked
+        file.write_text("{")  # the last line is still being written
         expect(page.get_by_role("alert")).to_contain_text("my-run cannot be read now")
         file.write_text(json.dumps(state | {"global_step": 40, "log_history": later}))
         expect(runs.locator(".run h3")).to_contain_text("training 1.5")

@@ -151,7 +151,7 @@ def test_a_visitor_translates_and_switches_parts_off_without_a_server(page):
     page.get_by_label("Text to translate").fill(" ")
     page.get_by_role("button", name="Translate").last.click()
     expect(explorer.locator(".message")).to_contain_text("Please type something")
-    assert page.get_by_role("button", name="watch a model learn").count() == 0  # needs a server
+    assert page.get_by_role("button", name="watch a model learn").count() == 0  # live training needs a server
 
 
 def test_the_command_writes_the_page_and_keeps_what_is_there(tmp_path, capsys):

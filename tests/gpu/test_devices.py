@@ -169,7 +169,8 @@ def test_packed_documents_have_the_same_losses_as_separate_ones(device):
 CACHES = {
     "none": {"use_cache": False},
     "dynamic": {},
-    "static": {"cache_implementation": "static"},  # on a GPU, also compiled and as CUDA graphs
+    # on a GPU, the static cache is also compiled and captured as CUDA graphs
+    "static": {"cache_implementation": "static"},
     "offloaded": {"cache_implementation": "offloaded"},
 }
 
@@ -267,7 +268,7 @@ def test_a_step_never_makes_the_host_wait(name, form, device):
         optimizer.zero_grad()
 
     batches = [{name: make_batch()[name] for name in names} for _ in range(2)]
-    step(batches[0])  # fill the caches first
+    step(batches[0])  # the first step fills the caches
     with host_must_not_wait(device):
         step(batches[1])
 

@@ -70,9 +70,10 @@ def test_the_number_of_waits_does_not_grow_with_the_steps(attention, tokens_per_
             torch.cuda.set_sync_debug_mode(mode)
         return sum("synchronizing" in str(warning.message) for warning in seen)
 
-    times(2)  # fill the caches first
+    times(2)  # the first run fills the caches
     few, many = times(4), times(14)
-    assert many - few <= (10 * 2 if attention == "sdpa" else 0)  # the source mask, used by both stacks
+    # one wait per step for the source mask of each of the two stacks
+    assert many - few <= (10 * 2 if attention == "sdpa" else 0)
 
 
 @on_devices

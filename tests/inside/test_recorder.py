@@ -279,7 +279,8 @@ class RenamedVariables(ast.NodeTransformer):
         names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
         parameters = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
         others = {node.id for node in names if isinstance(node.ctx, ast.Store)} - parameters
-        if function.name.endswith("forward") and not function.decorator_list:  # called in this file only
+        # functions that are called in this file only
+        if function.name.endswith("forward") and not function.decorator_list:
             others |= parameters - self.keywords - {"kwargs"}
         self.renamed |= others
         for node in ast.walk(function):

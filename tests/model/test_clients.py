@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 @dataclass(frozen=True)
 class Head:
     task: str
-    rows: str  # phrasebook task
+    rows: str  # name of the phrasebook's task
     auto_class: str
     peft_task: str | None = None
 

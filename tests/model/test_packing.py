@@ -114,7 +114,7 @@ def test_layers_compute_real_tokens_only(family):
         seen[name] = inputs[0].shape[:-1].numel()
 
     for name, module in model.named_modules():
-        if name.endswith(("fc1", "coder.dropout", "model.dropout")):  # in each layer, and in front of the layers
+        if name.endswith(("fc1", "coder.dropout", "model.dropout")):  # modules inside the layers and in front of them
             module.register_forward_hook(lambda _, inputs, __, name=name: count(name, inputs))
     model(**make_batch("right"))
     source = SOURCE_LENGTHS if family == "encoder-decoder" else LENGTHS
@@ -189,7 +189,7 @@ def test_an_empty_sequence_keeps_gradients_finite():
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-# bfloat16 on a CPU
+# --- Plain products, for bfloat16 on a CPU
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -222,7 +222,8 @@ def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
 
 
-@pytest.mark.parametrize("longest", [3, 16, 40, 70])  # in rows of 32, 32, 48 and 80 positions
+# longest sequence; the rows then have 32, 32, 48 and 80 positions
+@pytest.mark.parametrize("longest", [3, 16, 40, 70])
 def test_sequences_in_one_row_do_not_attend_to_each_other(longest, monkeypatch):
     """Plain products place as many sequences in one row of a batch as fit."""
     torch.manual_seed(0)

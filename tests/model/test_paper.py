@@ -220,7 +220,7 @@ def test_sinusoid_variants_reorder_features_or_change_frequencies(d_model):
     torch.testing.assert_close(paper, sinusoids(positions, d_model)[0])
     in_halves = torch.cat((paper[:, 0::2], paper[:, 1::2]), dim=-1)
     torch.testing.assert_close(embedded(sinusoid_layout="half_split"), in_halves)
-    # down to 1 / 10000
+    # frequencies from 1 down to 1 / 10000
     steps = [10000 ** -(i / (len(range(0, d_model, 2)) - 1)) for i in range(len(range(0, d_model, 2)))]
     angles = positions[0][:, None] * torch.tensor(steps)
     theirs = embedded(sinusoid_layout="half_split", sinusoid_frequencies="tensor2tensor")

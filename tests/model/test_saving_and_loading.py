@@ -370,7 +370,7 @@ def test_a_users_own_pipeline_is_saved_with_the_model(tmp_path, monkeypatch):
     my_class = importlib.import_module("my_pipeline").MyPipeline
     model = encoder_only(VanillaTransformerForQuestionAnswering)
     pipeline = my_class(model=model, tokenizer=train_tokenizer(["a text"], "encoder", vocab_size=300))
-    # as transformers registers it
+    # the same form in which transformers registers pipelines
     pipeline._registered_impl = {"my-task": {"impl": my_class, "pt": (type(model),), "type": "text"}}
     pipeline.save_pretrained(tmp_path / "saved")
     for folder in ("saved", "again"):

@@ -147,7 +147,7 @@ def test_recipe_runs_share_data_and_differ_in_their_batching(precision, monkeypa
         tokens[name], filled[name] = counts["tokens"], counts["tokens"] / counts["positions"]
         counts.clear()
         assert len(points) == 4 and points[0].seconds == 0 < points[1].seconds < points[2].seconds
-    assert tokens[OURS] == tokens[PEER]  # the same batches
+    assert tokens[OURS] == tokens[PEER]  # both models train on the same batches
     assert tokens[PEER_SIMILAR] == tokens[TORCH_SIMILAR]
     assert filled[PEER] < filled[PEER_SIMILAR] > filled[PEER_DEFAULTS]
 
@@ -231,7 +231,7 @@ def test_a_quick_run_measures_training(tmp_path):
     sections = ["train", "base", "language model", "classifier", "recipe"]
     results = benchmark.main([*QUICK, "--sections", *sections, "--precision", "fp32", "--output", str(tmp_path)])
     assert {result.section.split(",")[0] for result in results} == {"train", "recipe"}
-    learned = [result for result in results if "BLEU" not in result.section]  # zero in six steps
+    learned = [result for result in results if "BLEU" not in result.section]  # BLEU is 0 after six steps
     assert all(value > 0 for result in learned for value in result.values)
     assert (tmp_path / "recipe.png").stat().st_size > 1000
 

@@ -217,7 +217,7 @@ def test_the_code_of_a_tokenizer_is_uploaded(folder):
     (folder / "tok.py").write_text("from .letters import LETTERS\n")
     (folder / "letters.py").write_text("LETTERS = 26\n")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["auto_map"] = {"AutoTokenizer": ["tok.Slow", None]}  # as transformers writes it: slow and fast
+    settings["auto_map"] = {"AutoTokenizer": ["tok.Slow", None]}  # transformers writes a slow and a fast class
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     assert model_files(folder) == MODEL_FILES | {"tok.py", "letters.py"}
 

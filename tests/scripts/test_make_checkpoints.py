@@ -150,7 +150,7 @@ def test_a_recipe_has_valid_options_and_its_own_data(name, tmp_path):
     _, given, _, task = parse(find_task(options["task"]), arguments)
     assert given.files == {split: [f"runs/data/{name}/{split}.jsonl"] for split in ("train", "validation", "test")}
     assert options["output_dir"] == f"runs/checkpoints/{name}"
-    assert task.arguments.seed == options["seed"]  # stated in the card
+    assert task.arguments.seed == options["seed"]  # the card states the seed
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_a_checkpoint_is_trained_once_converted_to_16_bits_and_scored(workplace,
     recipe.write_text(recipe.read_text().replace("d_ff: 64", "d_ff: 128"))
     with pytest.raises(ValueError, match="run was trained with d_ff=64, and its recipe says 128"):
         make()
-    assert {path.name for path in folder.iterdir()} == FILES  # unchanged
+    assert {path.name for path in folder.iterdir()} == FILES  # the folder is unchanged
     with pytest.raises(ValueError, match="--names taggr: choose from tagger"):
         make(["taggr"])
 

@@ -35,7 +35,7 @@ def test_the_papers_recipes_run_unchanged(name, d_model, tmp_path):
             "translation", str(RECIPES / f"paper_{name}_wmt14_en_de.yaml"),
             "--dataset", write_copy(data), "--output_dir", str(run),
             "--max_steps", "3", "--max_train_samples", "2000", "--use_cpu", "true", "--disable_tqdm", "true",
-            "--gradient_accumulation_steps", "1" if name == "base" else "8",  # an eighth of the memory
+            "--gradient_accumulation_steps", "1" if name == "base" else "8",  # uses an eighth of the memory
         ]
     )  # fmt: skip
     state = json.loads((run / "checkpoint-3" / "trainer_state.json").read_text())

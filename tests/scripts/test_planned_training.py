@@ -28,7 +28,7 @@ def test_the_saved_recipe_repeats_a_planned_run(tmp_path, monkeypatch, capsys):
     assert "classification, with review as text, mood as label" in said
     assert "train classification reviews.csv --columns text=review label=mood" in said
     recipe = yaml.safe_load((tmp_path / "runs/reviews/recipe.yaml").read_text())
-    assert recipe["task"] == "classification" and recipe["seed"] == 1  # planned options and given ones
+    assert recipe["task"] == "classification" and recipe["seed"] == 1  # the file contains planned and given options
     assert (recipe["max_steps"], recipe["d_model"], recipe["num_layers"]) == (30, 32, 2)
     assert (tmp_path / "runs/reviews/model.safetensors").is_file()
     with pytest.raises(ValueError, match="runs/reviews is not empty"):

@@ -110,7 +110,7 @@ def test_the_tensor_parallel_plan_splits_every_projection_once(base_class):
     assert sorted(planned) == sorted(projections)
 
 
-# `transformers serve`
+# --- `transformers serve`
 
 
 def free_port() -> int:
@@ -202,7 +202,7 @@ def test_transformers_serve_gives_the_same_text_as_generate(served):
         path, text = ("chat/completions", {}) if "messages" in wish else ("completions", {"prompt": "To be, or"})
         with pytest.raises(HTTPError, match="400") as refused:
             ask(f"{url}/v1/{path}", {"model": "model"} | text | wish)
-        assert reason in json.load(refused.value)["error"]["message"]  # where OpenAI's clients look for it
+        assert reason in json.load(refused.value)["error"]["message"]  # OpenAI's clients look for the message here
     assert ask(f"{url}/v1/models")["object"] == "list"
 
     for blank in ("", " \u3000", "\u200b"):
@@ -269,7 +269,7 @@ def test_a_server_has_four_routes_and_runs_no_code_that_a_request_names(tmp_path
 def test_a_server_refuses_other_sites_and_large_requests_before_it_reads_them(served):
     url, *_ = served
     port = int(url.rpartition(":")[2])
-    with pytest.raises(ConnectionRefusedError):  # as a server for every address would not
+    with pytest.raises(ConnectionRefusedError):  # a server that listens on every address would accept this connection
         socket.create_connection(("127.0.0.2", port), timeout=10)
     for host in (f"localhost:{port}", f"127.0.0.1:{port}"):
         assert send(port, "GET", "/health", Host=host)[0] == 200

@@ -25,7 +25,7 @@ DESKS = [{"width": width, "height": 800} for width in (1220, 1440)]
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # as in the Makefile
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # the Makefile sets the same variable
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     assert "WARNING" not in result.stderr
@@ -128,7 +128,7 @@ def test_no_page_and_no_table_is_wider_than_the_screen(size, site, page):
         page.goto(name)
         page.locator("details").evaluate_all("elements => elements.forEach(e => e.open = true)")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
-        tables = page.locator(".md-typeset__scrollwrap")  # the theme's, which scrolls
+        tables = page.locator(".md-typeset__scrollwrap")  # tables inside the theme's element can scroll
         beyond = tables.evaluate_all("elements => elements.map(e => e.scrollWidth - e.clientWidth)")
         hidden += [(name, pixels) for pixels in beyond]
     assert len(hidden) > 30
@@ -143,8 +143,9 @@ def test_equations_are_drawn_without_a_network(size, page):
     heights = page.locator("math[display=block]").evaluate_all("all => all.map(e => e.getBoundingClientRect().height)")
     assert len(heights) > 5 and min(heights) > 15
     over, under = (page.locator(f"mfrac > :{part}-child").first.bounding_box() for part in ("first", "last"))
-    assert over["y"] + over["height"] <= under["y"] + 1  # a fraction, not a row of letters
-    assert page.evaluate("document.fonts.check('16px \"STIX Two Math\"')")  # with roots and brackets of any height
+    assert over["y"] + over["height"] <= under["y"] + 1  # the fraction is drawn with its parts above each other
+    # a font with roots and brackets of any height
+    assert page.evaluate("document.fonts.check('16px \"STIX Two Math\"')")
 
 
 @pytest.mark.parametrize(("word", "found"), [

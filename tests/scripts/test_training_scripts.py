@@ -271,7 +271,8 @@ def test_a_reader_with_learned_positions_is_scored_on_longer_texts_in_windows(tm
 
 def test_documents_are_scored_without_an_end_token(tmp_path):
     model, tokenizer = with_tokenizer(decoder_only, "causal", texts=["a b c"] * 3)
-    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="<pad>")  # like GPT's
+    # GPT's tokenizer has no end token
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="<pad>")
     write(tmp_path / "model", model, bare)
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "a b c"}] * 40)
     scores = evaluate.main(["--model", str(tmp_path / "model"), "--test_file", file, "--block_size", "16"])
@@ -493,7 +494,7 @@ def test_token_batches_do_not_count_labels_as_tokens(task, tmp_path):
     options = [*SMALL, *ONE_STACK, "--tokens_per_batch", "64", "--num_train_epochs", "1"]
     run = tmp_path / "run"
     train.main([task, *train_and_validate_on(file), *options, "--save_strategy", "epoch", "--output_dir", str(run)])
-    rows = 64 // len(AutoTokenizer.from_pretrained(run)("a b c")["input_ids"])  # of a batch
+    rows = 64 // len(AutoTokenizer.from_pretrained(run)("a b c")["input_ids"])  # number of rows in a batch
     assert [folder.name for folder in run.glob("checkpoint-*")] == [f"checkpoint-{-(-90 // rows)}"]
 
 
@@ -509,7 +510,7 @@ def test_a_reader_trains_on_long_questions_unless_no_context_fits(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [row, {**row, "question": long}])
     options = [*train_and_validate_on(file), *SMALL, "--tokenizer_name_or_path", str(tmp_path / "tokenizer")]
     options += ["--max_steps", "2", "--output_dir", str(tmp_path / "run"), "--max_length"]
-    enough = len(tokenizer(long, "O")["input_ids"])  # for windows of one token without overlap
+    enough = len(tokenizer(long, "O")["input_ids"])  # the smallest length, with windows of one token and no overlap
     with pytest.raises(ValueError, match=rf"Row 2: question: 'Who was .* in max_length={enough - 1}: raise that"):
         train.main(["question_answering", *options, str(enough - 1)])
     scores = train.main(["question_answering", *options, str(enough)])
@@ -548,7 +549,7 @@ def test_a_string_instead_of_a_list_of_classes_is_refused_before_training(tmp_pa
 def test_lines_are_translated_in_order(overfitted, tmp_path, capsys):
     run, _ = overfitted("translation")
     rows = [json.loads(line) for line in (run.parent / "rows.jsonl").read_text().splitlines()]
-    # as Windows editors write it
+    # Windows editors write such files
     source = "".join(f"{row['source']}\r\n" for row in rows)
     (tmp_path / "source.txt").write_text(source, encoding="utf-8-sig", newline="")
     files = ["--input", str(tmp_path / "source.txt"), "--output", str(tmp_path / "target.txt")]

@@ -61,7 +61,7 @@ def test_pairs_longer_than_max_length_are_left_out():
 def test_pairs_are_concatenated_only_on_request():
     rows = Dataset.from_list(ROWS)
     assert concatenate_pairs(rows, 0.0, 100, 0) is rows
-    assert concatenate_pairs(rows, 0.01, 100, 0) is rows  # a fifth of a pair per row
+    assert concatenate_pairs(rows, 0.01, 100, 0) is rows  # this share gives a fifth of a pair, rounded to none
 
 
 def test_concatenated_pairs_are_refused_for_a_stream():

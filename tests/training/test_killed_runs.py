@@ -188,7 +188,7 @@ def test_a_run_stopped_at_any_moment_and_resumed_ends_with_the_same_weights(kind
     whole = Run(kind, tmp_path / "whole", tmp_path)
     life, with_checkpoints = whole.measure()
     weights, checkpoints = whole.weights, whole.checkpoints
-    (whole.folder / MODEL_CARD).unlink()  # as if stopped at the very end
+    (whole.folder / MODEL_CARD).unlink()  # as if the run had been stopped at the very end
     whole.finish()
     assert whole.weights == weights
     assert whole.checkpoints == checkpoints

@@ -66,7 +66,7 @@ def test_the_slurm_file_runs_torchrun_on_all_nodes_and_resumes(tmp_path):
     environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
     command = ["bash", str(LAUNCH / "slurm.sbatch"), "train.py", "--preset", "big model"]
     asked = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
-    to_save = int(asked.pop())  # earlier than the file's warning time before the limit
+    to_save = int(asked.pop())  # saving must end before the warning time of the job is over
     assert to_save == 110 and "--signal=TERM@120" in (LAUNCH / "slurm.sbatch").read_text()
     options = dict(zip(asked[:12:2], asked[1:12:2], strict=True))
     assert options == {

@@ -157,7 +157,7 @@ def test_small_initial_weights_are_normal_with_the_right_variance():
         assert weights.std().item() == pytest.approx(1, rel=0.02)
         assert (weights.abs() > 2).float().mean().item() == pytest.approx(
             0.0455, abs=0.005
-        )  # the two tails of a normal distribution
+        )  # the fraction beyond two standard deviations
 
 
 def test_small_initial_weights_leave_other_weights_alone():

@@ -64,12 +64,12 @@ BEST = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 
     "options", [{}, {"average_checkpoints": 2}, {"lr_scheduler_type": "linear", "learning_rate": 0.1}]
 )
 def test_a_finished_run_trains_no_further(options, tmp_path):
-    options |= {"max_steps": 7, "save_total_limit": 2}  # in the middle of an epoch
+    options |= {"max_steps": 7, "save_total_limit": 2}  # the run ends in the middle of an epoch
     weights = trained(tmp_path, **options)
     assert names(complete_checkpoints(tmp_path)) == ["checkpoint-6", "checkpoint-7"]
     assert_equal(trained(tmp_path, **options), weights)
     assert names(complete_checkpoints(tmp_path)) == ["checkpoint-6", "checkpoint-7"]
-    trained(tmp_path, **options | {"max_steps": 9})  # unless it gets more steps
+    trained(tmp_path, **options | {"max_steps": 9})  # a finished run continues only if it gets more steps
     assert names(complete_checkpoints(tmp_path)) == ["checkpoint-7", "checkpoint-9"]
 
 

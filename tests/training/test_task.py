@@ -59,7 +59,7 @@ def test_every_task_has_its_own_options_and_defaults(name, tmp_path):
         ("multi_label_classification", 3, "multi_label"),
         ("regression", 3, "regression"),
         (None, 3, "classification"),
-        (None, 1, "regression"),  # like transformers' own models
+        (None, 1, "regression"),  # transformers' own models follow the same rule
     ],
 )
 def test_the_config_of_a_saved_classifier_determines_its_task(problem, labels, name):
@@ -144,7 +144,7 @@ def test_the_loss_of_a_masked_model_is_the_mean_over_all_masked_tokens(batch_siz
     )
     splits = {"validation": Dataset.from_list(texts)}
     measured = MaskedLanguageModelingTask(arguments).make_trainer(model, tokenizer, splits).evaluate()
-    assert measured["eval_loss"] == pytest.approx(scores["loss"])  # the metric that chooses the best checkpoint
+    assert measured["eval_loss"] == pytest.approx(scores["loss"])  # this metric chooses the best checkpoint
 
 
 def test_the_loss_of_a_language_model_is_the_mean_over_all_targets(tmp_path):

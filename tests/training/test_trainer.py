@@ -70,7 +70,7 @@ def test_warmup_can_be_a_share_of_the_steps(tmp_path):
         rates.append(run.optimizer.param_groups[0]["lr"])
         run.optimizer.step()
         run.lr_scheduler.step()
-    assert rates.index(max(rates)) == 4 and rates[1] == pytest.approx(2 * rates[0])  # it rises for five steps
+    assert rates.index(max(rates)) == 4 and rates[1] == pytest.approx(2 * rates[0])  # the rate rises for five steps
 
 
 @pytest.mark.parametrize("options", [{}, {"learning_rate": 1e-3, "lr_scheduler_type": "linear"}])
@@ -103,7 +103,8 @@ def test_accumulated_batches_of_a_stream_share_the_budget_of_the_step(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "kind", "after_two_steps"),
-    [({"lr_scheduler_type": "constant"}, "constant", 0.5), ({}, "linear", 0.2)],  # linear: 2 of 5 warm-up steps
+    # the linear schedule is at step 2 of 5 warm-up steps
+    [({"lr_scheduler_type": "constant"}, "constant", 0.5), ({}, "linear", 0.2)],
 )
 def test_a_learning_rate_selects_the_schedules_of_transformers(options, kind, after_two_steps, tmp_path):
     run = tiny_trainer(tmp_path, learning_rate=0.5, **options)
@@ -229,7 +230,7 @@ def test_resuming_skips_a_truncated_checkpoint(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1])
     resumed = tiny_trainer(tmp_path, max_steps=4)
     resumed.train(resume_from_checkpoint=True)
-    assert resumed.state.global_step == 4  # from 3, not from 6
+    assert resumed.state.global_step == 4  # resumed from step 3, not from step 6
     with pytest.raises(ValueError, match="empty holds no complete checkpoint"):
         tiny_trainer(tmp_path / "empty").train(resume_from_checkpoint=True)
 

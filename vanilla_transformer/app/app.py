@@ -53,7 +53,7 @@ STYLE = """
 """
 
 THEME = gr.themes.Default(primary_hue="blue").set(  # the explorer's colours
-    button_primary_background_fill="*primary_600",  # dark enough for white text
+    button_primary_background_fill="*primary_600",  # a blue that is dark enough for white text
     button_primary_background_fill_hover="*primary_700",
 )
 

@@ -33,7 +33,7 @@ EXAMPLES = {
         "The flight to Peru leaves on Wednesday, January 19, 2028 at 1:56 AM and costs 7.87 Mexican pesos.",
         "Sales rose by 16% and will be counted again in 50 weeks.",
     ],
-    "answer": ["How warm is the tank?", "Where does the parcel come from?"],  # about TEXT
+    "answer": ["How warm is the tank?", "Where does the parcel come from?"],  # questions about TEXT
 }
 
 

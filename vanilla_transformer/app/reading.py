@@ -45,7 +45,7 @@ def is_integer(value: Any) -> bool:
 
 def check_number(name: str, number: float | None, least: float, most: float) -> None:
     """Raise an error if a value is not a number from `least` to `most`."""
-    if not isinstance(number, int | float) or not least <= number <= most:  # false for NaN
+    if not isinstance(number, int | float) or not least <= number <= most:  # the comparison is false for NaN
         raise refusal(f"{name} must be a number from {least} to {most}, not {number}.")
 
 

@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
             is out of its range.
     """
     parser = CommandParser([DatastoreArguments, DataArguments], __doc__)
-    parser.set_defaults(validation_fraction=0.0)  # keep all pairs
+    parser.set_defaults(validation_fraction=0.0)  # hold out nothing, to keep all pairs
     args, data = parser.parse_args_into_dataclasses(arguments)
     settings = {name: getattr(args, name) for name in ("neighbours", "share", "temperature")}
     Datastore(None, "", **settings)  # check the settings before the long work

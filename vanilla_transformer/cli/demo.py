@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(line_buffering=True)  # show the address immediately, also in a log file
     models = given.folder or args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
     if args.static:
-        check_new(args.static)  # before the models are loaded
+        check_new(args.static)  # check the output folder before loading the models
         write_static_page(load_all(models, args.trust_remote_code), args.static)
         print(f"Open {args.static}/index.html.")
         return

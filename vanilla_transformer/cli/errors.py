@@ -50,7 +50,7 @@ def run_command(main: Callable[[list[str]], Any]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)  # 128 + SIGPIPE, the exit code of a program killed by that signal
     except KeyboardInterrupt:
-        sys.exit(130)  # 128 + SIGINT
+        sys.exit(130)  # 128 + SIGINT, the exit code after Ctrl-C
     except Exception as error:
         message = explain(error)
         if message is None:

@@ -74,7 +74,7 @@ class CardFacts:
 
     dataset: str
     metrics: dict[str, dict[str, float]]  # split -> metric -> value
-    notes: dict[str, str] = field(default_factory=dict)  # such as a sacreBLEU signature
+    notes: dict[str, str] = field(default_factory=dict)  # details of a metric, such as a sacreBLEU signature
     languages: list[str] | None = None
 
 
@@ -83,7 +83,7 @@ def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
 
     For a run shorter than `logging_steps`, only the mean over all its batches is known.
     """
-    figure = Figure(figsize=(7, 4), layout="constrained")  # not pyplot, whose state belongs to the user
+    figure = Figure(figsize=(7, 4), layout="constrained")  # instead of pyplot, whose state belongs to the user
     axes = figure.subplots()
     training = "loss" if any("loss" in entry for entry in log_history) else "train_loss"
     for key, label in ((training, "training (smoothed labels, if any)"), ("eval_loss", "validation")):
@@ -108,7 +108,7 @@ def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
     if not values["muon"]:
         replaced.add("muon_momentum")
     return {
-        name: getattr(value, "value", value)  # enumerations have a value
+        name: getattr(value, "value", value)  # replace enumerations by their values
         for name, value in values.items()
         if name not in replaced and (value or (name in ("seed", "dropout_start") and value is not None))
     }

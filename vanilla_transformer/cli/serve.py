@@ -49,7 +49,7 @@ REFUSED = {
 class ServedModel(VanillaTransformerForCausalLM):
     """A language model that ends its answers at `max_position_embeddings`, and answers a blank prompt with nothing."""
 
-    tokenizer: PreTrainedTokenizerBase  # set after loading
+    tokenizer: PreTrainedTokenizerBase  # set after the model is loaded
 
     def generate(self, *, input_ids: Tensor, generation_config: GenerationConfig, **options: Any) -> Any:
         length, most = input_ids.shape[1], self.config.max_position_embeddings
@@ -193,6 +193,6 @@ def main(arguments: list[str] | None = None) -> None:
         if option in others:
             raise ValueError(f"{option} {reason}: leave it out.")
     model_class(args.model, ("VanillaTransformerForCausalLM",))
-    load_tokenizer(args.model)  # warns of another model's tokenizer
+    load_tokenizer(args.model)  # loading warns if the tokenizer belongs to another model
     patch_library()
     app(["serve", args.model, "--host", args.host, "--port", str(args.port), *others])

@@ -68,7 +68,7 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 logger = logging.getLogger(__name__)
 
 MODEL_CARD = "README.md"  # written last, so it marks a finished run
-PLAN_FILE = "recipe.yaml"  # in the folder of a planned run
+PLAN_FILE = "recipe.yaml"  # file in the folder of a planned run
 # Options while a few steps are timed
 TRIAL = {
     "eval_strategy": IntervalStrategy.NO, "save_strategy": SaveStrategy.NO, "logging_strategy": IntervalStrategy.NO,
@@ -78,7 +78,7 @@ TRIAL = {
 }  # fmt: skip
 TIMED_ROWS = 32  # rows to score, to time the scoring
 NOT_PLANNED = {"minutes", "resume_from_checkpoint", "traceback"}
-ROWS_OF_STREAM = 1_000_000  # an estimate
+ROWS_OF_STREAM = 1_000_000  # assumed number of rows of a stream
 
 
 @dataclass
@@ -209,7 +209,7 @@ def train(trainer: RecipeTrainerMixin) -> None:
             "Found %d of average_checkpoints=%d: the final model is %s.",
             len(last), arguments.average_checkpoints, "their mean" if len(last) > 1 else "that of the last step",
         )  # fmt: skip
-        arguments.average_checkpoints = max(1, len(last))  # used by the model card
+        arguments.average_checkpoints = max(1, len(last))  # the model card shows this number
     if arguments.average_checkpoints > 1:
         load_average(trainer.model, last)
 
@@ -260,7 +260,8 @@ def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
     }  # fmt: skip
     names = CommandParser(option_classes(task_class)).given_names(given) - NOT_PLANNED
     draft = without_replaced(make_plan(found.task, Facts(SHORTEST_RUN, 1, 1)), names)
-    _, data, _, task = parse(task_class, [*as_arguments(recipe | draft), *given])  # refuses a non-empty folder
+    # raises an error for a non-empty folder
+    _, data, _, task = parse(task_class, [*as_arguments(recipe | draft), *given])
     file = Path(task.arguments.output_dir) / PLAN_FILE
     if not (task.arguments.resume_from_checkpoint and file.is_file()):
         which = ", ".join(f"{yours} as {ours}" for ours, yours in found.columns.items()) or "lines of text"

@@ -28,7 +28,8 @@ FOLLOWED = {
     "num_return_sequences", "output_scores", "pad_token_id", "renormalize_logits", "return_dict_in_generate",
     "temperature", "top_k", "top_p", "transformers_version", "use_cache", "_from_model_config",
 }  # fmt: skip
-OFF_AT_1 = {"encoder_repetition_penalty", "num_beam_groups", "repetition_penalty"}  # 0 or None is off for all others
+# the other settings are off at 0 or None
+OFF_AT_1 = {"encoder_repetition_penalty", "num_beam_groups", "repetition_penalty"}
 
 
 def check_generation(settings: GenerationConfig, config: PreTrainedConfig) -> None:

@@ -68,7 +68,7 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
             fields["share_encoder_decoder_embeddings"] = torch.equal(source, target)
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "id2label", "label2id"):
         fields[name] = getattr(config, name, None)
-    fields["label_smoothing"] = 0.0  # like the loss of `theirs`
+    fields["label_smoothing"] = 0.0  # the original's loss has no label smoothing
     config_class = next(config for config in CONFIGS if auto_class in config.auto_classes)
     model_class = getattr(vanilla_transformer, config_class.auto_classes[auto_class])
     ours = model_class(config_class(**fields))
@@ -89,7 +89,7 @@ def convert_tokenizer(source: str, revision: str | None, model: PreTrainedModel)
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-    except TypeError:  # raised by MarianTokenizer without its files
+    except TypeError:  # MarianTokenizer raises a TypeError if its files are missing
         tokenizer = None
     if tokenizer is None or set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError(f"{source} has no tokenizer next to the model: put its files there.")

@@ -60,7 +60,8 @@ class ModelConverter(Converter):
         self.model, self.tokenizer, self.config = cast(Any, model), tokenizer, model.config
         known = {i: token for token, i in tokenizer.get_vocab().items()}
         self.tokens = self.vocabulary(known, self.config.vocab_size)
-        if isinstance(target := getattr(tokenizer, "decoder", None), dict):  # FSMT and some Marian tokenizers have two
+        # FSMT and some Marian tokenizers have two vocabularies
+        if isinstance(target := getattr(tokenizer, "decoder", None), dict):
             known = known | target
         target_size = getattr(self.config, "target_vocab_size", None) or self.config.vocab_size
         self.target_tokens = self.vocabulary(known, target_size)

@@ -81,7 +81,8 @@ class TranslatorDecoder(nn.Module):
         batch, source_length = encoder_attention_mask.shape
         states = self.decoder(
             input_ids,
-            encoder_hidden_states=cross[0].new_zeros(batch, source_length, self.d_model),  # only its shape is read
+            # only the shape of the states is read
+            encoder_hidden_states=cross[0].new_zeros(batch, source_length, self.d_model),
             encoder_attention_mask=encoder_attention_mask,
             past_key_values=cache,
             use_cache=True,
@@ -121,7 +122,7 @@ def write_graph(module: nn.Module, file: Path, inputs: dict[str, Any], output_na
         dynamo=True,
         verbose=False,
     )
-    assert program is not None  # None without dynamo
+    assert program is not None  # the program is None only without dynamo
     program.save(file)
 
 
@@ -158,7 +159,8 @@ def export_onnx(model: PreTrainedModel, folder: Path) -> None:
         outputs = ["logits", *cache_names("present", layers)]
         write_graph(TranslatorDecoder(model), folder / "decoder.onnx", inputs, outputs)
     elif model.can_generate():
-        inputs = source | {"input_ids": new, "past": empty_caches(model, config.num_layers, past)}  # 7 tokens in all
+        # together with the past, 7 tokens
+        inputs = source | {"input_ids": new, "past": empty_caches(model, config.num_layers, past)}
         outputs = ["logits", *cache_names("present", config.num_layers)]
         write_graph(LanguageModel(model), folder / "model.onnx", inputs, outputs)
     else:

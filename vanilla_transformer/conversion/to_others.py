@@ -100,7 +100,7 @@ def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
             tie_word_embeddings=config.tie_word_embeddings and not scaled,
         )
     )
-    names = [pair for pair in GPT_NAMES if "s_embed" not in pair[0]]  # leave out GPT-1's
+    names = [pair for pair in GPT_NAMES if "s_embed" not in pair[0]]  # leave out the embedding names of GPT-1
     named = to_theirs(weights, names)
     load_with_zero_biases(theirs, {name: w.T if name.endswith(FUSED) else w for name, w in named.items()})
     return finish(theirs, ours)
@@ -123,7 +123,7 @@ def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tens
     """
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
     parameters = dict(theirs.named_parameters())
-    computed = ("bias", "embed_positions.weight")  # set to 0, or computed by `theirs`
+    computed = ("bias", "embed_positions.weight")  # weights that are set to 0 or computed by `theirs`
     wrong = [name for name in missing if name in parameters and not name.endswith(computed)]
     require(not wrong and not unexpected, f"There is no counterpart of: {', '.join([*wrong, *unexpected])}.")
     with torch.no_grad():

@@ -88,7 +88,7 @@ def read_json(file: str) -> Iterator[Any]:
     try:
         value = json.loads(first.rstrip().removesuffix(","))
     except (ValueError, RecursionError):
-        value = None  # the first of several lines of one value
+        value = None  # this line is only the first of a value with several lines
     if isinstance(value, dict) and not is_squad(value):
         for number, line in enumerate(chain([first], lines), start=1):
             yield parse_json(line, f"{file}, row {number}")

@@ -79,7 +79,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         Raises:
             RuntimeError: second derivatives are requested.
         """
-        if torch.is_grad_enabled():  # only with create_graph=True
+        if torch.is_grad_enabled():  # gradients are enabled here only with create_graph=True
             raise RuntimeError(
                 "The chunked loss has no second derivatives. Call make_plain(model), or make_fast(model, "
                 "loss_chunk_size=0), to compute the loss from all logits."

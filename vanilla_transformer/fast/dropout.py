@@ -16,7 +16,8 @@ class QuickDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, p: float) -> Tensor:
         """Return a tensor like `x`. The random numbers come from PyTorch's default generator."""
-        draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)  # all 64 bits
+        # draw from all 64-bit integers
+        draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         numbers = draws.view(torch.int16)[: x.numel()].view(x.shape)
         stays = torch.ge(numbers, round(p * 2**16) - 2**15, out=torch.empty_like(x))  # 1 or 0, in the dtype of x
         ctx.save_for_backward(stays)

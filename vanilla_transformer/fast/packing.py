@@ -305,7 +305,7 @@ def real_tokens(mask: Tensor | None) -> Tensor | None:
 
 
 def run_layers(
-    self: Any,  # a TransformerStack
+    self: Any,  # the bound TransformerStack
     x: Tensor,
     position_ids: Tensor,
     mask: Tensor | None,

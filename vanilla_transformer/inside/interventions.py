@@ -226,7 +226,7 @@ class PerRow(NamedTuple):
         rows = list(selected)
         if not any(rows):
             return None
-        with torch.inference_mode(False):  # autograd may have to save the mask
+        with torch.inference_mode(False):  # a normal tensor, because autograd may have to save the mask
             return torch.tensor(rows, device=self.device).view(-1, *shape)
 
 

@@ -48,7 +48,7 @@ def split_text(tokenizer: PreTrainedTokenizerBase, text: str, **options) -> list
             end = max(end, stop)
             pieces[-1] = (text[begin:end], [*pieces[-1][1], position])
         else:
-            begin, end = end, stop  # with the space before the token
+            begin, end = end, stop  # a piece includes the space before its token
             pieces.append((text[begin:end], [position]))
     return pieces
 

@@ -38,7 +38,7 @@ from vanilla_transformer.modeling_vanilla_transformer import (
 
 EMBEDDING, SELF_ATTENTION, CROSS_ATTENTION = "embedding", "self-attention", "cross-attention"
 FEED_FORWARD, OUTPUT = "feed-forward", "output"
-ATTENTIONS = {"self_attn": SELF_ATTENTION, "cross_attn": CROSS_ATTENTION}  # module -> part
+ATTENTIONS = {"self_attn": SELF_ATTENTION, "cross_attn": CROSS_ATTENTION}  # name of the module -> part of the layer
 STATES = ("batch", "length", "d_model")
 MASKED = -1e30  # scores below this are masked
 
@@ -140,7 +140,7 @@ class Recorder(TorchFunctionMode):
         self.projected_at: dict[nn.Module, str] = {}  # projection of queries, keys or values -> line that calls it
         self.config = stack.config
         self.pre_norm = self.config.norm_position == "pre"
-        self.x = "LayerNorm(X)" if self.pre_norm else "X"  # input of a sub-layer
+        self.x = "LayerNorm(X)" if self.pre_norm else "X"  # symbol for the input of a sub-layer
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -280,11 +280,11 @@ class Recorder(TorchFunctionMode):
             query, key, value, output, weights: arguments and results of `eager_attention_forward`.
         """
         scores, heads = self.calls("matmul")
-        # `SetWeights` adds operations after these.
+        # `SetWeights` adds further operations after these.
         (scaled, *_), (masked, *_), (softmax, *_) = map(self.calls, ("mul", "add", "softmax"))
         at = self.projected_at.get
         part = self.attentions[module]
-        z = "Z" if part == CROSS_ATTENTION else self.x  # Z: the encoder's output
+        z = "Z" if part == CROSS_ATTENTION else self.x  # Z is the encoder's output
         queries, keys = ("batch", "heads", "queries"), ("batch", "heads", "keys")
         square = (*queries, "keys")
         for name, letter, x, axes, tensor, projection in (

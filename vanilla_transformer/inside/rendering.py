@@ -149,7 +149,7 @@ def agreement(walk: Walk, step: Step) -> str:
 def print_walk(walk: Walk, precision: int, console: Console | None = None) -> None:
     """Print the steps as tables, and the most probable next words."""
     console = Console() if console is None else console
-    fitting = (console.width - 12) // (precision + 6)  # a number with its sign and padding
+    fitting = (console.width - 12) // (precision + 6)  # width of a number with its sign and padding
     max_columns = min(MAX_COLUMNS, max(4, fitting))
     console.rule(f"[bold]{escape_markup(walk.title)}")
     console.print(walk.note, style="dim")

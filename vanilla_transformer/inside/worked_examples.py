@@ -114,7 +114,7 @@ def today_model() -> VanillaTransformerEncoderModel:
     """
     encoder = bare_encoder(torch.eye(4), num_heads=2, d_k=4, d_ff=8)
     itself = 100 * torch.eye(4)  # a score that gives all weight to the query's own position
-    values = F.pad(torch.tensor(TODAY_HEAD_2), (0, 0, 0, 1))  # the fourth word does not occur
+    values = F.pad(torch.tensor(TODAY_HEAD_2), (0, 0, 0, 1))  # the fourth word does not occur in the sentence
     heads = {"q": (TODAY_W_Q, itself), "k": (TODAY_W_K, itself), "v": (TODAY_W_V, values)}
     projections = {name: torch.cat((torch.tensor(first), second), dim=1) for name, (first, second) in heads.items()}
     set_matrices(encoder, **projections, o=torch.tensor(TODAY_W_O))
@@ -131,7 +131,7 @@ def midwinter_model() -> VanillaTransformerEncoderModel:
     d_model = 300
     vectors = torch.randn(4, d_model)
     encoder = bare_encoder(vectors, num_heads=1, d_k=d_model, d_ff=4 * d_model)
-    inverse = torch.linalg.pinv(vectors)  # X inverse = I
+    inverse = torch.linalg.pinv(vectors)  # so that X times the inverse is the identity
     scores = torch.tensor(MIDWINTER_PRINTED["scaled scores"]) * math.sqrt(d_model)
     q, k = inverse @ F.pad(scores, (0, d_model - 4)), inverse @ torch.eye(4, d_model)
     set_matrices(encoder, q=q, k=k, o=torch.eye(d_model))

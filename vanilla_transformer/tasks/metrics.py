@@ -95,7 +95,7 @@ def classification_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str
     prediction would add an F1 of 0.
     """
     occurring = np.unique(labels) if labels.ndim == 1 else np.flatnonzero(labels.any(axis=0))
-    classes = occurring if len(occurring) else None  # all rows may be zeros
+    classes = occurring if len(occurring) else None  # None if no row has a class
     macro_f1 = f1_score(labels, predicted, labels=classes, average="macro", zero_division=0)
     scores = (100 * float(accuracy_score(labels, predicted)), 100 * float(macro_f1))
     return dict(zip(CLASSIFICATION_SCORES, scores, strict=True))
@@ -139,7 +139,7 @@ def question_answering_scores(predicted: dict[str, str], references: dict[str, l
     Args:
         predicted, references: by question id.
     """
-    score = SQuAD(sync_on_compute=False)  # only the main process computes it
+    score = SQuAD(sync_on_compute=False)  # only the main process computes the metric
     answers = {key: references[key] or [""] for key in predicted}
     score.update(
         [{"id": key, "prediction_text": text} for key, text in predicted.items()],

@@ -223,13 +223,13 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                     f"learning_rate={self.learning_rate} belongs to --schedule library; the paper's schedule has a "
                     f"--learning_rate_scale, here {self.learning_rate_scale}."
                 )
-            self.learning_rate = self.learning_rate_scale  # PaperSchedule multiplies it
+            self.learning_rate = self.learning_rate_scale  # PaperSchedule multiplies its rate by this
 
     def resolve_precision(self) -> None:
         """Enable bfloat16 if the processor has instructions for it and no precision was chosen."""
         device = self.device_type()
         if self.bf16 is None:
-            chosen = self.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ  # set by `accelerate launch`
+            chosen = self.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ  # `accelerate launch` sets this variable
             self.bf16 = not chosen and has_bf16_matmul(device)
         elif self.bf16 and not has_bf16_matmul(device):
             logger.warning(

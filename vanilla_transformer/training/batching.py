@@ -263,7 +263,7 @@ def holds_tokens(values: Any) -> bool:
 def row_lengths(dataset: Dataset) -> np.ndarray:
     """Count the tokens of each row: (rows, 1) for input_ids, or (rows, 2) if labels are token sequences too."""
     types = {field.name: getattr(field.type, "value_type", pa.null()) for field in dataset.features.arrow_schema}
-    names = [name for name in SIDES if name in types and pa.types.is_integer(types[name])]  # lists of integers
+    names = [name for name in SIDES if name in types and pa.types.is_integer(types[name])]  # columns of integer lists
     tables = dataset.select_columns(names).with_format("arrow").iter(batch_size=10_000)
     return np.concatenate(
         [np.stack([pc.list_value_length(table[name]) for name in names], axis=1) for table in tables]
@@ -276,7 +276,7 @@ def check_positions(model: PreTrainedModel, rows: Any, sides: tuple[str, ...] = 
     if config is None or getattr(config, "position_embedding", None) != "learned" or not isinstance(rows, Dataset):
         return
     sides = sides if config.is_encoder_decoder else ("input_ids",)
-    if "position_ids" in rows.features:  # packed documents
+    if "position_ids" in rows.features:  # rows are packed documents
         tables = rows.select_columns(["position_ids"]).with_format("arrow").iter(batch_size=10_000)
         longest = 1 + max(pc.max(pc.list_flatten(table["position_ids"])).as_py() for table in tables)
     else:

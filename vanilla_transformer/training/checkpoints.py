@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 TRAINER_STATE = "trainer_state.json"
 TOKENIZER = "tokenizer.json"
 RUN_FILE = "run.json"  # in each checkpoint: the options of the run, whether SIGTERM interrupted it, digests
-LOCK_FILE = ".lock"  # in the folder of a run while it trains
+LOCK_FILE = ".lock"  # file in the folder of a run while it trains
 # Files of the training state. DeepSpeed saves all of it in its own folder.
 TRAINING_STATE = {
     "optimizer": ("optimizer*", "global_step*"),
@@ -65,7 +65,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # Windows deletes the file on release, but not earlier
             (folder / LOCK_FILE).unlink()
         lock.release()
-        with suppress(OSError):  # folders that contain files stay
+        with suppress(OSError):  # rmdir keeps folders that contain files
             for path in created:
                 path.rmdir()
 
@@ -257,7 +257,7 @@ def tokenizer_differences(folder: Path, tokenizer: Tokenizer | None) -> list[str
         return []
     then, now = map(json.loads, (file.read_text(encoding="utf-8"), tokenizer.to_str()))
     for state in (then, now):
-        state["truncation"] = state["padding"] = None  # set by each call
+        state["truncation"] = state["padding"] = None  # every call sets these
     if then == now:
         return []
     ids, before = tokenizer.get_vocab(), Tokenizer.from_str(json.dumps(then)).get_vocab()

@@ -17,7 +17,7 @@ Recipe = dict[str, Any]
 
 SHORTEST_RUN = 500  # steps; with fewer, small batches and a small model learn more
 FEWEST_STEPS = 50
-PROBE_STEPS, PROBE_SECONDS = 8, 15.0  # seconds for measuring the speed
+PROBE_STEPS, PROBE_SECONDS = 8, 15.0  # steps and seconds for measuring the speed
 SAFETY = 0.9  # share of the remaining time to use, because other programs may slow the training down
 SHARE_OF_SCORING = 0.15  # share of the time left for training and final scores
 EVALUATIONS = 10

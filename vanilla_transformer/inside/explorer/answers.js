@@ -1,11 +1,12 @@
-// Answers the explorer's questions in the page, with a model of transformer.js, in the form of inside/page.py.
+// Answer the explorer's questions inside the page, with a model of transformer.js. The data are those of
+// inside/page.py.
 
-const NEW_TOKENS = 12; // that a language model writes
-const ANSWER_TOKENS = 30; // of the longest answer of a reader
-const MOST_TOKENS = 200; // of a text
-const OPTIONS = 8; // shown of each position
+const NEW_TOKENS = 12; // maximum number of tokens that a language model writes
+const ANSWER_TOKENS = 30; // maximum number of tokens of a reader's answer
+const MOST_TOKENS = 200; // maximum number of tokens of a text
+const OPTIONS = 8; // number of options shown for each position
 const LENS_OPTIONS = 3;
-const SHOWN = [8, 6]; // rows and columns of a matrix
+const SHOWN = [8, 6]; // number of rows and columns shown of a matrix
 
 const TASKS = {
   ForConditionalGeneration: "translate",
@@ -18,7 +19,7 @@ const TASKS = {
 const rounded = (value, digits) => Number(value.toFixed(digits));
 const perMille = (weights) => weights.map((weight) => Math.round(weight * 1000));
 
-/** Load a model of a static page: see app/static_page.py. Its file puts it into `savedModels`. */
+/** Load a model of a static page (app/static_page.py). The model's file stores it in `savedModels`. */
 async function loadSavedModel(name) {
   const script = document.createElement("script");
   script.src = `${encodeURIComponent(name)}.js`;
@@ -71,7 +72,7 @@ function pageHost(models, load = loadSavedModel) {
   };
 }
 
-/** How much log-probability the answer loses without each head, largest effect first: inside/effects.py. */
+/** Return how much log-probability the answer loses without each head, largest effect first (as inside/effects.py). */
 async function ablationEffects(model, prediction) {
   const { source, read, run, positions, regression } = prediction;
   const values = (changed) => {
@@ -87,13 +88,13 @@ async function ablationEffects(model, prediction) {
         const without = values(model.forward(source, read, { heads_off: [[kind, layer, head]] }, known));
         const losses = intact.map((score, i) => (regression ? Math.abs(score - without[i]) : score - without[i]));
         effects.push({ kind, layer, head, effect: rounded(mean(losses), 5) });
-        await new Promise((done) => setTimeout(done)); // let the page draw
+        await new Promise((done) => setTimeout(done)); // give the page time to draw
       }
   }
   return effects.sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
 }
 
-/** Let a model read a text and predict, under `changes` if any. */
+/** Run a model on a text and return its prediction, with interventions if `changes` are given. */
 function predictInPage(model, given, target = null, context = null, changes = {}) {
   const { tokenizer, config } = model,
     task = TASKS[model.head],
@@ -154,7 +155,7 @@ function predictInPage(model, given, target = null, context = null, changes = {}
   return made;
 }
 
-/** The log-probabilities (the numbers of a regression) of each position's options. */
+/** Return the log-probabilities of each position's options, or the numbers of a regression. */
 function scoresOf({ tokenizer, config }, { task, positions, source, regression }, { logits }) {
   if (task === "classify") {
     if (regression) return logits;
@@ -164,7 +165,7 @@ function scoresOf({ tokenizer, config }, { task, positions, source, regression }
     );
   }
   if (task === "answer") {
-    // The context stands between the second special token in the row and the last one.
+    // The context is between the second special token and the last one.
     const special = source.flatMap((id, i) => (tokenizer.special.has(id) ? [i] : []));
     const inContext = (i) => i > special.at(-2) && i < special.at(-1);
     return [0, 1].map((end) =>
@@ -174,7 +175,7 @@ function scoresOf({ tokenizer, config }, { task, positions, source, regression }
   return positions.map(({ query }) => logSoftmax(logits[query]));
 }
 
-/** Choose the best option of every position that has none; for a reader, the best span. */
+/** Choose the best option of each position without a choice; for a reader, choose the best span. */
 function choose({ task, positions, scores }) {
   if (task === "answer") {
     let best = -Infinity;
@@ -192,13 +193,13 @@ function choose({ task, positions, scores }) {
   });
 }
 
-/** The indices of the positions that make up the answer. */
+/** Return the indices of the positions that make up the answer. */
 function answered({ task, positions, written }) {
   const all = positions.map((_, i) => i);
   return task === "generate" && written ? all.slice(-1 - written, -1) : all;
 }
 
-/** The text of a token; a part of a character is shown as hexadecimal bytes. */
+/** Return the text of a token; a part of a character is shown as hexadecimal bytes. */
 function shownToken(tokenizer, id) {
   const token = tokenizer.tokens.get(id);
   if (tokenizer.special.has(id)) return { text: token, bytes: false };
@@ -220,7 +221,7 @@ const topOptions = (model, prediction, scores, count) =>
     .filter((id) => scores[id] > -Infinity)
     .map((id) => ({ id, text: optionText(model, prediction, id), p: probability(prediction, scores[id]) }));
 
-/** Each position: its prediction with probability and rank, and the best options. */
+/** Describe each position: its prediction with probability and rank, and the best options. */
 function steps(model, prediction, scores) {
   const { task, positions, prefix } = prediction;
   const chosen = positions.map((position) => position.chosen);
@@ -237,7 +238,7 @@ function steps(model, prediction, scores) {
   }));
 }
 
-/** The end in the text of each token of `source`; -1 for special tokens. */
+/** Return the end of each token of `source` in the text; -1 for special tokens. */
 function tokenEnds({ tokens, special, bytes }, text, source) {
   const before = []; // at each byte of the text, the index of the character after its character
   let index = 0;
@@ -251,7 +252,7 @@ function tokenEnds({ tokens, special, bytes }, text, source) {
   );
 }
 
-/** The answer in words. */
+/** Return the answer as text. */
 function answerText(model, prediction) {
   const { task, positions, scores, source, text } = prediction;
   const { tokenizer, config } = model;
@@ -270,7 +271,7 @@ function answerText(model, prediction) {
   return config.id2label[chosen[0]];
 }
 
-/** The tagged spans, such as "Kenya: COUNTRY"; a word has its first token's tag. */
+/** Return the tagged spans, such as "Kenya: COUNTRY"; a word has the tag of its first token. */
 function taggedSpans(model, { text, positions }, ends) {
   const spans = [];
   let end = 0;
@@ -298,7 +299,7 @@ function taggedSpans(model, { text, positions }, ends) {
   );
 }
 
-/** Everything the explorer shows of one prediction: `explore_data` of inside/page.py. */
+/** Return all data that the explorer shows of one prediction, like `explore_data` of inside/page.py. */
 function answerData(model, prediction) {
   const { tokenizer, config, layers } = model,
     { task, source, target, run, changes } = prediction;
@@ -342,7 +343,7 @@ function answerData(model, prediction) {
   return data;
 }
 
-/** The weights of each kind of attention, per mille, and statistics of each head. */
+/** Return the weights of each kind of attention, per mille, and statistics of each head. */
 function attentionData({ tokenizer }, { source, target, run }) {
   const written = target ?? source;
   const texts = {
@@ -368,7 +369,7 @@ function attentionData({ tokenizer }, { source, target, run }) {
 
 const mean = (numbers) => (numbers.length ? numbers.reduce((sum, number) => sum + number, 0) / numbers.length : 0);
 
-/** Means over the queries of one head, as `head_statistics` of inside/effects.py has them. */
+/** Return means over the queries of one head, like `head_statistics` of inside/effects.py. */
 function headStatistics(kind, weights, queries, keys, isSpecial) {
   const sum = (row, wanted) => row.reduce((total, weight, s) => (wanted(s) ? total + weight : total), 0);
   const along = (offset) =>
@@ -412,7 +413,7 @@ function mattered(model, { source, text, run, changes }) {
   return pieces.map((piece) => ({ ...piece, share: rounded(piece.share / most, 3) }));
 }
 
-/** The numbers of each step of a layer, beside its name, equation and line of code. */
+/** Return the numbers of each step of a layer, with its name, equation and line of code. */
 function layerValues(model, run, stack, layer, ids) {
   const { config } = model,
     prefix = model.stacks[stack],

@@ -59,7 +59,7 @@ function take(answer, request) {
   show(...Object.keys(DRAW));
 }
 
-/** Draw the data of the original model, or of the model beside it. */
+/** Draw the data of the original model, or of the model next to it. */
 function view(data) {
   Object.assign(state, { data, step: 0, hover: null, pinned: null, revealed: Infinity, box: null });
   state.kinds = new Set(data.attention.map(({ kind }) => kind));
@@ -199,7 +199,7 @@ function drawTop() {
         ask(wish(), null, () => (wasLearning ? learning(true) : back()));
       }),
     ),
-    host.train // a page without a server cannot
+    host.train // a page without a server cannot train
       ? chip("Train", "watch a model learn", () => {
           learning(true);
           remember(true);
@@ -223,7 +223,7 @@ function drawTop() {
         complain("The link is damaged. Only part of it could be restored.");
     };
     const failed = () => {
-      state.astray = true; // keep the address
+      state.astray = true; // do not overwrite the damaged address
       if (state.data) return back();
       pick(chosen);
       ask(wish(), () => tell(false));
@@ -236,7 +236,7 @@ function drawTop() {
     if (linked) restore(linked);
     return Boolean(linked);
   };
-  addEventListener("popstate", follow); // also for another link in the same window
+  addEventListener("popstate", follow); // the address also changes when another link is opened in this window
   if (follow()) return;
   pick(0);
   ask(wish());

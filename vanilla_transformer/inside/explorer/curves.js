@@ -60,7 +60,7 @@ function curves(series, steps) {
   ];
 }
 
-/** A number with few digits. */
+/** Format a number with few digits. */
 const number = (value) =>
   value === 0
     ? "0"

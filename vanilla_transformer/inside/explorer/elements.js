@@ -67,7 +67,7 @@ const TASKS = {
   tag: ["Tag", "Text", "The tags"],
   answer: ["Answer", "Question", "The answer"],
 };
-/** Names of a model's button, text field and answer. */
+/** Return the names of a model's button, text field and answer. */
 const wordsFor = ({ task, regression }) => (regression ? ["Estimate", "Text", "The estimate"] : TASKS[task]);
 /** Return the answer, with a minus sign before negative numbers. */
 const answerOf = ({ answer, model }) => (model.regression ? answer.replace(/-(?=[\d.]+(, |$))/g, "−") : answer);

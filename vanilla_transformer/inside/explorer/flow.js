@@ -94,7 +94,7 @@ function drawFlow() {
   updateFlow();
 }
 
-/** A note if tokens are shown as bytes. */
+/** Return a note if tokens are shown as bytes. */
 function bytesNote(names) {
   const part = names.flatMap((name) => tokens(name)).find((token) => token.bytes);
   if (!part) return null;
@@ -158,7 +158,8 @@ function chip(column, token, index) {
       blur: (event) => {
         const intoHandles = handles.group.contains(event.relatedTarget);
         over(false)();
-        if (intoHandles) handles.group.querySelector("[tabindex='0']")?.focus(); // handles were replaced
+        // the focus was on a handle that has been replaced
+        if (intoHandles) handles.group.querySelector("[tabindex='0']")?.focus();
       },
       click: choose,
       keydown: (event) => {
@@ -243,7 +244,7 @@ function drawArcs() {
         growing() && name === column && index > first && !element.classList.contains("special"),
       );
       const back = element.querySelector(".tint");
-      if (seen) back.style.fill = KINDS[seen.kind].color; // kept while it fades
+      if (seen) back.style.fill = KINDS[seen.kind].color; // keep the colour while the background fades
       back.style.fillOpacity = seen ? 0.06 + 0.4 * seen.weight : 0;
     });
   drawHandles();
@@ -276,7 +277,7 @@ function arc(kind, from, start, to, end, weight, faint) {
   });
 }
 
-/** The weights of a kind as a table. */
+/** Return the weights of a kind of attention as a table. */
 function weightTable(kind, data, caption, rows = weights(kind, state.layer, state.head, data)) {
   const { from, to, ahead } = columns(kind);
   return grid(

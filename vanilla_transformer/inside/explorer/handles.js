@@ -21,7 +21,7 @@ const layerSeen = (kind) => Math.min(state.layer, layersOf(kind) - 1);
 const headsSeen = () =>
   state.head === "mean" ? Array.from({ length: state.data.model.heads }, (_, head) => head) : [state.head];
 
-/** A query's weights, including those set by hand. */
+/** Return a query's weights, including those set by hand. */
 function rowSeen(kind, query) {
   const layer = layerSeen(kind);
   const set = state.changes?.weights.filter((each) => each[0] === kind && each[1] === layer && each[3] === query);
@@ -86,7 +86,7 @@ function drawHandles() {
       : "";
 }
 
-/** A slider beside an attended token. */
+/** Draw a slider next to an attended token. */
 function handle(kind, query, key) {
   const { out, x, y, length } = track(kind, key);
   const { from, to, ahead } = columns(kind);

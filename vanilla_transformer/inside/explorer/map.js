@@ -24,7 +24,7 @@ function drawMap() {
   const items = [];
   mapped = { lit: [], boxes: [], dots: [] };
 
-  /** A box that can be opened. */
+  /** Draw a box that can be opened. */
   const box = (x, y, w, h, label, id, extra, isLit = () => false, color = "var(--ink)") => {
     const open = async () => {
       if (await openBox(id)) remember(true);
@@ -172,7 +172,7 @@ function drawMap() {
   updateMap();
 }
 
-let mapped = null; // elements of the map, with the parts that they show
+let mapped = null; // elements of the map, with the parts of the model that they show
 
 /** Highlight the running layer, and heads by the current token's largest attention weight. */
 function updateMap() {

@@ -110,7 +110,7 @@ const bars = (options, chosen, regression) =>
     ),
   );
 
-/** The answer as far as it is revealed. */
+/** Return the part of the answer that has been revealed. */
 function answerText() {
   const { steps, written } = state.data;
   if (!growing()) return state.revealed === Infinity || phases()[state.phase].answer ? answerOf(state.data) : "…";

@@ -10,14 +10,14 @@
 
 // Parts ---------------------------------------------------------------------------------------------------------------
 
-/** x W^T + b for each row of x; `weight` holds the rows of W one after the other. */
+/** Compute x W^T + b for each row of x; `weight` contains the rows of W one after the other. */
 function linear(x, { weight, bias }) {
   const width = x[0].length;
   const out = x.map(() => new Float32Array(weight.length / width));
   for (let o = 0, at = 0; at < weight.length; o++, at += width)
     x.forEach((row, t) => {
       let sum = bias ? bias[o] : 0;
-      let other = 0; // two sums at once are quicker than one
+      let other = 0; // two independent sums are faster than one
       let i = 0;
       for (; i + 1 < width; i += 2) {
         sum += row[i] * weight[at + i];
@@ -55,12 +55,12 @@ function logSoftmax(logits) {
 
 /** Positional encoding, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), and the cosine beside it. */
 function sinusoids(position, width) {
-  const single = Math.fround; // the model computes the angles in single precision
+  const single = Math.fround; // the original model computes the angles in single precision
   const angle = (even) => single(position * single(Math.exp(single(even * single(-Math.log(10000) / width)))));
   return Float32Array.from({ length: width }, (_, i) => (i % 2 ? Math.cos(angle(i - 1)) : Math.sin(angle(i))));
 }
 
-/** One row for a whole text: its first row, or the mean or the largest value of all rows. */
+/** Pool a text into one row: its first row, or the mean or maximum of all rows. */
 function pool(rows, pooling) {
   if (pooling === "first") return rows[0];
   const column = (i) => rows.map((row) => row[i]);
@@ -68,7 +68,7 @@ function pool(rows, pooling) {
   return rows[0].map((_, i) => (pooling === "max" ? highest(column(i)) : mean(column(i))));
 }
 
-/** The indices of the `count` largest numbers, largest first. */
+/** Return the indices of the `count` largest numbers, largest first. */
 function largest(numbers, count) {
   const best = [];
   numbers.forEach((number, i) => {
@@ -86,7 +86,7 @@ function largest(numbers, count) {
 const UNCHANGED = { heads_off: [], layers_off: [], residuals_off: [], positions_off: [], causal_off: false, weights: [] };
 const isListed = (list, ...item) => list.some((each) => item.every((part, i) => each[i] === part));
 
-// The values that each field may have; a model with others is run by the server.
+// Supported values of config fields; a model with other values must run on the server.
 const SUPPORTED = {
   activation_function: ["relu"],
   mlm_head_transform: [false, undefined],
@@ -114,12 +114,12 @@ class Transformer {
     }
   }
 
-  /** Weight and bias of the module with a name. */
+  /** Return weight and bias of the module with this name. */
   at(name) {
     return { weight: this.weights[`${name}.weight`], bias: this.weights[`${name}.bias`] };
   }
 
-  /** The embedding of a stack's tokens. Weights that are shared are saved under one name. */
+  /** Return the embedding of a stack's tokens. Shared weights are saved under one name. */
   embedding(stack) {
     const own = this.weights[`${this.stacks[stack]}.embed_tokens.weight`];
     return own ?? this.weights["model.encoder.embed_tokens.weight"] ?? this.weights["lm_head.weight"];
@@ -131,7 +131,7 @@ class Transformer {
    */
   attention(name, kind, layer, x, source, run, cache) {
     const { num_heads: heads, d_k, d_v } = this.config;
-    const { changes, past } = run; // `past`: the positions before those of x
+    const { changes, past } = run; // `past`: number of positions before x
     const queries = linear(x, this.at(`${name}.q_proj`));
     if (kind !== "cross" || !cache.keys.length) {
       cache.keys = cache.keys.concat(linear(source, this.at(`${name}.k_proj`)));
@@ -140,7 +140,8 @@ class Transformer {
     const { keys, values } = cache;
     const weights = Array.from({ length: heads }, () => []);
     const joined = queries.map((query, t) => {
-      const isSeen = (key) => kind !== "decoder" || changes.causal_off || key <= past + t; // the causal mask
+      // whether the causal mask lets the query attend to the key
+      const isSeen = (key) => kind !== "decoder" || changes.causal_off || key <= past + t;
       const out = new Float32Array(heads * d_v);
       for (let head = 0; head < heads; head++) {
         const scores = keys.map((key, s) => {
@@ -234,7 +235,7 @@ class Transformer {
     return { changes: { ...UNCHANGED, ...changes }, scales, attention: {}, hidden: {}, seen: {} };
   }
 
-  /** The logits of a stack's final rows: [position][token or tag], [position][start, end], or one row of classes. */
+  /** Return the logits of a stack's final rows: [position][token or tag], [position][start, end], or one row of classes. */
   output(states) {
     if (this.head === "ForTokenClassification") return linear(states, this.at("classifier"));
     if (this.head === "ForQuestionAnswering") return linear(states, this.at("qa_outputs"));
@@ -258,10 +259,11 @@ class Transformer {
     return Object.assign(run, { memory: states, logits: this.output(last) });
   }
 
-  /** Continue a text with the most probable token each time. Yields ids, to the end token or `most` of them. */
+  /** Continue a text with the most probable token at each step. Yield ids until the end token, at most `most`. */
   *greedy(prompt, most, changes = {}) {
     const run = this.newRun(changes);
-    const isWhole = run.changes.causal_off; // then each new token changes those before it: nothing can be cached
+    // without the causal mask, each new token changes the earlier ones, so nothing can be cached
+    const isWhole = run.changes.causal_off;
     const cache = this.emptyCache(this.last);
     for (let ids = prompt, count = 0; count < most; count++) {
       const states = this.stack(this.last, ids, run, isWhole ? undefined : cache);
@@ -314,7 +316,7 @@ class Transformer {
 
 // The tokenizer -------------------------------------------------------------------------------------------------------
 
-/** A byte-level BPE tokenizer, as tokenizer.json holds it. */
+/** A byte-level BPE tokenizer, read from tokenizer.json. */
 class Tokenizer {
   constructor({ model, normalizer, pre_tokenizer: split, post_processor: post, added_tokens: added }) {
     const parts = split?.pretokenizers ?? [];
@@ -327,14 +329,14 @@ class Tokenizer {
     this.tokens = new Map([...this.ids].map(([token, id]) => [id, token]));
     this.ranks = new Map(model.merges.map((pair, rank) => [[pair].flat().join(" "), rank]));
     this.template = post.processors.find(({ type }) => type === "TemplateProcessing");
-    // A byte that is no printable character is written as one from U+0100 on, as in GPT-2.
+    // Bytes that are not printable are written as characters from U+0100 on, as in GPT-2.
     let next = 256;
     const letter = (byte) => ((byte > 32 && byte < 127) || (byte > 160 && byte !== 173) ? byte : next++);
     this.letters = Array.from({ length: 256 }, (_, byte) => String.fromCharCode(letter(byte)));
     this.bytes = new Map(this.letters.map((character, byte) => [character, byte]));
   }
 
-  /** The ids of a text, or of two texts, with the special tokens around them. */
+  /** Return the ids of one or two texts, with special tokens. */
   encode(text, second = null, isPlain = false) {
     const texts = { A: text, B: second };
     return this.template[second === null ? "single" : "pair"].flatMap(({ Sequence, SpecialToken }) =>
@@ -342,7 +344,7 @@ class Tokenizer {
     );
   }
 
-  /** The ids of a text alone. "</s>" in it is the token of that name, or four characters if `isPlain`. */
+  /** Return the ids of a text without special tokens. "</s>" in the text is a special token, or four characters if `isPlain`. */
   encodePlain(text, isPlain = false) {
     const token = isPlain ? null : this.added.find(({ content }) => text.includes(content));
     if (!token) return (text.match(this.pattern) ?? []).flatMap((word) => this.merge(word));
@@ -352,7 +354,7 @@ class Tokenizer {
     return [...this.encodePlain(token.lstrip ? before.trimEnd() : before), token.id, ...rest];
   }
 
-  /** Join the bytes of a word, each time the pair that was learned first; return the ids. */
+  /** Merge the bytes of a word in the order in which the merges were learned, and return the ids. */
   merge(word) {
     const parts = Array.from(new TextEncoder().encode(word), (byte) => this.letters[byte]);
     for (;;) {
@@ -364,7 +366,7 @@ class Tokenizer {
     }
   }
 
-  /** The text of ids, without special tokens. */
+  /** Decode ids, without special tokens. */
   decode(ids) {
     const letters = ids.filter((id) => !this.special.has(id)).map((id) => this.tokens.get(id));
     return new TextDecoder().decode(Uint8Array.from(letters.join(""), (letter) => this.bytes.get(letter)));
@@ -373,7 +375,7 @@ class Tokenizer {
 
 // Files ---------------------------------------------------------------------------------------------------------------
 
-/** The tensors of a .safetensors file by name, in float32. The file may hold float32 and bfloat16. */
+/** Return the tensors of a .safetensors file by name, in float32. The file may contain float32 and bfloat16. */
 function readSafetensors(buffer) {
   const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
   const { __metadata__, ...tensors } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
@@ -381,17 +383,19 @@ function readSafetensors(buffer) {
     const bytes = buffer.slice(...offsets.map((offset) => start + offset));
     if (dtype === "F32") return [name, new Float32Array(bytes)];
     if (dtype !== "BF16") throw new Error(`${name} is stored as ${dtype}, which is not supported in the page.`);
-    const doubled = Uint32Array.from(new Uint16Array(bytes), (half) => half << 16); // the first half of a float32
+    // bfloat16 is the first half of a float32
+    const doubled = Uint32Array.from(new Uint16Array(bytes), (half) => half << 16);
     return [name, new Float32Array(doubled.buffer)];
   };
   return Object.fromEntries(Object.entries(tensors).map(read));
 }
 
-/** Load the saved model in the folder with an address. */
+/** Load the saved model from the folder at this address. */
 async function loadTransformer(folder) {
   const names = ["config.json", "tokenizer.json", "model.safetensors", "generation_config.json"];
   const [config, tokenizer, weights, generation] = await Promise.all(names.map((name) => fetch(folder + name)));
-  const missing = [config, tokenizer, weights].find((answer) => !answer.ok); // models that only read lack the last file
+  // models that do not generate have no generation_config.json
+  const missing = [config, tokenizer, weights].find((answer) => !answer.ok);
   if (missing) throw new Error(`The server answered ${missing.status} for ${missing.url}.`);
   const options = generation.ok ? await generation.json() : {};
   const tensors = readSafetensors(await weights.arrayBuffer());
