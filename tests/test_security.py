@@ -147,7 +147,7 @@ def test_code_in_a_folder_of_data_is_not_run(tmp_path):
     data = DataArguments(dataset=str(folder), validation_fraction=0)
     assert list(load_splits(data, TranslationTask.data)["train"]["source"]) == ["a"]
     (folder / "pairs.py").write_text(trap)  # the name that a script of this data set would have
-    with pytest.raises(RuntimeError, match="scripts are no longer supported"):
+    with pytest.raises(ValueError, match="pairs cannot be loaded: Dataset scripts are no longer supported"):
         load_splits(data, TranslationTask.data)
     assert not (tmp_path / "trapped").exists()
 

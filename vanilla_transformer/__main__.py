@@ -6,10 +6,9 @@ Help, and errors in names of options and files, need neither torch nor transform
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from itertools import takewhile
 
 from vanilla_transformer.cli.errors import run_command
-from vanilla_transformer.cli.help import all_help, check_names, trainer_options, values_of
+from vanilla_transformer.cli.help import all_help, before_dashes, check_names, trainer_options, values_of
 from vanilla_transformer.cli.recipes import choose_task, data_files, is_recipe, read_recipe
 from vanilla_transformer.data.arguments import file_formats
 from vanilla_transformer.files import check_input, check_source
@@ -61,7 +60,7 @@ def is_answered(name: str, arguments: list[str]) -> bool:
         task, arguments = choose_task(arguments)
         names = [f"train {task}"]
         recipe = arguments[0] if arguments and is_recipe(arguments[0]) else None
-    if {"-h", "--help"} & set(takewhile(lambda argument: argument != "--", arguments)):
+    if {"-h", "--help"} & {*before_dashes(arguments)}:
         print(all_help()[names[0] if len(names) == 1 else name].render())
         return True
     known = [options for options in map(known_options, names) if options is not None]

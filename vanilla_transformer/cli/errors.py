@@ -12,7 +12,7 @@ from typing import Any
 # Errors that the user can fix. Any other error is a bug and keeps its traceback. Errors of libraries are listed by
 # name, because importing the libraries would delay an early error.
 USER_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
-USER_ERRORS_OF_LIBRARIES = {"EntryNotFoundError", "HTTPError", "SafetensorError", "StrictDataclassError"}
+USER_ERRORS_OF_LIBRARIES = {*"DatasetsError EntryNotFoundError HTTPError SafetensorError StrictDataclassError".split()}
 
 # The modules that each extra of pyproject.toml installs. Commands import them only when needed.
 EXTRAS = {

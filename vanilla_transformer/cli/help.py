@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +91,14 @@ def is_option(argument: str) -> bool:
     return re.match(r"--\w[\w-]*(=|$)", argument) is not None
 
 
+def before_dashes(arguments: Iterable[str]) -> list[str]:
+    """Return the arguments up to "--"."""
+    return list(takewhile(lambda argument: argument != "--", arguments))
+
+
 def options_in(arguments: Iterable[str]) -> list[str]:
     """Return the arguments that are options, up to "--"."""
-    options = []
-    for argument in arguments:
-        if argument == "--":
-            break
-        if is_option(argument):
-            options.append(argument)
-    return options
+    return [argument for argument in before_dashes(arguments) if is_option(argument)]
 
 
 def check_names(arguments: Iterable[str], names: Iterable[str]) -> None:
@@ -120,9 +120,7 @@ def values_of(arguments: list[str], name: str) -> list[str]:
     """Return the values that follow an option on the command line, or its "="."""
     values: list[str] = []
     taking = False
-    for argument in arguments:
-        if argument == "--":
-            break
+    for argument in before_dashes(arguments):
         if is_option(argument):
             taking = normalize(argument) == name
             if taking and "=" in argument:

@@ -23,9 +23,8 @@ TRUST_REMOTE_CODE = {
 class CommandParser(HfArgumentParser):
     """Like `HfArgumentParser`, but with a shorter help and one-line errors.
 
-    The help shows this project's options in groups; `--help_trainer` shows Trainer's. An error suggests the option
-    that may
-    have been meant.
+    The help shows this project's options in groups, and `--help_trainer` those of the Trainer. An error suggests a
+    similar option.
 
     Args:
         dataclass_types: dataclasses of options; none if all options are added one by one.

@@ -218,9 +218,12 @@ def data_set_sources(args: DataArguments, make: Callable[..., Source], schema: S
     """Return the sources of a data set's splits. Columns of files without declared types are read like local files.
 
     Raises:
-        ValueError: the data set has no split of a given name.
+        ValueError: the data set has no split of a given name, or needs a script.
     """
-    builder = load_dataset_builder(args.dataset, args.dataset_config, revision=args.dataset_revision)
+    try:
+        builder = load_dataset_builder(args.dataset, args.dataset_config, revision=args.dataset_revision)
+    except RuntimeError as error:  # datasets no longer runs loading scripts
+        raise ValueError(f"{args.dataset} cannot be loaded: {error}") from error
     available: Any = {split: list(map(str, files)) for split, files in (builder.config.data_files or {}).items()}
     has_formats = {*map(suffix_of, chain.from_iterable(available.values()))} <= {*FORMATS}
     if not Path(args.dataset).is_dir() and (builder.info.features or not has_formats):
