@@ -115,6 +115,7 @@ def test_training_saves_a_plain_model(saved, name):
             assert type(module).__module__.startswith("torch.nn.modules.")
     config = json.loads((saved(name) / "config.json").read_text())
     described = {"architectures", "auto_map", "custom_pipelines", "dtype", "id2label", "label2id", "problem_type"}
+    described |= {"tokenizer_hash"}
     assert config.keys() - described <= type(model.config)().to_dict().keys()
     assert model.config._attn_implementation == "sdpa"
     assert model.train()(**batch(name, saved(name)))[1].shape[0] == len(TEXTS)  # the logits, without the loss

@@ -22,6 +22,7 @@ from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines
 from vanilla_transformer.cli import average, evaluate, generate, train, translate
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.tokenizer import train_tokenizer
+from vanilla_transformer.loading import vocabulary_hash
 from vanilla_transformer.tasks.masked_language_modeling import (
     MaskedLanguageModelingArguments,
     MaskedLanguageModelingTask,
@@ -72,8 +73,10 @@ def test_every_task_overfits_a_few_rows(name, overfitted, tmp_path):
     run, scores = overfitted(name)
     assert learned(scores["validation"]), scores
 
-    assert AutoConfig.from_pretrained(run).architectures
-    assert AutoTokenizer.from_pretrained(run).pad_token_id == 0
+    config, tokenizer = AutoConfig.from_pretrained(run), AutoTokenizer.from_pretrained(run)
+    assert config.architectures and tokenizer.pad_token_id == 0
+    assert tokenizer.model_max_length == config.max_position_embeddings
+    assert config.tokenizer_hash == vocabulary_hash(tokenizer)
     card = ModelCard.load(run / "README.md")
     metrics = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert metrics == pytest.approx(scores["validation"], abs=1e-4)
