@@ -35,6 +35,10 @@ EASE = [{"text": words(n), "ease": n / 7} for n in range(40)]
 TOPICS = [{"text": words(n), "topics": ["a", "b"][: n % 3]} for n in range(40)]
 NAMES = [{"words": ["Ada", f"met{n}", "Bob"], "ner": ["B", "O", "B"]} for n in range(40)]
 NESTED = [{"translation": {"en": words(n), "de": f"ein Satz mit {n}"}} for n in range(40)]
+INTENTS = [{"utterance": words(n), "intent": f"intent {n % 25}"} for n in range(40)]
+NUMBERED = [{"text": words(n), "label": n % 25} for n in range(40)]
+LETTERS = [{"letter": "abcde"[n % 5], "kind": "xy"[n % 2]} for n in range(40)]
+TITLED = [{"title": f"number {n}", "text": words(n), "stars": 1 + n % 5, "label": "xy"[n % 2]} for n in range(40)]
 QUESTIONS = [
     {"id": f"q{n}", "question": f"Who is {n}?", "context": words(n), "answers": {"text": ["a"], "answer_start": [0]}}
     for n in range(40)
@@ -52,7 +56,12 @@ QUESTIONS = [
         ("ease.csv", EASE, "regression", {"text": "text", "label": "ease"}),
         ("topics.jsonl", TOPICS, "multi_label", {"text": "text", "label": "topics"}),
         ("names.jsonl", NAMES, "tagging", {"tokens": "words", "tags": "ner"}),
+        ("intents.csv", INTENTS, "classification", {"text": "utterance", "label": "intent"}),
+        ("numbered.jsonl", NUMBERED, "classification", {"text": "text", "label": "label"}),
+        ("letters.csv", LETTERS, "classification", {"text": "letter", "label": "kind"}),
+        ("titled.csv", TITLED, "classification", {"text": "text", "label": "label"}),
         ("text.jsonl", [{"text": words(n)} for n in range(9)], "language_modeling", {"text": "text"}),
+        ("letters.jsonl", [{"text": "ab"[n % 2]} for n in range(9)], "language_modeling", {"text": "text"}),
         (
             "questions.jsonl", QUESTIONS, "question_answering",
             {"question": "question", "context": "context", "answers": "answers"},
@@ -92,3 +101,18 @@ def test_unrecognised_data_are_refused_with_the_columns_and_the_known_layouts(tm
     assert recognise([file], "classification").columns == {"text": "review", "label": "mood"}
     with pytest.raises(ValueError, match=r"no column 'german'.*english"):
         recognise([table(tmp_path, "pairs.tsv", PAIRS)], columns={"source": "english", "target": "german"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("spa.txt", "Go.\tVe.\nRun.\tCorre.\n", r"spa\.txt has tabs in every line.*rename it to \.tsv"),
+        ("moods.csv", "text;mood\nfine;up\nsad;down\n", r"moods\.csv has one column, 'text;mood'.*semicolons"),
+        ("pairs.tsv", "en\tes\n", r"pairs\.tsv has no rows"),
+        ("moods.tsv", "text,mood\nfine,up\nsad,down\n", r"moods\.tsv has one column, 'text,mood'.*commas"),
+    ],
+)
+def test_a_table_without_rows_or_of_another_kind_is_refused(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        recognise([str(tmp_path / name)])

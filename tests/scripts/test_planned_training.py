@@ -1,15 +1,23 @@
 """`train FILE` plans the training for the data; the run's folder keeps the plan, and options override it."""
 
 import csv
+import re
+from collections.abc import Callable
 
 import pytest
 import yaml
+from transformers import AutoTokenizer
 
+from small_data import write_json_lines
 from vanilla_transformer.cli import train
+from vanilla_transformer.data.phrasebook import phrasebook
+from vanilla_transformer.training import plan as plans
 from vanilla_transformer.training.plan import Budget, Facts, make_plan
 
 
 OPTIONS = ["--use_cpu", "true", "--disable_tqdm", "true", "--seed", "1"]
+TINY = [*OPTIONS, "--max_steps", "4", "--d_model", "16", "--num_heads", "2"]
+PAIRS = Facts(rows=20_000, characters=40, alphabet=80)
 
 
 def write_reviews(file) -> str:
@@ -45,12 +53,89 @@ def test_minutes_are_refused_without_a_plan():
 
 
 def test_a_budget_limits_steps_and_scored_rows():
-    plan = make_plan("translation", Facts(rows=20_000, characters=40, alphabet=80))
-    fast = Budget(step=0.01, setup=1, row=0.0001, held_out={"validation": 1000}, parameters=1, memory=1)
+    plan = make_plan("translation", PAIRS)
+    fast = Budget(step=0.01, setup=1, row=0.0001, rows=9, held_out={"validation": 1000}, parameters=1, memory=1)
     assert fast.fit(plan, 3600) == plan
-    slow = Budget(step=0.5, setup=10, row=0.1, held_out={"validation": 1000}, parameters=1, memory=1)
+    slow = Budget(step=0.5, setup=10, row=0.1, rows=9, held_out={"validation": 1000}, parameters=1, memory=1)
     limited = slow.fit(plan, 300)
     seconds = 10 + limited["max_steps"] * 0.5 + limited["max_eval_samples"] * 0.1
     assert 200 < seconds <= 300
     with pytest.raises(ValueError, match=r"--minutes: on this machine 50 steps of 0\.5 s"):
         slow.fit(plan, 20)
+
+
+@pytest.mark.parametrize("task", ["translation", "regression", "tagging", "question_answering", "language_modeling"])
+def test_rows_of_each_task_are_recognised_planned_and_scored(task, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_json_lines(tmp_path / "rows.jsonl", phrasebook(task, size=1000)["train"].select(range(120)))
+    assert train.main(["rows.jsonl", *TINY])["validation"]
+    assert yaml.safe_load((tmp_path / "runs/rows/recipe.yaml").read_text())["task"] == task
+    AutoTokenizer.from_pretrained(tmp_path / "runs/rows")
+
+
+def words(number: int, count: int = 5) -> str:
+    return " ".join(f"w{number * place % 97}" for place in range(1, count + 1))
+
+
+@pytest.mark.parametrize(
+    ("row", "count", "task"),
+    [
+        (lambda n: {"utterance": words(n), "intent": f"intent {n % 500}"}, 1000, "classification"),  # 500 labels
+        (lambda n: {"letter": "abcdefgh"[n % 8], "kind": "xy"[n % 2]}, 200, "classification"),
+        (lambda n: {"letter": "abcdefgh"[n % 8], "capital": "ABCDEFGH"[n % 8] + "."}, 200, "translation"),
+        (lambda n: {"text": words(n), "label": "rare" if n == 5 else "ab"[n % 2]}, 60, "classification"),
+        (lambda n: {"text": words(n, 5000), "ease": n / 7}, 20, "regression"),
+    ],
+)
+def test_odd_rows_can_be_learned_from(row: Callable[[int], dict], count, task, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_json_lines(tmp_path / "rows.jsonl", map(row, range(count)))
+    named = [] if task == "classification" else [task]
+    assert train.main([*named, "rows.jsonl", *TINY])["validation"]
+
+
+def test_pairs_too_long_to_translate_are_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_json_lines(tmp_path / "books.jsonl", [{"en": words(n, 3000), "de": words(n, 3001)} for n in range(9)])
+    with pytest.raises(ValueError, match=r"about 11,\d+ characters each.*split them into sentences"):
+        train.main(["books.jsonl", *TINY])
+
+
+@pytest.mark.parametrize("name", ["pairs.jsonl", "text.txt"])
+def test_a_large_file_is_streamed(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plans, "LARGEST_IN_MEMORY", 10_000)
+    if name == "text.txt":
+        (tmp_path / name).write_text("".join(f"{n} {words(n, 60)}\n" for n in range(2000)))
+    else:
+        write_json_lines(tmp_path / name, [{"en": f"{n} {words(n)}", "de": f"the {n}"} for n in range(2000)])
+    assert train.main([name, *TINY, "--max_eval_samples", "8"])["validation"]
+    rows = re.search(r"about (\d),(\d+) rows to train on", capsys.readouterr().out)  # by the size of the file
+    assert rows and 1800 < int("".join(rows.groups())) < 2200
+
+
+def test_a_plan_grows_with_the_data():
+    sizes = [Facts(rows, 40, 80) for rows in (200, 2000, 20_000, 3_000_000)]
+    for task in ("translation", "classification", "tagging"):
+        steps = [make_plan(task, facts)["max_steps"] for facts in sizes]
+        assert steps == sorted(steps) and steps[0] >= 400 and steps[-1] <= 20_000
+        held_out = [facts.rows * make_plan(task, facts)["validation_fraction"] for facts in sizes]
+        assert held_out[0] == 20 and max(held_out) <= 2100
+    vocabularies = [make_plan("translation", facts)["vocab_size"] for facts in sizes]
+    assert vocabularies == [1000, 1000, 5000, 8000]
+
+
+def test_many_characters_and_much_text_change_the_tokenizer():
+    kinds = [
+        make_plan("translation", facts)["tokenizer_kind"]
+        for facts in (PAIRS, Facts(20_000, 40, alphabet=3000), Facts(3_000_000, 40, 80))
+    ]
+    assert kinds == ["unigram", "byte_bpe", "byte_bpe"]
+    assert make_plan("language_modeling", Facts(1, 1_000_000, 60))["tokenizer_kind"] == "character"
+    assert "tokenizer_kind" not in make_plan("language_modeling", Facts(1, 1_000_000, alphabet=3000))
+
+
+def test_a_little_text_keeps_the_best_weights():
+    little, more = (make_plan("language_modeling", Facts(1, count, 60)) for count in (50_000, 1_000_000))
+    assert little["load_best_model_at_end"] and little["dropout"] > more["dropout"]
+    assert "load_best_model_at_end" not in more

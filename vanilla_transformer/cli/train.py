@@ -43,7 +43,7 @@ from vanilla_transformer.cli.options import (
 from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.cli.recipes import choose_task, data_files
 from vanilla_transformer.data.arguments import DataArguments
-from vanilla_transformer.data.recognition import SAMPLE, recognise
+from vanilla_transformer.data.recognition import recognise
 from vanilla_transformer.data.sources import Rows, cache_folder
 from vanilla_transformer.data.splits import load_splits, texts_of
 from vanilla_transformer.data.tokenizer import KINDS, cached_tokenizer, train_tokenizer
@@ -59,6 +59,7 @@ from vanilla_transformer.training.plan import (
     PlanArguments,
     Recipe,
     StepTimer,
+    how_to_read,
     make_plan,
     without_replaced,
 )
@@ -78,7 +79,7 @@ TRIAL = {
 }  # fmt: skip
 TIMED_ROWS = 32  # rows to score, to time the scoring
 NOT_PLANNED = {"minutes", "resume_from_checkpoint", "traceback"}
-ROWS_OF_STREAM = 1_000_000  # assumed number of rows of a stream
+ROWS_FOR_TOKENIZER = 300_000  # number of rows of a stream that train its tokenizer
 
 
 @dataclass
@@ -170,9 +171,9 @@ def make_tokenizer(
     name = args.tokenizer_name_or_path or model_name_or_path
     if name is not None:
         return AutoTokenizer.from_pretrained(name)
-    texts = partial(texts_of, rows, task.data)
     if isinstance(rows, IterableDataset):
-        return args.train(texts(), task.template)
+        return args.train(texts_of(rows.take(ROWS_FOR_TOKENIZER), task.data), task.template)
+    texts = partial(texts_of, rows, task.data)
     return cached_tokenizer(cache_folder(), texts, task.template, args.tokenizer_kind, args.vocab_size, args.lowercase)
 
 
@@ -256,7 +257,7 @@ def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
     task_class = find_task(found.task)
     recipe: Recipe = {
         "output_dir": f"runs/{Path(files[0]).name.partition('.')[0]}", "train_file": files,
-        "columns": found.options, "drop_empty": True,
+        "columns": found.options, "drop_empty": True, **how_to_read(files, task_class.data.streams),
     }  # fmt: skip
     names = CommandParser(option_classes(task_class)).given_names(given) - NOT_PLANNED
     draft = without_replaced(make_plan(found.task, Facts(SHORTEST_RUN, 1, 1)), names)
@@ -301,16 +302,13 @@ def plan_for_machine(
         names: options that the user has given.
     """
     rows = load_splits(data, task_class.data)["train"]
-    is_stream = isinstance(rows, IterableDataset)
-    facts = Facts.of(ROWS_OF_STREAM if is_stream else len(rows), list(rows.take(SAMPLE)))
+    facts = Facts.of(rows, data.train_file)
     minutes = parse_options([PlanArguments], [f"--minutes={value}" for value in values_of(given, "--minutes")])[
         0
     ].minutes
 
     def attempt(short: bool) -> tuple[Recipe, Budget]:
-        plan = without_replaced(
-            make_plan(task_class.name, facts, short), names | ({"streaming"} if is_stream else set())
-        )
+        plan = without_replaced(make_plan(task_class.name, facts, short), names)
         return plan, try_out(task_class, [*as_arguments(recipe | plan), *given])
 
     plan, budget = attempt(short=False)
@@ -347,17 +345,19 @@ def try_out(task_class: type[Task], arguments: list[str]) -> Budget:
             trainer.pop_callback(PrinterCallback)
             trainer.add_callback(timer := StepTimer())
             trainer.train()
+            of_stream = {"train": 0, "validation": parsed[1].max_eval_samples or 0}
             held_out = {
-                split: len(rows) for split, rows in splits.items() if split != "train" and isinstance(rows, Dataset)
+                split: len(rows) if isinstance(rows, Dataset) else of_stream[split] for split, rows in splits.items()
             }
+            train_rows = held_out.pop("train")
             begin = time.perf_counter()
             for split in [*held_out][:1]:
-                task.evaluate(trainer, splits[split].select(range(min(TIMED_ROWS, held_out[split]))))
+                task.score(trainer, {split: splits[split].take(min(TIMED_ROWS, held_out[split]))})
             row = (time.perf_counter() - begin) / TIMED_ROWS
         finally:
             logging.disable(logging.NOTSET)
     memory = psutil.Process().memory_info().rss
-    return Budget(timer.seconds, setup, row, held_out, trainer.model.num_parameters(), memory)
+    return Budget(timer.seconds, setup, row, train_rows, held_out, trainer.model.num_parameters(), memory)
 
 
 def read_splits(data: DataArguments, task: Task) -> Any:

@@ -18,7 +18,7 @@ from vanilla_transformer.data.readers import (
     read_table,
     value_at,
 )
-from vanilla_transformer.files import open_bytes
+from vanilla_transformer.files import open_bytes, utf8_lines
 
 
 SAMPLE = 2000  # number of rows to inspect
@@ -36,6 +36,10 @@ FORMS = {
 # tasks with the same columns
 ALIKE = ({"classification", "regression", "multi_label"}, {"language_modeling", "masked_language_modeling"})
 INDEX_NAMES = {"", "id", "idx", "index", "split", "url"}
+# Names that decide between several columns, and where values alone leave it open.
+TEXT_NAMES = {"text", "sentence", "review", "utterance"}
+LABEL_NAMES = {"label", "class", "category", "intent", "topic", "sentiment"}
+SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "bars"}
 
 Values = list[Any]
 
@@ -66,24 +70,29 @@ def recognise(files: Sequence[str], task: str | None = None, columns: dict[str, 
 
     Raises:
         FileNotFoundError, ValueError: see `file_formats`; or the columns fit no task, or several. The message lists
-    the
-            columns and the known layouts.
+            the columns and the known layouts. Or the file is a table of another kind than its name says.
     """
     kinds = set(file_formats(list(files), parallel=len(files) == 2 and task in (None, "translation")))
     if task is not None and columns:
         return Recognised(task, columns)
     if kinds <= {"parallel", "text"}:
+        if task is None and "text" in kinds:
+            check_lines(files[0])
         return Recognised(task or ("translation" if "parallel" in kinds else "language_modeling"), {})
     table = read_columns(files[0], *kinds - {"text"})
+    if not table:
+        raise ValueError(f"{files[0]} has no rows with values.")
     if columns:
         check_columns(files[0], table, columns.values())
         table = {ours: table[yours] for ours, yours in columns.items()}
+    elif len(table) == 1:
+        check_separator(files[0], *table.items())
     found = candidates(table)
     if task is not None:
         return Recognised(task, columns_for(task, found, table))
     if len(found) == 1:
         return Recognised(found[0].task, columns or found[0].columns)
-    seen = ", ".join(f"{name} ({describe(values)})" for name, values in table.items()) or "none"
+    seen = ", ".join(f"{name} ({describe(values)})" for name, values in table.items())
     if found:
         tasks = " or ".join(f"{each.task} ({', '.join(each.columns.values())})" for each in found)
         raise ValueError(f"{files[0]} has the columns {seen}, which are for {tasks}: name the task before the file.")
@@ -109,6 +118,27 @@ def read_columns(file: str, *kinds: str) -> dict[str, Values]:
     return {name: values for name, values in table.items() if values}
 
 
+def check_lines(file: str) -> None:
+    """Raise a ValueError if the lines of a text file are rows of a table."""
+    lines = [line for line in islice(utf8_lines(file), SAMPLE) if line.strip()]
+    if len(lines) > 1 and min(line.count("\t") for line in lines) > 0:
+        raise ValueError(
+            f"{file} has tabs in every line, like a table: rename it to .tsv and name its columns in a first line, or "
+            "put language_modeling before the file to learn its lines as they are."
+        )
+
+
+def check_separator(file: str, column: tuple[str, Values]) -> None:
+    """Raise a ValueError if the only column of a CSV or TSV file seems to hold several."""
+    name, values = column
+    for character, word in SEPARATORS.items():
+        if character in name and all(character in str(value) for value in values):
+            raise ValueError(
+                f"{file} has one column, {name!r}, which seems to be several between {word}: save the table with "
+                "commas as .csv, or with tabs as .tsv."
+            )
+
+
 def candidates(table: dict[str, Values]) -> list[Recognised]:
     """Return every task whose columns a table has."""
     names = {name.lower(): name for name in table}
@@ -127,13 +157,23 @@ def candidates(table: dict[str, Values]) -> list[Recognised]:
     kinds = {name: kind for name, values in table.items() if (kind := kind_of(name, values))}
     texts = [name for name, kind in kinds.items() if kind == "text"]
     labels = [name for name, kind in kinds.items() if kind != "text"]
-    if len(texts) == 1 and len(labels) == 1:
-        found.append(Recognised(kinds[labels[0]], {"text": texts[0], "label": labels[0]}))
+    words = [name for name in labels if kinds[name] == "classification" and as_numbers(table[name]) is None]
+    if words and not texts:  # short texts repeat like labels
+        texts = [max(words, key=lambda name: len({*table[name]}))]
+        labels.remove(texts[0])
+    if len(text := named(texts, TEXT_NAMES)) == 1 and len(label := named(labels, LABEL_NAMES)) == 1:
+        found.append(Recognised(kinds[label[0]], {"text": text[0], "label": label[0]}))
     elif len(texts) == 2 and not labels:
         found.append(Recognised("translation", {"source": texts[0], "target": texts[1]}))
     elif len(texts) == 1 and not labels and not found:
         found.append(Recognised("language_modeling", {"text": texts[0]}))
     return found
+
+
+def named(columns: list[str], names: set[str]) -> list[str]:
+    """Return the one of several columns that has one of the names; all columns if there is no such one."""
+    chosen = [column for column in columns if column.lower() in names]
+    return chosen if len(chosen) == 1 else columns
 
 
 def columns_for(task: str, found: list[Recognised], table: dict[str, Values]) -> dict[str, str]:
@@ -150,20 +190,24 @@ def columns_for(task: str, found: list[Recognised], table: dict[str, Values]) ->
 
 def kind_of(name: str, values: Values) -> str | None:
     """Return "text" for a text column, the task of a label column, and None for a column of row numbers."""
-    if name.lower() in INDEX_NAMES or all(isinstance(value, dict) for value in values):
+    name = name.lower()
+    if name in INDEX_NAMES or name.endswith("_id") or all(isinstance(value, dict) for value in values):
         return None
     if all(isinstance(value, list) for value in values):
         return "multi_label"
     distinct = len({str(value) for value in values})
     numbers = as_numbers(values)
     if numbers is not None:
-        whole = all(number.is_integer() for number in numbers)
+        whole = all(number.is_integer() for number in numbers) and not any(isinstance(each, float) for each in values)
         if whole and numbers == [number + numbers[0] for number in range(len(numbers))] and len(numbers) > 2:
             return None
-        return "classification" if whole and distinct <= MOST_NUMBERED_CLASSES else "regression"
-    repeats = distinct <= max(2, 0.3 * len(values)) and distinct < len(values)
+        # Classes are numbered without large gaps.
+        numbered = name in LABEL_NAMES and distinct < len(values) and 0 <= min(numbers) <= max(numbers) <= 2 * distinct
+        return "classification" if whole and (distinct <= MOST_NUMBERED_CLASSES or numbered) else "regression"
+    repeats = distinct <= max(2, 0.3 * len(values)) or name in LABEL_NAMES
     short = max(len(str(value)) for value in values) <= LONGEST_CLASS
-    return "classification" if short and repeats else "text"
+    is_class = short and repeats and distinct < len(values) and name not in TEXT_NAMES
+    return "classification" if is_class else "text"
 
 
 def as_numbers(values: Values) -> list[float] | None:

@@ -5,12 +5,16 @@ A plan is a recipe. Its values are those of the tuned recipes in `recipes/`, sca
 
 import math
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from datasets import Dataset, IterableDataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from vanilla_transformer.data.recognition import SAMPLE
 
 
 Recipe = dict[str, Any]
@@ -21,9 +25,15 @@ PROBE_STEPS, PROBE_SECONDS = 8, 15.0  # steps and seconds for measuring the spee
 SAFETY = 0.9  # share of the remaining time to use, because other programs may slow the training down
 SHARE_OF_SCORING = 0.15  # share of the time left for training and final scores
 EVALUATIONS = 10
+LARGEST_IN_MEMORY = 100_000_000  # bytes; larger files are streamed if the task allows it
+OF_STREAM = {"streaming": True, "validation_fraction": 0.005, "max_eval_samples": 1000}
 SMALL_TEXT = 3_000_000  # characters; language models of shorter texts use characters as tokens
-MOST_CHARACTERS = 350  # maximum number of different characters for a vocabulary of characters
+FEW_ROWS = 20_000  # encoders overfit fewer rows, unless dropout is higher and the learning rate lower
+LITTLE_TEXT = 300_000  # characters; language models would overfit shorter texts
+MOST_CHARACTERS = 350  # maximum number of different characters for a vocabulary of characters, or of unigrams
+MOST_TEXT_OF_UNIGRAM = 30_000_000  # characters; training a unigram tokenizer on more takes minutes
 LONG_TEXT = 400  # characters; longer rows are truncated, and their batches are smaller
+LONGEST_PAIR = 1500  # characters; longer texts would be truncated in training, and take minutes to translate
 # option given by the user -> options of the plan that it makes meaningless
 REPLACES: dict[str, Set[str]] = {
     "num_train_epochs": {"max_steps"},
@@ -66,21 +76,39 @@ class Facts:
     """Facts about the data that a plan depends on.
 
     Args:
-        rows: number of rows.
+        rows: number of rows; of a stream, an estimate.
         characters: mean number of characters per row, in its longest text.
         alphabet: number of different characters.
+        is_stream: whether the rows are read as they arrive.
     """
 
     rows: int
     characters: float
     alphabet: int
+    is_stream: bool = False
 
     @classmethod
-    def of(cls, rows: int, sample: list[Mapping[str, Any]]) -> "Facts":
-        """Return the facts about data with `rows` rows, estimated from `sample`."""
+    def of(cls, rows: Dataset | IterableDataset, files: Sequence[str]) -> "Facts":
+        """Return the facts about rows that were read from files, estimated from a sample."""
+        is_stream = isinstance(rows, IterableDataset)
+        sample = list(rows.take(SAMPLE) if is_stream else rows.select(range(0, len(rows), len(rows) // SAMPLE + 1)))
         texts = [[text for value in row.values() for text in as_texts(value)] for row in sample]
         characters = mean(max(map(len, each), default=0) for each in texts)
-        return cls(rows, characters, len({char for each in texts for text in each for char in text}))
+        alphabet = len({char for each in texts for text in each for char in text})
+        size = mean(sum(len(text.encode()) for text in each) for each in texts)
+        names = 10 * len(sample[0]) if ".json" in files[0] else 1  # bytes of a row beside its texts, roughly
+        count = round(size_of(files) / (size + names)) if is_stream else len(rows)
+        return cls(count, characters, alphabet, is_stream)
+
+
+def size_of(files: Sequence[str]) -> int:
+    """Return the number of bytes in files; packed texts have about three times as many as their file."""
+    return sum(Path(file).stat().st_size * (3 if file.endswith((".gz", ".parquet")) else 1) for file in files)
+
+
+def how_to_read(files: Sequence[str], streams: bool) -> Recipe:
+    """Return options that stream large files, if the task `streams`; a large text is read by lines."""
+    return {"streaming": True, "sample_by": "line"} if streams and size_of(files) > LARGEST_IN_MEMORY else {}
 
 
 def as_texts(value: Any) -> list[str]:
@@ -102,18 +130,30 @@ def make_plan(task: str, facts: Facts, short: bool = False) -> Recipe:
         short: whether there is time only for a small model and few steps.
     """
     if task == "translation":
-        return plan_translation(facts, short)
-    if task in ("language_modeling", "masked_language_modeling"):
-        return plan_language_model(task, facts)
-    return plan_encoder(task, facts)
+        plan = plan_translation(facts, short)
+    elif task in ("language_modeling", "masked_language_modeling"):
+        plan = plan_language_model(task, facts)
+    else:
+        plan = plan_encoder(task, facts)
+    return without_replaced(plan, {"streaming"}) | OF_STREAM if facts.is_stream else plan
 
 
 def plan_translation(facts: Facts, short: bool) -> Recipe:
-    """Return the options of recipes/multi30k_en_de.yaml, or of recipes/quickstart.yaml in a short run."""
+    """Return the options of recipes/multi30k_en_de.yaml, or of recipes/quickstart.yaml in a short run.
+
+    Raises:
+        ValueError: the texts are too long to translate.
+    """
+    if facts.characters > LONGEST_PAIR:
+        raise ValueError(
+            f"The texts have about {facts.characters:,.0f} characters each, and a translator reads at most "
+            f"{LONGEST_PAIR:,}: split them into sentences or paragraphs, one pair a row."
+        )
     tokens = facts.rows * facts.characters / 4  # a token has about four characters
     steps = clamp(4.1 * math.sqrt(tokens), 400, 6000)
+    vocab_size = clamp(facts.rows / 4, 1000, 2000 if short else 8000)
     common = {
-        "tokenizer_kind": "unigram" if facts.rows <= 300_000 else "byte_bpe",
+        "tokenizer_kind": subwords(facts, vocab_size),
         "validation_fraction": held_out(facts.rows),
         "bucketing": "none",
         "max_steps": steps,
@@ -129,13 +169,13 @@ def plan_translation(facts: Facts, short: bool) -> Recipe:
     if short:
         size = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4}
         return {
-            **size, "dropout": 0.0, "vocab_size": clamp(facts.rows / 4, 1000, 2000), **common,
+            **size, "dropout": 0.0, "vocab_size": vocab_size, **common,
             "tokens_per_batch": 800, "muon_momentum": 0.8, "learning_rate": 5e-3,
         }  # fmt: skip
     small = facts.rows < 5000
     return {
         "preset": "tiny", "norm_position": "pre", "dropout": 0.2, "dropout_start": 0.05,
-        "vocab_size": clamp(facts.rows / 4, 1000, 8000), **common,
+        "vocab_size": vocab_size, **common,
         "tokens_per_batch": 2048 if small else 4096, "concat_pairs": 0.5,
         "weight_decay": 0.2, "embedding_decay": 0.2, "learning_rate": 1.2e-2, "length_penalty": 1.0,
     }  # fmt: skip
@@ -152,6 +192,9 @@ def plan_language_model(task: str, facts: Facts) -> Recipe:
     of_characters = task == "language_modeling" and characters < SMALL_TEXT and facts.alphabet <= MOST_CHARACTERS
     block = {"block_size": 64} if task == "language_modeling" else {}
     if of_characters:
+        if characters < LITTLE_TEXT:
+            size["dropout"] = 0.2
+            plan |= best_of_run("loss")
         return {
             **size, **plan, **block, "tokenizer_kind": "character", "vocab_size": 400, "max_steps": 2000,
             "per_device_train_batch_size": 12,
@@ -165,31 +208,53 @@ def plan_language_model(task: str, facts: Facts) -> Recipe:
 
 
 def plan_encoder(task: str, facts: Facts) -> Recipe:
-    """Return the options of the recipe for a task that reads whole texts."""
-    long = facts.characters > LONG_TEXT
-    batch, epochs, metric = 16 if long else 32, 8, "accuracy"
-    model: Recipe = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.3, "init": "small"}
-    others: Recipe = {"learning_rate": 5e-4}
+    """Return options for an encoder that reads whole texts.
+
+    For regression and question answering they are those of recipes/clear.yaml and
+    recipes/phrasebook_question_answering.yaml, with steps by the number of rows.
+    """
+    batch, steps, metric = 32, 14, "accuracy"
+    model: Recipe = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4, "norm_position": "pre"}
+    few = facts.rows < FEW_ROWS
+    model |= {"init": "small", "dropout": 0.3 if few else 0.1}
+    others: Recipe = {
+        "learning_rate": 1e-3 if few else 2e-3,
+        "max_length": 256,
+        "tokenizer_kind": subwords(facts, 8000),
+    }
     if task == "regression":
-        model |= {"dropout": 0.2, "init": "default"}
-        metric = "pearson"
+        model |= {"dropout": 0.2, "init": "default", "norm_position": "post"}
+        others["learning_rate"] = 5e-4
+        steps, metric = 30, "pearson"
     elif task == "tagging":
-        model |= {"num_layers": 3, "init": "default"}
-        batch, epochs, metric = 16, 15, "f1"
+        others |= {"learning_rate": 5e-3, "muon": True}
+        batch, steps, metric = 16, 40, "f1"
     elif task == "question_answering":
-        model |= {"num_layers": 4, "d_ff": 512, "dropout": 0.05, "init": "default", "norm_position": "pre"}
-        epochs, metric = 10, "loss"
+        model |= {"num_layers": 4, "d_ff": 512, "dropout": 0.05, "init": "default"}
+        steps, metric = 40, "loss"
         others = {"learning_rate": 1e-3, "max_grad_norm": 1.0}
-    if task != "question_answering":
-        others["max_length"] = 256
     return {
         **model, "vocab_size": 8000 if task != "question_answering" else 4000,
-        "validation_fraction": held_out(facts.rows), "per_device_train_batch_size": batch,
-        "max_steps": clamp(epochs * facts.rows / batch, 600, 20_000), **others, "lr_scheduler_type": "linear",
-        "warmup_steps": 0.1, "eval_strategy": "steps", "eval_steps": 1 / EVALUATIONS, "save_strategy": "steps",
-        "save_steps": 1 / EVALUATIONS, "save_total_limit": 1, "load_best_model_at_end": True,
-        "metric_for_best_model": metric, "greater_is_better": metric != "loss", "logging_steps": 50,
+        "validation_fraction": held_out(facts.rows),
+        "per_device_train_batch_size": 16 if facts.characters > LONG_TEXT else batch,
+        "max_steps": clamp(steps * math.sqrt(facts.rows), 400, 20_000), **others, "lr_scheduler_type": "linear",
+        "warmup_steps": 0.1, **best_of_run(metric), "logging_steps": 50,
     }  # fmt: skip
+
+
+def best_of_run(metric: str) -> Recipe:
+    """Return options that keep the weights with the best validation score."""
+    return {
+        "eval_strategy": "steps", "eval_steps": 1 / EVALUATIONS, "save_strategy": "steps",
+        "save_steps": 1 / EVALUATIONS, "save_total_limit": 1, "load_best_model_at_end": True,
+        "metric_for_best_model": metric, "greater_is_better": metric != "loss",
+    }  # fmt: skip
+
+
+def subwords(facts: Facts, vocab_size: int) -> str:
+    """Return the kind of tokenizer: unigram, unless the characters are many or the text is long."""
+    fits = facts.alphabet <= min(MOST_CHARACTERS, vocab_size / 4)
+    return "unigram" if fits and facts.rows * facts.characters <= MOST_TEXT_OF_UNIGRAM else "byte_bpe"
 
 
 def held_out(rows: int) -> float:
@@ -214,6 +279,7 @@ class Budget:
         step: seconds of a training step.
         setup: seconds to read and encode the data and to build the model.
         row: seconds to score a row; an upper estimate, because an untrained translator generates longer texts.
+        rows: number of rows to train on; 0 for a stream.
         held_out: number of rows of each split that is scored.
         parameters: number of parameters of the model.
         memory: bytes of the process.
@@ -222,6 +288,7 @@ class Budget:
     step: float
     setup: float
     row: float
+    rows: int
     held_out: Mapping[str, int]
     parameters: int
     memory: int
@@ -258,11 +325,12 @@ class Budget:
         """Return lines that describe the plan to the user; `passed` is the time used so far, in seconds."""
         steps = plan.get("max_steps", 0)
         seconds = passed + self.setup + steps * self.step + self.scored(plan) * self.row
+        rows = f"{self.rows:,}" if self.rows else f"about {facts.rows:,}"
         held_out = ", ".join(f"{rows:,} for {split}" for split, rows in self.held_out.items()) or "none to score"
         length = f"{steps:,} steps of {self.step:.2g} s" if steps else f"steps of {self.step:.2g} s"
         time = f"about {max(0.5, round(seconds / 30) / 2):g} min in all" if steps else "as many as the options say"
         return [
-            f"{facts.rows:,} rows to train on, {held_out}; about {facts.characters:.0f} characters each",
+            f"{rows} rows to train on, {held_out}; about {facts.characters:.0f} characters each",
             f"a model of {self.parameters / 1e6:.1f} million parameters",
             f"{length}: {time}, {self.memory / 2**30:.1f} GiB of memory",
         ]
