@@ -616,7 +616,7 @@ class VanillaTransformerDecoderStack(CausalStack):
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
         x = self.token_embeddings(input_ids, inputs_embeds)
         position_ids, mask = self.positions_and_mask(x, attention_mask, position_ids, self_cache)
-        shape = (len(x), self.config.num_heads, x.shape[1], encoder_hidden_states.shape[1])
+        shape = (x.shape[0], self.config.num_heads, x.shape[1], encoder_hidden_states.shape[1])
         check_mask("encoder_attention_mask", encoder_attention_mask, shape)
         encoder_mask = masking_utils.create_bidirectional_mask(
             config=self.config,
@@ -926,7 +926,7 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str) -> 
         attention_mask = hidden_states.new_ones(hidden_states.shape[:2])
     real = attention_mask.to(hidden_states.device).bool()
     if pooling == "first":
-        return hidden_states[torch.arange(len(real), device=real.device), real.int().argmax(dim=1)]
+        return hidden_states[torch.arange(real.shape[0], device=real.device), real.int().argmax(dim=1)]
     if pooling == "max":
         real = real | ~real.any(dim=1, keepdim=True)  # take the maximum over a row of padding only
         return hidden_states.masked_fill(~real[..., None], torch.finfo(hidden_states.dtype).min).amax(dim=1)

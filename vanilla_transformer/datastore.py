@@ -92,7 +92,7 @@ class Datastore:
     def save(self, model_folder: str | Path) -> None:
         """Write the datastore into the model folder, and replace an earlier one."""
         folder = Path(model_folder, FOLDER)
-        settings = {name: getattr(self, name) for name in ("weights", "neighbours", "share", "temperature")}
+        settings = {name: value for name, value in vars(self).items() if name != "index"}
         with temporary_sibling(folder) as hidden:
             part = hidden / FOLDER
             part.mkdir()

@@ -46,7 +46,7 @@ def test_a_process_without_the_project_loads_every_auto_class_of_each_family(tmp
     for name, model in models.items():
         model.save_pretrained(tmp_path / name)
     auto_classes = {name: list(model.config.auto_classes) for name, model in models.items()}
-    sums = run_fresh(LOAD_ELSEWHERE, tmp_path, auto_classes, cold=True, HF_HUB_OFFLINE="1")
+    sums = run_fresh(LOAD_ELSEWHERE, tmp_path, auto_classes, HF_HUB_OFFLINE="1")
     assert list(sums) == [f"{name}-{auto_class}" for name, classes in auto_classes.items() for auto_class in classes]
     ids = torch.arange(3, 9)[None]
     for name, model in models.items():

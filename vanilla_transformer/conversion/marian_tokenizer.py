@@ -12,12 +12,11 @@ from vanilla_transformer.data.tokenizer import PreTrainedTokenizerFast
 FOREIGN = -1000.0  # score of pieces missing in the source model, so that they are the last choice
 
 
-def precompiled_normalizer(sentencepiece: Any) -> list[normalizers.Normalizer]:
-    """Return the character replacements of a SentencePiece model, if it has any."""
+def source_model(slow: MarianTokenizer) -> Any:
+    """Return the settings of the SentencePiece model for source text."""
     proto = import_protobuf().ModelProto()
-    proto.ParseFromString(sentencepiece.serialized_model_proto())
-    table = proto.normalizer_spec.precompiled_charsmap
-    return [normalizers.Precompiled(table)] if table else []
+    proto.ParseFromString(slow.spm_source.serialized_model_proto())
+    return proto
 
 
 def has_fast_form(slow: MarianTokenizer) -> bool:
@@ -25,9 +24,7 @@ def has_fast_form(slow: MarianTokenizer) -> bool:
 
     This requires one vocabulary without gaps for source and target, and a unigram model with the default settings.
     """
-    proto = import_protobuf().ModelProto()
-    proto.ParseFromString(slow.spm_source.serialized_model_proto())
-    training, spaces = proto.trainer_spec, proto.normalizer_spec
+    training, spaces = source_model(slow).trainer_spec, source_model(slow).normalizer_spec
     encoder = cast(dict[str, int], slow.encoder)
     return (
         not slow.separate_vocabs
@@ -54,8 +51,10 @@ def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
     by_id = sorted(encoder, key=encoder.__getitem__)
     pieces = [(piece, scores.get(piece, FOREIGN)) for piece in by_id]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=slow.unk_token_id))
+    table = source_model(slow).normalizer_spec.precompiled_charsmap
+    replacements = [normalizers.Precompiled(table)] if table else []
     spaces = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
-    tokenizer.normalizer = normalizers.Sequence([*precompiled_normalizer(source), *spaces])
+    tokenizer.normalizer = normalizers.Sequence([*replacements, *spaces])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
     end = slow.eos_token

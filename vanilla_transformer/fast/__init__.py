@@ -1,9 +1,9 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """Train a model faster and in less memory, with the same loss and gradients.
 
-    make_fast(model)      no padding, the loss in chunks, cheaper random numbers for dropout, and products by oneDNN on
-                          processors where it is faster
-    fast_products(model)  only the products, which also help inference
+    make_fast(model)      no padding, the loss in chunks, cheaper random numbers for dropout, and oneDNN products on
+                          processors where they are faster
+    fast_products(model)  only the products, which also make inference faster
     make_plain(model)     undo both
 
 The config, the weights and the saved code are unaffected. A model that is loaded or unpickled is plain; a copy made by

@@ -146,14 +146,14 @@ def worst_fit_decreasing(sizes: list[int], width: int) -> list[int]:
 
 
 class Layout:
-    """Packed sequences laid out in the rows of a batch for Equation 1, each from the left of its own row.
+    """Packed sequences as the rows of a batch, for Equation 1. Each sequence starts at the left of its own row.
 
-    Where plain products are faster, several sequences share a row of 32 positions, or of the next multiple of 16 that
-    holds the longest one: few keys would leave most of a vector unit idle, and few widths make few shapes.
+    Where plain products are faster, several sequences share a row. It has 32 positions, or the next multiple of 16
+    that holds the longest sequence: short rows leave vector units idle, and few widths need few compiled kernels.
     """
 
     def __init__(self, queries: Packing, keys: Packing, is_causal: bool, like: Tensor):
-        """`like` has the device and, without autocast, the dtype of the heads."""
+        """`like`: any tensor with the device and, without autocast, the dtype of the heads."""
         kind = like.device.type
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             like = like.new_empty(0, dtype=torch.get_autocast_dtype(kind))
