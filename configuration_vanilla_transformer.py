@@ -321,7 +321,9 @@ class VanillaTransformerConfig(TransformerConfig):
         """Like `TransformerConfig.from_dict`, but refuses to merge two saved embeddings into one."""
         shared = "share_encoder_decoder_embeddings"
         if kwargs.get(shared) and not config_dict.get(shared, True):
-            raise ValueError(f"{shared}=True: the model was saved with two embeddings. Leave it out, to load both.")
+            raise ValueError(
+                f"{shared}=True: the model was saved with two embeddings. Leave the option out to load both."
+            )
         if config_dict.get(shared, True) and config_dict.get("target_vocab_size") == config_dict.get("vocab_size"):
             config_dict = config_dict | {"target_vocab_size": None}  # a new vocab_size in kwargs applies to both
         return super().from_dict(config_dict, **kwargs)
@@ -329,7 +331,7 @@ class VanillaTransformerConfig(TransformerConfig):
     def __post_init__(self, **kwargs):
         if "num_layers" in kwargs and "model_type" not in kwargs:  # saved configs contain it
             raise ValueError(
-                f"num_layers={kwargs['num_layers']} is of one stack: give encoder_layers and decoder_layers."
+                f"num_layers={kwargs['num_layers']} is for a single stack: give encoder_layers and decoder_layers."
             )
         super().__post_init__(**kwargs)
         self.decoder_d_ff = self.d_ff if self.decoder_d_ff is None else self.decoder_d_ff

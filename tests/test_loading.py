@@ -68,12 +68,12 @@ DAMAGES = {
         r"lacks.*layers\.2.*and 7 more",
     ),
     "untied": (lambda folder: change_config(folder, tie_word_embeddings=False), r"lacks weights.*lm_head\.weight"),
-    "unexpected": (lambda folder: change_weights(folder, pooler=torch.ones(2)), "knows nothing of: pooler"),
-    "one layer less": (lambda folder: change_config(folder, decoder_layers=1), r"knows nothing of: .*layers\.1"),
+    "unexpected": (lambda folder: change_weights(folder, pooler=torch.ones(2)), "its config does not have: pooler"),
+    "one layer less": (lambda folder: change_config(folder, decoder_layers=1), r"does not have: .*layers\.1"),
     "shape": (lambda folder: change_weights(folder, **{FC1: torch.ones(3, 3)}), rf"{FC1} is \(3, 3\), not \(64, 32\)"),
     "nan": (lambda folder: change_weights(folder, **{FC1: torch.full((64, 32), torch.nan)}), f"not finite.*{FC1}"),
     "inf": (lambda folder: change_weights(folder, **{FC1: torch.full((64, 32), torch.inf)}), f"not finite.*{FC1}"),
-    "cut short": (cut, "the file of its weights is damaged or cut short"),
+    "cut short": (cut, "the file with its weights is damaged or truncated"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no file named model.safetensors"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "holds no model: it has no config.json"),
     "config cut short": (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON file"),
@@ -111,7 +111,9 @@ def test_a_complete_folder_loads_with_its_weights(make, tmp_path):
 )
 def test_a_missing_folder_is_reported_without_asking_the_hub(source, translator):
     source = source.format(folder=translator.parent)
-    with pytest.raises(FileNotFoundError, match=f"^{source}: there is no such folder. Give that of a trained model"):
+    with pytest.raises(
+        FileNotFoundError, match=f"^{source}: there is no such folder. Give the folder of a trained model"
+    ):
         load_model(source)
 
 

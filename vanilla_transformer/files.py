@@ -28,7 +28,7 @@ def reraise_gzip_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not a whole gzip file ({error}): fetch or compress it again.") from error
+        raise ValueError(f"{path} is not a complete gzip file ({error}): fetch or compress it again.") from error
 
 
 def open_binary(path: str) -> io.BufferedReader:
@@ -117,7 +117,7 @@ def check_source(source: str | Path, short_names: bool = False) -> None:
     may_be_a_name = (len(path.parts) == 2 and not path.parent.is_dir()) or (short_names and len(path.parts) == 1)
     if not may_be_a_name or path.is_file():
         raise FileNotFoundError(
-            f"{source}: there is no such folder. Give that of a trained model, or a name on the Hub, such as "
+            f"{source}: there is no such folder. Give the folder of a trained model, or a name on the Hub, such as "
             "owner/model."
         )
 
@@ -135,7 +135,7 @@ def check_output(path: str | None) -> None:
     if not folder.is_dir():
         raise FileNotFoundError(f"{path}: there is no such folder as {folder}.")
     if not os.access(folder, os.W_OK):
-        raise PermissionError(f"{path}: {folder} is not writable, and a new file is written there: choose another.")
+        raise PermissionError(f"{path}: {folder} is not writable: choose another folder.")
 
 
 def utf8_lines(path: str, keep_ends: bool = False) -> Iterator[str]:

@@ -104,7 +104,7 @@ def errors_name(what: str) -> Iterator[None]:
     except (OSError, ImportError):
         raise
     except SafetensorError as error:
-        raise ValueError(f"{what}: the file of its weights is damaged or cut short ({error}).") from error
+        raise ValueError(f"{what}: the file with its weights is damaged or truncated ({error}).") from error
     except Exception as error:
         message = " ".join(str(error).split())
         raise ValueError(f"{what} cannot be loaded ({type(error).__name__}): {message}") from error

@@ -170,7 +170,7 @@ def test_a_damaged_gzip_file_is_reported_by_name(name, damage):
     )
     files = [str(whole)] * (2 if name == "a.en" else 1)
     # damaged rows may come before the damaged checksum
-    said = "" if damage == "damaged" else " is not a whole gzip file"
+    said = "" if damage == "damaged" else " is not a complete gzip file"
     refused(task, f"{whole.name}{said}", train_file=files)
 
 
@@ -187,7 +187,9 @@ def test_a_stream_names_the_file_that_is_damaged_after_readable_rows(name, fault
     options = {"train_file": [name], "streaming": True, "sample_by": "line", **NO_SPLIT}
     rows = iter(load("language_modeling", **options)["train"])
     assert {row["text"] for row in islice(rows, 1000)} == {text}
-    message = r", line 2200\d: not UTF-8 \(invalid start byte" if fault == "not UTF-8" else " is not a whole gzip file"
+    message = (
+        r", line 2200\d: not UTF-8 \(invalid start byte" if fault == "not UTF-8" else " is not a complete gzip file"
+    )
     with pytest.raises(ValueError, match=f"^{name}{message}"):
         list(rows)
 

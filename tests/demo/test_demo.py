@@ -179,7 +179,7 @@ def test_invalid_input_gets_a_clear_message(client, text, message):
             for layer in ("0", 0.5, True)
         ),
         ((5, "one", None, None, ["decoder"], 0), "/explore_layer", "does not exist"),
-        *(((5, "one", changes), "/explore_changed", "Changes come as lists") for changes in NO_CHANGES),
+        *(((5, "one", changes), "/explore_changed", "Changes must be lists") for changes in NO_CHANGES),
     ],
 )
 def test_arguments_of_the_wrong_type_get_a_clear_message(client, arguments, endpoint, message):

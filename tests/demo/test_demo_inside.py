@@ -129,7 +129,7 @@ def test_an_impossible_walk_gets_a_clear_message(client, arguments, message):
 
 def test_a_worked_example_shows_the_published_numbers(client):
     page = client.predict("today", api_name="/walk")
-    agreements = [float(number) for number in re.findall(r"as printed, within ([\d.e-]+)", page)]
+    agreements = [float(number) for number in re.findall(r"as published within ([\d.e-]+)", page)]
     assert "sunday" in page and len(agreements) == len(EXAMPLES["today"].printed_of(0))
     assert max(agreements) <= EXAMPLES["today"].tolerance
 
@@ -137,7 +137,7 @@ def test_a_worked_example_shows_the_published_numbers(client):
 def test_each_head_of_a_worked_example_can_be_shown(client):
     page = client.predict("today", 2, api_name="/walk")
     # output of the head, after the projection, after the residual
-    assert "head 2 of 2" in page and page.count("as printed") == 3
+    assert "head 2 of 2" in page and page.count("as published") == 3
     # the source omits this head, so its numbers are our stand-in's
     assert '<span class="name">weights</span>' not in page
     first = client.predict("today", 1, api_name="/walk")

@@ -120,10 +120,10 @@ def cut_short(folder: Path) -> None:
 
 
 BROKEN = {
-    "cut short": (cut_short, "the file of its weights is damaged or cut short"),
+    "cut short": (cut_short, "the file with its weights is damaged or truncated"),
     "no weights at all": (
         lambda folder: (folder / "model.safetensors").write_bytes(b"not these"),
-        "the file of its weights is damaged or cut short",
+        "the file with its weights is damaged or truncated",
     ),
     "a weight missing": (
         lambda folder: change_weights(folder, lambda w: w.pop("model.decoder.layers.1.feed_forward.fc1.weight")),
@@ -194,7 +194,7 @@ def refused(*arguments: str) -> str:
 @pytest.mark.parametrize("source", ["runs/none/of/these", "nothing-here"])
 def test_a_missing_folder_is_named(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = "there is no such folder. Give that of a trained model, or a name on the Hub, such as owner/model."
+    told = "there is no such folder. Give the folder of a trained model, or a name on the Hub, such as owner/model."
     assert refused("--model", source) == f"{source}: {told}"
 
 

@@ -33,7 +33,7 @@ def shown(capsys, *arguments: str) -> str:
 
 def test_a_worked_example_is_printed_next_to_the_published_numbers(capsys):
     text = shown(capsys, "--example", "today")
-    for expected in ("S = Q Kᵀ", "-0.52", "1.170", "softmax", "queries 3 × keys 3", "sunday", "as printed"):
+    for expected in ("S = Q Kᵀ", "-0.52", "1.170", "softmax", "queries 3 × keys 3", "sunday", "as published"):
         assert expected in text
 
 
@@ -161,9 +161,9 @@ def test_matrices_of_the_wrong_shape_are_refused_by_name(change, named, tmp_path
 
 def test_the_today_example_marks_the_steps_beyond_its_source(capsys):
     text = " ".join(shown(capsys, "--example", "today").split())
-    ours = "our numbers, not the source's"
+    ours = "our numbers, not published"
     assert text.index("1.170") < text.index(ours) < text.index("W_1")
-    assert text.count(ours) == 6 and text.count("as printed") == 5
+    assert text.count(ours) == 6 and text.count("as published") == 5
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -264,7 +264,7 @@ def test_only_the_printed_steps_of_the_second_head_are_shown(capsys):
     for step in ("Q = X W_Q", "S = Q Kᵀ", "softmax"):
         assert step in first and step not in second
     assert "100.000" not in second and "-0.097" in second
-    assert [len(re.findall(r"as\s+printed", text)) for text in (first, second)] == [5, 3]
+    assert [len(re.findall(r"as\s+published", text)) for text in (first, second)] == [5, 3]
 
 
 def test_the_midwinter_example_shows_the_input_of_each_equation(capsys):

@@ -207,7 +207,7 @@ def test_grouped_query_attention_is_refused():
 
 
 def test_num_layers_is_refused_for_an_encoder_decoder():
-    with pytest.raises(ValueError, match="num_layers=2 is of one stack: give encoder_layers and decoder_layers"):
+    with pytest.raises(ValueError, match="num_layers=2 is for a single stack: give encoder_layers and decoder_layers"):
         VanillaTransformerConfig(num_layers=2)
     # Configs saved before this check may have the field, and it still has no effect.
     saved = VanillaTransformerConfig(encoder_layers=3).to_dict() | {"num_layers": 2}

@@ -319,7 +319,7 @@ def test_a_model_that_is_not_a_language_model_gets_a_clear_message(tmp_path):
     encoder_decoder().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"ForConditionalGeneration; give a VanillaTransformerForCausalLM"):
         serve.main([str(tmp_path)])
-    with pytest.raises(FileNotFoundError, match=r"no such folder\. Give that of a trained model, or a name"):
+    with pytest.raises(FileNotFoundError, match=r"no such folder\. Give the folder of a trained model, or a name"):
         serve.main([str(tmp_path / "nothing"), "--port", "1"])
 
 

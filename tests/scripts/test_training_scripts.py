@@ -195,7 +195,7 @@ def test_changing_the_bucketing_changes_the_run(tmp_path):
 def test_the_card_says_how_tokenised_bleu_was_computed(tmp_path):
     options = [*write_rows("translation", tmp_path), *SMALL, "--max_steps", "1", "--output_dir", str(tmp_path / "run")]
     for name in ("split_compounds", "normalize_punctuation"):
-        with pytest.raises(ValueError, match=f"{name}=True is for the BLEU that --moses_language adds"):
+        with pytest.raises(ValueError, match=f"{name}=True needs --moses_language"):
             train.main(["translation", *options, f"--{name}", "true"])
     with pytest.raises(ValueError, match=r"moses_language=german is not a language of Moses' tokenizer: .*de, "):
         train.main(["translation", *options, "--moses_language", "german"])

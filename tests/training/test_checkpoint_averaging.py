@@ -139,7 +139,7 @@ def test_configs_with_and_without_target_vocab_size_are_averaged_if_both_are_the
 
 def test_an_average_is_not_written_into_the_checkpoint_it_is_copied_from(tmp_path):
     folder = checkpoint(tmp_path / "last", 1)
-    with pytest.raises(ValueError, match=r"avg lies in .*last, which is copied there"):
+    with pytest.raises(ValueError, match=r"avg is inside .*last, whose files are copied"):
         main(["--checkpoints", str(folder), str(folder), "--output", str(folder / "avg")])
     assert not (folder / "avg").exists()
 
@@ -148,7 +148,7 @@ def test_truncated_or_missing_checkpoints_are_named(tmp_path):
     whole, cut = checkpoint(tmp_path / "whole", 1), checkpoint(tmp_path / "cut", 1)
     weights = cut / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"cut/model\.safetensors is damaged or cut short"):
+    with pytest.raises(ValueError, match=r"cut/model\.safetensors is damaged or truncated"):
         main(["--checkpoints", str(whole), str(cut), "--output", str(tmp_path / "mean")])
     with pytest.raises(FileNotFoundError, match="gone: there is no such folder"):
         main(["--checkpoints", str(whole), str(tmp_path / "gone"), "--output", str(tmp_path / "mean")])
@@ -179,7 +179,7 @@ def test_the_command_averages_the_last_checkpoints_of_a_run_or_given_ones(tmp_pa
     assert load_file(tmp_path / "last" / "model.safetensors")["weight"].tolist() == [20, 20]
     main(["--checkpoints", str(folders[0]), str(folders[2]), "--output", str(tmp_path / "given")])
     assert load_file(tmp_path / "given" / "model.safetensors")["weight"].tolist() == [17.5, 17.5]
-    with pytest.raises(ValueError, match="run holds 3 of --last 4 checkpoints: only complete checkpoints count"):
+    with pytest.raises(ValueError, match="run has only 3 of --last 4 complete checkpoints"):
         main(["--run", str(tmp_path / "run"), "--last", "4", "--output", str(tmp_path / "more")])
     (folders[2] / RUN_FILE).write_text('{"interrupted": true}')  # saved on SIGTERM
     main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "uninterrupted")])

@@ -42,8 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
         folders = checkpoints_to_average(Path(args.run))[-args.last :]
         if len(folders) < args.last:
             raise ValueError(
-                f"{args.run} holds {len(folders)} of --last {args.last} checkpoints: only complete checkpoints "
-                "count, and none saved on SIGTERM."
+                f"{args.run} has only {len(folders)} of --last {args.last} complete checkpoints; those saved on "
+                "SIGTERM do not count."
             )
     save_average(folders, Path(args.output))
     print(f"{args.output} is the mean of {', '.join(folder.name for folder in folders)}.")

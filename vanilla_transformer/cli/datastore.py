@@ -34,11 +34,11 @@ class DatastoreArguments:
         default=Datastore.neighbours, metadata={"help": "Number of most similar states that vote."}
     )
     share: float = field(
-        default=Datastore.share, metadata={"help": "Weight of their vote in a prediction, from 0 to 1."}
+        default=Datastore.share, metadata={"help": "Weight of the similar states in a prediction, from 0 to 1."}
     )
     temperature: float = field(
         default=Datastore.temperature,
-        metadata={"help": "Temperature of the softmax over their cosines; a lower one favours the most similar."},
+        metadata={"help": "Temperature of the softmax over cosine similarities. Lower values favour similar states."},
     )
     max_length: int = field(default=256, metadata={"help": "Truncate texts to this many tokens."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)

@@ -36,7 +36,7 @@ class DemoArguments:
         ValueError: a quantization for PyTorch; a port that does not exist.
     """
 
-    model: list[str] = field(default_factory=list, metadata={"help": "The same as FOLDER, which is shorter."})
+    model: list[str] = field(default_factory=list, metadata={"help": "The same as FOLDER."})
     run: list[str] = field(
         default_factory=list,
         metadata={"help": "Folders of training runs; the explorer draws their curves while they are in progress."},

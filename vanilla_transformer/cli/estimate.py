@@ -55,7 +55,9 @@ class EstimateArguments:
         default=30, metadata={"help": "Mean number of tokens per sentence; longer ones cost more attention."}
     )
     gpus: int = field(default=1, metadata={"help": "GPUs that share a step, over all machines."})
-    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Passes of each GPU per step."})
+    gradient_accumulation_steps: int = field(
+        default=1, metadata={"help": "Forward and backward passes of each GPU per step."}
+    )
     sharding: Literal["ddp", "zero2", "fsdp2"] = field(
         default="ddp", metadata={"help": "How the model is spread over the GPUs, named like the launch files."}
     )

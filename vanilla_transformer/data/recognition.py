@@ -98,7 +98,8 @@ def recognise(files: Sequence[str], task: str | None = None, columns: dict[str, 
         raise ValueError(f"{files[0]} has the columns {seen}, which are for {tasks}: name the task before the file.")
     forms = "; ".join(f"{form}: {name}" for name, form in FORMS.items())
     raise ValueError(
-        f"{files[0]} has the columns {seen}, which fit no task. Known are {forms}. Name task and columns, such as: "
+        f"{files[0]} has the columns {seen}, which fit no task. Known layouts are {forms}. "
+        "Name task and columns, such as: "
         "train translation FILE --columns source=english target=spanish"
     )
 

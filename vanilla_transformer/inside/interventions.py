@@ -113,10 +113,10 @@ def interventions_from_json(fields: Mapping[str, Any] | None) -> Interventions:
     """
     fields = fields or {}
     if not isinstance(fields, Mapping):
-        raise ValueError(f"Changes come as lists by name, such as {EXAMPLE}, not as {fields}.")
+        raise ValueError(f"Changes must be lists by name, such as {EXAMPLE}; got {fields}.")
     known = {*ITEMS, "positions_off", "causal_off"}
     if unknown := sorted(fields.keys() - known):
-        raise ValueError(f"Nothing can be changed by {', '.join(unknown)}; there are {', '.join(sorted(known))}.")
+        raise ValueError(f"Unknown changes: {', '.join(unknown)}. Choose from: {', '.join(sorted(known))}.")
 
     def typed(kind: type, value: Any) -> Any:
         """Return the value if it has this type. Booleans are not integers here, and integers are floats."""
@@ -139,7 +139,7 @@ def interventions_from_json(fields: Mapping[str, Any] | None) -> Interventions:
             weights=tuple(Weight(*item) for item in items("weights")),
         )
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"Changes come as lists such as {EXAMPLE}, not as {fields}.") from error
+        raise ValueError(f"Changes must be lists such as {EXAMPLE}; got {fields}.") from error
 
 
 def interventions_to_json(interventions: Interventions) -> dict[str, Any]:

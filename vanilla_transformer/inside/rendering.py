@@ -141,9 +141,9 @@ def described_shape(step: Step) -> str:
 def agreement(walk: Walk, step: Step) -> str:
     """Return a note on the agreement with published values, "" if there are none."""
     if (step.part, step.name) in walk.beyond:
-        return "our numbers, not the source's"
+        return "our numbers, not published"
     difference = walk.difference(step)
-    return "" if difference is None else f"as printed, within {difference:.1g}"
+    return "" if difference is None else f"as published within {difference:.1g}"
 
 
 def print_walk(walk: Walk, precision: int, console: Console | None = None) -> None:

@@ -71,11 +71,12 @@ class TranslationArguments(RecipeArguments):
         },
     )
     split_compounds: bool = field(
-        default=False, metadata={"help": "Split words at hyphens for that BLEU, as the paper's authors did."}
+        default=False,
+        metadata={"help": "Split words at hyphens for the BLEU of --moses_language, as the paper's authors did."},
     )
     normalize_punctuation: bool = field(
         default=False,
-        metadata={"help": "Normalise punctuation as Moses does for that BLEU, as Multi30k's tokenised texts have it."},
+        metadata={"help": "Normalise punctuation for the BLEU of --moses_language, as in Multi30k's tokenised texts."},
     )
 
     def __post_init__(self):
@@ -87,7 +88,7 @@ class TranslationArguments(RecipeArguments):
             )
         for name in ("split_compounds", "normalize_punctuation"):
             if getattr(self, name) and self.moses_language is None:
-                raise ValueError(f"{name}=True is for the BLEU that --moses_language adds: give that too, such as de.")
+                raise ValueError(f"{name}=True needs --moses_language, such as de.")
 
     @property
     def decoding(self) -> dict[str, int | float]:

@@ -51,7 +51,7 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
         try:
             weights |= load_file(file)
         except SafetensorError as error:
-            raise ValueError(f"{file} is damaged or cut short ({error}).") from error
+            raise ValueError(f"{file} is damaged or truncated ({error}).") from error
     return weights
 
 
@@ -104,7 +104,7 @@ def save_average(folders: list[Path], output: Path) -> None:
     if not folders:
         raise ValueError("There is no checkpoint to average.")
     if folders[-1].resolve() in output.resolve().parents:
-        raise ValueError(f"{output} lies in {folders[-1]}, which is copied there: choose a folder outside.")
+        raise ValueError(f"{output} is inside {folders[-1]}, whose files are copied: choose a folder outside.")
     check_same_model(folders)
     with new_folder(output) as folder:
         weights = average_checkpoints(folders)

@@ -328,7 +328,7 @@ class Budget:
         rows = f"{self.rows:,}" if self.rows else f"about {facts.rows:,}"
         held_out = ", ".join(f"{rows:,} for {split}" for split, rows in self.held_out.items()) or "none to score"
         length = f"{steps:,} steps of {self.step:.2g} s" if steps else f"steps of {self.step:.2g} s"
-        time = f"about {max(0.5, round(seconds / 30) / 2):g} min in all" if steps else "as many as the options say"
+        time = f"about {max(0.5, round(seconds / 30) / 2):g} min in all" if steps else "set by the options"
         return [
             f"{rows} rows to train on, {held_out}; about {facts.characters:.0f} characters each",
             f"a model of {self.parameters / 1e6:.1f} million parameters",

@@ -225,7 +225,7 @@ class RecipeTrainerMixin(Base):
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: there is no such folder.")
         if not is_complete(folder):
-            raise ValueError(f"{folder} is not a complete checkpoint: it was cut off, or a file of it is damaged.")
+            raise ValueError(f"{folder} is not a complete checkpoint: a file is missing or damaged.")
         check_digests(folder)
         if missing_state(folder):
             raise ValueError(f"{folder} cannot be resumed: it lacks its {', '.join(missing_state(folder))}.")

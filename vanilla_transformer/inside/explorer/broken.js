@@ -159,7 +159,7 @@ function drawBroken() {
     note(
       host
         ? "Switch a part off to see how the same model answers without it. Heads have switches under “All heads”; attention weights have handles under “Attention”."
-        : "These parts are off, or set, in the changed model.",
+        : "Disabled parts and set weights of the changed model.",
     ),
     make(
       "fieldset",

@@ -47,7 +47,7 @@ function caption() {
   const { steps, model } = state.data;
   if (task() === "generate" && !state.data.written) {
     const full = state.data.source.length >= (model.room ?? Infinity);
-    return `Nothing is added${full ? `: the text fills all ${plural(model.room, "position")} that the model has learned` : ""}. Shown is what would come next.`;
+    return `Nothing is added${full ? `: the text fills all ${plural(model.room, "position")} that the model has learned` : ""}. The prediction shows what would come next.`;
   }
   if (state.revealed === Infinity && !state.playing)
     return `${wordsFor(model)[2]}: ${answerOf(state.data)}`;
