@@ -149,7 +149,7 @@ print(json.dumps(printed))
 
 @pytest.mark.parametrize("command", [["--help"], ["estimate"]])
 def test_a_closed_pipe_is_no_error(command, tmp_path):
-    """For example in `vanilla-transformer estimate | head -1`."""
+    """The pipe is closed early in `vanilla-transformer estimate | head -1`, for example."""
     log, command = tmp_path / "log", ["-m", "vanilla_transformer", *command]
     with log.open("w") as errors, running(command, stderr=errors) as (process, output):
         output.close()
@@ -158,7 +158,7 @@ def test_a_closed_pipe_is_no_error(command, tmp_path):
 
 
 def test_a_process_without_standard_output_is_no_error(tmp_path):
-    """Services may have no standard output, so that Python's `sys.stdout` is None; results go into a file."""
+    """In a service, `sys.stdout` may be None; results go into a file."""
     code = """
 import os, sys
 os.close(1)
@@ -269,7 +269,7 @@ def test_supported_files_pass_the_early_check(tmp_path, monkeypatch):
 
 
 def test_the_stored_help_equals_the_parsers():
-    """After a change of options, run `make help`."""
+    """If this test fails, run `make help`."""
     stored = json.loads(FILE.read_text(encoding="utf-8"))
     if stored["trainer"]["version"] != transformers.__version__:
         pytest.skip("the Trainer of another version has other options")
@@ -285,7 +285,7 @@ from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerFa
 
 @pytest.mark.slow
 def test_a_translation_takes_little_more_time_than_its_imports():
-    """Measure the CPU time of whole processes, the best of three."""
+    """The times are CPU times of whole processes, the best of three."""
 
     def seconds(command: list[str]) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

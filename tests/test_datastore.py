@@ -42,7 +42,7 @@ def predicted(model, batch) -> torch.Tensor:
 
 
 def test_the_mixture_follows_the_paper(untrained):
-    """Compute equations 1 and 2 of Khandelwal et al. (2021) with loops, with cosine instead of distance."""
+    """The expected values follow equations 1 and 2 of Khandelwal et al. (2021), with cosine instead of distance."""
     model, _, batch = untrained
     settings = {"neighbours": 5, "share": 0.3, "temperature": 0.4}
     store = build_datastore(model, [batch], **settings)
@@ -136,7 +136,7 @@ def test_a_datastore_without_targets_is_refused(untrained):
 
 
 def test_every_command_uses_the_datastore_of_a_trained_model(tmp_path):
-    """After one small step the model alone knows nothing; its datastore contains these pairs."""
+    """After one small step, the model alone has learned nothing, but its datastore contains the pairs."""
     file = write_json_lines(tmp_path / "pairs.jsonl", ROWS)
     data = ["--train_file", file, "--test_file", file, "--validation_fraction", "0"]
     folder = str(tmp_path / "run")

@@ -80,7 +80,7 @@ print(json.dumps([records[0]["translation_text"] for records in (translator(text
 
 
 def test_a_pipeline_ranks_hypotheses_by_the_papers_formula(tmp_path):
-    """Each of n tokens has probability 0.84 except the end, with 0.16; there are no other outputs."""
+    """The model can only repeat a word (probability 0.84) or end (0.16)."""
     folder, word = save_repeating(tmp_path / "model", p_end=0.16)
 
     def best(penalty: Callable[[int], float]) -> str:

@@ -160,7 +160,7 @@ def test_links_and_images_exist(page):
 
 
 def test_files_named_in_the_pages_are_uploaded_to_the_hub():
-    """Except for the tests, which are not uploaded, and ignored files such as a virtual environment."""
+    """Tests are not uploaded, and neither are ignored files such as a virtual environment."""
     sent = select_files(ROOT, REPO_FILES)
     missing = set()
     for page in (path for name, path in sent.items() if name.endswith(".md")):

@@ -141,7 +141,9 @@ def test_the_training_package_has_few_modules():
 
 
 def test_the_command_line_has_one_entry_point():
-    """Scripts contain no copy of a command: `train.py` is a path for torchrun, the others are for maintainers."""
+    """Scripts contain no copy of a command. `train.py` gives torchrun a path; the other scripts are for
+    maintainers.
+    """
     from vanilla_transformer.__main__ import COMMANDS as OFFERED
 
     assert sorted(OFFERED) == sorted(COMMANDS)
@@ -170,7 +172,7 @@ def test_scripts_and_demo_import_only_the_package_and_their_neighbours():
 
 
 def test_no_test_file_imports_another():
-    """Helpers used by two test files belong in their own module, which must not import a test file."""
+    """Helpers of several test files belong in their own module, which must not import a test file either."""
     tests = {path.stem for path in python_files(ROOT / "tests") if path.stem.startswith("test_")}
     assert len(tests) > 30
     for path in python_files(ROOT / "tests"):

@@ -48,7 +48,7 @@ def test_a_named_pipe_is_written_to_and_stays_one(translation, tmp_path):
 
 
 def test_a_file_descriptor_can_be_written_to(translation, tmp_path):
-    """A pipe, as in the shell's >(gzip > x.gz), or a file, as for /dev/stdout redirected to one."""
+    """The descriptor is a pipe, as in the shell's >(gzip > x.gz), or a file, as for a redirected /dev/stdout."""
     readable, writable = os.pipe()
     with (tmp_path / "out.txt").open("wb") as file:
         for descriptor in (writable, file.fileno()):

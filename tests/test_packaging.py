@@ -66,7 +66,7 @@ def test_a_wheel_holds_one_package_with_the_files_that_travel_inside(wheel):
 
 @pytest.mark.slow
 def test_the_package_exports_types_for_type_checkers(tmp_path):
-    """Use the layout of the wheel, because a type checker does not run the code that finds the files in a clone."""
+    """The test uses the layout of the wheel: a type checker does not run the code that finds the files in a clone."""
     package = shutil.copytree(ROOT / "vanilla_transformer", tmp_path / "installed/vanilla_transformer")
     for path in ROOT.glob("*_vanilla_transformer.py"):
         shutil.copy(path, package)

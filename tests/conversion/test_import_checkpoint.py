@@ -275,7 +275,7 @@ def test_an_unsupported_head_is_refused_in_the_python_api_too():
 
 
 def test_weights_without_a_counterpart_are_refused_by_name():
-    """An assertion would be skipped under `python -O`."""
+    """The check must be an error, not an assertion, which `python -O` would skip."""
     theirs = GPT2LMHeadModel(GPT2Config(**GPT))
     theirs.transformer.adapter = torch.nn.Linear(2, 2)
     with pytest.raises(CannotRepresent, match=r"no counterpart of: .*adapter.weight"):

@@ -174,7 +174,7 @@ def test_translations_equal_babels():
 
 
 def test_a_unit_without_a_long_name_in_cldr_uses_its_short_one():
-    """Babel itself returns "2.5 mass-pound" here."""
+    """Babel itself returns "2.5 mass-pound" for this unit."""
     assert quantity(2.5, "mass-pound", "long", HINDI) == "2.5 पौंड"
     assert quantity(2.5, "mass-kilogram", "long", HINDI) == "2.5 किलोग्राम"
 

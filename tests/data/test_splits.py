@@ -87,7 +87,7 @@ def test_rows_are_held_out_by_seed_without_a_validation_split():
     ],
 )
 def test_rows_with_the_same_input_are_held_out_together(task, row):
-    """The same sentence in both splits would reward memorisation."""
+    """If the same sentence were in both splits, the score would reward memorisation."""
     rows = [json.loads(json.dumps(row).replace("{}", str(i % 40))) for i in range(120)]
     rows[0] |= {"target": "another translation"} if task == "translation" else {}
     files = {"train_file": [write("a.jsonl", rows)], "validation_fraction": 0.1}

@@ -205,7 +205,7 @@ def test_unigram_splits_stems_from_endings_where_bpe_keeps_frequent_forms():
 
 
 def test_unigram_gives_each_word_its_most_probable_segmentation():
-    """Compute it from all segmentations of a word, with the probabilities in the saved file."""
+    """The expected segmentation is found among all segmentations of a word, with the saved probabilities."""
     tokenizer = train_tokenizer(CORPUS, kind="unigram", vocab_size=600)
     saved = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["vocab"]
     scores = {token: score for token, score in saved if not token.startswith("<")}

@@ -188,7 +188,9 @@ def test_arguments_of_the_wrong_type_get_a_clear_message(client, arguments, endp
 
 
 def test_special_tokens_in_a_text_are_read_as_in_training(client, folders):
-    """Models that write read special tokens as text; the others read them as tokens, as their pipelines do."""
+    """Models that generate text read special tokens as text; other models read them as tokens, like their
+    pipelines.
+    """
     text = "one </s> two"
     for number, name in enumerate(folders):
         if name in ("reader", "masked"):

@@ -646,7 +646,7 @@ def test_page_picture_and_data_can_be_downloaded(browser, address, tmp_path):
 
 @pytest.mark.parametrize("second", ["other", "translator, changed"])
 def test_downloads_include_both_models_of_a_comparison_by_name(browser, models, tmp_path, second):
-    """Save the page as shown: one model above, the other next to it, and the boxes with the numbers of the first."""
+    """A saved page contains both models of a comparison, and the boxes with the numbers of the first."""
     other = save(tmp_path / "other", encoder_decoder, "seq2seq", texts=["The parcel from Kenya"] * 2)
 
     def seen(page) -> list[str]:

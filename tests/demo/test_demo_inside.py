@@ -223,7 +223,7 @@ def test_a_mask_of_too_many_words_gets_a_clear_message(client):
 
 @pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (256, 1000)])
 def test_the_learning_rate_follows_equation_3(client, d_model, warmup):
-    """The paper's description: linear during the warm-up, then falling with the root of the step."""
+    """By the paper's description, the rate is linear during the warm-up and then falls with the root of the step."""
     drawn = draw_schedule(d_model, warmup).axes[0].lines[0]
     rates = dict(zip(drawn.get_xdata().tolist(), drawn.get_ydata().tolist(), strict=True))
     for step in (1, 501, 4001, 16001):

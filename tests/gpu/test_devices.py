@@ -147,7 +147,7 @@ def test_every_attention_implementation_has_the_loss_and_gradients_of_eager(name
 @on_devices
 @pytest.mark.parametrize("name", CLASSES)
 def test_packing_in_bfloat16_has_the_loss_and_gradients_of_the_padded_batch(name, device):
-    """On a GPU, this uses FlashAttention's kernel for variable lengths."""
+    """On a GPU, packed rows use FlashAttention's kernel for variable lengths."""
     make, make_batch = CLASSES[name]
     model, batch = make(**WIDE), make_batch()
     expected = loss_and_gradients(model, batch, device)

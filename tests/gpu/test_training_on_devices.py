@@ -54,7 +54,7 @@ def test_a_gpu_trains_like_a_cpu(tmp_path):
 @pytest.mark.parametrize("tokens_per_batch", [64, 0])
 @pytest.mark.parametrize("attention", ["sdpa", "packed_sdpa"])
 def test_the_number_of_waits_does_not_grow_with_the_steps(attention, tokens_per_batch, tmp_path):
-    """It waits at the start and the end; with "sdpa", transformers inspects masks in each step too."""
+    """The host waits at the start and the end; with "sdpa", transformers also inspects masks in each step."""
 
     def times(steps: int) -> int:
         options = {"max_steps": steps, "logging_steps": 100, "save_strategy": "no", "use_cpu": False}

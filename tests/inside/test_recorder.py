@@ -70,7 +70,7 @@ def test_the_steps_come_in_the_order_of_figure_1(make, stack, parts):
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 @pytest.mark.parametrize(("make", "stack"), [(encoder_only, "encoder"), (encoder_decoder, "decoder")])
 def test_each_step_equals_its_equation(make, stack, norm_position):
-    """Compute each step again from the weights, by the formulas of the paper."""
+    """The expected values are computed from the weights, by the formulas of the paper."""
     model = with_random_biases(make(norm_position=norm_position, dropout=0.0))
     inputs = inputs_of(model)
     found = by_part(record(model, inputs, stack=stack))
@@ -324,7 +324,7 @@ def test_other_activations_and_learned_positions_are_named():
 
 
 def test_the_input_of_the_first_layer_equals_its_equation():
-    """Check BERT's token types, BART's norm and offset, Marian's layout and M2M100's frequencies."""
+    """The cases are BERT's token types, BART's norm and offset, Marian's layout and M2M100's frequencies."""
     fields = {"type_vocab_size": 2, "normalize_embedding": True, "scale_embedding": False}
     model = encoder_only(position_embedding="learned", position_offset=2, **fields)
     steps = {step.name: step for step in record(model, inputs_of(model))}

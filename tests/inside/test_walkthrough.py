@@ -257,7 +257,7 @@ def test_options_for_a_sentence_are_refused_without_one(arguments):
 
 
 def test_only_the_printed_steps_of_the_second_head_are_shown(capsys):
-    """The source does not print the other steps of head 2."""
+    """The published example omits the other steps of head 2."""
     first, second = shown(capsys, "--example", "today"), shown(capsys, "--example", "today", "--head", "2")
     for number, text in ((1, first), (2, second)):
         assert f"This is head {number} of 2." in " ".join(text.split())

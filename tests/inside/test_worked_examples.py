@@ -95,6 +95,8 @@ def test_an_example_is_deterministic_and_keeps_the_random_state(name):
 
 
 def test_a_residual_changes_the_norm_of_a_row():
-    """A tutorial says that the residual rescales the norm to 1; its own printed rows have these norms."""
+    """A tutorial says that the residual rescales the norm to 1, but the tutorial's own printed rows have these
+    norms.
+    """
     residual = steps_of("today")["self-attention", "residual"][0]
     assert residual.norm(dim=-1).tolist() == pytest.approx([0.53, 1.40, 1.38], abs=0.01)

@@ -39,7 +39,7 @@ def test_a_language_model_compares_each_position_with_the_next_token():
 
 
 def test_labels_after_a_cached_prefix_have_the_loss_of_a_continuation():
-    """Prefix tuning computes this loss, and so does scoring an answer after a cached prompt."""
+    """Prefix tuning needs this loss, and so does scoring an answer after a cached prompt."""
     model, ids = decoder_only(), tokens(2, 9)
     prefix, rest = ids[:, :4], ids[:, 4:]
     labels = torch.cat((torch.full_like(prefix, -100), rest), dim=1)
@@ -50,7 +50,7 @@ def test_labels_after_a_cached_prefix_have_the_loss_of_a_continuation():
 
 
 def test_labels_after_a_cached_prefix_use_the_end_of_a_full_length_mask():
-    """One of two prompts is padded on the left. The mask covers the cached prefix; the labels do not."""
+    """One of two prompts is padded on the left. The mask covers the cached prefix, but the labels do not."""
     model, ids = decoder_only(), tokens(2, 9)
     mask = torch.ones_like(ids)
     mask[1, :3] = 0

@@ -136,7 +136,7 @@ def test_requested_layer_outputs_keep_their_padded_shape(family):
 
 @pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
 def test_given_position_ids_stay_with_their_tokens(position_embedding):
-    """Also if one row of positions is broadcast over the batch."""
+    """One row of positions may also be broadcast over the batch."""
     model = encoder_only(VanillaTransformerForMaskedLM, vocab_size=50, position_embedding=position_embedding).eval()
     mask = real(LENGTHS, "left")
     for rows in (1, len(LENGTHS)):
@@ -209,7 +209,7 @@ def test_plain_attention_equals_fused_attention(is_causal):
 @pytest.mark.parametrize("fields", [{}, {"output_hidden_states": True}], ids=["packed", "padded"])
 @pytest.mark.parametrize("family", CASES)
 def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
-    """bfloat16 uses plain products; double precision makes any difference visible."""
+    """Plain products are used for bfloat16, but the test uses double precision, where any error is visible."""
     make, make_batch = CASES[family]
     torch.manual_seed(0)
     model = make(vocab_size=50, dropout=0.0).double().train()
@@ -225,7 +225,7 @@ def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
 # longest sequence; the rows then have 32, 32, 48 and 80 positions
 @pytest.mark.parametrize("longest", [3, 16, 40, 70])
 def test_sequences_in_one_row_do_not_attend_to_each_other(longest, monkeypatch):
-    """Plain products place as many sequences in one row of a batch as fit."""
+    """Plain products place as many sequences into one row of a batch as fit."""
     torch.manual_seed(0)
     random = torch.Generator().manual_seed(longest)
     source, target = (real(tuple(torch.randint(1, longest + 1, (50,), generator=random).tolist())) for _ in range(2))
@@ -252,7 +252,7 @@ def test_worst_fit_decreasing_fills_rows():
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_a_shared_layout_gives_the_same_attention_as_one_row_per_sequence(is_causal, monkeypatch):
-    """Also if a sequence has no keys: it gets its own row, which holds only its queries."""
+    """A sequence without keys gets its own row, which contains only its queries."""
     torch.manual_seed(0)
     lengths = (3, 4, 2, 3), (3, 4, 2, 3) if is_causal else (2, 0, 4, 1)
     queries, keys = (Packing(real(counts).bool(), torch.device("cpu")) for counts in lengths)
@@ -268,7 +268,7 @@ def test_a_shared_layout_gives_the_same_attention_as_one_row_per_sequence(is_cau
 @pytest.mark.parametrize("longest", [LONGEST_PLAIN, LONGEST_PLAIN + 1])
 @pytest.mark.parametrize("long_side", ["queries", "keys"])
 def test_only_short_queries_and_keys_share_rows(long_side, longest):
-    """All rows are as wide as the longest sequence on either side; long queries would attend over padding."""
+    """A row is as wide as the longest sequence on either side, so long queries would attend to many padded keys."""
     sides = [Packing(torch.ones(1, length, dtype=torch.bool), torch.device("cpu")) for length in (longest, 3)]
     queries, keys = sides if long_side == "queries" else sides[::-1]
     layout = Layout(queries, keys, False, torch.zeros(1, dtype=torch.bfloat16))
@@ -297,7 +297,7 @@ class Products(TorchDispatchMode):
 
 
 def test_batches_of_many_lengths_need_few_product_shapes():
-    """Count shapes over the layers and the loss, forward and backward, in thirty batches of 807 to 1,039 tokens."""
+    """Shapes are counted over layers and loss, forward and backward, in thirty batches of 807 to 1,039 tokens."""
     model = make_fast(encoder_only(VanillaTransformerForMaskedLM, vocab_size=50), loss_chunk_size=2000).train()
     with Products() as products:
         for count in range(100, 130):

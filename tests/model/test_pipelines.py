@@ -419,7 +419,7 @@ def test_left_padding_changes_no_answer(tokenizers):
 
 
 def test_answer_positions_are_right_with_any_padding_side(tokenizers, tmp_path):
-    """Also with a tokenizer that pads on the left, as language models' tokenizers do."""
+    """The tokenizer pads on the left, as language models' tokenizers do."""
     tokenizer = copy.deepcopy(tokenizers["encoder"])
     tokenizer.padding_side = "left"
     model = encoder(VanillaTransformerForQuestionAnswering, tokenizer)
@@ -434,7 +434,7 @@ def test_answer_positions_are_right_with_any_padding_side(tokenizers, tmp_path):
 
 
 def test_an_answer_gets_its_highest_and_no_answer_its_lowest_window_score(reader):
-    """The answer has a high score in the first window, and a low score in the second, which favours "no answer"."""
+    """The answer has a high score in the first window and a low score in the second, which favours "no answer"."""
     offsets = torch.tensor([[[0, 0], [0, 5], [6, 12]]])
     sure, unsure = torch.tensor([[0.0, 6.0, 0.0]]), torch.tensor([[9.0, 1.0, 0.0]])
     windows = [

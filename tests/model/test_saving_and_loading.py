@@ -123,7 +123,7 @@ def test_a_translators_encoder_saved_alone_keeps_its_depth(tmp_path):
 
 
 def test_a_split_shared_embedding_is_saved_as_two(tmp_path):
-    """Split the embedding as PEFT does to train it in full (`modules_to_save`)."""
+    """PEFT splits the embedding in this way to train it in full (`modules_to_save`)."""
     model, inputs = encoder_decoder(tie_word_embeddings=False), {"input_ids": tokens(), "decoder_input_ids": tokens()}
     decoder = model.get_decoder()
     decoder.embed_tokens = copy.deepcopy(decoder.embed_tokens)
@@ -210,7 +210,7 @@ print(json.dumps(refusals))
 
 
 def test_a_transformers_version_without_a_required_private_name_is_refused(tmp_path):
-    """Without the check, a renamed private method would silently never be called."""
+    """Without this check, the override of a renamed private method would silently never be called."""
     encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path / "model")
     names = {"GenerationMixin": "_update_finished_beams", "PreTrainedModel": "get_correct_attn_implementation"}
     refusals = run_fresh(LOAD_WHERE_NAMES_ARE_OTHERS, tmp_path, names)
@@ -285,7 +285,7 @@ AutoConfig.from_pretrained(arguments[0], trust_remote_code=True)
 
 
 def test_an_older_transformers_gets_an_error_with_the_required_version(tmp_path):
-    """The package and the code files in a checkpoint require the same version."""
+    """The package and the code files in a checkpoint require the same version of transformers."""
     packages = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["dependencies"]
     assert f"transformers>={OLDEST},<6" in packages
     decoder_only().save_pretrained(tmp_path)

@@ -180,7 +180,7 @@ def test_runs_are_compared_at_the_final_score_of_the_default_peer():
 
 
 def test_greedy_decoding_of_torchs_transformer_is_right():
-    """The tokens that it generates for one row are its best predictions when it reads them in a batch."""
+    """The tokens generated for one row equal the best predictions when the model reads them in a batch."""
     model = TorchTranslator(TOY).eval()
     ids, mask = right_padded([6, 3])
     with torch.inference_mode():

@@ -103,12 +103,12 @@ LINKED_LINES = {
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("name", LINKED_LINES)
 def test_each_box_of_a_diagram_links_to_its_line_of_the_model_file(name, theme):
-    """If a link is wrong, the model file has changed: redraw with scripts/figures.py NAME."""
+    """If this test fails, the model file has changed: redraw the diagram with scripts/figures.py NAME."""
     assert linked_lines(name, theme) == LINKED_LINES[name]
 
 
 def test_each_half_of_the_diagram_links_to_the_layer_that_it_shows():
-    """Both layers contain the same words, so the lines are told apart by the class around them."""
+    """Both layers contain the same words, so the class around a line shows to which layer the line belongs."""
     encoder, decoder = (
         range(first, first + len(lines))
         for lines, first in map(inspect.getsourcelines, (TransformerLayer, DecoderLayer))

@@ -157,7 +157,7 @@ def test_another_process_downloads_the_same_model_or_a_pinned_revision(hub, fold
 
 
 def test_an_upload_replaces_the_previous_model_and_keeps_the_users_own_files(hub, folder):
-    """Weights in other files or old generation settings would otherwise be read with the new model."""
+    """If old weight files or generation settings stayed, `from_pretrained` would read them with the new model."""
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
     own = {"picture.png": b"", "docs/model.safetensors": b"", "notes.md": b""}
     hub.repos["models", "user/name"] = repo = Repo(private=False, sdk=None)
@@ -206,7 +206,7 @@ def test_a_dry_run_lists_the_files_and_uploads_nothing(hub, folder):
 
 
 def test_a_tokenizer_without_tokenizer_json_is_uploaded_completely(folder):
-    """Tokenizers of FSMT, BERT and SentencePiece have such files."""
+    """Tokenizers of FSMT, BERT and SentencePiece have vocabulary files instead of tokenizer.json."""
     kept = {"vocab-src.json", "vocab-tgt.json", "merges.txt", "vocab.txt", "vocab.json", "source.spm", "spiece.model"}
     for name in kept:
         (folder / name).write_text("tokens")
@@ -501,7 +501,7 @@ app_file: app.py
 
 
 def test_an_installed_package_needs_a_model_to_create_a_space(hub, clone, tmp_path):
-    """Only a clone contains checkpoints."""
+    """An installed package contains no checkpoints, unlike a clone."""
     shutil.rmtree(clone / "checkpoints")
     command = ["-m", "vanilla_transformer", "push", ROOT / "demo", "user/demo", "--space"]
     environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")

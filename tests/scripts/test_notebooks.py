@@ -62,7 +62,7 @@ def play(source: Path, solved: bool) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_a_notebook_equals_its_source(source):
-    """If it fails, run `make notebooks`."""
+    """If this test fails, run `make notebooks`."""
     assert notebook(source) == source.with_suffix(".ipynb").read_text(encoding="utf-8")
 
 
@@ -79,7 +79,7 @@ def test_a_notebook_runs_and_its_solutions_are_right(source, workplace):
 @pytest.mark.slow
 @pytest.mark.parametrize("source", TRAINING, ids=lambda path: path.stem)
 def test_full_size_solutions_pass_their_checks_within_ten_minutes(source, workplace, monkeypatch):
-    """Ten minutes of processor time on two cores; a busy machine takes longer."""
+    """The limit is ten minutes of processor time on two cores; a busy machine takes longer."""
     monkeypatch.delenv("QUICK")
     started = time.process_time()
     assert play(source, solved=True)[1] == []

@@ -44,7 +44,7 @@ def rows_of(task: str, columns: dict[str, str]) -> list[dict]:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes/checkpoints").glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_checkpoints_recipe_states_scores_of_its_card(path):
-    """Each number in the first line of "Reaches" is a result in the card, rounded."""
+    """Each number in the first line of "Reaches" is a rounded result of the card."""
     said = re.search(r"^# Reaches: (.*)$", header(path), re.M)[1]
     card = ModelCard.load(ROOT / "checkpoints" / path.stem / "README.md")
     scores = [result.metric_value for result in card.data.eval_results]

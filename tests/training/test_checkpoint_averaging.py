@@ -164,7 +164,7 @@ def test_weights_that_are_not_finite_are_not_averaged(value, tmp_path):
 
 
 def test_weights_are_read_from_the_file_that_from_pretrained_reads(tmp_path):
-    """A model saved over its own shards leaves their index behind."""
+    """If a model is saved over its own shards, the index of the shards remains."""
     decoder_only().save_pretrained(tmp_path / "model", max_shard_size="20KB")
     model = decoder_only()
     model.save_pretrained(tmp_path / "model")

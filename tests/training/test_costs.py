@@ -90,7 +90,7 @@ def test_checkpointing_keeps_the_bfloat16_copies_of_weights():
 
 
 def test_a_step_takes_six_operations_per_weight_and_token():
-    """Count all weights except embeddings, which are looked up; the output projection is a product."""
+    """The weights do not include embeddings, which are looked up; the output projection is a product."""
     config = VanillaTransformerConfig(**SIZES, tie_word_embeddings=True)
     cost = step_cost(config, 3200, 2)  # attention is negligible
     assert cost.operations == pytest.approx(6 * cost.parameters * 3200, rel=0.02)

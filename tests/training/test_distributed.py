@@ -62,7 +62,7 @@ def test_two_processes_train_like_one_that_accumulates_two_batches(batches, tmp_
 
 @pytest.mark.slow
 def test_two_processes_give_the_same_scores_as_one(tmp_path):
-    """Only the main process answers and scores."""
+    """Only the main process generates answers and scores them."""
     run = tmp_path / "run"
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
     options = [*write_rows("question_answering", tmp_path), *SMALL, *ONE_STACK, "--max_steps", "100"]

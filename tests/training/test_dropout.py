@@ -74,7 +74,7 @@ def test_dropout_rates_of_0_and_1_use_pytorchs_dropout(p):
 
 
 def test_compiled_models_use_pytorchs_dropout():
-    """The compiler knows how to fuse PyTorch's dropout."""
+    """A compiler can fuse PyTorch's dropout, but not ours."""
     module = nn.Dropout(0.5)
     fast = make_fast(encoder_decoder(dropout=0.5))
     ours = next(m for m in fast.modules() if isinstance(m, nn.Dropout) and m.p == 0.5).train()

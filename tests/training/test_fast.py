@@ -167,7 +167,7 @@ def test_second_derivatives_of_the_chunked_loss_are_refused():
 
 
 def test_a_fast_translator_accepts_a_cached_prefix():
-    """Prefix tuning adds keys and values that belong to no token."""
+    """Prefix tuning adds keys and values that do not belong to any token."""
     model, ids = make_fast(encoder_decoder(dropout=0.0)).train(), tokens()
     prefix = make_plain(copy.deepcopy(model)).eval()(ids, decoder_input_ids=ids[:, :4], use_cache=True)[CACHE]
     model(ids, labels=ids, **{CACHE: prefix}).loss.backward()

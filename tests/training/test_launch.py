@@ -55,7 +55,7 @@ def test_deepspeed_shards_optimizer_states_and_gradients():
 
 
 def test_the_slurm_file_runs_torchrun_on_all_nodes_and_resumes(tmp_path):
-    """Stand-ins for the cluster's commands print their arguments."""
+    """The commands of the cluster are replaced by stand-ins that print their arguments."""
     torchrun = 'printf "%s\\n" "$@" $TORCH_ELASTIC_SHUTDOWN_TIMEOUT'
     commands = {"scontrol": "echo first; echo second", "srun": 'exec "$@"', "torchrun": torchrun}
     for name, code in commands.items():

@@ -22,7 +22,7 @@ def test_an_empty_answer_is_right_only_if_there_is_no_answer():
 
 
 def test_macro_f1_is_the_mean_over_the_classes_that_occur():
-    """One of four rows is predicted as class 5, which does not occur: class 0 has recall 1/2, and class 1 is right."""
+    """One of four rows is predicted as class 5, which does not occur. Class 0 has recall 1/2, and class 1 is right."""
     scores = classification_scores(np.array([0, 5, 1, 1]), np.array([0, 0, 1, 1]))
     assert scores == pytest.approx({"accuracy": 75, "macro_f1": 100 * (2 / 3 + 1) / 2})
     rows = np.array([[1, 0, 0], [1, 0, 1]])  # the third class is only predicted

@@ -35,7 +35,7 @@ def task(name: str, folder: Path, **options) -> Task:
 
 
 def test_plotting_the_training_curve_does_not_import_pyplot(tmp_path):
-    """In a notebook, users draw their own pictures with matplotlib.pyplot."""
+    """Users of a notebook have their own pictures in matplotlib.pyplot."""
     assert run_fresh(DRAW_A_CURVE, tmp_path, installed=True) == [True, False]
 
 

@@ -108,7 +108,7 @@ def test_a_fast_projection_compiles_to_one_graph_on_any_processor():
 
 
 def test_training_with_onednn_gives_the_same_model(onednn):
-    """All projections are covered, including the output layer in chunks."""
+    """The model uses oneDNN in all projections, including the output layer in chunks."""
     torch.manual_seed(0)
     model = make_fast(encoder_decoder(d_model=256, d_ff=512, vocab_size=600, dropout=0.0).train(), loss_chunk_size=64)
     ids = torch.randint(3, 600, (16, 12))

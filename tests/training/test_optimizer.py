@@ -148,7 +148,7 @@ def test_fsdp_and_another_optimizer_are_refused(tmp_path):
 
 
 def test_small_initial_weights_are_normal_with_the_right_variance():
-    """The variance is 2 / (5 fan_in): Nguyen and Salazar 2019."""
+    """The variance is 2 / (5 fan_in), by Nguyen and Salazar 2019."""
     model = init_small(encoder_decoder(d_model=256, d_ff=1024))
     matrices = layer_matrices(model)
     assert {matrix.shape[1] for matrix in matrices} == {256, 1024}

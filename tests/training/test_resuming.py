@@ -112,7 +112,7 @@ def test_early_stopping_keeps_counting_after_a_resume(tmp_path):
 
 
 def test_a_run_with_later_checkpoints_does_not_resume_from_an_earlier_one(tmp_path):
-    """The later checkpoints would be averaged."""
+    """Otherwise the later checkpoints of the folder would become part of the average."""
     tiny_trainer(tmp_path, max_steps=6).train()
     first = tmp_path / "checkpoint-3"
     with pytest.raises(ValueError, match="holds checkpoint-6, which is later than checkpoint-3"):

@@ -168,7 +168,7 @@ def test_bfloat16_is_the_default_if_the_processor_has_instructions_for_it(capabl
 
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_the_saved_config_has_the_models_own_use_cache(use_cache, tmp_path):
-    """Trainer sets it to False while it trains."""
+    """Trainer sets `use_cache` to False while it trains."""
     parts = tiny_trainer(tmp_path, max_steps=3)
     model = encoder_decoder(use_cache=use_cache)
     trainer = type(parts)(model, parts.args, parts.data_collator, parts.train_dataset)
@@ -343,7 +343,7 @@ def test_two_terminated_processes_save_one_checkpoint_that_resumes(tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_train_and_score_on_a_stream_like_one(tmp_path):
-    """The stream's batches differ in length."""
+    """The batches of the stream differ in length."""
     options = {"streaming": True, "tokens_per_batch": 0, "max_steps": 6, "bf16": False}
     options |= {"eval_strategy": "steps", "eval_steps": 3}
     run(tiny(tmp_path / "one", **options, per_device_eval_batch_size=4))
