@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import re
 import sys
 from pathlib import Path
 from threading import Thread
@@ -10,10 +9,9 @@ from threading import Thread
 import pytest
 
 from family import encoder_decoder
-from fresh_process import run_fresh, run_python, running
+from fresh_process import run_fresh, run_python
 from saved_models import save
 from vanilla_transformer.cli import export, translate
-from vanilla_transformer.files import new_folder
 
 
 SENTENCE = "He said yes."  # The Spanish translation contains letters that few encodings have.
@@ -85,40 +83,6 @@ def test_a_replaced_file_keeps_its_permissions(translation, tmp_path):
         assert file.read_bytes() == translation.encode() and file.stat().st_mode & 0o777 == mode
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="who may write anywhere")
-def test_a_read_only_output_folder_is_reported_before_a_model_is_loaded(tmp_path):
-    file = tmp_path / "out.txt"
-    file.write_text("old")
-    tmp_path.chmod(0o555)
-    with pytest.raises(PermissionError, match=rf"out\.txt: {re.escape(str(tmp_path))} is not writable"):
-        translate.main([SENTENCE, "--model", "missing", "--output", str(file)])
-    tmp_path.chmod(0o755)
-
-
-# A command in the middle of its output
-HALF_WAY = """
-import sys, time
-from vanilla_transformer.files import new_folder, open_output
-
-with open_output("out.txt") as stream, new_folder("model") as part:
-    part.mkdir()
-    (part / "config.json").write_text("{}")
-    print("half", file=stream, flush=True)
-    print("ready", flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="has no such signal")
-def test_sigterm_leaves_no_partial_output(tmp_path):
-    (tmp_path / "out.txt").write_text("old")
-    with running(["-c", HALF_WAY], cwd=tmp_path) as (process, output):
-        assert output.readline() == "ready\n" and len(list(tmp_path.iterdir())) == 3
-        process.terminate()
-        assert process.wait(60) == 143
-    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"] and (tmp_path / "out.txt").read_text() == "old"
-
-
 # Commands that cannot finish writing a file
 FULL = """
 import contextlib, io, resource
@@ -156,16 +120,7 @@ def test_a_full_disk_gives_a_one_line_error_and_keeps_existing_files(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "out.txt").read_text() == "old"
 
 
-def test_of_two_commands_for_one_folder_the_second_is_refused(tmp_path):
-    def make(content: str, and_then=lambda: None) -> None:
-        with new_folder(tmp_path / "model") as part:
-            part.mkdir()
-            (part / "config.json").write_text(content)
-            and_then()
-
-    with pytest.raises(ValueError, match="model exists: choose a new folder"):
-        make("ours", lambda: make("theirs"))
-    assert (tmp_path / "model" / "config.json").read_text() == "theirs" and len(list(tmp_path.iterdir())) == 1
+def test_an_existing_folder_is_refused_before_it_is_filled(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="link exists: choose a new folder"):
         export.main(["--source", "missing", "--output", str(tmp_path / "link")])

@@ -1,4 +1,4 @@
-"""Read lines from a file or standard input, and write results to a file that is never left incomplete."""
+"""Read lines from files or standard input, and write results to files that are never left half-written."""
 
 import codecs
 import gzip
@@ -7,28 +7,17 @@ import json
 import logging
 import os
 import shutil
-import signal
 import sys
 import tempfile
-import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TextIO
+from typing import Any, BinaryIO, TextIO
 
 
 logger = logging.getLogger(__name__)
 GZIP_MAGIC = b"\x1f\x8b"
-
-
-@contextmanager
-def reraise_gzip_errors(path: str) -> Iterator[None]:
-    """Raise a ValueError that names the file if reading it as gzip fails."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not a complete gzip file ({error}): fetch or compress it again.") from error
 
 
 def open_binary(path: str) -> io.BufferedReader:
@@ -51,19 +40,19 @@ def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
     if path == "-":
         yield sys.stdin.buffer
         return
-    with open_binary(path) as file, reraise_gzip_errors(path):
-        if path.endswith(".gz"):
-            with gzip.open(file) as stream:
-                yield stream
-        elif file.peek(2).startswith(GZIP_MAGIC):
-            raise ValueError(f"{path} is a gzip file: rename it to {path}.gz, or decompress it.")
-        else:
-            yield file
+    try:
+        with open_binary(path) as file:
+            zipped = path.endswith(".gz")
+            if not zipped and file.peek(2).startswith(GZIP_MAGIC):
+                raise ValueError(f"{path} is a gzip file: rename it to {path}.gz, or decompress it.")
+            yield gzip.GzipFile(fileobj=file) if zipped else file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a whole gzip file ({error}): fetch or compress it again.") from error
 
 
 def check_input(path: str) -> None:
     """Raise a FileNotFoundError if a file does not exist; "-" is standard input."""
-    if path != "-" and not Path(path).exists():  # not opened, because a pipe can be opened only once
+    if path != "-" and not Path(path).exists():  # do not open it: a pipe can be opened only once
         raise FileNotFoundError(f"{path}: there is no such file.")
 
 
@@ -95,7 +84,7 @@ def read_object(file: Path, setting: str) -> dict[str, Any]:
 
 
 def check_source(source: str | Path, short_names: bool = False) -> None:
-    """Check that `source` is a folder with a model, or could be a name on the Hub: an owner and a model.
+    """Check that `source` is a folder with a model, or could be a name on the Hub (owner/model).
 
     Args:
         short_names: accept names without an owner, as of some of the oldest models on the Hub (gpt2).
@@ -122,20 +111,15 @@ def check_source(source: str | Path, short_names: bool = False) -> None:
         )
 
 
-def check_output(path: str | None) -> None:
-    """Check that a file can be written; None and "-" need no file.
+def is_special(path: str) -> bool:
+    """Whether the path is a pipe, a device, or a system name of an open file, such as /dev/stdout."""
+    return path.startswith("/dev/") or (Path(path).exists() and not Path(path).is_file())
 
-    Raises:
-        FileNotFoundError: its folder does not exist.
-        PermissionError: its folder is not writable.
-    """
-    if path in (None, "-") or is_special_file(Path(path)):
-        return
-    folder = resolve_symlink(path).parent
-    if not folder.is_dir():
+
+def check_output(path: str | None) -> None:
+    """Raise a FileNotFoundError if a file's folder does not exist. None and "-" need no file."""
+    if path not in (None, "-") and not (folder := Path(path).resolve().parent).is_dir():
         raise FileNotFoundError(f"{path}: there is no such folder as {folder}.")
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"{path}: {folder} is not writable: choose another folder.")
 
 
 def utf8_lines(path: str, keep_ends: bool = False) -> Iterator[str]:
@@ -162,45 +146,10 @@ def utf8_lines(path: str, keep_ends: bool = False) -> Iterator[str]:
 
 
 @contextmanager
-def open_text(file: Path, name: str) -> Iterator[TextIO]:
-    """Open a file for UTF-8 text; gzip it if `name`, its final name, ends in .gz."""
-    with file.open("wb") as stream:
-        zipped = name.endswith(".gz")
-        binary: BinaryIO | gzip.GzipFile = gzip.GzipFile(name, "wb", fileobj=stream) if zipped else stream
-        with io.TextIOWrapper(binary, encoding="utf-8") as text:
-            yield text
-
-
-def is_special_file(path: Path) -> bool:
-    """Whether the path is a pipe, a device, or a system name of an open file, such as /dev/stdout."""
-    return (path.exists() and not path.is_file()) or path.parent in (Path("/dev"), Path("/dev/fd"))
-
-
-def resolve_symlink(path: str | Path) -> Path:
-    """Return the target of a symbolic link; return other paths unchanged."""
-    return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
-
-
-def exit_on_signal(number: int, _: Any) -> NoReturn:
-    """Handle a signal by raising SystemExit, so that temporary files are removed."""
-    raise SystemExit(128 + number)
-
-
-@contextmanager
 def temporary_sibling(path: Path) -> Iterator[Path]:
-    """Create an empty hidden folder next to a file or folder, and remove it at the end, even on SIGTERM."""
-    # only the main thread may set a handler, and an existing handler stays
-    unhandled = threading.current_thread() is threading.main_thread() and (
-        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
-    if unhandled:
-        signal.signal(signal.SIGTERM, exit_on_signal)
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            yield Path(folder)
-    finally:
-        if unhandled:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """Create an empty hidden folder next to a file or folder, and remove it at the end."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        yield Path(folder)
 
 
 @contextmanager
@@ -216,14 +165,15 @@ def open_output(path: str) -> Iterator[TextIO]:
         yield sys.stdout
         sys.stdout.flush()
         return
-    if is_special_file(Path(path)):
-        with open_text(Path(path), path) as stream:
+    if is_special(path):
+        with open(path, "w", encoding="utf-8") as stream:
             yield stream
         return
-    file = resolve_symlink(path)
+    file = Path(path).resolve()
+    open_new = gzip.open if path.endswith(".gz") else open
     with temporary_sibling(file) as folder:
         part = folder / file.name
-        with open_text(part, path) as stream:
+        with open_new(part, "wt", encoding="utf-8") as stream:
             yield stream
         if file.exists():
             shutil.copymode(file, part)
@@ -231,7 +181,7 @@ def open_output(path: str) -> Iterator[TextIO]:
 
 
 def write_lines(stream: TextIO, texts: Iterable[str]) -> None:
-    """Write each text immediately as one line. Line breaks in a text become spaces, with one warning."""
+    """Write each text as one line and flush it. Replace line breaks within a text by spaces, and warn once."""
     warned = False
     for number, text in enumerate(texts, start=1):
         line = " ".join(text.splitlines())
@@ -272,21 +222,17 @@ def check_new(path: str | Path) -> None:
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a folder to fill. It becomes `path` once it is complete, and is removed after an error.
+    """Yield the path of a new folder to create. It is moved to `path` when complete, and removed on an error.
 
     Raises:
-        ValueError: `path` exists before or after filling.
+        ValueError: `path` exists.
     """
     path = Path(path)
     check_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_sibling(path) as folder:
         yield folder / path.name
-        try:
-            os.replace(folder / path.name, path)
-        except OSError:
-            check_new(path)  # another process may have created it in the meantime
-            raise
+        os.replace(folder / path.name, path)
 
 
 def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
