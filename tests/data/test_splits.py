@@ -186,7 +186,7 @@ def test_every_option_is_parsed_and_documented():
 
 
 def test_tokenizer_texts_include_every_text_column_and_tokens_as_a_sentence():
-    assert list(texts_of(Dataset.from_list(TAGGED), find_task("tagging").data)) == ["in Norway", "now"]
+    assert list(texts_of(Dataset.from_list(TAGGED), find_task("tagging").data)) == [" in Norway", " now"]
     assert list(texts_of(Dataset.from_list(PAIRS[:1]), find_task("translation").data)) == ["one 0", "uno 0"]
     assert list(texts_of(Dataset.from_list([ANSWERED]), find_task("question_answering").data)) == [
         "Where?",

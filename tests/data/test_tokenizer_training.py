@@ -272,9 +272,7 @@ def test_the_vocabulary_is_never_larger_than_requested(kind):
 
 def test_a_unigram_model_without_room_for_every_character_is_refused():
     characters = len(set("".join(CORPUS)))
-    with pytest.raises(
-        ValueError, match=f"vocab_size={258 + characters} is too small for kind='unigram'.* kind='byte_bpe'"
-    ):
+    with pytest.raises(ValueError, match=f"vocab_size={258 + characters} and kind='unigram': .* kind='byte_bpe'"):
         train_tokenizer(CORPUS, kind="unigram", vocab_size=3 + 256 + characters - 1)
 
 
@@ -332,19 +330,16 @@ def test_a_saved_folder_names_a_tokenizer_class_of_transformers_4_and_5(tokenize
 
 
 @pytest.mark.parametrize(
-    ("texts", "options", "error", "message"),
+    ("texts", "options", "message"),
     [
-        ([], {}, ValueError, "corpus is empty"),
-        (["", ""], {}, ValueError, "corpus is empty"),
-        (["a", None], {}, TypeError, "Text 2 of the corpus is None"),
-        (["a"], {"vocab_size": 258}, ValueError, "vocab_size=258 is too small.* 259"),
-        (["a"], {"vocab_size": 259, "template": "encoder"}, ValueError, "vocab_size=259 is too small.* 260"),
-        (["a"], {"template": "decoder"}, ValueError, "template='decoder' .* seq2seq, causal, encoder"),
+        (["a"], {"vocab_size": 258}, "vocab_size=258 is too small.* 259"),
+        (["a"], {"vocab_size": 259, "template": "encoder"}, "vocab_size=259 is too small.* 260"),
+        (["a"], {"template": "decoder"}, "template='decoder' .* seq2seq, causal, encoder"),
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_impossible_tokenizer_is_refused_with_the_reason(texts, options, error, message, kind):
-    with pytest.raises(error, match=message):
+def test_an_impossible_tokenizer_is_refused_with_the_reason(texts, options, message, kind):
+    with pytest.raises(ValueError, match=message):
         train_tokenizer(iter(texts), kind=kind, **options)
 
 

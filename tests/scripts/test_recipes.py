@@ -14,7 +14,7 @@ from vanilla_transformer.cli.options import parse_options
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.tasks import find_task
-from vanilla_transformer.tasks.tagging import TaggingArguments
+from vanilla_transformer.tasks.task import TruncatingArguments
 
 
 ROOT = Path(__file__).parents[2]
@@ -140,4 +140,4 @@ def test_an_invalid_recipe_gives_a_one_line_error(text, message, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(text)
     with pytest.raises(ValueError, match=re.escape(message)):
-        parse_options([DataArguments, TaggingArguments], [str(recipe), "--max_length", "9"])
+        parse_options([DataArguments, TruncatingArguments], [str(recipe), "--max_length", "9"])

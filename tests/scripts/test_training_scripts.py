@@ -436,14 +436,6 @@ def test_a_held_out_text_shorter_than_a_block_is_refused_before_training(tmp_pat
         train.main(["language_modeling", *options, "--output_dir", str(tmp_path / "run")])
 
 
-def test_tags_without_an_outside_tag_give_a_warning(tmp_path, caplog):
-    rows = [{"tokens": ["row", str(i)], "tags": ["NOUN", "NUM"]} for i in range(8)]
-    run = ["--max_steps", "1", "--output_dir", str(tmp_path / "run")]
-    file = write_json_lines(tmp_path / "rows.jsonl", rows)
-    train.main(["tagging", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
-    assert "No tag is called O: each run of words with one tag is scored as an entity" in caplog.text
-
-
 def test_nan_scores_are_null_in_the_results_file(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": 0.5} for i in range(8)])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2"]
@@ -530,16 +522,6 @@ def test_an_unusable_test_row_is_refused_before_training(tmp_path):
     with pytest.raises(ValueError, match=r"Row 1: question: 'Who.* leaves no room for the context in max_length=64"):
         train.main(["question_answering", *files, *SMALL, *ONE_STACK, *run, "--test_file", test])
     assert not (tmp_path / "run/model.safetensors").exists() and not list((tmp_path / "run").glob("checkpoint-*"))
-
-
-def test_a_test_source_longer_than_the_positions_is_refused_before_training(tmp_path):
-    files = write_rows("translation", tmp_path)
-    test = write_json_lines(tmp_path / "test.jsonl", [{"source": "three miles " * 100, "target": "tres"}])
-    run = ["--position_embedding", "learned", "--max_position_embeddings", "64", "--output_dir", str(tmp_path / "run")]
-    for cut in ([], ["--max_length", "64"]):  # texts to translate are not truncated
-        with pytest.raises(ValueError, match=r"A row has \d+ tokens, and the table of position_embedding='learned'"):
-            train.main(["translation", *files, *SMALL, *run, "--max_steps", "1", "--test_file", test, *cut])
-    assert not (tmp_path / "run/model.safetensors").exists()
 
 
 def test_a_string_instead_of_a_list_of_classes_is_refused_before_training(tmp_path):

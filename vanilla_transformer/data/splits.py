@@ -206,7 +206,7 @@ def load_splits(
 
 
 def texts_of(rows: Rows, schema: Schema) -> Iterator[str]:
-    """Yield the texts for training a tokenizer: each text of each row, with tokens joined by spaces."""
+    """Yield the texts for training a tokenizer: each text of each row, and tokens with a space before each."""
     for row in each_row(rows):
         for name in schema.texts:
-            yield " ".join(as_list(row[name]))
+            yield row[name] if isinstance(row[name], str) else "".join(f" {token}" for token in row[name])

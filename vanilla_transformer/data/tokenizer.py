@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +94,9 @@ def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTok
         trainer = trainers.UnigramTrainer(vocab_size=max(room, 1), max_piece_length=32, show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
     except Exception as error:  # tokenizers raises no specific class
-        if "contain all chars" not in str(error):
-            raise
         raise ValueError(
-            f"vocab_size={vocab_size} is too small for kind='unigram' on these texts: it must hold {len(names)} "
-            f"special tokens, {BYTES} bytes and every character of the texts. Raise it, or use kind='byte_bpe'."
+            f"vocab_size={vocab_size} and kind='unigram': {error}. Raise it above the number of different characters "
+            f"plus {BYTES + len(names)}, or use kind='byte_bpe'."
         ) from error
     trained = json.loads(tokenizer.to_str())["model"]["vocab"]
     scores = {token: round(score, 4) for token, score in trained}  # log-probabilities
@@ -134,18 +132,6 @@ def character(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedT
 KINDS = {"byte_bpe": byte_bpe, "unigram": unigram, "character": character}
 
 
-def checked(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts; raise a TypeError if one is not a string, and a ValueError if all are empty."""
-    characters = 0
-    for row, text in enumerate(texts, start=1):
-        if not isinstance(text, str):
-            raise TypeError(f"Text {row} of the corpus is {text!r}: a tokenizer is trained on strings.")
-        characters += len(text)
-        yield text
-    if not characters:
-        raise ValueError("The corpus is empty: a tokenizer is trained on at least one text with characters.")
-
-
 def train_tokenizer(
     texts: Iterable[str],
     template: str = "seq2seq",
@@ -157,15 +143,15 @@ def train_tokenizer(
 
     Args:
         template: family of the model that will read the tokens, a key of `TEMPLATES`. "encoder" has `<mask>`, "causal"
-            pads on the left, and "seq2seq" puts a space before the first word (not with kind="character").
+            pads on the left, and "seq2seq" puts a space before the first word (not with kind="character"). To encode
+            lists of words with another template, call `read_words_with_spaces`.
         kind: "byte_bpe" (byte-level byte pair encoding), "unigram" (Kudo 2018) or "character".
         vocab_size: the largest number of tokens; a small corpus gives fewer.
         lowercase: lower-case every text. Decoding then gives the lower-cased text.
 
     Raises:
         ValueError: unknown template or kind; a vocabulary too small for the special tokens and the bytes, and with
-            "unigram" for all characters of the texts; no text.
-        TypeError: one of `texts` is not a string.
+            "unigram" for all characters of the texts.
     """
     for option, value, known in (("template", template, TEMPLATES), ("kind", kind, KINDS)):
         if value not in known:
@@ -187,7 +173,7 @@ def train_tokenizer(
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     steps += [normalizers.Prepend(" ")] if begins else []
     normalizer = normalizers.Sequence(steps)
-    tokenizer = KINDS[kind](map(normalizer.normalize_str, checked(texts)), vocab_size, special_tokens)
+    tokenizer = KINDS[kind](map(normalizer.normalize_str, texts), vocab_size, special_tokens)
     if steps:
         tokenizer.normalizer = normalizer
     if begins:
@@ -219,6 +205,25 @@ def cached_tokenizer(folder: Path, texts: Callable[[], Iterable[str]], *options:
             trained.backend_tokenizer.save(str(part / file.name))
             os.replace(part / file.name, file)
     return wrap_tokenizer(Tokenizer.from_file(str(file)), template=options[0])
+
+
+def read_words_with_spaces(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make a tokenizer encode each word of a list with a space before it, as inside a text.
+
+    A tokenizer of bytes otherwise reads ["in", "Norway"] (`is_split_into_words=True`) as "inNorway". Saved tokenizers
+    keep this. Tokenizers that read such a list like "in Norway" already do not change.
+    """
+    if tokenizer(["a", "a"], is_split_into_words=True)["input_ids"] == tokenizer("a a")["input_ids"]:
+        return
+    backend = tokenizer.backend_tokenizer
+    state = json.loads(backend.to_str())
+    steps = [state["normalizer"]] if state["normalizer"] else []
+    state["normalizer"] = {"type": "Sequence", "normalizers": [*steps, {"type": "Prepend", "prepend": " "}]}
+    for step in state["post_processor"].get("processors", [state["post_processor"]]):
+        if "add_prefix_space" in step:
+            step["add_prefix_space"] = True  # offsets count characters of the word alone
+    changed = Tokenizer.from_str(json.dumps(state))
+    backend.normalizer, backend.post_processor = changed.normalizer, changed.post_processor
 
 
 def special_names(template: str) -> dict[str, str]:

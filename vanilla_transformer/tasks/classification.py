@@ -1,7 +1,5 @@
 """Classification: one class for each text."""
 
-import math
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -11,20 +9,10 @@ from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedConf
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.data.columns import CLASS, TEXT, Schema, as_list
 from vanilla_transformer.tasks.metrics import CLASSIFICATION_SCORES, classification_scores
-from vanilla_transformer.tasks.task import Task, warn_truncated
-from vanilla_transformer.training.arguments import RecipeArguments
+from vanilla_transformer.tasks.task import TruncatingTask
 
 
-@dataclass
-class ClassificationArguments(RecipeArguments):
-    """Options of training: the recipe's, and the maximum length of a text."""
-
-    LIMITS = RecipeArguments.LIMITS | {"max_length": (1, math.inf)}
-
-    max_length: int = field(default=512, metadata={"help": "Truncate texts to this many tokens."})
-
-
-class ClassificationTask(Task):
+class ClassificationTask(TruncatingTask):
     """One class for each text."""
 
     name = "classification"
@@ -34,15 +22,12 @@ class ClassificationTask(Task):
     usage = """\
 classify = pipeline("text-classification", model=folder, trust_remote_code=True)
 print(classify("A sentence to classify."))"""
-    arguments_class = ClassificationArguments
     metric_names: ClassVar[tuple[str, ...]] = CLASSIFICATION_SCORES
     problem_type: ClassVar[str] = "single_label_classification"
 
-    arguments: ClassificationArguments
-
     @classmethod
     def fits(cls, config: PreTrainedConfig) -> bool:
-        """Whether the config's problem type belongs to this task. Without one, a single label means regression."""
+        """Whether the config has the problem type of this task. By default, a single label means regression."""
         default = "regression" if config.num_labels == 1 else "single_label_classification"
         return (config.problem_type or default) == cls.problem_type
 
@@ -50,16 +35,16 @@ print(classify("A sentence to classify."))"""
         """Return the names of all classes, in order.
 
         Raises:
-            ValueError: fewer than two classes occur.
+            ValueError: no class occurs, or the same class occurs in every row.
         """
-        names = class_names(rows)
-        if len(names) == 1:
+        names = class_names(rows["label"][:])
+        if len(names) == 1 and self.problem_type == ClassificationTask.problem_type:
             raise ValueError(f"All rows of the training data are of class {names[0]!r}: there is nothing to learn.")
         return {"problem_type": self.problem_type, **label_fields(names)}
 
     @staticmethod
     def encode_label(label: Any, config: PreTrainedConfig) -> Any:
-        """Return the label in the form the model needs: here, the number of its class."""
+        """Return the label in the form that the model expects: here, the number of its class."""
         return cast(dict[str, int], config.label2id)[str(label)]
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
@@ -72,13 +57,8 @@ print(classify("A sentence to classify."))"""
 
         return rows.map(encode_rows, batched=True, remove_columns=["text", "label"], desc="tokenizing")
 
-    def augment(self, rows: Dataset) -> Dataset:
-        """Return the rows unchanged, after a warning about truncated ones."""
-        warn_truncated(rows, self.arguments)
-        return rows
-
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> DataCollatorWithPadding:
-        """Return transformers' padding collator."""
+        """Return the collator of transformers that pads."""
         return DataCollatorWithPadding(tokenizer)
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
@@ -87,13 +67,13 @@ print(classify("A sentence to classify."))"""
         return classification_scores(predicted, np.asarray(prediction.label_ids))
 
 
-def class_names(rows: Dataset) -> dict[int, str]:
-    """Return the names of all classes by number: integers by value, before other names.
+def class_names(labels: list) -> dict[int, str]:
+    """Return the names of all classes by number. Integers come first, in numerical order.
 
     Raises:
         ValueError: there is no class.
     """
-    classes = {name for label in rows["label"][:] for name in as_list(label)}
+    classes = {name for label in labels for name in as_list(label)}
     if not classes:
         raise ValueError("No row of the training data has a class: there is nothing to learn.")
     numbers = {name: int(name) for name in classes if name.removeprefix("-").isdecimal()}

@@ -3,11 +3,10 @@
 from typing import Any, cast
 
 import numpy as np
-from datasets import Dataset
 from transformers import EvalPrediction, PreTrainedConfig
 
 from vanilla_transformer.data.columns import CLASSES, TEXT, Schema
-from vanilla_transformer.tasks.classification import ClassificationTask, class_names, label_fields
+from vanilla_transformer.tasks.classification import ClassificationTask
 from vanilla_transformer.tasks.metrics import classification_scores
 
 
@@ -17,14 +16,6 @@ class MultiLabelTask(ClassificationTask):
     name = "multi_label"
     data = Schema({"text": TEXT, "label": CLASSES}, classes="label")
     problem_type = "multi_label_classification"
-
-    def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
-        """Return the names of all classes, in order.
-
-        Raises:
-            ValueError: there is no class.
-        """
-        return {"problem_type": self.problem_type, **label_fields(class_names(rows))}
 
     @staticmethod
     def encode_label(label: Any, config: PreTrainedConfig) -> list[float]:

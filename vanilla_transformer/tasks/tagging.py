@@ -1,8 +1,6 @@
 """Tagging: a class for each word, such as named entities in the BIO scheme."""
 
 import logging
-import math
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -16,26 +14,18 @@ from transformers import (
 
 from vanilla_transformer import VanillaTransformerForTokenClassification
 from vanilla_transformer.data.columns import TAGS, TOKENS, Schema
+from vanilla_transformer.data.tokenizer import read_words_with_spaces
 from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.tasks.classification import class_names, label_fields
 from vanilla_transformer.tasks.metrics import TAGGING_SCORES, tagging_scores
-from vanilla_transformer.tasks.task import Notes, Task, measure, warn_truncated
-from vanilla_transformer.training.arguments import RecipeArguments
+from vanilla_transformer.tasks.task import Notes, TruncatingTask, measure
 from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class TaggingArguments(RecipeArguments):
-    """Options of training: the recipe's, and the maximum length of a sentence."""
-
-    LIMITS = RecipeArguments.LIMITS | {"max_length": (1, math.inf)}
-
-    max_length: int = field(default=512, metadata={"help": "Truncate sentences to this many tokens."})
-
-
-class TaggingTask(Task):
+class TaggingTask(TruncatingTask):
     """A class for each word."""
 
     name = "tagging"
@@ -45,10 +35,7 @@ class TaggingTask(Task):
     usage = """\
 tag = pipeline("token-classification", model=folder, trust_remote_code=True, aggregation_strategy="first")
 print(tag("A sentence to tag."))"""
-    arguments_class = TaggingArguments
     metric_names = TAGGING_SCORES
-
-    arguments: TaggingArguments
 
     def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
         """Return the names of all classes, in order. Metrics take the tag O for "no entity".
@@ -56,42 +43,34 @@ print(tag("A sentence to tag."))"""
         Raises:
             ValueError: all words have the same tag.
         """
-        names = dict(enumerate(sorted({str(tag) for tags in rows["tags"][:] for tag in tags})))
+        names = class_names(rows["tags"][:])
         if len(names) == 1:
             raise ValueError(f"All words of the training data have the tag {names[0]!r}: there is nothing to learn.")
-        if "O" not in names.values():
-            logger.warning("No tag is called O: each run of words with one tag is scored as an entity.")
-        return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
+        return label_fields(names)
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
-        """Return rows of input_ids and labels: a word's class at its first token, and none at its others."""
+        """Return rows of input_ids and labels: a word's class at its first token, and none at its other tokens.
+
+        Changes the tokenizer, so that it encodes each word with the space before it, as in running text.
+        """
+        read_words_with_spaces(tokenizer)
         label2id, max_length = cast(dict[str, int], config.label2id), self.arguments.max_length
 
         def encode_rows(rows: dict[str, list]) -> dict[str, list]:
-            # encode a word with the space before it, as in running text
-            words = [[f" {word}" if i else word for i, word in enumerate(sentence)] for sentence in rows["tokens"]]
-            encoded = tokenizer(words, is_split_into_words=True, truncation=True, max_length=max_length)
+            encoded = tokenizer(rows["tokens"], is_split_into_words=True, truncation=True, max_length=max_length)
             labels = []
             for row, tags in enumerate(rows["tags"]):
-                word_ids = encoded.word_ids(row)
-                first = [
-                    word is not None and word != before
-                    for before, word in zip([None, *word_ids[:-1]], word_ids, strict=True)
-                ]
+                words = encoded.word_ids(row)
+                is_first = [word not in (None, before) for before, word in zip([None, *words], words, strict=False)]
                 labels.append(
-                    [label2id[str(tags[w])] if f else IGNORED_LABEL for f, w in zip(first, word_ids, strict=True)]
+                    [label2id[tags[w]] if first else IGNORED_LABEL for first, w in zip(is_first, words, strict=True)]
                 )
             return {"input_ids": encoded["input_ids"], "labels": labels}
 
         return rows.map(encode_rows, batched=True, remove_columns=["tokens", "tags"], desc="tokenizing")
 
-    def augment(self, rows: Dataset) -> Dataset:
-        """Return the rows unchanged, after a warning about truncated ones."""
-        warn_truncated(rows, self.arguments)
-        return rows
-
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> DataCollatorForTokenClassification:
-        """Return transformers' collator, which also pads labels."""
+        """Return the collator of transformers that also pads labels."""
         return DataCollatorForTokenClassification(tokenizer)
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:

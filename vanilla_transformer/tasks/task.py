@@ -1,7 +1,9 @@
-"""The base class of all tasks: a task's properties, its trainer, and the scores of a model."""
+"""The base class of all tasks: the description of a task, its trainer, and its scores."""
 
 import logging
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -10,7 +12,7 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreT
 
 from vanilla_transformer.data.columns import Schema
 from vanilla_transformer.training.arguments import RecipeArguments
-from vanilla_transformer.training.batching import EMPTY_STREAM, check_positions, is_empty_stream, row_lengths
+from vanilla_transformer.training.batching import EMPTY_STREAM, is_empty_stream, row_lengths
 from vanilla_transformer.training.trainer import RecipeTrainer, RecipeTrainerMixin
 
 
@@ -24,7 +26,7 @@ Notes = dict[str, str]  # details of the metrics, such as a sacreBLEU signature
 
 
 class Task:
-    """A task that models are trained for and scored on. Each subclass lies in its own module of this package.
+    """A task to train and score models for. Each subclass has its own module in this package.
 
     A subclass sets the attributes below and defines `encode` and `collator`; the other methods have defaults.
 
@@ -72,11 +74,11 @@ class Task:
         return {}
 
     def config_fields(self, rows: Rows, model_options: Any) -> dict[str, Any]:
-        """Return the config fields that depend on the training rows (with the data's columns) or on other options."""
+        """Return config fields that depend on the training rows (with the data's columns) or on other options."""
         return {}
 
     def prepare(self, model: PreTrainedModel) -> None:
-        """Set properties of the model besides its config, such as its generation config, before training."""
+        """Set what a model has besides its config, such as its generation config, before training."""
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
         """Return the rows with the model's inputs instead of the data's columns.
@@ -95,16 +97,12 @@ class Task:
         raise NotImplementedError
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Compute the `metric_names` whenever Trainer evaluates."""
+        """Compute the metrics in `metric_names` when the Trainer evaluates."""
         raise NotImplementedError
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Rows) -> tuple[dict[str, float], Notes]:
-        """Score the trainer's model on rows with the data's columns; by default, compute the loss and `metrics`."""
+        """Return the model's loss and metrics on rows with the data's columns, and notes on them."""
         return measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config)), {}
-
-    def evaluation_inputs(self, rows: Rows, encoded: Rows, tokenizer: PreTrainedTokenizerBase) -> Rows | None:
-        """Return rows with the `input_ids` that `evaluate` reads; None if it splits texts to fit the model."""
-        return encoded
 
     def make_trainer(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, splits: Any
@@ -114,7 +112,7 @@ class Task:
         All splits are encoded now, so that invalid rows are reported before training.
 
         Raises:
-            ValueError: a row cannot be encoded, or is longer than a learned position table.
+            ValueError: a row cannot be encoded.
         """
         with self.arguments.main_process_first(desc="encoding the data"):  # other processes read the cache
             encoded: dict[str, Rows] = {}
@@ -123,10 +121,6 @@ class Task:
                     encoded[split] = self.encode(rows, tokenizer, model.config)
                 except ValueError as error:
                     raise ValueError(f"{split}: {error}") from error
-            if getattr(model.config, "position_embedding", None) == "learned":
-                for split in encoded.keys() & {*HELD_OUT}:
-                    inputs = self.evaluation_inputs(splits[split], encoded[split], tokenizer)
-                    check_positions(model, inputs, sides=("input_ids",))
             if "train" in encoded:
                 encoded["train"] = self.augment(encoded["train"])
         return self.trainer_class(
@@ -140,7 +134,7 @@ class Task:
         )
 
     def score(self, trainer: RecipeTrainerMixin, splits: Any) -> tuple[Scores, Notes]:
-        """Return the scores of each held-out split; none for empty streams, or in processes that do not evaluate."""
+        """Return the scores of each held-out split. Empty streams and processes that do not evaluate give none."""
         scores: Scores = {}
         notes: Notes = {}
         for split in (name for name in HELD_OUT if name in splits):
@@ -157,21 +151,42 @@ class Task:
         return scores, notes
 
 
-def warn_truncated(rows: Rows, arguments: Any) -> None:
-    """Warn about encoded training rows that reach `max_length` and were probably truncated."""
+@dataclass
+class TruncatingArguments(RecipeArguments):
+    """Training options of the recipe, plus the maximum length of a text."""
+
+    LIMITS = RecipeArguments.LIMITS | {"max_length": (1, math.inf)}
+
+    max_length: int = field(default=512, metadata={"help": "Truncate texts to this many tokens."})
+
+
+class TruncatingTask(Task):
+    """A task whose texts are truncated to `max_length` tokens."""
+
+    arguments_class = TruncatingArguments
+
+    arguments: TruncatingArguments
+
+    def augment(self, rows: Rows) -> Rows:
+        """Return the rows as they are, after a warning about truncated ones."""
+        return warn_truncated(rows, self.arguments)
+
+
+def warn_truncated(rows: Rows, arguments: Any) -> Rows:
+    """Return the encoded training rows. Warn about rows that reach `max_length` and were probably truncated."""
     if arguments.process_index == 0 and isinstance(rows, Dataset):
         truncated = int((row_lengths(rows).max(axis=1) >= arguments.max_length).sum())
         if truncated:
             logger.warning(
                 "--max_length %d truncates %d of %d training rows.", arguments.max_length, truncated, len(rows)
             )
+    return rows
 
 
 def unwrap_for_eval(trainer: Trainer) -> Any:
-    """Return the trained model in its saved form, without the mixed precision of its training."""
+    """Return the trained model without the wrappers for mixed precision, as if it had been loaded."""
     model = trainer.accelerator.unwrap_model(cast(Any, trainer.model), keep_fp32_wrapper=False)
-    # accelerate also removes the decorators of `forward`: use the method of the class
-    vars(model).pop("forward", None)
+    vars(model).pop("forward", None)  # accelerate leaves a `forward` without decorators: restore the class's
     return model.eval()
 
 
