@@ -263,8 +263,7 @@ def test_documents_have_several_sentences():
     [
         ({"task": "summarization"}, "Unknown task 'summarization': choose one of translation, classification"),
         ({"task": "translation", "target": "xx"}, "Unknown locale 'xx': choose one of CLDR, such as 'de'"),
-        ({"task": "translation", "target": "german"}, "Unknown locale 'german': did you mean 'de'"),
-        ({"task": "translation", "target": "pt-BX"}, "Unknown locale 'pt-BX': did you mean .*'pt_BR'"),
+        ({"task": "translation", "target": "german"}, "Unknown locale 'german': choose one of CLDR"),
         ({"task": "translation", "source": ""}, "Unknown locale ''"),
         ({"task": "translation", "target": "aa"}, r"only \d+ names of countries in 'aa'"),
         ({"task": "translation", "source": "pt-BR", "target": "pt_BR"}, "target='pt_BR' are the same locale: choose"),

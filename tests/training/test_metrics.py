@@ -2,9 +2,15 @@
 
 import numpy as np
 import pytest
+from sacrebleu.metrics import BLEU
 
+from data_files import write
+from family import encoder_decoder
+from saved_models import save
+from vanilla_transformer.cli import evaluate
 from vanilla_transformer.tasks.metrics import (
-    BleuOptions,
+    MOSES_LANGUAGES,
+    bleu_tokenizer,
     classification_scores,
     language_model_scores,
     moses_tokenized,
@@ -55,6 +61,10 @@ def test_regression_scores_are_correlations_and_the_root_mean_square_error():
     assert of_one_row["rmse"] == 2 and np.isnan(of_one_row["pearson"]) and np.isnan(of_one_row["spearman"])
 
 
+def test_the_perplexity_of_a_model_that_has_diverged_is_infinite():
+    assert language_model_scores(1000.0, 10, 8)["perplexity"] == np.inf
+
+
 def test_bits_per_byte_count_all_bits_of_all_tokens():
     """Ten tokens of ln 4 nats are two bits each, for a text of eight bytes."""
     assert language_model_scores(np.log(4), 10, 8) == pytest.approx({"perplexity": 4, "bits_per_byte": 2.5})
@@ -62,7 +72,7 @@ def test_bits_per_byte_count_all_bits_of_all_tokens():
 
 def test_case_is_ignored_on_request():
     texts, references = ["ein ROTES t-shirt ist neu"], ["Ein rotes T-Shirt ist neu"]
-    assert translation_scores(texts, references, BleuOptions(lowercase=True))[0] == pytest.approx(
+    assert translation_scores(texts, references, lowercase=True)[0] == pytest.approx(
         {"bleu": 100, "chrf": 100, "exact_match": 100}
     )
     assert all(score < 90 for score in translation_scores(texts, references)[0].values())
@@ -73,7 +83,7 @@ def test_tokenized_bleu_uses_the_tokenisation_of_papers():
     reference, hypothesis = 'Ein "rotes" T-Shirt - neu.', "Ein „rotes“ T-Shirt – neu."
 
     def scores(text: str, **options: bool) -> tuple[float, str]:
-        found, notes = translation_scores([text], [reference], BleuOptions(moses_language="de", **options))
+        found, notes = translation_scores([text], [reference], moses_language="de", **options)
         return found["tokenized_bleu"], notes["tokenized BLEU"]
 
     assert scores(reference)[0] == pytest.approx(100)
@@ -85,5 +95,50 @@ def test_tokenized_bleu_uses_the_tokenisation_of_papers():
     assert scores(cut)[0] == pytest.approx(100 * np.exp(1 - 8 / 6))
     assert scores(cut, split_compounds=True)[0] == pytest.approx(100 * np.exp(1 - 10 / 8))
     # result of Perl's s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g
-    compounds = moses_tokenized(["T-Shirt, 3-2-1 - neu"], BleuOptions(moses_language="de", split_compounds=True))
+    compounds = moses_tokenized(["T-Shirt, 3-2-1 - neu"], "de", split_compounds=True)
     assert compounds == ["T ##AT##-##AT## Shirt , 3 ##AT##-##AT## 2-1 - neu"]
+
+
+# References in scripts with and without spaces between words, and sacreBLEU's tokenizer for their languages.
+CHINESE = ["今天天气很好，我们去公园吧。", "他昨天买了一本新书。", "这个问题很难回答。"]
+LANGUAGES = {
+    "zh": ["今天天气很好，我们去公园吧。", "我用 iPhone 15 Pro Max 打电话给 Alexander。", "這個問題很難回答。"],
+    "ja-mecab": ["私は毎日日本語を勉強します。", "コンピューターを使う"],
+    "ko-mecab": ["나는 매일 한국어를 공부합니다."],
+    "char": ["ฉันเรียนภาษาไทยทุกวัน", "ភាសាខ្មែរ", "မြန်မာဘာသာ", "ພາສາລາວ", "བོད་སྐད།"],
+    "13a": ["I like to travel.", "मुझे घूमना पसंद है।", "Мы уже три года живём в Пекине (北京).", "123 + 4", ""],
+}
+
+
+@pytest.mark.parametrize(("tokenizer", "text"), [(name, text) for name, texts in LANGUAGES.items() for text in texts])
+def test_bleu_splits_texts_as_their_language_requires(tokenizer, text, caplog):
+    needs_mecab = tokenizer.endswith("mecab")
+    assert bleu_tokenizer([text]) in ({tokenizer, "char"} if needs_mecab else {tokenizer})
+    assert not caplog.messages or (needs_mecab and f"sacrebleu[{tokenizer[:2]}]" in caplog.text)
+
+
+def test_translations_with_one_wrong_character_each_are_mostly_right():
+    translations = [text.replace("天", "夭", 1).replace("买", "卖").replace("难", "易") for text in CHINESE]
+    scores, notes = translation_scores(translations, CHINESE)
+    assert scores["bleu"] == BLEU(tokenize="zh").corpus_score(translations, [CHINESE]).score > 60
+    assert "tok:zh" in notes["BLEU"]
+
+
+def test_a_translator_into_chinese_is_scored_by_characters(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = save(tmp_path / "model", encoder_decoder, "seq2seq")
+    file = write("rows.jsonl", [{"source": "one", "target": text} for text in CHINESE])
+    evaluate.main(["--model", model, "--test_file", file, "--use_cpu", "true"])
+    assert "tok:zh" in capsys.readouterr().out
+
+
+def test_moses_does_not_leave_sentences_whole():
+    text = "这个问题很难回答。"
+    for language in MOSES_LANGUAGES:
+        assert len(moses_tokenized([text], language)[0].split()) == len(text)
+
+
+def test_answers_without_spaces_are_compared_by_characters():
+    """北京市 and 北京 share two characters: precision 1, recall 2/3."""
+    predicted, references = {"a": "北京", "b": "北京市"}, {"a": ["北京市"], "b": ["北京市"]}
+    assert question_answering_scores(predicted, references) == pytest.approx({"exact_match": 50, "f1": 90})

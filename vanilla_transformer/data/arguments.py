@@ -9,8 +9,8 @@ from typing import Literal
 SPLITS = ("train", "validation", "test")
 # Suffix of a file's name -> its format
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".txt": "text"}
-# Suffixes of tables and archives that are not supported. For translation, files with any other name contain lines of
-# text.
+# Suffixes of tables and archives that are not supported. For translation, two files with other names contain
+# parallel lines.
 OTHER_FORMATS = set(
     ".tab .ndjson .jsonlines .xlsx .xls .ods .arrow .feather .avro .xml .tmx .yaml .yml "
     ".zip .bz2 .xz .zst .7z .tar".split()
@@ -163,16 +163,16 @@ def file_formats(files: list[str], parallel: bool) -> list[str]:
             raise FileNotFoundError(f"{file}: there is no such file.")
         if not Path(file).stat().st_size:
             raise ValueError(f"{file} is empty.")
+    known = {suffix: kind for suffix, kind in FORMATS.items() if not (parallel and kind == "text")}
     suffixes = [suffix_of(file) for file in files]
-    formats = [FORMATS.get(suffix, "") for suffix in suffixes]
-    if parallel and not OTHER_FORMATS & {*suffixes} and {*formats} <= {"", "text"}:
-        if len(files) != 2:
-            raise ValueError(f"{', '.join(files)}: text is two files of parallel lines, source and target.")
+    formats = [known.get(suffix, "") for suffix in suffixes]
+    if parallel and formats == ["", ""] and not OTHER_FORMATS & {*suffixes}:
         return ["parallel"] * 2
     if "" in formats:
         file = files[formats.index("")]
+        pairs = ", or give two files of parallel lines, source and target" if parallel else ""
         raise ValueError(
-            f"{file}: its name must end in one of {', '.join(FORMATS)} (also with .gz). Save a table of another kind "
-            "as one of these, such as .csv."
+            f"{file}: its name must end in one of {', '.join(known)} (also with .gz). Save a table of another kind "
+            f"as one of these, such as .csv{pairs}."
         )
     return formats

@@ -43,12 +43,10 @@ def parse_text(value: Any, row: Row) -> str:
 
 def parse_class(value: Any, row: Row) -> str:
     """Return the name of a class, which may be an integer in the data."""
-    if isinstance(value, list):
-        raise ValueError(f"is {short(value)}, a list; it must be one class (multi_label takes lists)")
     if is_empty(value) or not isinstance(value, str | int):
         raise ValueError(
-            f"is {short(value)}; a class must be a string or a whole number. Leave out rows without a class, or with "
-            "one that is withheld"
+            f"is {short(value)}; a class must be a string or a whole number (the task multi_label takes lists of "
+            "classes). Leave out rows without a class, or with one that is withheld"
         )
     return parse_string(str(value), row)
 
@@ -56,7 +54,7 @@ def parse_class(value: Any, row: Row) -> str:
 def parse_classes(value: Any, row: Row) -> list[str]:
     """Return a list of classes, which may be empty."""
     if not isinstance(value, list):
-        raise ValueError(f"is {short(value)}; it must be a list of classes (classification takes one class)")
+        raise ValueError(f"is {short(value)}; it must be a list of classes (the task classification takes one class)")
     return [parse_class(label, row) for label in value]
 
 
@@ -83,10 +81,8 @@ def parse_tokens(value: Any, row: Row) -> list[str]:
     """Return the words of a sentence, none of them empty."""
     if is_empty(value):
         raise ValueError("is empty; --drop_empty leaves such rows out")
-    if not isinstance(value, list):
-        raise ValueError(f"is {short(value)}; it must be a list of strings")
-    if empty := [token for token in value if is_empty(token)]:
-        raise ValueError(f"has the empty token {empty[0]!r}")
+    if not isinstance(value, list) or any(map(is_empty, value)):
+        raise ValueError(f"is {short(value)}; it must be a list of strings that are not empty")
     return [parse_string(token, row) for token in value]
 
 
@@ -102,18 +98,13 @@ def parse_answers(value: Any, row: Row) -> dict[str, list]:
     if isinstance(value, list) and all(isinstance(answer, dict) for answer in value):  # format of SQuAD's own file
         value = {name: [answer.get(name) for answer in value] for name in ("text", "answer_start")}
     texts, starts = (value.get(name) if isinstance(value, dict) else None for name in ("text", "answer_start"))
-    if not isinstance(texts, list) or not isinstance(starts, list):
-        raise ValueError(f'is {short(value)}; it must be {{"text": [...], "answer_start": [...]}}')
-    if len(texts) != len(starts):
-        raise ValueError(f"has {len(texts)} texts for {len(starts)} starts")
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        raise ValueError(f'is {short(value)}; it must be {{"text": [...], "answer_start": [...]}}, as many of each')
     for text, start in zip(texts, starts, strict=True):
-        if not isinstance(text, str):
-            raise ValueError(f"has the text {short(text)}; it must be a string")
-        if isinstance(start, bool) or not isinstance(start, int):
-            raise ValueError(f"has the start {short(start)}; it must be the number of a character")
-        inside = 0 <= start <= len(row["context"])
-        found = row["context"][start : start + len(text)] if inside else ""
-        if not inside or found != text:
+        if not isinstance(text, str) or type(start) is not int:
+            raise ValueError(f"has {short(text)} at {short(start)}; these must be a string and a whole number")
+        if not 0 <= start <= len(row["context"]) or not row["context"].startswith(text, start):
+            found = row["context"][max(start, 0) :][: len(text)]
             raise ValueError(
                 f"has {short(text)}, which is not at character {start} of the context; there is {short(found)}"
             )

@@ -8,13 +8,12 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
 from itertools import count, islice
 from random import Random
 from string import Formatter
 from typing import Any, NamedTuple
 
-from babel import Locale, UnknownLocaleError, localedata
+from babel import Locale, UnknownLocaleError
 from datasets import Dataset, DatasetDict
 
 from vanilla_transformer.data.arguments import MAX_SIZE, MIN_SIZE
@@ -252,22 +251,14 @@ def split(examples: list[Example], held_out: int) -> dict[str, list[dict[str, An
     return splits
 
 
-def near_locales(name: str) -> list[str]:
-    """Return CLDR's names of locales whose name or English name is similar to `name`, the nearest first."""
-    codes = {code.lower(): code for code in localedata.locale_identifiers()}
-    languages = {language.lower(): code for code, language in Locale("en").languages.items() if code in codes}
-    locales = languages | codes
-    return [locales[near] for near in get_close_matches(name.replace("-", "_").lower(), locales)]
-
-
 def parse_locale(name: str) -> Locale:
     """Return the locale of a CLDR name such as "en", "pt_BR" or "zh-Hant"."""
     try:
         locale = Locale.parse(name.replace("-", "_"))
     except (UnknownLocaleError, ValueError) as error:
-        near = " or ".join(map(repr, near_locales(name)))
-        hint = f"did you mean {near}?" if near else "choose one of CLDR, such as 'de', 'pt_BR' or 'zh_Hant'."
-        raise ValueError(f"Unknown locale {name!r}: {hint}") from error
+        raise ValueError(
+            f"Unknown locale {name!r}: choose one of CLDR, such as 'de', 'pt_BR' or 'zh_Hant'."
+        ) from error
     countries = len(locale.territories.keys() & set(NAMES["country"]))
     if countries < MIN_COUNTRIES:
         raise ValueError(f"CLDR has only {countries} names of countries in {name!r}: choose another, such as 'hi'.")

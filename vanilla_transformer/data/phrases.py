@@ -25,7 +25,7 @@ from babel.units import format_unit
 
 
 ENGLISH = Locale("en")
-NOT_COUNTRIES = {"EU", "EZ", "QO", "UN", "XA", "XB", "ZZ"}  # pattern of unions, pseudo-locales and the unknown region
+NOT_COUNTRIES = {"EU", "EZ", "QO", "UN", "XA", "XB", "ZZ"}  # codes of unions, pseudo-locales and the unknown region
 NAMES: dict[str, list[str]] = {
     "country": sorted({code for code in map(str, ENGLISH.territories) if len(code) == 2} - NOT_COUNTRIES),
     "language": sorted(code for code in map(str, ENGLISH.languages) if len(code) == 2),
@@ -182,7 +182,7 @@ KINDS: dict[str, Callable[[Random, Locale], Sequence[str | None]]] = {
     **{kind: partial(measure, units) for kind, units in UNITS.items()},
     **{kind: partial(named, kind) for kind in NAMES},
 }
-# relative frequency of each kind in translation and language identification
+# Relative frequency of each kind in translation and language identification
 WEIGHTS = dict.fromkeys(UNITS, 3) | {
     "date": 20, "month": 3, "time": 5, "moment": 8, "past": 4, "future": 4,
     "duration": 6, "money": 15, "number": 4, "percentage": 1, "listing": 25,

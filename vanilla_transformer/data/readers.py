@@ -31,10 +31,12 @@ def check_columns(place: str, available: Iterable[str], wanted: Iterable[str]) -
     available = list(available)
     for name in wanted:
         if name not in available:
-            names = (each if each == each.strip() and each.isprintable() else repr(each) for each in available)
+            names = ", ".join(
+                each if each == each.strip() and each.isprintable() else repr(each) for each in available
+            )
             header = ", or write a first row of names" if re.search(r"\.[ct]sv(\.gz)?$", place.lower()) else ""
             raise ValueError(
-                f"{place} has no column {name!r}; it has: {', '.join(names)}. Name yours with --columns{header}."
+                f"{place} has no column {name!r}; it has: {names or 'no columns'}. Name yours with --columns{header}."
             )
 
 

@@ -179,7 +179,7 @@ def stream(sources: list[Source]) -> IterableDataset:
     """Return the rows of a split as a stream. The first rows are parsed now, to check them.
 
     Raises:
-        ValueError: there are fewer than two rows, or see `Source.parse`; errors of later rows come when they are read.
+        ValueError: there are no rows, or see `Source.parse`; errors of later rows come when they are read.
     """
     shards = []
     for source in sources:
@@ -190,12 +190,8 @@ def stream(sources: list[Source]) -> IterableDataset:
             shards.append(source)
     # `from_generator` treats the items of a list as shards, which it distributes among workers.
     rows = IterableDataset.from_generator(parsed_rows, Features(sources[0].schema.features()), {"shards": shards})
-    first = list(rows.take(CHECKED_ROWS_OF_STREAM))
-    if not first:
+    if not list(rows.take(CHECKED_ROWS_OF_STREAM)):
         raise sources[0].without_rows()
-    if len(first) == 1:
-        remedy = "choose another --sample_by" if sources[0].kind == "text" else "leave out --streaming"
-        raise ValueError(f"{sources[0].place}: a stream of one row cannot be shuffled or split: {remedy}.")
     return rows
 
 

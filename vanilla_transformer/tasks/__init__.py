@@ -1,4 +1,4 @@
-"""The tasks that models are trained for and scored on, one module each. A new module here is a new task."""
+"""Tasks to train and score models for, one module each. A new module here is a new task."""
 
 from functools import cache
 from importlib import import_module
@@ -11,11 +11,11 @@ if TYPE_CHECKING:  # task names are checked before transformers is imported
 
     from vanilla_transformer.tasks.task import Task
 
-HELPERS = ("metrics", "task")  # modules that are not tasks
+HELPERS = ("metrics", "task")  # modules without a task
 
 
 def task_names() -> list[str]:
-    """Return the names of all tasks, as the command `train` accepts them, without importing their modules."""
+    """Return the names of all tasks, as the command `train` takes them, without importing the tasks."""
     return [module.name for module in iter_modules(__path__) if module.name not in HELPERS]
 
 
@@ -43,6 +43,6 @@ def model_classes() -> tuple[str, ...]:
 
 
 def task_of(model_class: "type[PreTrainedModel]", config: "PreTrainedConfig") -> "type[Task]":
-    """Return the task of a saved model. The model's class may be a subclass or a copy of the task's class."""
+    """Return the task of a saved model, whose class may be a subclass of the task's class, or a copy of it."""
     names = [base.__name__ for base in model_class.__mro__]
     return next(task for task in all_tasks() if task.model_class.__name__ in names and task.fits(config))

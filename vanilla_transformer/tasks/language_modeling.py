@@ -23,7 +23,7 @@ from vanilla_transformer.training.trainer import RecipeTrainer, RecipeTrainerMix
 
 @dataclass
 class LanguageModelingArguments(RecipeArguments):
-    """Options of training: the recipe's, and the length of a row."""
+    """Training options of the recipe, plus the length of a row."""
 
     LIMITS = RecipeArguments.LIMITS | {"block_size": (2, math.inf)}
 
@@ -31,7 +31,10 @@ class LanguageModelingArguments(RecipeArguments):
 
 
 class PerTargetTrainer(RecipeTrainer):
-    """Evaluates the mean loss over all targets; Trainer's is a mean over batches, whose numbers of targets differ."""
+    """Like `RecipeTrainer`, but evaluates the mean loss over all targets.
+
+    `Trainer` computes the mean over batches, which have different numbers of targets.
+    """
 
     def prediction_step(
         self,
@@ -40,9 +43,9 @@ class PerTargetTrainer(RecipeTrainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Like `Trainer.prediction_step`, but returns each row's sum of losses and number of targets.
+        """Like `Trainer.prediction_step`, but returns the summed loss and the number of targets of each row.
 
-        They replace the logits and labels; each is (batch,).
+        They replace logits and labels; each is (batch,).
         """
         only_logits = [*(ignore_keys or []), "hidden_states", "attentions"]
         loss, logits, labels = cast(Any, super().prediction_step(model, inputs, False, only_logits))
@@ -53,12 +56,6 @@ class PerTargetTrainer(RecipeTrainer):
             for scores, targets in zip(logits, labels, strict=True)
         ]
         return loss, torch.stack(losses), (labels != IGNORED_LABEL).sum(dim=1)
-
-
-def loss_per_target(prediction: EvalPrediction) -> dict[str, float]:
-    """Return the loss of a `PerTargetTrainer`; NaN if there is no target."""
-    losses, numbers = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
-    return {"loss": losses.sum(dtype=np.float64) / numbers.sum() if numbers.any() else math.nan}
 
 
 class LanguageModelingTask(Task):
@@ -82,18 +79,17 @@ print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_speci
 
     @classmethod
     def saved_options(cls, config: PreTrainedConfig) -> dict[str, Any]:
-        """Score with rows as long as the model's positions."""
+        """Return the model's number of positions as the length of the rows to score."""
         return {"block_size": config.max_position_embeddings}
 
     def config_fields(self, rows: Rows, model_options: Any) -> dict[str, Any]:
-        """Give a new model as many positions as a row has tokens, unless an option sets the number."""
+        """Return one position per token of a row for a new model, unless an option sets them."""
         if model_options.model_name_or_path is not None or model_options.max_position_embeddings is not None:
             return {}
         return {"max_position_embeddings": self.arguments.block_size}
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
-        """Return blocks filled with documents: input_ids, position_ids and labels. A stream is encoded while it is
-        read.
+        """Return blocks filled with documents: input_ids, position_ids and labels. Streams are encoded lazily.
 
         Raises:
             ValueError: the text does not fill one block.
@@ -113,8 +109,9 @@ print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_speci
         return default_data_collator
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Return the mean loss over all targets."""
-        return loss_per_target(prediction)
+        """Return the mean loss over all targets of a `PerTargetTrainer`; nan without targets."""
+        losses, numbers = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
+        return {"loss": losses.sum(dtype=np.float64) / numbers.sum() if numbers.any() else math.nan}
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Rows) -> tuple[dict[str, float], Notes]:
         """Compute the loss in nats per token, the perplexity, and the bits per byte of text."""

@@ -1,16 +1,16 @@
 """Masked language modeling: predict the masked tokens of a text, which pretrains an encoder."""
 
-import math
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DataCollatorForLanguageModeling, EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForMaskedLM
-from vanilla_transformer.tasks.language_modeling import LanguageModelingTask, PerTargetTrainer, loss_per_target
+from vanilla_transformer.tasks.language_modeling import LanguageModelingTask, PerTargetTrainer
+from vanilla_transformer.tasks.metrics import perplexity
 from vanilla_transformer.tasks.task import Notes, Rows, Task, measure
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.trainer import RecipeTrainerMixin
@@ -18,7 +18,7 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 @dataclass
 class MaskedLanguageModelingArguments(RecipeArguments):
-    """Options of training: the recipe's, the maximum length of a row, and the share of masked tokens.
+    """Training options of the recipe, plus the maximum length of a row and the share of masked tokens.
 
     Raises:
         ValueError: `mask_probability` is out of its range.
@@ -34,7 +34,7 @@ class MaskedLanguageModelingArguments(RecipeArguments):
 
 
 class ReproducibleMasking(DataCollatorForLanguageModeling):
-    """Like the base class, but the batch itself determines the random seed.
+    """Like the base class, but with the batch as seed.
 
     Masks are therefore the same in a resumed run, whose random state differs, and in every evaluation. They differ
     between
@@ -59,12 +59,13 @@ fill = pipeline("fill-mask", model=folder, trust_remote_code=True)
 print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))"""
     arguments_class = MaskedLanguageModelingArguments
     trainer_class = PerTargetTrainer
-    metric_names = ("loss",)
+    metric_names = LanguageModelingTask.metric_names
+    metrics = LanguageModelingTask.metrics
 
     arguments: MaskedLanguageModelingArguments
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
-        """Return a row of input_ids for each piece of a text. A stream is encoded while it is read."""
+        """Return a row of input_ids for each piece of a text. Streams are encoded lazily."""
         options = {"tokenizer": tokenizer, "max_length": self.arguments.max_length}
         return rows.map(encode_rows, batched=True, remove_columns=["text"], fn_kwargs=options)
 
@@ -72,14 +73,10 @@ print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))"""
         """Return the collator that masks tokens."""
         return ReproducibleMasking(tokenizer, mlm_probability=self.arguments.mask_probability)
 
-    def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Return the mean loss over all targets."""
-        return loss_per_target(prediction)
-
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Rows) -> tuple[dict[str, float], Notes]:
         """Compute the loss in nats per masked token, and its perplexity."""
         loss = measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config))["loss"]
-        return {"loss": loss, "perplexity": math.exp(loss)}, {}
+        return {"loss": loss, "perplexity": perplexity(loss)}, {}
 
 
 def encode_rows(

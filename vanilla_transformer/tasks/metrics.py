@@ -1,8 +1,8 @@
-"""Compute each task's metrics with standard libraries, from plain predictions and references."""
+"""Compute the metrics of each task with standard libraries, from predictions and references."""
 
+import logging
 import math
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
@@ -16,74 +16,114 @@ from sklearn.metrics import accuracy_score, f1_score
 from torchmetrics.text import SQuAD
 
 
-# Languages whose abbreviations Moses knows. It silently treats any other language as English.
-MOSES_LANGUAGES = sorted(set(NonbreakingPrefixes().available_langs.values()))
+logger = logging.getLogger(__name__)
 
-# Metrics that are also computed during training, so that the best model can be chosen by them
+# Languages whose abbreviations Moses knows. It silently reads text in any other language as English. As "zh" or "yue",
+# it does not split Chinese sentences; as English, it splits them into characters.
+MOSES_LANGUAGES = sorted({*NonbreakingPrefixes().available_langs.values()} - {"zh", "yue"})
+
+# sacreBLEU's tokenizers for scripts in which spaces do not separate words. Japanese comes first, because Japanese
+# texts also contain Chinese characters.
+SCRIPTS = {
+    "ja-mecab": re.compile("[\u3040-\u30ff]"),  # kana
+    "zh": re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"),
+    "char": re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"),  # Thai, Lao, Tibetan, Burmese and Khmer
+    "ko-mecab": re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]"),  # particles are joined to words
+}
+SPACELESS = re.compile("|".join(SCRIPTS[name].pattern for name in ("ja-mecab", "zh", "char")))
+LEAST_SHARE = 0.2  # of all letters; a smaller share consists of names in a text in another language
+
+# Metrics that training computes too, so that they can select the best model.
 CLASSIFICATION_SCORES = ("accuracy", "macro_f1")
 REGRESSION_SCORES = ("pearson", "spearman", "rmse")
 TAGGING_SCORES = ("precision", "recall", "f1")
 
 
-@dataclass
-class BleuOptions:
-    """Options of BLEU.
+def bleu_tokenizer(references: list[str]) -> str:
+    """Return sacreBLEU's tokenizer for the script of the references.
+
+    The default, 13a, splits at spaces and punctuation, so without spaces a sentence would be one word.
+    """
+    text = "".join(references)
+    least = LEAST_SHARE * sum(map(str.isalpha, text))
+    fitting = [name for name, script in SCRIPTS.items() if len(script.findall(text)) > least]
+    if not fitting:
+        return "13a"
+    try:
+        BLEU(tokenize=fitting[0])
+    except (ImportError, RuntimeError):  # MeCab is not installed
+        extra = fitting[0].removesuffix("-mecab")
+        logger.warning("BLEU compares characters. To compare words, run: pip install 'sacrebleu[%s]'", extra)
+        return "char"
+    return fitting[0]
+
+
+def translation_scores(
+    hypotheses: list[str],
+    references: list[str],
+    lowercase: bool = False,
+    moses_language: str | None = None,
+    split_compounds: bool = False,
+    normalize_punctuation: bool = False,
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return sacreBLEU and chrF (0 to 100) and exact match (percent), and the signatures of BLEU and chrF.
+
+    The script of the references decides how BLEU splits texts: see `bleu_tokenizer`.
 
     Args:
         lowercase: ignore case.
         moses_language: language of the texts. If given, BLEU is also computed on text tokenised by Moses, as papers
-            of 2017 report it ("tokenized BLEU").
-        split_compounds: split words at hyphens for that score, like the script of the paper's authors.
-        normalize_punctuation: for that score, apply Moses' normaliser of quotes, dashes and the like, as in the
-            tokenised texts that Multi30k is published with (`lc.norm.tok`).
+            of 2017 report it ("tokenized BLEU"): see `moses_tokenized`.
     """
-
-    lowercase: bool = False
-    moses_language: str | None = None
-    split_compounds: bool = False
-    normalize_punctuation: bool = False
-
-
-def translation_scores(
-    hypotheses: list[str], references: list[str], options: BleuOptions | None = None
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return sacreBLEU and chrF (0 to 100) and exact match (percent), and the signatures of BLEU and chrF."""
-    options = BleuOptions() if options is None else options
-    metrics = {"bleu": BLEU(lowercase=options.lowercase), "chrf": CHRF(lowercase=options.lowercase)}
+    tokenizer = bleu_tokenizer(references)
+    metrics = {"bleu": BLEU(lowercase, tokenize=tokenizer), "chrf": CHRF(lowercase=lowercase)}
     scores = {name: metric.corpus_score(hypotheses, [references]).score for name, metric in metrics.items()}
-    if options.lowercase:
+    if lowercase:
         hypotheses, references = ([text.lower() for text in texts] for texts in (hypotheses, references))
     scores["exact_match"] = 100 * float(np.mean([h == r for h, r in zip(hypotheses, references, strict=True)]))
     notes = {"BLEU": str(metrics["bleu"].get_signature()), "chrF": str(metrics["chrf"].get_signature())}
-    if options.moses_language is not None:
-        tokenized = BLEU(tokenize="none", lowercase=options.lowercase, force=True)
-        texts = [moses_tokenized(side, options) for side in (hypotheses, references)]
+    if moses_language is not None:
+        tokenized = BLEU(tokenize="none", lowercase=lowercase, force=True)
+        how = (moses_language, split_compounds, normalize_punctuation)
+        texts = [moses_tokenized(side, *how) for side in (hypotheses, references)]
         scores["tokenized_bleu"] = tokenized.corpus_score(texts[0], [texts[1]]).score
-        normalized = ", punctuation normalised" if options.normalize_punctuation else ""
-        compounds = ", compounds split at hyphens" if options.split_compounds else ""
-        notes["tokenized BLEU"] = (
-            f"{tokenized.get_signature()}, Moses' tokenizer ({options.moses_language}){normalized}{compounds}"
-        )
+        normalized = ", punctuation normalised" if normalize_punctuation else ""
+        compounds = ", compounds split at hyphens" if split_compounds else ""
+        signature = f"{tokenized.get_signature()}, Moses' tokenizer ({moses_language}){normalized}{compounds}"
+        notes["tokenized BLEU"] = signature
     return scores, notes
 
 
-def moses_tokenized(texts: list[str], options: BleuOptions) -> list[str]:
-    """Return the texts tokenised by Moses, with spaces between tokens."""
-    if options.normalize_punctuation:
-        normalizer = MosesPunctNormalizer(options.moses_language)
+def moses_tokenized(
+    texts: list[str], language: str, split_compounds: bool = False, normalize_punctuation: bool = False
+) -> list[str]:
+    """Return the texts tokenised by Moses, with spaces between tokens.
+
+    Args:
+        split_compounds: split words at hyphens, like the script of the paper's authors.
+        normalize_punctuation: apply Moses' normaliser of quotes, dashes and the like, as in the tokenised texts that
+            Multi30k is published with (`lc.norm.tok`).
+    """
+    if normalize_punctuation:
+        normalizer = MosesPunctNormalizer(language)
         texts = [normalizer.normalize(text) for text in texts]
-    tokenizer = MosesTokenizer(options.moses_language)
+    tokenizer = MosesTokenizer(language)
     tokenized = [tokenizer.tokenize(text, return_str=True, escape=False) for text in texts]
-    if not options.split_compounds:
+    if not split_compounds:
         return tokenized
-    # Matches of the authors' script do not overlap: only the first hyphen of 3-2-1 is split.
+    # Like the authors' script: matches do not overlap, so only the first hyphen of 3-2-1 is split.
     return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text) for text in tokenized]
+
+
+def perplexity(nats: float) -> float:
+    """Return exp(nats), or infinity if that is too large for a float."""
+    return math.exp(nats) if nats < 709 else math.inf
 
 
 def language_model_scores(nats_per_token: float, tokens: int, text_bytes: int) -> dict[str, float]:
     """Return perplexity per token, and bits per byte of text, which compares models with different tokenizers."""
     return {
-        "perplexity": math.exp(nats_per_token),
+        "perplexity": perplexity(nats_per_token),
         "bits_per_byte": nats_per_token * tokens / (math.log(2) * text_bytes),
     }
 
@@ -102,7 +142,7 @@ def classification_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str
 
 
 def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return Pearson's and Spearman's correlation, and the root mean squared error; means over several outputs.
+    """Return Pearson's and Spearman's correlation and the root mean squared error, averaged over the outputs.
 
     The correlation of a single row is NaN.
     """
@@ -134,15 +174,20 @@ def tagging_scores(predicted: list[list[str]], tags: list[list[str]]) -> dict[st
 def question_answering_scores(predicted: dict[str, str], references: dict[str, list[str]]) -> dict[str, float]:
     """Return SQuAD's exact match and F1 in percent, comparing with the best of each question's answers.
 
-    A question without an answer has an empty list, for which only "" is right (SQuAD 2.0).
+    A question without an answer has an empty list, for which only "" is right (SQuAD 2.0). F1 compares words, and
+    characters in scripts without spaces between words, such as Chinese.
 
     Args:
         predicted, references: by question id.
     """
+
+    def spaced(text: str) -> str:
+        return SPACELESS.sub(r" \g<0> ", text)
+
     score = SQuAD(sync_on_compute=False)  # only the main process computes the metric
-    answers = {key: references[key] or [""] for key in predicted}
+    answers = {key: [spaced(text) for text in references[key] or [""]] for key in predicted}
     score.update(
-        [{"id": key, "prediction_text": text} for key, text in predicted.items()],
+        [{"id": key, "prediction_text": spaced(text)} for key, text in predicted.items()],
         [{"id": key, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for key, texts in answers.items()],
     )
     return {name: float(value) for name, value in score.compute().items()}

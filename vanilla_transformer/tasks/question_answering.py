@@ -1,7 +1,6 @@
 """Extractive question answering: a span of a text that answers a question."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from reprlib import repr as short
 from typing import Any
@@ -13,14 +12,14 @@ from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerFor
 from vanilla_transformer.data.columns import ANSWERS, TEXT, Schema
 from vanilla_transformer.pipeline_vanilla_transformer import question_inputs, read_windows, tokens_beside_context
 from vanilla_transformer.tasks.metrics import question_answering_scores
-from vanilla_transformer.tasks.task import Notes, Rows, Task, unwrap_for_eval
+from vanilla_transformer.tasks.task import Notes, Task, unwrap_for_eval
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 @dataclass
 class QuestionAnsweringArguments(RecipeArguments):
-    """Options of training: the recipe's, and the windows into which long texts are split."""
+    """Training options of the recipe, plus the windows into which long texts are split."""
 
     LIMITS = RecipeArguments.LIMITS | {
         "max_length": (1, math.inf),
@@ -62,9 +61,15 @@ print(answer(question="What is asked?", context="A text that holds the answer.")
             encoded: dict[str, list] = {name: [] for name in (*inputs, "start_positions", "end_positions")}
             columns = (rows[name] for name in ("question", "context", "answers"))
             for number, question, context, answers in zip(numbers, *columns, strict=True):
+                needed = tokens_beside_context(tokenizer, question)
+                if needed >= max_length:
+                    raise ValueError(
+                        f"Row {number + 1}: question: {short(question)} needs {needed} tokens, which leaves no room "
+                        f"for the context in max_length={max_length}: raise that above {needed}, or shorten it."
+                    )
                 start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
                 start, text = start + len(text) - len(text.lstrip()), text.strip()  # no token is only a space
-                for window in windows(number, question, context, tokenizer, max_length, stride):
+                for window in read_windows(tokenizer, question, context, max_length, stride):
                     offsets = window["offset_mapping"]
                     first, last = answer_positions(offsets, start, start + len(text)) if text else (0, 0)
                     for name in inputs:
@@ -83,7 +88,7 @@ print(answer(question="What is asked?", context="A text that holds the answer.")
         return DataCollatorWithPadding(tokenizer)
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Dataset) -> tuple[dict[str, float], Notes]:
-        """Compute exact match and F1 of the answers. If some question has no answer, the model may give none."""
+        """Compute exact match and F1. If a question has no answer, the model may answer nothing."""
         reader = QuestionAnsweringPipeline(
             model=unwrap_for_eval(trainer),
             tokenizer=trainer.processing_class,
@@ -96,26 +101,6 @@ print(answer(question="What is asked?", context="A text that holds the answer.")
         answers = {str(i): found["answer"] for i, found in enumerate(reader(questions, batch_size=64))}
         references = {str(i): row["answers"]["text"] for i, row in enumerate(rows)}
         return question_answering_scores(answers, references), {}
-
-    def evaluation_inputs(self, rows: Rows, encoded: Rows, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Return None, because the pipeline splits a long text into windows."""
-
-
-def windows(
-    number: int, question: str, context: str, tokenizer: PreTrainedTokenizerBase, max_length: int, stride: int
-) -> Iterator[dict[str, list]]:
-    """Yield question and part of the text for each window of row `number`, like the pipeline: see `read_windows`.
-
-    Raises:
-        ValueError: the question leaves no room for the text.
-    """
-    needed = tokens_beside_context(tokenizer, question)
-    if needed >= max_length:
-        raise ValueError(
-            f"Row {number + 1}: question: {short(question)} needs {needed} tokens, which leaves no room for the "
-            f"context in max_length={max_length}: raise that above {needed}, or leave out or shorten such questions."
-        )
-    return read_windows(tokenizer, question, context, max_length, stride)
 
 
 def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:

@@ -13,24 +13,21 @@ from vanilla_transformer.data.columns import TEXT, Schema
 from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, map_by_length, set_paper_decoding, translate, warn_long_lines
 from vanilla_transformer.pipeline_vanilla_transformer import longest_input
-from vanilla_transformer.tasks.metrics import MOSES_LANGUAGES, BleuOptions, translation_scores
+from vanilla_transformer.tasks.metrics import MOSES_LANGUAGES, translation_scores
 from vanilla_transformer.tasks.task import Notes, Rows, Task, unwrap_for_eval, warn_truncated
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.batching import SIDES, PairCollator
 from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer, RecipeTrainerMixin
 
 
-WHOLE_TEXTS = 1_000_000  # a max_length that truncates nothing
-
-
 def with_default(name: str, default: Any) -> Any:
-    """Return a field of `RecipeArguments` with another default and the same help."""
+    """Return a field of `RecipeArguments` with a different default and the same help."""
     return field(default=default, metadata={f.name: f.metadata for f in fields(RecipeArguments)}[name])
 
 
 @dataclass
 class TranslationArguments(RecipeArguments):
-    """Options of training: the recipe's with the paper's batches and averaging, decoding, and scoring."""
+    """Training options of the recipe with the paper's batches and averaging, and options of decoding and scoring."""
 
     LIMITS = RecipeArguments.LIMITS | {
         "num_beams": (1, math.inf),
@@ -41,7 +38,7 @@ class TranslationArguments(RecipeArguments):
 
     tokens_per_batch: int = with_default("tokens_per_batch", 25_000)
     average_checkpoints: int = with_default("average_checkpoints", 5)
-    # To score a saved model, None means the value saved with it.
+    # When a saved model is scored, None means the value in its generation config.
     num_beams: int | None = field(
         default=4, metadata={"help": "Beam size of the final evaluation and of the saved model."}
     )
@@ -130,7 +127,7 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
         return encode_pairs(rows, tokenizer, self.arguments.max_length, self.arguments.preprocessing_num_workers)
 
     def augment(self, rows: Rows) -> Rows:
-        """Return the rows, with concatenated pairs if the options ask for them."""
+        """Return the rows, plus the concatenated pairs that the options ask for."""
         args = self.arguments
         warn_truncated(rows, args)
         seed = args.seed if args.data_seed is None else args.data_seed
@@ -151,11 +148,7 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
         warn_long_lines(sources, tokenizer, limit, f"first {limit}")
         hypotheses = list(map_by_length(translate_batch, sources, 64, "translating"))
         moses = (args.moses_language, args.split_compounds, args.normalize_punctuation)
-        return translation_scores(hypotheses, list(rows["target"]), BleuOptions(lowercases(tokenizer), *moses))
-
-    def evaluation_inputs(self, rows: Rows, encoded: Rows, tokenizer: PreTrainedTokenizerBase) -> Rows:
-        """Return rows of whole texts, because `evaluate` truncates none."""
-        return encode_pairs(rows, tokenizer, WHOLE_TEXTS)
+        return translation_scores(hypotheses, list(rows["target"]), lowercases(tokenizer), *moses)
 
 
 def encode_pairs(
@@ -180,7 +173,7 @@ def encode_pairs(
 
 
 def concatenate_pairs(rows: Rows, share: float, max_length: int, seed: int) -> Rows:
-    """Add `share` concatenated rows per row, whose positions and contexts differ from the data's.
+    """Add `share` concatenated rows per row, which vary the positions and contexts of the data.
 
     Nguyen et al. (2021, arXiv 2105.01691) do so for small datasets. A share of 0.5 uses each row once more.
 

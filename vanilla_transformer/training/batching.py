@@ -270,12 +270,12 @@ def row_lengths(dataset: Dataset) -> np.ndarray:
     )
 
 
-def check_positions(model: PreTrainedModel, rows: Any, sides: tuple[str, ...] = SIDES) -> None:
+def check_positions(model: PreTrainedModel, rows: Any) -> None:
     """Raise a ValueError before training if a row is longer than the table of learned positions."""
     config = getattr(model, "config", None)
     if config is None or getattr(config, "position_embedding", None) != "learned" or not isinstance(rows, Dataset):
         return
-    sides = sides if config.is_encoder_decoder else ("input_ids",)
+    sides = SIDES if config.is_encoder_decoder else ("input_ids",)
     if "position_ids" in rows.features:  # rows are packed documents
         tables = rows.select_columns(["position_ids"]).with_format("arrow").iter(batch_size=10_000)
         longest = 1 + max(pc.max(pc.list_flatten(table["position_ids"])).as_py() for table in tables)
