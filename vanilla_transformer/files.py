@@ -47,7 +47,7 @@ def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
                 raise ValueError(f"{path} is a gzip file: rename it to {path}.gz, or decompress it.")
             yield gzip.GzipFile(fileobj=file) if zipped else file
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not a whole gzip file ({error}): fetch or compress it again.") from error
+        raise ValueError(f"{path} is not a complete gzip file ({error}): fetch or compress it again.") from error
 
 
 def check_input(path: str) -> None:
