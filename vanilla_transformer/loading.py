@@ -132,13 +132,13 @@ def model_class(
     with errors_name(f"{source}/config.json"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, revision=revision)
     architecture = (config.architectures or ["none"])[0]
+    code = getattr(config, "auto_map", None) or {} if trust_remote_code else {}
+    for reference in (code.get(AUTO_CLASSES[head], "") for head in heads):
+        with errors_name(f"{source}: its code"):
+            if reference.endswith(f".{architecture}") and has_code(source, reference, revision):
+                return get_class_from_dynamic_module(reference, str(source), revision=revision)
     if architecture not in heads:
         raise wrong_class(source, architecture, heads)
-    if trust_remote_code:
-        reference = (getattr(config, "auto_map", None) or {}).get(AUTO_CLASSES[architecture], "")
-        with errors_name(f"{source}: its code"):
-            if has_code(source, reference, revision):
-                return get_class_from_dynamic_module(reference, str(source), revision=revision)
     return getattr(vanilla_transformer, architecture)
 
 

@@ -73,23 +73,16 @@ class ModelSource:
 NOT_OPTIONS = {"vocab_size", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 
 
-def documented_fields(config_class: type) -> dict[str, str]:
-    """Return the fields of a config with their explanations from its docstrings, each in one line.
-
-    Raises:
-        TypeError: a field has no explanation, or its format is not recognised.
-    """
-    explanations: dict[str, str] = {}
+def explanations(config_class: type) -> dict[str, str]:
+    """Return the help of each field that the docstrings of a config explain."""
+    found: dict[str, str] = {}
     for cls in reversed(config_class.__mro__):
-        for names, text in re.findall(
+        for names, lines in re.findall(
             r"^        ([a-z_, ]+): (.+(?:\n            .+)*)", cls.__doc__ or "", re.MULTILINE
         ):
-            explanations |= dict.fromkeys(names.split(", "), " ".join(text.split()))
-    # Without this check, a field whose docstring the pattern misses would silently have no option.
-    own = {f.name for f in dataclasses.fields(config_class)} - {f.name for f in dataclasses.fields(PreTrainedConfig)}
-    if missed := own - explanations.keys():
-        raise TypeError(f"The docstrings of {config_class.__name__} do not explain: {', '.join(sorted(missed))}.")
-    return {name: text for name, text in explanations.items() if name in own}
+            text = " ".join(lines.split())
+            found |= dict.fromkeys(names.split(", "), (text[:1].upper() + text[1:]).replace("%", "%%"))
+    return found
 
 
 def plain_type(annotation: Any) -> Any:
@@ -99,18 +92,17 @@ def plain_type(annotation: Any) -> Any:
     return annotation
 
 
-def as_help(text: str) -> str:
-    """Return the explanation of a field as the help of an option."""
-    return (text[:1].upper() + text[1:]).replace("%", "%%")
-
-
 def model_options(config_class: type) -> type:
-    """Build a dataclass of options: `ModelSource`, and each field of `config_class` with the default None."""
-    annotations = {f.name: f.type for f in dataclasses.fields(config_class)}
+    """Build a dataclass of options: `ModelSource`, and each field of `config_class` with the default None.
+
+    Raises:
+        KeyError: no docstring explains a field.
+    """
+    others = NOT_OPTIONS | {f.name for f in dataclasses.fields(PreTrainedConfig)}
+    types_of = {f.name: plain_type(f.type) for f in dataclasses.fields(config_class) if f.name not in others}
+    texts = explanations(config_class)
     options = [
-        (name, plain_type(annotations[name]) | None, field(default=None, metadata={"help": as_help(text)}))
-        for name, text in documented_fields(config_class).items()
-        if name not in NOT_OPTIONS
+        (name, kind | None, field(default=None, metadata={"help": texts[name]})) for name, kind in types_of.items()
     ]
     documented = {"__doc__": ModelSource.__doc__}
     return make_dataclass("ModelOptions", options, bases=(ModelSource,), namespace=documented)
