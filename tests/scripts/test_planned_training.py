@@ -12,7 +12,7 @@ from small_data import write_json_lines
 from vanilla_transformer.cli import train
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.training import plan as plans
-from vanilla_transformer.training.plan import Budget, Facts, make_plan
+from vanilla_transformer.training.plan import Budget, Facts, make_plan, without_replaced
 
 
 OPTIONS = ["--use_cpu", "true", "--disable_tqdm", "true", "--seed", "1"]
@@ -139,3 +139,13 @@ def test_a_little_text_keeps_the_best_weights():
     little, more = (make_plan("language_modeling", Facts(1, count, 60)) for count in (50_000, 1_000_000))
     assert little["load_best_model_at_end"] and little["dropout"] > more["dropout"]
     assert "load_best_model_at_end" not in more
+
+
+def test_a_trained_model_needs_fewer_steps_at_a_lower_rate():
+    plan = make_plan("translation", PAIRS)
+    fine = without_replaced(plan, {"model_name_or_path"})
+    assert fine["learning_rate"] < plan["learning_rate"] / 10
+    assert fine["max_steps"] == plan["max_steps"] // 4
+    assert {"vocab_size", "preset", "norm_position"} & fine.keys() == set()  # the checkpoint has its own
+    given = without_replaced(plan, {"model_name_or_path", "learning_rate", "max_steps"})
+    assert {"learning_rate", "max_steps"} & given.keys() == set()

@@ -266,8 +266,10 @@ def without_replaced(plan: Recipe, given: Set[str]) -> Recipe:
     """Return the plan without the options that the user gives, and without those that they make meaningless."""
     gone = set(given).union(*(REPLACES.get(name, set()) for name in given))
     kept = {name: value for name, value in plan.items() if name not in gone}
-    if "model_name_or_path" in given and "learning_rate" in kept:
-        kept |= {"learning_rate": kept["learning_rate"] / 4, "max_steps": kept.get("max_steps", 0) // 2 or -1}
+    if "model_name_or_path" in given:  # at higher rates a trained translator forgets
+        for name, divisor in (("learning_rate", 12), ("max_steps", 4)):
+            if name in kept:
+                kept[name] = type(kept[name])(kept[name] / divisor)
     return kept
 
 
