@@ -253,7 +253,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
                 raise ValueError(f"{name}={getattr(self, name)} must be greater than 0, and finite.")
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)} is a probability: it must lie between 0 and 1.")
+                raise ValueError(f"{name}={getattr(self, name)} is a probability: it must be between 0 and 1.")
         for name in ("position_offset", "type_vocab_size"):
             if getattr(self, name, 0) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative.")

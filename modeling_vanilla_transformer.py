@@ -98,7 +98,7 @@ class MultiHeadAttention(nn.Module):
     (sdpa, flash_attention_2, flex_attention). Subclasses decide where keys and values are cached between two steps.
     """
 
-    num_key_value_groups = 1  # every query head has a key head of its own
+    num_key_value_groups = 1  # every query head has its own key head
     sliding_window: int | None = None
 
     def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool = False):

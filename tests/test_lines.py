@@ -16,7 +16,7 @@ from vanilla_transformer.cli import evaluate, generate, translate
 from vanilla_transformer.decoding import map_by_length
 
 
-# White space for Unicode, marks that nobody sees, and control characters.
+# White space of Unicode, invisible marks, and control characters
 BLANK = ["", " ", "\t", "\u3000\u00a0", "\u2002 \u200a", "\u200b", " \ufeff\u200e", "\x00\x1f"]
 
 

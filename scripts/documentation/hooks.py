@@ -41,7 +41,7 @@ def repository_path(target: str, folder: str) -> str:
 
 
 def site_path(path: str) -> str:
-    """Return the path in the site of a file of the repository."""
+    """Return the path of a repository file within the site."""
     if path in OUTSIDE:
         return OUTSIDE[path]
     if path == "docs" or path.startswith("docs/"):

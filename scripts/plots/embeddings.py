@@ -1,4 +1,4 @@
-"""A map of trained embeddings, section 3.4 of the paper: words with similar use lie close together."""
+"""A map of trained embeddings, section 3.4 of the paper: words with similar use are close together."""
 
 from functools import cache
 
@@ -53,6 +53,6 @@ def embedding_map() -> Figure:
         for word, point in zip(GROUPS[name].split(), points, strict=True):
             ax.annotate(word, point, xytext=(4, 3), textcoords="offset points", fontsize=8.5, color=color)
     ax.set(xticks=[], yticks=[], xlabel="first principal component", ylabel="second principal component")
-    ax.set_title("Words with similar use lie close together (embeddings of checkpoints/en-es)")
+    ax.set_title("Words with similar use are close together (embeddings of checkpoints/en-es)")
     ax.legend(fontsize=8.5)
     return figure

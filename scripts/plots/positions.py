@@ -59,7 +59,7 @@ def position_shift() -> Figure:
         right.plot(positions, shift_errors(k, positions, 512), label=f"k = {k}")
     right.set(xscale="log", yscale="log", xlabel="position pos", ylim=(1e-8, 1))
     right.set_ylabel(r"largest $|PE(pos + k) - M_k\,PE(pos)|$")
-    right.set_title(r"The map is exact but for float32 ($d_{model} = 512$)")
+    right.set_title(r"The map is exact up to float32 rounding ($d_{model} = 512$)")
     right.legend(ncols=2)
     return figure
 

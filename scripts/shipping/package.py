@@ -125,13 +125,13 @@ def check_recipe(run: Path, recipe: dict[str, Any]) -> None:
         # A tokenizer may find fewer tokens than allowed.
         if name in config and name != "vocab_size" and config[name] != value:
             raise ValueError(
-                f"{run} was trained with {name}={config[name]}, and its recipe says {value}: remove the folder, so "
-                "that it is trained again, or correct the recipe."
+                f"{run} was trained with {name}={config[name]}, but its recipe has {value}: remove the folder "
+                "to train again, or correct the recipe."
             )
 
 
 def package(name: str, run: Path, recipe: Path, data: Path, folder: Path) -> Scores:
-    """Make the checkpoint `folder` from a finished run, in the place of an earlier one, and return its scores.
+    """Make the checkpoint `folder` from a finished run, replacing an earlier one, and return its scores.
 
     Args:
         run: folder of the run.
@@ -143,7 +143,7 @@ def package(name: str, run: Path, recipe: Path, data: Path, folder: Path) -> Sco
         ValueError: the run had another recipe.
     """
     if not (run / MODEL_CARD).is_file():
-        raise FileNotFoundError(f"{run} holds no finished training: it has no {MODEL_CARD}.")
+        raise FileNotFoundError(f"{run} contains no finished run: it has no {MODEL_CARD}.")
     options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     check_recipe(run, options)
     shutil.rmtree(folder, ignore_errors=True)

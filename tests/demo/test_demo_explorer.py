@@ -58,7 +58,7 @@ def opened(page):
     return explorer
 
 
-# Keeps what the player shows from the start, as a busy machine may look too late: captions, and most lit layers.
+# Records what the player shows from the start, because a busy machine may look too late: captions, and layers lit.
 WATCH = """
 window.captions = [];
 window.lit = 0;

@@ -171,7 +171,7 @@ def test_words_are_escaped_and_the_largest_weight_is_full_blue():
     assert read_table(drawn)[:2] == (words, words[::-1])
     shades = re.findall(r"background: #\w{6}(\w\w)", drawn)
     assert shades == ["ff", "80", "00"] * 3
-    assert "Rows: a. Columns: b &amp; c. No colour is 0, full blue 0.5." in drawn
+    assert "Rows: a. Columns: b &amp; c. No colour means 0, full blue means 0.5." in drawn
 
 
 def test_a_translation_that_is_too_long_shows_its_first_tokens(folder):

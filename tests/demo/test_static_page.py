@@ -23,7 +23,7 @@ pytestmark = NEEDS_CHROMIUM
 CONTEXT = "The tank holds 40 liters at 12°C. The letter in French was sent on June 5, 2019."
 CHANGES: dict[str, Any] = {"heads_off": [["encoder", 0, 1]]}
 WEIGHTS = [["cross", 0, 0, 2, 1, 0.7], ["encoder", 1, 3, 0, 0, 0.0], ["decoder", 1, 1, 3, 0, 0.5]]
-# By model: text, what it is made to write, and changes of the model.
+# model -> text, target to force, and interventions
 CASES: list[tuple[str, str, str | None, dict[str, Any]]] = [
     ("en-es", "I like to travel.", None, {"heads_off": [["cross", 1, 2], ["decoder", 0, 0]], "weights": WEIGHTS}),
     ("en-es", "The man eats 5 cheeses – Köln!", "El hombre come.", {"positions_off": ["encoder"]}),
@@ -86,7 +86,7 @@ def test_logits_and_token_ids_equal_those_of_pytorch(page, name):
 
 
 def check_equal(found: Any, expected: Any, place: str = "") -> None:
-    """Compare JSON; the page rounds the same numbers after a computation of its own."""
+    """Compare JSON; the page computes the numbers itself, so they are rounded differently."""
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), place
         for name in expected:

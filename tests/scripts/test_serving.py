@@ -240,7 +240,7 @@ def test_a_server_has_four_routes_and_runs_no_code_that_a_request_names(tmp_path
     (harmful / "trap.py").write_text(trap)
 
     everything = {route.path for route in build_server(*[None] * 7).routes}
-    # otherwise the list is not that of transformers' routes
+    # otherwise the list would not contain transformers' routes
     assert {"/load_model", "/reset", "/openapi.json"} < everything
     routes = {"/health", "/v1/models", "/v1/completions", "/v1/chat/completions"}
     with serving(tmp_path, model, tokenizer, "--trust-remote-code") as (url, _):

@@ -127,7 +127,7 @@ def test_a_run_with_later_checkpoints_does_not_resume_from_an_earlier_one(tmp_pa
 
 def test_a_finished_model_without_checkpoints_is_not_overwritten(tmp_path):
     (tmp_path / "README.md").write_text("A model card.")
-    with pytest.raises(ValueError, match="holds a finished model, and no checkpoint to resume from"):
+    with pytest.raises(ValueError, match="contains a finished model and no checkpoint to resume"):
         trained(tmp_path)
 
 

@@ -129,7 +129,7 @@ def build(
 
 
 def not_found(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request for an endpoint that does not exist, for which Gradio raises an error of its own."""
+    """Refuse a request for an endpoint that does not exist, because Gradio would raise an internal error."""
     return JSONResponse({"detail": "Not Found"}, 404)
 
 

@@ -60,7 +60,7 @@ def heat_map(rows: list[str], columns: list[str], weights: Tensor, names: tuple[
         f'<tr><th scope="row">{escape(row)}</th>{"".join(map(cell, numbers))}</tr>'
         for row, numbers in zip(rows, weights.tolist(), strict=True)
     )
-    told = escape(f"Rows: {names[0]}. Columns: {names[1]}. No colour is 0, full blue {most:.3g}.")
+    told = escape(f"Rows: {names[0]}. Columns: {names[1]}. No colour means 0, full blue means {most:.3g}.")
     head, body = f"<thead><tr><td></td>{heads}</tr></thead>", f"<tbody>{lines}</tbody>"
     table = f"<table><caption>{told}</caption>{head}{body}</table>"
     return f'<div class="heat-map"><div class="wide">{table}</div></div>'

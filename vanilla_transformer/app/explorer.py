@@ -55,7 +55,7 @@ class Explored:
         return self.models[model]
 
     def check(self, model: int, text: str, target: Any, context: str | None) -> tuple:
-        """Return the checked request, which is a cache key; refuse a wrong one."""
+        """Return the checked request, which is a cache key; raise an error for a wrong one."""
         loaded = self.loaded(model)
         text = check_text(text, "to explore", keeps_space(loaded))
         if loaded.task == "answer":
@@ -68,7 +68,7 @@ class Explored:
         return model, text, self.check_target(loaded, target), context
 
     def check_target(self, loaded: Loaded, target: Any) -> str | tuple[int, ...] | None:
-        """Return the checked target of a request; refuse a wrong one."""
+        """Return the checked target of a request; raise an error for a wrong one."""
         if target is None or (isinstance(target, str) and not target.strip()):
             return None
         if isinstance(target, str):

@@ -50,8 +50,7 @@ def check_number(name: str, number: float | None, least: float, most: float) -> 
 
 
 def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:
-    """Warn the visitor if most letters have no token of their own, because the training data did not contain their
-    script.
+    """Warn the visitor if most letters have no token of their own, because they were not in the training data.
 
     Returns:
         Whether there was a warning.
@@ -60,7 +59,7 @@ def warn_of_unknown_letters(loaded: Loaded, text: str) -> bool:
     known = "".join(loaded.tokenizer.decode([i], skip_special_tokens=True) for i in ids)
     unknown = 2 * sum(map(str.isalpha, known)) < sum(map(str.isalpha, text))
     if unknown:
-        gr.Warning("The model has never seen most of these letters, so what it says about them means nothing.")
+        gr.Warning("The model has never seen most of these letters, so its answer has no meaning.")
     return unknown
 
 

@@ -26,7 +26,7 @@ def training_log(run: str | Path) -> dict[str, Any]:
     """
     file = state_file(run)
     if file is None:
-        raise FileNotFoundError(f"{run} holds no {TRAINER_STATE}, which comes with its first checkpoint.")
+        raise FileNotFoundError(f"{run} has no {TRAINER_STATE} yet: it is written with the first checkpoint.")
     state = json.loads(file.read_text(encoding="utf-8"))
 
     def finite(entry: dict[str, Any]) -> dict[str, float]:

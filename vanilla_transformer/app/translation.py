@@ -122,7 +122,7 @@ class Translator:
         return predict(self.loaded.model, self.loaded.tokenizer, source, self.target_ids(source, target))
 
     def name(self, i: int) -> str:
-        """Return the label of a token: its text, or its name if it has no text of its own."""
+        """Return the label of a token: its text, or its name if it has no text."""
         text = self.loaded.tokenizer.decode([i])
         return self.loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else text.strip() or "␣"
 

@@ -68,7 +68,7 @@ def example_walk() -> None:
     """Add the components and events of the walk through worked examples."""
     gr.Markdown(
         "Every **equation** of a layer with the numbers that went through it, computed by the project's own code. "
-        "If a source prints results, the walk says how close ours are. Blue is positive, orange negative."
+        "If the source gives results, the walk shows the difference from ours. Blue is positive, orange negative."
     )
     titles = [(example.title, name) for name, example in EXAMPLES.items()]
     with gr.Row():

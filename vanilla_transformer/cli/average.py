@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     Raises:
         FileNotFoundError: there is no such checkpoint, or a part is missing from it.
         ValueError: neither a run nor checkpoints, or both; a run with too few; checkpoints of different models; an
-            output folder that exists, or lies in the last checkpoint.
+            output folder that exists, or is inside the last checkpoint.
     """
     (args,) = CommandParser(AverageArguments, __doc__).parse_args_into_dataclasses(arguments)
     if bool(args.run) == bool(args.checkpoints):

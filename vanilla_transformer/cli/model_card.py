@@ -115,7 +115,7 @@ def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
 
 
 def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: TrainerState, facts: CardFacts) -> None:
-    """Write README.md and training_curve.png into `folder`, which holds the saved model."""
+    """Write README.md and training_curve.png into `folder`, which contains the saved model."""
     plot_training_curve(state.log_history, folder / "training_curve.png")
     results = [
         EvalResult(

@@ -10,7 +10,7 @@ from pathlib import Path
 from huggingface_hub import ModelCard, ModelCardData
 
 
-MAIN_MODEL = "en-es"  # examples are those of the repository
+MAIN_MODEL = "en-es"  # the repository shows the examples of this model
 
 
 def repository_card(folder: Path) -> ModelCard:

@@ -187,7 +187,7 @@ def train(trainer: RecipeTrainerMixin) -> None:
     """Train, or resume from the last complete checkpoint, and leave the final weights in `trainer.model`.
 
     Raises:
-        ValueError: the folder to resume holds a finished model and no checkpoint.
+        ValueError: the folder to resume contains a finished model and no checkpoint.
     """
     arguments = trainer.args
     model_class = type(trainer.model)
@@ -196,7 +196,7 @@ def train(trainer: RecipeTrainerMixin) -> None:
     if resume is True and last_checkpoint(folder) is None:
         if (folder / MODEL_CARD).exists():
             raise ValueError(
-                f"output_dir={folder} holds a finished model, and no checkpoint to resume from: choose another folder."
+                f"output_dir={folder} contains a finished model and no checkpoint to resume: choose another folder."
             )
         resume = None  # the run ended before its first checkpoint, or did not start
     trainer.train(resume_from_checkpoint=resume)
@@ -208,7 +208,7 @@ def train(trainer: RecipeTrainerMixin) -> None:
     if len(last) < arguments.average_checkpoints > 1:
         logger.warning(
             "Found %d of average_checkpoints=%d: the final model is %s.",
-            len(last), arguments.average_checkpoints, "their mean" if len(last) > 1 else "that of the last step",
+            len(last), arguments.average_checkpoints, "their mean" if len(last) > 1 else "the one of the last step",
         )  # fmt: skip
         arguments.average_checkpoints = max(1, len(last))  # the model card shows this number
     if arguments.average_checkpoints > 1:

@@ -56,7 +56,7 @@ class WalkthroughArguments:
     layer: int = field(default=1, metadata={"help": "Layer, counted from 1."})
     head: int = field(default=1, metadata={"help": "Attention head, counted from 1."})
     precision: int | None = field(
-        default=None, metadata={"help": "Decimals; by default 3, or as many as the source of an example prints."}
+        default=None, metadata={"help": "Number of decimals. The default is 3, or that of a published example."}
     )
     html: str | None = field(default=None, metadata={"help": "Write a self-contained web page to this file."})
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)

@@ -91,7 +91,7 @@ class CTranslate2Translator:
                 converter.convert(str(Path(folder, "model")), quantization=quantization),
                 device=device,
                 device_index=model.device.index or 0,
-                # Each thread translates texts of its own: several threads at one text mostly wait for each other.
+                # Threads translate different texts: several threads on one text would mostly wait for each other.
                 inter_threads=torch.get_num_threads() if device == "cpu" else 1,
                 intra_threads=1,
             )
@@ -121,8 +121,7 @@ class CTranslate2Translator:
         """Return the tokens and scores of each row's hypotheses, best first.
 
         A forced first token is a prefix. After it, CTranslate2 can end a hypothesis at once only if the end token is
-        the most
-        probable one.
+        the most probable one.
 
         Args:
             max_length: maximum number of tokens of a hypothesis with its start token, as for `generate`.

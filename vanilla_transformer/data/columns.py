@@ -72,7 +72,7 @@ def parse_number(value: Any) -> float:
 def parse_numbers(value: Any, row: Row) -> float | list[float]:
     """Return a number, or a list of several."""
     if value == []:
-        raise ValueError("is []; it must hold a number")
+        raise ValueError("is []; it must contain a number")
     numbers = [parse_number(number) for number in as_list(value)]
     return numbers[0] if len(numbers) == 1 else numbers
 

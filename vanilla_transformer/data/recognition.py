@@ -70,7 +70,7 @@ def recognise(files: Sequence[str], task: str | None = None, columns: dict[str, 
 
     Raises:
         FileNotFoundError, ValueError: see `file_formats`; or the columns fit no task, or several. The message lists
-            the columns and the known layouts. Or the file is a table of another kind than its name says.
+            the columns and the known layouts. Or the format of a table differs from its suffix.
     """
     kinds = set(file_formats(list(files), parallel=len(files) == 2 and task in (None, "translation")))
     if task is not None and columns:
@@ -130,7 +130,7 @@ def check_lines(file: str) -> None:
 
 
 def check_separator(file: str, column: tuple[str, Values]) -> None:
-    """Raise a ValueError if the only column of a CSV or TSV file seems to hold several."""
+    """Raise a ValueError if the only column of a CSV or TSV file seems to contain several columns."""
     name, values = column
     for character, word in SEPARATORS.items():
         if character in name and all(character in str(value) for value in values):

@@ -42,7 +42,7 @@ def onednn_is_faster() -> bool:
 
 
 class OneDNNLinear(torch.autograd.Function):
-    """x W^T + b in oneDNN, whose operator has no derivative of its own."""
+    """x W^T + b in oneDNN, whose operator has no derivative."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

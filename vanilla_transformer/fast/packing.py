@@ -163,7 +163,7 @@ class Layout:
         starts = [torch.arange(self.rows) * width for width in self.widths]
         if shared:
             width = max(-(-max(self.widths) // 16) * 16, SHARED_WIDTH)
-            # A sequence without keys gets a row of its own, where its queries attend to zeros.
+            # A sequence without keys gets its own row, where its queries attend to zeros.
             sizes = queries.lengths.maximum(keys.lengths).masked_fill(keys.lengths == 0, width)
             shared_starts = torch.tensor(worst_fit_decreasing(sizes.tolist(), width))
             self.widths, starts = (width, width), [shared_starts, shared_starts]
@@ -305,7 +305,7 @@ def real_tokens(mask: Tensor | None) -> Tensor | None:
 
 
 def run_layers(
-    self: Any,  # the bound TransformerStack
+    self: Any,  # a TransformerStack, to which this method is bound
     x: Tensor,
     position_ids: Tensor,
     mask: Tensor | None,

@@ -1,4 +1,4 @@
-"""One sentence about the purpose of each step of a walk."""
+"""One sentence that explains each step of a walk."""
 
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, FEED_FORWARD, Step
 

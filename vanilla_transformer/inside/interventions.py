@@ -189,7 +189,7 @@ def check_interventions(model: PreTrainedModel, interventions: Interventions) ->
         if min(weight.query, weight.key) < 0:
             raise ValueError(f"Tokens count from 0, so there is no query {weight.query} with a key {weight.key}.")
         if not 0 <= weight.weight <= 1:
-            raise ValueError(f"An attention weight lies between 0 and 1, so it cannot be {weight.weight}.")
+            raise ValueError(f"An attention weight is between 0 and 1, so it cannot be {weight.weight}.")
         back, ahead = visible_range(attentions[weight.kind, weight.layer], interventions)
         if not -ahead <= weight.query - weight.key <= back:
             raise ValueError(f"Token {weight.key} is hidden from token {weight.query}, so no weight of it can be set.")
@@ -231,7 +231,7 @@ class PerRow(NamedTuple):
 
 
 class SetWeights(TorchFunctionMode):
-    """Set attention weights when the softmax returns them. `mask` (batch, 1, queries, keys) tells the visible keys."""
+    """Set attention weights when the softmax returns them. `mask` (batch, 1, queries, keys) marks the visible keys."""
 
     def __init__(self, rows: PerRow, kind: str, layer: int, mask: Tensor):
         super().__init__()

@@ -57,7 +57,7 @@ class Prediction:
         regression: options are numbers instead of classes.
     """
 
-    task: ClassVar[str]  # a verb that tells the explorer's page and the demo the task
+    task: ClassVar[str]  # a verb for the task, used by the explorer's page and the demo
     model_class: ClassVar[type[PreTrainedModel]]
     target: list[int] | None = None
     written = 0
@@ -394,7 +394,7 @@ class AnswerSpan(Prediction):
 
 
 def is_regression(config: PreTrainedConfig) -> bool:
-    """Whether a classifier predicts numbers: its config says so, or says nothing and has a single label."""
+    """Whether a classifier predicts numbers: its config says so, or it has a single label and no problem type."""
     return (config.problem_type or ("regression" if config.num_labels == 1 else None)) == "regression"
 
 

@@ -41,7 +41,7 @@ class QuestionAnsweringTask(Task):
     pipeline_tag = "question-answering"
     usage = """\
 answer = pipeline("question-answering", model=folder, trust_remote_code=True)
-print(answer(question="What is asked?", context="A text that holds the answer."))"""
+print(answer(question="What is asked?", context="A text that contains the answer."))"""
     arguments_class = QuestionAnsweringArguments
     in_one_process = True
 

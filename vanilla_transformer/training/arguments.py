@@ -205,7 +205,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                     f"average_checkpoints={self.average_checkpoints}: raise the first, or lower the second."
                 )
             logger.warning(
-                "The final model is the average of %d checkpoints, as many as are kept.", self.save_total_limit
+                "The final model is the average of the %d checkpoints that are kept.", self.save_total_limit
             )
             self.average_checkpoints = cast(int, self.save_total_limit)
 

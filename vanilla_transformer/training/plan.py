@@ -96,7 +96,9 @@ class Facts:
         characters = mean(max(map(len, each), default=0) for each in texts)
         alphabet = len({char for each in texts for text in each for char in text})
         size = mean(sum(len(text.encode()) for text in each) for each in texts)
-        names = 10 * len(sample[0]) if ".json" in files[0] else 1  # bytes of a row beside its texts, roughly
+        names = (
+            10 * len(sample[0]) if ".json" in files[0] else 1
+        )  # approximate bytes of a row in addition to its texts
         count = round(size_of(files) / (size + names)) if is_stream else len(rows)
         return cls(count, characters, alphabet, is_stream)
 

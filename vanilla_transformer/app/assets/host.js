@@ -67,7 +67,7 @@ function host(models, runs) {
     train({ heads, positions, warmup, mask, norm }, onFrame) {
       let running = null,
         stopped = false;
-      // Without a session of its own, an event has its id as session.
+      // An event without a session uses its id as the session.
       const cancel = () =>
         post(new URL("../cancel", base), { event_id: running, session_hash: running, fn_index: 0 }).catch(() => {}); // a server that cannot be reached notices by itself
       const ended = call("train", [heads, positions, warmup, mask, norm], onFrame, (id) => {

@@ -26,7 +26,7 @@ async function loadSavedModel(name) {
   const ended = new Promise((resolve, reject) => Object.assign(script, { onload: resolve, onerror: reject }));
   document.head.append(script);
   await ended.catch(() => {
-    throw new Error(`${name}.js is missing beside this page.`);
+    throw new Error(`${name}.js is missing next to this page.`);
   });
   const { config, weights, tokenizer, generation, steps } = savedModels[name];
   const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
@@ -486,7 +486,7 @@ function layerValues(model, run, stack, layer, ids) {
 }
 
 /**
- * Set weights of one query, as `Weight` of inside/interventions.py says: the others are rescaled so that all sum to 1, or
+ * Set weights of one query, like `Weight` of inside/interventions.py: the others are rescaled so that all sum to 1, or
  * share the rest evenly if they were all 0. `wanted` lists (kind, layer, head, query, key, weight).
  */
 function setWeights(weights, isSeen, wanted, query) {

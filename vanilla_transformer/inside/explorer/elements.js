@@ -37,7 +37,7 @@ const note = (...content) => make("p", { class: "note" }, content);
 const toggle = (label, checked, change, attributes = {}) =>
   make("label", { class: "toggle" }, make("input", { type: "checkbox", checked, change, ...attributes }), label);
 
-/** A row of buttons, one of which is chosen; `choices` are [value, text]. */
+/** Draw a row of buttons with one chosen; `choices` are [value, text]. */
 const segments = (label, choices, choose, attributes = () => ({})) =>
   make(
     "div",

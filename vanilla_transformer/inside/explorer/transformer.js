@@ -53,7 +53,7 @@ function logSoftmax(logits) {
   return Float64Array.from(logits, (logit) => logit - most - Math.log(sum));
 }
 
-/** Positional encoding, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), and the cosine beside it. */
+/** Positional encoding, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), and the cosine next to it. */
 function sinusoids(position, width) {
   const single = Math.fround; // the original model computes the angles in single precision
   const angle = (even) => single(position * single(Math.exp(single(even * single(-Math.log(10000) / width)))));
@@ -230,7 +230,7 @@ class Transformer {
     return Array.from({ length: this.layers[stack] }, () => ({ self: empty(), cross: empty() }));
   }
 
-  /** The record of a run: its changes (see inside/interventions.py), and what it computes. */
+  /** The record of a run: its changes (see inside/interventions.py) and its results. */
   newRun(changes = {}, scales = null) {
     return { changes: { ...UNCHANGED, ...changes }, scales, attention: {}, hidden: {}, seen: {} };
   }
