@@ -1,4 +1,4 @@
-"""Hold the promises of SECURITY.md: every promise has a test, here or where the feature is tested."""
+"""The promises of SECURITY.md hold: each has a test, here or where the feature is tested."""
 
 import ast
 import json
@@ -25,7 +25,7 @@ LOADING, DEMO, SERVING, HUB = (
     f"{name}.py" for name in ("test_loading", "demo/test_demo_loading", "scripts/test_serving", "scripts/test_hub")
 )
 RESUMING = "training/test_resuming.py"
-# The sentences of SECURITY.md -> file and name of a test.
+# sentence of SECURITY.md -> file and name of its test
 PROMISES = {
     "Commands run code from the folder only with `--trust_remote_code`.": (
         LOADING,
@@ -117,7 +117,7 @@ def test_every_promise_is_made_and_has_a_test():
 
 
 class Trap:
-    """Create a file when this is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file: Path):
         self.file = file
@@ -146,7 +146,7 @@ def test_code_in_a_folder_of_data_is_not_run(tmp_path):
     (folder / "helper.py").write_text(trap)
     data = DataArguments(dataset=str(folder), validation_fraction=0)
     assert list(load_splits(data, TranslationTask.data)["train"]["source"]) == ["a"]
-    (folder / "pairs.py").write_text(trap)  # the name that a script of this data set would have
+    (folder / "pairs.py").write_text(trap)  # a data set with a loading script would have a script of this name
     with pytest.raises(ValueError, match="pairs cannot be loaded: Dataset scripts are no longer supported"):
         load_splits(data, TranslationTask.data)
     assert not (tmp_path / "trapped").exists()
@@ -180,5 +180,5 @@ def test_the_demo_listens_only_on_this_machine(tmp_path):
     with started(folder) as (address, _):
         port = int(address.rpartition(":")[2])
         socket.create_connection(("127.0.0.1", port), timeout=10).close()
-        with pytest.raises(ConnectionRefusedError):  # an address that only a server for every address would answer at
+        with pytest.raises(ConnectionRefusedError):  # only a server that listens on every address would answer here
             socket.create_connection(("127.0.0.2", port), timeout=10)

@@ -17,7 +17,7 @@ from vanilla_transformer.data.tokenizer import BOS, EOS, PAD, PreTrainedTokenize
 
 SOURCE_LENGTH = 16
 
-Decoder = Callable[[torch.Tensor, int, int], int]  # (source ids, beams, output length) -> number of tokens written
+Decoder = Callable[[torch.Tensor, int, int], int]  # (source ids, beams, output length) -> number of generated tokens
 
 
 def generating(model: PreTrainedModel) -> Decoder:

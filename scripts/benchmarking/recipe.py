@@ -138,7 +138,7 @@ def runs(size: Size, tokenizer: PreTrainedTokenizerBase) -> dict[str, Run]:
         OURS: (ours, muon),
         SEED_RUN: (ours, muon | {"seed": 1}),
         PEER_DEFAULTS: (marian, {"learning_rate": 3e-3, "bucketing": "length", "tokens_per_batch": 0, "bf16": False}),
-        # At 3e-3 the peers learn next to nothing from sentences of similar length, and most from random ones.
+        # At 3e-3 the peers hardly learn from batches of similar lengths; with random batches, 3e-3 is their best rate.
         PEER: (marian, {"learning_rate": 3e-3}),
         PEER_SIMILAR: (marian, similar_lengths),
         TORCH_SIMILAR: (lambda: TorchTranslator(size), similar_lengths),
@@ -233,7 +233,7 @@ def draw_curves(curves: dict[str, list[Point]]) -> Figure:
 
 
 def seconds_to(bleu: float, points: list[Point]) -> float:
-    """Return when a run first reached this BLEU, on straight lines between its evaluations; infinity if never."""
+    """Interpolate when a run first reached this BLEU; return infinity if it never did."""
     for before, after in pairwise(points):
         if after.bleu >= bleu:
             share = (bleu - before.bleu) / (after.bleu - before.bleu) if after.bleu > before.bleu else 0.0

@@ -36,7 +36,9 @@ class Result:
 
 
 def rows_of(results: list[Result]) -> list[tuple[str, ...]]:
-    """Return the cells of `HEADER`. The ratio is that of our default: packed, if the section has it."""
+    """Return the cells of `HEADER`. Ratios compare with our default, which is packed if the section measures
+    packing.
+    """
     ours: dict[str, float] = {}
     for result in results:
         if result.model == PACKED or (result.model == OURS and result.section not in ours):
@@ -55,7 +57,7 @@ def rows_of(results: list[Result]) -> list[tuple[str, ...]]:
 
 
 def write(results: list[Result], machine: str, folder: Path) -> None:
-    """Write benchmark.json and benchmark.md. An error leaves the earlier files as they were."""
+    """Write benchmark.json and benchmark.md. After an error, the earlier files are unchanged."""
     folder.mkdir(parents=True, exist_ok=True)
     with open_output(str(folder / "benchmark.json")) as stream:
         json.dump({"machine": machine, "results": [vars(result) for result in results]}, stream, indent=1)

@@ -21,7 +21,7 @@ SECTIONS = ("train", "base", "language model", "classifier", "recipe", "decode",
 # The paper's sizes with its batch of 25,000 tokens, and nanoGPT's size: about 8 minutes on a GPU.
 GPU_SECTIONS = ("base", "big", "gpt", "decode")
 ALL_SECTIONS = (*SECTIONS, "big", "gpt")
-GPU_TOKENS = 25_000  # of source, and of target, in a step (section 5.1)
+GPU_TOKENS = 25_000  # source tokens, and also target tokens, per step (section 5.1)
 PRECISIONS = ("fp32", "bf16")
 
 
@@ -34,8 +34,8 @@ class BenchmarkArguments:
             "choices": ALL_SECTIONS,
         },
     )
-    rounds: int = field(default=12, metadata={"help": "Number of turns of each model."})
-    quick: bool = field(default=False, metadata={"help": "Toy sizes and two turns, to see that everything runs."})
+    rounds: int = field(default=12, metadata={"help": "Number of rounds for each model."})
+    quick: bool = field(default=False, metadata={"help": "Use toy sizes and two rounds, as a quick check."})
     precision: list[str] = field(
         default_factory=list,
         metadata={

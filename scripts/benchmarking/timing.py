@@ -33,7 +33,7 @@ def in_turns(tasks: dict[str, Callable[[], float]], rounds: int, device: str) ->
 
 
 def peak_memory(task: Callable[[], object]) -> int:
-    """Return the largest number of bytes that PyTorch holds on the CPU during the task, beyond those held before."""
+    """Return the peak number of bytes that PyTorch allocates on the CPU during the task."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         kept = task()  # noqa: F841  (the result counts)
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]

@@ -16,7 +16,7 @@ from vanilla_transformer.training.trainer import send_batch
 
 
 Inputs = dict[str, Tensor]
-Batch = tuple[Inputs, int]  # with its number of real tokens: padding does not count
+Batch = tuple[Inputs, int]  # inputs, and the number of tokens without padding
 
 
 def real_lengths(data: DataArguments, rows: int = 1280) -> list[tuple[int, int]]:

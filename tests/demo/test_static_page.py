@@ -1,4 +1,4 @@
-"""The models run in the browser: the same numbers as PyTorch, in a page without a server or a network."""
+"""The models run in the browser and give the same numbers as PyTorch, in a page without a server or a network."""
 
 import json
 from functools import cache
@@ -52,7 +52,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(browser, folder):
-    """Return the open page, which may read its own files and nothing else."""
+    """Return the open page, which can read only its own files."""
     with visit(browser, (folder / "index.html").as_uri()) as page:
         page.context.route(lambda address: not address.startswith("file:"), lambda route: route.abort())
         yield page
@@ -96,7 +96,7 @@ def check_equal(found: Any, expected: Any, place: str = "") -> None:
         for i, pair in enumerate(zip(found, expected, strict=True)):
             check_equal(*pair, f"{place}[{i}]")
     elif isinstance(expected, float | int) and not isinstance(expected, bool):
-        # Weights are per mille. Shares of words come from a difference quotient, which a ReLU can bend.
+        # Weights are per mille. Attributions of words are difference quotients, which a ReLU can change.
         close = 0.05 if "mattered" in place else 1.01 if ".weights" in place or ".rows" in place else 2e-3
         assert found == pytest.approx(expected, abs=close), place
     else:
@@ -134,7 +134,7 @@ def test_the_page_answers_like_the_server(page, name, text, target, changes):
     assert found_effects == pytest.approx(effects, abs=2e-3)
     check_equal(found["data"], data, "data")
     compared = json.loads(json.dumps(compare_data(model, tokenizer, text, interventions, target, context)))
-    compared["changed"]["changes"] = found["compared"]["changed"]["changes"]  # empty lists may be left out
+    compared["changed"]["changes"] = found["compared"]["changed"]["changes"]  # empty lists may be missing
     check_equal(found["compared"], compared, "compared")
     prediction, _, _ = predict(model, tokenizer, text, target, context)
     check_equal(found["values"], layer_values(model, prediction, stack, 1), "values")

@@ -199,7 +199,7 @@ def test_a_checkpoint_is_trained_once_converted_to_16_bits_and_scored(workplace,
 
     recipe = workplace / "recipes" / "tagger.yaml"
     recipe.write_text(recipe.read_text().replace("d_ff: 64", "d_ff: 128"))
-    with pytest.raises(ValueError, match="run was trained with d_ff=64, and its recipe says 128"):
+    with pytest.raises(ValueError, match="run was trained with d_ff=64, but its recipe has 128"):
         make()
     assert {path.name for path in folder.iterdir()} == FILES  # the folder is unchanged
     with pytest.raises(ValueError, match="--names taggr: choose from tagger"):

@@ -80,7 +80,8 @@ def words(number: int, count: int = 5) -> str:
 @pytest.mark.parametrize(
     ("row", "count", "task"),
     [
-        (lambda n: {"utterance": words(n), "intent": f"intent {n % 500}"}, 1000, "classification"),  # 500 labels
+        # the plan has to deal with 500 labels
+        (lambda n: {"utterance": words(n), "intent": f"intent {n % 500}"}, 1000, "classification"),
         (lambda n: {"letter": "abcdefgh"[n % 8], "kind": "xy"[n % 2]}, 200, "classification"),
         (lambda n: {"letter": "abcdefgh"[n % 8], "capital": "ABCDEFGH"[n % 8] + "."}, 200, "translation"),
         (lambda n: {"text": words(n), "label": "rare" if n == 5 else "ab"[n % 2]}, 60, "classification"),
@@ -110,7 +111,7 @@ def test_a_large_file_is_streamed(name, tmp_path, monkeypatch, capsys):
     else:
         write_json_lines(tmp_path / name, [{"en": f"{n} {words(n)}", "de": f"the {n}"} for n in range(2000)])
     assert train.main([name, *TINY, "--max_eval_samples", "8"])["validation"]
-    rows = re.search(r"about (\d),(\d+) rows to train on", capsys.readouterr().out)  # by the size of the file
+    rows = re.search(r"about (\d),(\d+) rows to train on", capsys.readouterr().out)  # the size of the file decides
     assert rows and 1800 < int("".join(rows.groups())) < 2200
 
 
@@ -146,6 +147,6 @@ def test_a_trained_model_needs_fewer_steps_at_a_lower_rate():
     fine = without_replaced(plan, {"model_name_or_path"})
     assert fine["learning_rate"] < plan["learning_rate"] / 10
     assert fine["max_steps"] == plan["max_steps"] // 4
-    assert {"vocab_size", "preset", "norm_position"} & fine.keys() == set()  # the checkpoint has its own
+    assert {"vocab_size", "preset", "norm_position"} & fine.keys() == set()  # the checkpoint has its own learning rate
     given = without_replaced(plan, {"model_name_or_path", "learning_rate", "max_steps"})
     assert {"learning_rate", "max_steps"} & given.keys() == set()

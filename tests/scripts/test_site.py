@@ -34,12 +34,12 @@ def site(tmp_path_factory) -> Path:
 
 class Handler(SimpleHTTPRequestHandler):
     def log_message(self, *arguments):
-        """Print nothing."""
+        """Print no log."""
 
 
 @pytest.fixture(scope="module")
 def address(site):
-    """Serve the site, which the search needs, and return its address."""
+    """Serve the site, because the search needs a server, and return the address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(site))) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -48,7 +48,7 @@ def address(site):
 
 @pytest.fixture
 def page(browser, address):
-    """Open a page of a browser that reaches no other host, and fail if the site asks for one."""
+    """Open a page in a browser without access to other hosts, and fail if the site asks for one."""
     asked = []
     page = browser.new_page(base_url=address)
     page.route(
@@ -123,7 +123,7 @@ def test_the_reference_documents_the_arguments_of_each_head(site):
 @pytest.mark.parametrize("size", [pytest.param(size, marks=NEEDS_CHROMIUM) for size in (PHONE, *DESKS)], ids=str)
 def test_no_page_and_no_table_is_wider_than_the_screen(size, site, page):
     page.set_viewport_size(size)
-    hidden = []  # (page, pixels) of each table: several may have the same head
+    hidden = []  # (page, pixels) of each table, because several tables may have the same header
     for name in pages_of(site):
         page.goto(name)
         page.locator("details").evaluate_all("elements => elements.forEach(e => e.open = true)")

@@ -27,8 +27,8 @@ ENDPOINTS: dict[str, Callable[[Loaded], None]] = {
     "tag": offer_tags,
     "answer": offer_answers,
 }
-SESSIONS = 100  # sessions that Gradio remembers
-WAITING = 64  # requests in Gradio's queue; further ones get the status 503
+SESSIONS = 100  # number of sessions that Gradio remembers
+WAITING = 64  # maximum number of requests in Gradio's queue; further ones get the status 503
 
 # On narrow screens, heat maps keep their size and scroll sideways, with a permanent scroll bar and a hint. Numbers in
 # cells are for screen readers. Clickable tokens have visible ends.

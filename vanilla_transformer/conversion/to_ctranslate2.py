@@ -171,7 +171,7 @@ class ModelConverter(Converter):
 
     @staticmethod
     def array(tensor: torch.Tensor) -> np.ndarray:
-        """Return the tensor as CTranslate2 takes it: float32, on the CPU."""
+        """Return the tensor in the form that CTranslate2 requires: float32, on the CPU."""
         return tensor.detach().float().cpu().numpy()
 
 

@@ -36,7 +36,7 @@ FORMS = {
 # tasks with the same columns
 ALIKE = ({"classification", "regression", "multi_label"}, {"language_modeling", "masked_language_modeling"})
 INDEX_NAMES = {"", "id", "idx", "index", "split", "url"}
-# Names that decide between several columns, and where values alone leave it open.
+# Column names that decide between several columns, and when the values alone are not enough
 TEXT_NAMES = {"text", "sentence", "review", "utterance"}
 LABEL_NAMES = {"label", "class", "category", "intent", "topic", "sentiment"}
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "bars"}
@@ -159,7 +159,7 @@ def candidates(table: dict[str, Values]) -> list[Recognised]:
     texts = [name for name, kind in kinds.items() if kind == "text"]
     labels = [name for name, kind in kinds.items() if kind != "text"]
     words = [name for name in labels if kinds[name] == "classification" and as_numbers(table[name]) is None]
-    if words and not texts:  # short texts repeat like labels
+    if words and not texts:  # short texts repeat as often as labels do
         texts = [max(words, key=lambda name: len({*table[name]}))]
         labels.remove(texts[0])
     if len(text := named(texts, TEXT_NAMES)) == 1 and len(label := named(labels, LABEL_NAMES)) == 1:
@@ -172,7 +172,7 @@ def candidates(table: dict[str, Values]) -> list[Recognised]:
 
 
 def named(columns: list[str], names: set[str]) -> list[str]:
-    """Return the one of several columns that has one of the names; all columns if there is no such one."""
+    """Return the one column that has one of the names; return all columns if there is not exactly one."""
     chosen = [column for column in columns if column.lower() in names]
     return chosen if len(chosen) == 1 else columns
 
@@ -202,7 +202,7 @@ def kind_of(name: str, values: Values) -> str | None:
         whole = all(number.is_integer() for number in numbers) and not any(isinstance(each, float) for each in values)
         if whole and numbers == [number + numbers[0] for number in range(len(numbers))] and len(numbers) > 2:
             return None
-        # Classes are numbered without large gaps.
+        # classes are numbered without large gaps
         numbered = name in LABEL_NAMES and distinct < len(values) and 0 <= min(numbers) <= max(numbers) <= 2 * distinct
         return "classification" if whole and (distinct <= MOST_NUMBERED_CLASSES or numbered) else "regression"
     repeats = distinct <= max(2, 0.3 * len(values)) or name in LABEL_NAMES

@@ -40,7 +40,7 @@ def round_up(number: int) -> int:
     return -(-number // step) * step
 
 
-SHORTEST_ROUNDED = 256  # tokens; shorter rows are fast to compute and to compile for
+SHORTEST_ROUNDED = 256  # tokens; shorter rows are fast to compute and to compile
 
 
 class Packing:
