@@ -17,11 +17,9 @@ from vanilla_transformer import (
 from vanilla_transformer.app.inside import (
     MASKS,
     MOST_WORDS,
-    UNTRAINED,
     allowed,
     draw_positions,
     draw_schedule,
-    learned_positions,
     likeness,
 )
 from vanilla_transformer.app.loading import load
@@ -166,24 +164,12 @@ def line(figure, number: int) -> tuple[str, torch.Tensor]:
     return drawn.get_label(), torch.tensor(drawn.get_ydata())
 
 
-def test_learned_positions_shown_equal_the_models(client, folders):
-    tables = learned_positions([load(folder) for folder in folders.values()])
-    assert list(tables) == ["classifier, encoder"]
-    table = load(folders["classifier"]).model.base_model.embed_positions.weight
-    assert torch.equal(tables["classifier, encoder"], table)
-    _, alike = draw_positions(64, 30, "classifier, encoder", table.detach())
-    label, drawn = line(alike, 1)
-    assert label == "learned, classifier, encoder"
-    torch.testing.assert_close(drawn, likeness(table.detach()[:30])[1])
-    pictures = [client.predict(64, 30, name, api_name="/positions") for name in (*tables, UNTRAINED)]
-    assert pictures[0][0] == pictures[1][0] and pictures[0][1] != pictures[1][1]
-
-
-def test_random_positions_are_labelled_if_no_model_has_learned_ones():
-    _, alike = draw_positions(64, 30, UNTRAINED, None)
+def test_learned_positions_before_training_are_random(client):
+    _, alike = draw_positions(64, 30)
     label, drawn = line(alike, 1)
     assert label == "learned, before training"
     assert drawn[15] == 1 and drawn[:15].abs().max() < 0.6
+    assert [picture["type"] for picture in client.predict(64, 30, api_name="/positions")] == ["matplotlib"] * 2
 
 
 # --- Masks

@@ -231,8 +231,8 @@ def test_the_page_is_self_contained_and_escapes_the_sentence(translator, tmp_pat
         (["--layer", "0"], "no layer 0: the model has layers 1 to 2"),
         (["--head", "9"], "no head 9: the model has heads 1 to 4"),
         (["--stack", "middle"], "middle"),
-        (["--example", "today"], "--example today has its own sentence"),
-        (["--numbers", "x.json"], "--numbers x.json is an example on its own"),
+        (["--example", "today"], "--text and --example exclude each other"),
+        (["--numbers", "x.json"], "--text and --numbers exclude each other"),
     ],
 )
 def test_a_missing_layer_head_or_stack_of_a_walk_is_refused(translator, arguments, named):
@@ -252,7 +252,7 @@ def test_an_empty_sentence_is_refused():
 
 @pytest.mark.parametrize("arguments", [["--target", "x"], ["--stack", "decoder"]])
 def test_options_for_a_sentence_are_refused_without_one(arguments):
-    with pytest.raises(ValueError, match="give --text too"):
+    with pytest.raises(ValueError, match="needs a sentence: give --text"):
         walk.main(arguments)
 
 

@@ -19,7 +19,7 @@ from vanilla_transformer.configuration_vanilla_transformer import (
     PRESETS,
     VanillaTransformerConfig,
 )
-from vanilla_transformer.inside.recorder import find_stacks, record
+from vanilla_transformer.inside.recorder import record
 from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerDecoderModel,
     VanillaTransformerEncoderModel,
@@ -48,7 +48,6 @@ MASKS = {
     "sliding window": Mask(near_only=True),
     "sliding window and causal": Mask(past_only=True, near_only=True),
 }
-UNTRAINED = "before training"  # name under which random learned positions are shown
 
 
 def likeness(table: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,31 +60,20 @@ def likeness(table: Tensor) -> tuple[Tensor, Tensor]:
     return torch.arange(len(table)) - middle, products / products[middle]
 
 
-def learned_positions(models: Sequence[Loaded]) -> dict[str, Tensor]:
-    """Return the learned position tables (positions, d_model) by the names of model and stack."""
-    return {
-        f"{loaded.name}, {name}": stack.embed_positions.weight.detach()[stack.config.position_offset :]
-        for loaded in models
-        if loaded.model.config.position_embedding == "learned"
-        for name, stack in find_stacks(loaded.model).items()
-    }
-
-
-def draw_positions(d_model: int, length: int, name: str, learned: Tensor | None) -> tuple[Figure, Figure]:
+def draw_positions(d_model: int, length: int) -> tuple[Figure, Figure]:
     """Draw the sinusoids (length, d_model) as a heat map, and how similar positions are by distance.
 
-    Without a table of learned positions, random numbers show their initialisation.
+    Random numbers show learned positions before training.
     """
     sinusoidal = sinusoids(torch.arange(length)[None], d_model)[0]
-    if learned is None:
-        learned = torch.randn(length, d_model, generator=torch.Generator().manual_seed(0))
+    learned = torch.randn(length, d_model, generator=torch.Generator().manual_seed(0))
     heat_map, axes = blank(5, 3.4)
     image = axes.imshow(sinusoidal.numpy(), cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto", interpolation="none")
     add_scale(heat_map, image)
     axes.set(xlabel="dimension", ylabel="position")
     alike, axes = blank(5, 3.4)
     axes.plot(*likeness(sinusoidal), label="sinusoidal")
-    axes.plot(*likeness(learned[:length]), label=f"learned, {name}")
+    axes.plot(*likeness(learned), label="learned, before training")
     axes.set(xlabel="distance", ylabel="dot product (1: with itself)")
     axes.legend(frameon=False, labelcolor=GREY)
     return heat_map, alike
@@ -146,7 +134,7 @@ def count_parameters(preset: str, vocab_size: int) -> str:
 def inside_tab(models: Sequence[Loaded] = ()) -> None:
     """Add the components and events of the tab for some loaded models."""
     with gr.Accordion("Positions", open=True):
-        positions_section(learned_positions(models))
+        positions_section()
     with gr.Accordion("Masks", open=False):
         masks_section()
     with gr.Accordion("One layer, step by step", open=False):
@@ -157,26 +145,20 @@ def inside_tab(models: Sequence[Loaded] = ()) -> None:
         offer_walks(models)
 
 
-def positions_section(tables: dict[str, Tensor]) -> None:
-    """Add the components and events of positions; `tables` are learned ones by name."""
-
-    def draw(d_model: int, length: int, name: str) -> tuple[Figure, Figure]:
-        return draw_positions(d_model, length, name, tables.get(name))
-
+def positions_section() -> None:
+    """Add the components and events of positions."""
     gr.Markdown(
         "Attention ignores the order of tokens, so a **positional encoding** is added to them. Left: one row per "
         "position, blue above 0 and orange below. Right: the similarity of positions by their distance. With "
         "sinusoids, near positions are similar, in both directions and from any start. Learned positions are random "
         "before training and become similar only by training."
     )
-    names = [*tables, UNTRAINED]
     with gr.Row():
-        d_model = gr.Slider(8, 512, value=64, step=8, precision=0, label="d_model of the sinusoids")
+        d_model = gr.Slider(8, 512, value=64, step=8, precision=0, label="d_model")
         length = gr.Slider(8, 256, value=64, step=8, precision=0, label="Positions")
-        name = gr.Dropdown(names, value=names[0], label="Learned positions", visible=len(names) > 1)
     with gr.Row():
-        pictures = [gr.Plot(picture, show_label=False, format="png") for picture in draw(64, 64, names[0])]
-    gr.on([d_model.release, length.release, name.input], draw, [d_model, length, name], pictures, api_name="positions")
+        pictures = [gr.Plot(picture, show_label=False, format="png") for picture in draw_positions(64, 64)]
+    gr.on([d_model.release, length.release], draw_positions, [d_model, length], pictures, api_name="positions")
 
 
 def masks_section() -> None:

@@ -64,16 +64,14 @@ class WalkthroughArguments:
     def __post_init__(self):
         if self.text == "":
             raise ValueError("--text is empty: give a sentence.")
-        if self.model is not None and not self.text:
-            raise ValueError(f"--model {self.model} needs a sentence: give --text.")
-        if self.text and self.example is not None:
-            raise ValueError(f"--example {self.example} has its own sentence: leave out --text.")
-        if self.numbers is not None and (self.text or self.example is not None):
-            raise ValueError(f"--numbers {self.numbers} is an example on its own: leave out --text and --example.")
+        given = [f"--{name}" for name in ("text", "example", "numbers") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: give only one of them.")
+        for name in ("model", "target", "stack"):
+            if not self.text and (value := getattr(self, name)) is not None:
+                raise ValueError(f"--{name} {value} needs a sentence: give --text.")
         for text in filter(None, (self.text, self.target)):
             check_text(text)
-        if not self.text and not (self.target is self.stack is None):
-            raise ValueError("--target and --stack are for your own sentence: give --text too.")
         if self.text and self.model is None:
             self.model = shipped_model(TRANSLATOR)
 

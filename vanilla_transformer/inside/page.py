@@ -228,16 +228,15 @@ def rounded(tensor: Tensor) -> list:
     matrix = (tensor if tensor.dim() > 1 else tensor[:, None])[..., :rows, :columns]
     if not matrix.is_floating_point():
         return matrix.tolist()
-    masked = matrix < MASKED
-    values = (matrix.masked_fill(masked, 0).double() * 1000).round() / 1000
-    return replace_masked(values.tolist(), masked.tolist())
+    values = matrix.masked_fill(matrix < MASKED, math.nan).double()
+    return without_nan(((values * 1000).round() / 1000).tolist())
 
 
-def replace_masked(values: Any, masked: Any) -> Any:
-    """Replace numbers in nested lists by None where `masked` is true."""
+def without_nan(values: Any) -> Any:
+    """Replace NaN in nested lists by None, because JSON has no NaN."""
     if isinstance(values, list):
-        return [replace_masked(*pair) for pair in zip(values, masked, strict=True)]
-    return None if masked else values
+        return [without_nan(value) for value in values]
+    return None if math.isnan(values) else values
 
 
 # Files of `explorer` that are joined, in this order, into the body of one JavaScript function. A saved page can
