@@ -239,8 +239,9 @@ function steps(model, prediction, scores) {
 }
 
 /** Return the end of each token of `source` in the text; -1 for special tokens. */
-function tokenEnds({ tokens, special, bytes }, text, source) {
-  const before = []; // at each byte of the text, the index of the character after its character
+function tokenEnds({ tokens, special, bytes, prefix }, text, source) {
+  // At each byte of the text, the index of the character after its character. A prefix is not part of the text.
+  const before = Array(prefix.length).fill(0);
   let index = 0;
   for (const character of text) {
     index += character.length;

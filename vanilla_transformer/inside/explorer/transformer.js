@@ -318,11 +318,15 @@ class Transformer {
 
 /** A byte-level BPE tokenizer, read from tokenizer.json. */
 class Tokenizer {
-  constructor({ model, normalizer, pre_tokenizer: split, post_processor: post, added_tokens: added }) {
+  constructor({ model, normalizer, pre_tokenizer: split, post_processor: post, decoder, added_tokens: added }) {
     const parts = split?.pretokenizers ?? [];
-    if (model.type !== "BPE" || normalizer || parts[0]?.type !== "Split" || parts[1]?.type !== "ByteLevel")
+    const steps = normalizer?.normalizers ?? (normalizer ? [normalizer] : []);
+    const isKnown = steps.every(({ type }) => type === "Prepend");
+    if (model.type !== "BPE" || !isKnown || parts[0]?.type !== "Split" || parts[1]?.type !== "ByteLevel")
       throw new Error(`This kind of tokenizer (${model.type}) is not supported in the page.`);
     this.pattern = new RegExp(parts[0].pattern.Regex, "gu");
+    this.prefix = steps.map(({ prepend }) => prepend).join(""); // before the first word of a text
+    this.strips = decoder?.decoders?.some(({ type }) => type === "Strip");
     this.added = added;
     this.special = new Set(added.filter((token) => token.special).map(({ id }) => id));
     this.ids = new Map([...Object.entries(model.vocab), ...added.map(({ content, id }) => [content, id])]);
@@ -347,7 +351,7 @@ class Tokenizer {
   /** Return the ids of a text without special tokens. "</s>" in the text is a special token, or four characters if `isPlain`. */
   encodePlain(text, isPlain = false) {
     const token = isPlain ? null : this.added.find(({ content }) => text.includes(content));
-    if (!token) return (text.match(this.pattern) ?? []).flatMap((word) => this.merge(word));
+    if (!token) return ((text && this.prefix + text).match(this.pattern) ?? []).flatMap((word) => this.merge(word));
     const at = text.indexOf(token.content);
     const before = text.slice(0, at);
     const rest = this.encodePlain(text.slice(at + token.content.length));
@@ -369,7 +373,8 @@ class Tokenizer {
   /** Decode ids, without special tokens. */
   decode(ids) {
     const letters = ids.filter((id) => !this.special.has(id)).map((id) => this.tokens.get(id));
-    return new TextDecoder().decode(Uint8Array.from(letters.join(""), (letter) => this.bytes.get(letter)));
+    const text = new TextDecoder().decode(Uint8Array.from(letters.join(""), (letter) => this.bytes.get(letter)));
+    return this.strips ? text.replace(/^ /, "") : text;
   }
 }
 
