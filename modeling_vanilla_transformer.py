@@ -773,7 +773,7 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift labels (batch, length) right by one, behind the start token, and replace -100 by padding."""
+        """Shift labels (batch, length) right by one, after a start token, and replace -100 by padding."""
         vocab_size = self.config.target_vocab_size or self.config.vocab_size
         check_ids("labels", labels, vocab_size, "the vocabulary", ignored=IGNORED_LABEL)
         for name in ("decoder_start_token_id", "pad_token_id"):

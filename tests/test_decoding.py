@@ -69,7 +69,7 @@ def test_a_trained_folder_scores_hypotheses_by_the_papers_formula_in_any_process
     assert max(lengths) > 1  # for a single token, both formulas divide by 1
 
 
-# Only a folder and a text, as a reader of the model card has them
+# Calls a pipeline with only a folder and a text, as in the model card
 TRANSLATE = """
 from transformers import pipeline
 folder, text = arguments

@@ -90,7 +90,7 @@ def test_there_are_no_circular_imports():
     known = modules()
     packages = {
         name for name, path in known.items() if path.name == "__init__.py"
-    }  # these modules import their names lazily
+    }  # packages that import their names lazily
     graph = {name: imports(path, known) - packages - {name} for name, path in known.items() if name not in packages}
     try:
         TopologicalSorter(graph).prepare()

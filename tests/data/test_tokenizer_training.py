@@ -19,7 +19,7 @@ CORPUS = [
     "वे संग्रहालय में आए, और हम संग्रहालय में नहीं आए।",
 ] * 10
 
-# Most of these characters are not in the corpus.
+# Texts to tokenize; most of their characters are not in the corpus
 TEXTS = {
     "hindi": "हिन्दी में एक वाक्य, क्षत्रिय ज़्यादा",
     "arabic": "مَرْحَبًا بِالعَالَم ١٢٣",

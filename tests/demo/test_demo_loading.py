@@ -185,7 +185,7 @@ def test_a_model_of_another_architecture_is_refused_with_the_import_command(kind
 
 
 def refused(*arguments: str) -> str:
-    """Return the error message of the command."""
+    """Run the command and return its error message."""
     with pytest.raises((ValueError, OSError)) as caught:
         demo.main(list(arguments))
     return str(caught.value)

@@ -240,7 +240,13 @@ def test_sequences_in_one_row_do_not_attend_to_each_other(longest, monkeypatch):
 
 
 def test_worst_fit_decreasing_fills_rows():
-    assert worst_fit_decreasing([2, 8, 5, 3, 1], 8) == [16, 0, 8, 13, 18]  # 8 | 5 3 | 2 1, from the left of rows of 8
+    assert worst_fit_decreasing([2, 8, 5, 3, 1], 8) == [
+        16,
+        0,
+        8,
+        13,
+        18,
+    ]  # rows of 8: the first has 8; the second 5, 3; the third 2, 1
     assert worst_fit_decreasing([4], 4) == [0]
     sizes = torch.randint(1, 33, (200,), generator=torch.Generator().manual_seed(0)).tolist()
     starts = worst_fit_decreasing(sizes, 32)

@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.set_defaults(validation_fraction=0.0)  # hold out nothing, to keep all pairs
     args, data = parser.parse_args_into_dataclasses(arguments)
     settings = {name: getattr(args, name) for name in ("neighbours", "share", "temperature")}
-    Datastore(None, "", **settings)  # check the settings before the long work
+    Datastore(None, "", **settings)  # report invalid settings before the long work
     check_source(args.model)
     if not Path(args.model).is_dir():
         raise ValueError(f"--model {args.model} must be a folder, where the datastore is saved: download it first.")

@@ -19,7 +19,7 @@ from vanilla_transformer.inside.worked_examples import EXAMPLES, own_example
 from vanilla_transformer.loading import load_model, load_tokenizer, shipped_model
 
 
-TRANSLATOR = "en-es"  # checkpoints of the shipped models
+TRANSLATOR = "en-es"  # names of the shipped models that walks use by default
 
 
 @dataclass

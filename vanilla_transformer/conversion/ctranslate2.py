@@ -21,7 +21,7 @@ from vanilla_transformer.decoding import EXTRA_TOKENS, longest_input, longest_ou
 
 logger = logging.getLogger(__name__)
 
-# Settings of a generation config that the translator follows, or that only affect sampling
+# Settings of a generation config that CTranslate2 supports, or that only affect sampling
 FOLLOWED = {
     "bad_words_ids", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "forced_bos_token_id",
     "forced_eos_token_id", "gnmt_length_penalty", "length_penalty", "max_length", "max_new_tokens", "num_beams",

@@ -153,7 +153,7 @@ def class_names(rows: Iterable[Row], features: Features) -> Iterator[Row]:
 
 
 def columns_to_read(place: str, schema: pa.Schema, wanted: list[str]) -> list[str]:
-    """Return the columns to read for the wanted ones, where `a.b` is the field b of the record a."""
+    """Return the columns that contain the wanted ones, where `a.b` is the field b of the record a."""
     fields = {field.name: {inner.name: None for inner in field.type} if pa.types.is_struct(field.type) else None
               for field in schema}  # fmt: skip
     check_columns(place, names_in(fields), wanted)

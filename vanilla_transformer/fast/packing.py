@@ -315,7 +315,7 @@ def run_layers(
     past_key_values: Cache | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """Run the layers of a stack on a packed row; bound in place of its own `run_layers`.
+    """Run the layers of a stack on a packed row; this replaces the stack's own `run_layers`.
 
     Nothing is packed with a cache, with a 4-D mask, under a compiler, or if `output_hidden_states` is set.
     """

@@ -137,7 +137,9 @@ class Recorder(TorchFunctionMode):
         self.layer = cast(TransformerLayer | DecoderLayer, stack.layers[layer])
         self.previous = stack.layers[layer - 1] if layer else None
         self.attentions = {getattr(self.layer, a): part for a, part in ATTENTIONS.items() if hasattr(self.layer, a)}
-        self.projected_at: dict[nn.Module, str] = {}  # projection of queries, keys or values -> line that calls it
+        self.projected_at: dict[
+            nn.Module, str
+        ] = {}  # name of a projection of queries, keys or values -> line of code that calls it
         self.config = stack.config
         self.pre_norm = self.config.norm_position == "pre"
         self.x = "LayerNorm(X)" if self.pre_norm else "X"  # symbol for the input of a sub-layer

@@ -47,7 +47,7 @@ const hypothesisList = (hypotheses, show) =>
 /** The best options, and the chosen one if it is not among them. */
 const withChosen = (top, id, text, p) => (top.some((option) => option.id === id) ? top : [...top, { id, text, p }]);
 
-/** The prediction of the changed or other model: its answer, this step, its hypotheses. */
+/** Draw the prediction of the changed or other model: its answer, the current step, and its hypotheses. */
 function besideOutput() {
   const { title, data, same: steps } = state.beside;
   const { regression } = state.own.model;
