@@ -67,7 +67,7 @@ def opened(page, task: str):
     explorer = page.locator(".explorer")
     explorer.locator(".models button").filter(has_text=task).first.click()
     expect(explorer.locator(".models button[aria-pressed=true]")).to_contain_text(task)
-    expect(explorer.locator(".busy")).to_have_count(0)
+    expect(explorer).not_to_have_class(re.compile("busy"))
     expect(explorer.locator(".map svg")).to_be_visible()
     expect(explorer.locator(".worth span").first).to_have_attribute("style", re.compile("width"))
     return explorer
@@ -201,6 +201,22 @@ def test_a_silent_server_gets_a_message_and_the_switch_works_again(browser, addr
         explorer.get_by_label("Positions of the encoder").uncheck()
         expect(explorer.locator(".beside .verdict")).to_be_visible()
         expect(explorer.get_by_role("alert")).to_be_hidden()
+
+
+def test_a_switch_waits_for_an_answer_on_its_way(browser, address):
+    with visit(browser, address) as page:
+        explorer = opened(page, "Classify")
+        switch = explorer.get_by_label("Positions of the encoder")
+        held = []
+        page.route("**/call/explore/*", lambda route: held.append(route), times=1)
+        with page.expect_request("**/call/explore/*"):
+            explorer.get_by_role("button", name="Classify", exact=True).click()
+        switch.press(" ")
+        expect(switch).to_be_checked()
+        held[0].continue_()
+        expect(explorer).not_to_have_class(re.compile("busy"))
+        switch.press(" ")
+        expect(explorer.locator(".beside .verdict")).to_be_visible()
 
 
 def test_an_error_without_a_message_gets_one_next_to_the_switch(browser, address):

@@ -14,6 +14,7 @@ const isChanged = () => !same(state.changes, unchanged());
 
 /** Set some of the changes, and ask for the changed model's answer. */
 function change(changes) {
+  if (isBusy()) return show("broken", "heads"); // the answer on its way is of the unchanged model
   Object.assign(state.changes, changes);
   remember(true);
   breakIt();
@@ -99,6 +100,7 @@ function weightsSet() {
 }
 
 function forgetWeights(those) {
+  if (isBusy()) return;
   state.changes.weights = state.changes.weights.filter((each) => !those.includes(each));
   show("flowing");
   breakIt();

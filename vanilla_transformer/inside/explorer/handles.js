@@ -48,6 +48,7 @@ function track(kind, key) {
 }
 
 function setWeight(kind, query, key, weight) {
+  if (isBusy()) return;
   const layer = layerSeen(kind),
     heads = headsSeen();
   const isOf = ([of, at, head, q]) => of === kind && at === layer && heads.includes(head) && q === query;

@@ -71,6 +71,9 @@ function adoptTheme() {
 new MutationObserver(adoptTheme).observe(document.body, { attributes: true });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", adoptTheme);
 
+/** Whether the answer to another request is on its way. What is shown cannot be changed until it comes. */
+const isBusy = () => frame.classList.contains("busy");
+
 function setMotion(on) {
   state.motion = on;
   frame.classList.toggle("still", !on);
