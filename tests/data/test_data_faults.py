@@ -214,7 +214,7 @@ VALUES = [
     ("regression", "label", "inf", f"is 'inf'{NUMBER}"),
     ("regression", "label", -1e300, rf"is -1e\+300{NUMBER} of at most 1e\+18"),
     ("regression", "label", 10**400, NUMBER),
-    ("regression", "label", [], r"is \[\]; it must hold a number"),
+    ("regression", "label", [], r"is \[\]; it must contain a number"),
     ("tagging", "tags", ["O"], "is .* list of 2 tags"),
     ("tagging", "tags", ["O", 0.5], "is 0.5; a class must be"),
     ("tagging", "tokens", "a b", "is 'a b'; it must be a list"),

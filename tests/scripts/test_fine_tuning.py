@@ -71,7 +71,11 @@ def test_a_pretrained_encoder_can_start_every_head_and_new_weights_are_reported(
     shared = [name for name in before if name.startswith("model.")]
     assert shared and all(torch.equal(before[name], after[name]) for name in shared)
     assert sorted(after.keys() - before.keys()) == new_weights
-    assert (tmp_path / "run" / "tokenizer.json").read_text() == (pretrained / "tokenizer.json").read_text()
+    before, after = (json.loads((folder / "tokenizer.json").read_text()) for folder in (pretrained, tmp_path / "run"))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == (
+        {"normalizer", "post_processor"} if head == "tagger" else set()
+    )  # words get a space before them
 
 
 # classifiers and taggers can only be fine-tuned on the classes of their own data
