@@ -40,6 +40,11 @@ class Size:
     layers: int
     vocab_size: int
 
+    def fields(self, **layers: int) -> dict[str, int]:
+        """Return the fields of our configs, of which only the numbers of layers have different names."""
+        sizes = {"d_model": self.d_model, "d_ff": self.d_ff, "num_heads": self.num_heads}
+        return sizes | {"vocab_size": self.vocab_size} | layers
+
 
 SIZES = {
     "small": Size(256, 1024, 4, 3, 8000),
@@ -215,12 +220,7 @@ def translators(size: Size) -> Makers:
         "forced_eos_token_id": None,
     }
     config = VanillaTransformerConfig(
-        vocab_size=size.vocab_size,
-        d_model=size.d_model,
-        d_ff=size.d_ff,
-        num_heads=size.num_heads,
-        encoder_layers=size.layers,
-        decoder_layers=size.layers,
+        **size.fields(encoder_layers=size.layers, decoder_layers=size.layers),
         label_smoothing=0.0,
     )
     return ours(VanillaTransformerForConditionalGeneration, config) | {
@@ -232,11 +232,7 @@ def translators(size: Size) -> Makers:
 
 def language_models(size: Size, length: int) -> Makers:
     config = VanillaTransformerDecoderConfig(
-        vocab_size=size.vocab_size,
-        d_model=size.d_model,
-        d_ff=size.d_ff,
-        num_heads=size.num_heads,
-        num_layers=size.layers,
+        **size.fields(num_layers=size.layers),
         norm_position="pre",
         activation_function="gelu_pytorch_tanh",
         position_embedding="learned",
@@ -265,11 +261,7 @@ def language_models(size: Size, length: int) -> Makers:
 
 def classifiers(size: Size) -> Makers:
     config = VanillaTransformerEncoderConfig(
-        vocab_size=size.vocab_size,
-        d_model=size.d_model,
-        d_ff=size.d_ff,
-        num_heads=size.num_heads,
-        num_layers=size.layers,
+        **size.fields(num_layers=size.layers),
         activation_function="gelu",
         num_labels=2,
     )

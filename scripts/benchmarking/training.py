@@ -118,14 +118,8 @@ def measure_length(size: Size, lengths: list[int], window: int, device: str) -> 
     for length in lengths:
         ids = torch.randint(size.vocab_size, (1, length), device=device)
         for name, sliding_window in (("full attention", None), (f"window of {window}", window)):
-            config = VanillaTransformerDecoderConfig(
-                vocab_size=size.vocab_size,
-                d_model=size.d_model,
-                d_ff=size.d_ff,
-                num_heads=size.num_heads,
-                num_layers=size.layers,
-                sliding_window=sliding_window,
-            )
+            fields = size.fields(num_layers=size.layers)
+            config = VanillaTransformerDecoderConfig(**fields, sliding_window=sliding_window)
             model = VanillaTransformerDecoderModel(config).to(device).train()
 
             def step(model: nn.Module = model, ids: Tensor = ids) -> None:
