@@ -14,8 +14,8 @@ from shipping.data import prepare
 from shipping.package import package
 from vanilla_transformer.cli import train
 from vanilla_transformer.cli.errors import run_command
+from vanilla_transformer.cli.model_card import MODEL_CARD
 from vanilla_transformer.cli.parser import CommandParser
-from vanilla_transformer.cli.train import MODEL_CARD
 
 
 # the cheapest first

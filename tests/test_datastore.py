@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import DataCollatorForSeq2Seq
 
 from saved_models import with_tokenizer, write
 from small_data import SMALL, write_json_lines
@@ -14,7 +15,6 @@ from vanilla_transformer.cli.train import main as train
 from vanilla_transformer.cli.translate import main as translate_command
 from vanilla_transformer.datastore import build_datastore, load_datastore, use_datastore
 from vanilla_transformer.decoding import translate
-from vanilla_transformer.training.batching import PairCollator
 
 
 PAIRS = {
@@ -32,7 +32,7 @@ def untrained():
     """Return a translator with random weights, its tokenizer, and a batch of the pairs."""
     model, tokenizer = with_tokenizer(texts=[*PAIRS, *PAIRS.values()] * 3)
     rows = [tokenizer(text, text_target=target) for text, target in PAIRS.items()]
-    return model.eval(), tokenizer, PairCollator(tokenizer, model=model)([dict(row) for row in rows])
+    return model.eval(), tokenizer, DataCollatorForSeq2Seq(tokenizer, model=model)([dict(row) for row in rows])
 
 
 def predicted(model, batch) -> torch.Tensor:

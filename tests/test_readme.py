@@ -4,6 +4,8 @@ In a bash block, lines that begin with # below a command are its output.
 """
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from code_blocks import blocks, printed
 from fresh_process import ROOT
+from vanilla_transformer.cli import train
 
 
 NEXT = "the next command of the README"  # marks the end of each command in the shell's output
@@ -61,3 +64,20 @@ def test_the_commands_work_one_after_another_in_one_shell(clone):
     for (command, said), output in zip(commands, outputs, strict=True):
         assert output.strip(), command
         assert not said or output.splitlines() == said, command
+
+
+@pytest.mark.slow
+def test_the_file_that_ships_becomes_a_good_model(tmp_path, monkeypatch, capsys):
+    block = next(b for b in blocks(ROOT / "README.md", "bash") if "recipes/data" in b.code)
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    monkeypatch.chdir(tmp_path)
+    program, command, *options = shlex.split(block.code)
+    assert (program, command) == ("vanilla-transformer", "train")
+    scores = train.main(options)
+    assert scores["validation"]["accuracy"] > 90
+    said = capsys.readouterr().out
+    (shown,) = blocks(ROOT / "README.md", "text")
+    for line in shown.code.splitlines():
+        beginning = re.match(r"\W*[^\d.]*", line)[0]
+        assert beginning in said, line
+    assert Path("runs/commands/curves.png").is_file() and Path("runs/commands/examples.md").is_file()

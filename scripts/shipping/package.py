@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, pip
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from vanilla_transformer.cli import evaluate
-from vanilla_transformer.cli.train import MODEL_CARD
+from vanilla_transformer.cli.model_card import MODEL_CARD
 from vanilla_transformer.configuration_vanilla_transformer import OLDEST
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.files import markdown_table

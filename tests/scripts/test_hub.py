@@ -47,7 +47,7 @@ MODEL_FILES = {
     "pipeline_vanilla_transformer.py",
     "tokenizer.json",
     "tokenizer_config.json",
-    "training_curve.png",
+    "curves.png",
 }
 
 OTHERS = (
@@ -139,7 +139,7 @@ def test_another_process_downloads_the_same_model_or_a_pinned_revision(hub, fold
     assert push(hub, folder, "user/name", "--commit_message", "The first").returncode == 0
     repo = hub.repos["models", "user/name"]
     assert set(repo.files("main")) == MODEL_FILES
-    assert repo.lfs_paths == {"model.safetensors", "training_curve.png"} and not repo.private
+    assert repo.lfs_paths == {"model.safetensors", "curves.png"} and not repo.private
     first = repo.resolve("main")
 
     (folder / "model.safetensors").unlink()
@@ -338,8 +338,8 @@ def test_a_model_with_a_damaged_shard_index_is_refused(index, message, folder, r
 def test_a_symbolic_link_to_outside_the_folder_is_refused(folder, tmp_path, refused):
     secret = tmp_path / "secret.txt"
     secret.write_text("not yours")
-    (folder / "training_curve.png").unlink()
-    (folder / "training_curve.png").symlink_to(secret)
+    (folder / "curves.png").unlink()
+    (folder / "curves.png").symlink_to(secret)
     assert f"is a link to {secret}, outside" in refused(folder, "user/name")
 
 

@@ -80,7 +80,7 @@ def test_every_task_overfits_a_few_rows(name, overfitted, tmp_path):
     card = ModelCard.load(run / "README.md")
     metrics = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert metrics == pytest.approx(scores["validation"], abs=1e-4)
-    assert (run / "training_curve.png").stat().st_size > 1000
+    assert (run / "curves.png").stat().st_size > 1000
 
     rows = str(run.parent / "rows.jsonl")
     again = evaluate.main(["--model", str(run), "--test_file", rows, "--scores", str(tmp_path / "scores.json")])

@@ -73,7 +73,6 @@ WRONG = [
     ("train classification --eval_strategy steps --metric_for_best_model f1", "choose from loss, accuracy, macro_f1."),
     ("train translation --eval_strategy steps --metric_for_best_model bleu", "bleu is not computed during training"),
     ("train tagging --average_checkpoints 0", "average_checkpoints=0 must be at least 1"),
-    ("train tagging --average_checkpoints 5 --save_total_limit 2", "save_total_limit=2 keeps fewer checkpoints"),
     ("average --run full --last 0 --output x", "--last 0 must be at least 1"),
     ("generate --model tr --batch_size 0", "--batch_size 0 must be at least 1"),
     ("translate --model tr --batch_size 0", "--batch_size 0 must be at least 1"),

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from transformers import DataCollatorForSeq2Seq
 
 from family import decoder_only, encoder_decoder
 from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.batching import (
-    ArrowRows,
-    PairCollator,
     TokenBudgetSampler,
     TokenBudgetStream,
     pack_documents,
@@ -96,7 +95,7 @@ def test_a_budget_too_small_for_the_processes_is_refused_with_one_that_works():
     with pytest.raises(ValueError, match=r"tokens_per_batch=64 .* 2 rows.* 2 processes x 4 .* such as to 144"):
         TokenBudgetSampler(rows, 64, 0, 0, 2, 4)
     assert len(TokenBudgetSampler(rows, 144, 0, 0, 2, 4)) == 2 * 4
-    with pytest.raises(ValueError, match="give more rows"):
+    with pytest.raises(ValueError, match="give more rows, or accumulate"):
         TokenBudgetSampler(rows[:3], 64, 0, 0, 2, 4)
 
 
@@ -209,27 +208,13 @@ def test_labels_of_several_classes_or_outputs_are_not_counted_as_tokens():
     assert [len(next(batches)) for _ in range(3)] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_collating_a_table_equals_collating_its_rows(side):
-    tokenizer = train_tokenizer(["a b c"] * 3, vocab_size=300)
-    tokenizer.padding_side = side
-    collator = PairCollator(tokenizer, model=encoder_decoder())
-    rows = Dataset.from_dict({"input_ids": [[5, 6, 7], [8], [9, 10]], "labels": [[5], [6, 7, 8, 9], []]})
-    numbers = [2, 0, 1, 0]
-    by_table = collator.collate_table(ArrowRows(rows).__getitems__(numbers))
-    by_row = collator([rows[i] for i in numbers])
-    assert by_table.keys() == by_row.keys()
-    for name, values in by_row.items():
-        assert by_table[name].dtype == values.dtype and torch.equal(by_table[name], values), name
-
-
 @pytest.mark.parametrize("given", ["a mask in the rows", "a padding option", "nothing"])
 def test_token_batches_respect_the_collator_and_extra_columns(given, tmp_path):
     model, tokenizer = encoder_decoder(), train_tokenizer(["a b c"] * 3, vocab_size=300)
     columns = {"input_ids": [[5, 6, 7], [8, 9], [9, 10]], "labels": [[5], [6, 7, 8], [9]]}
     if given == "a mask in the rows":
         columns["attention_mask"] = [[1, 1, 0], [0, 1], [1, 1]]
-    collator = PairCollator(tokenizer, model, pad_to_multiple_of=8 if given == "a padding option" else None)
+    collator = DataCollatorForSeq2Seq(tokenizer, model, pad_to_multiple_of=8 if given == "a padding option" else None)
     trainer = RecipeSeq2SeqTrainer(
         model=model,
         args=RecipeArguments(output_dir=str(tmp_path), tokens_per_batch=100, use_cpu=True),

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from fresh_process import Process
-from vanilla_transformer.cli.train import MODEL_CARD
+from vanilla_transformer.cli.model_card import MODEL_CARD
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.training.checkpoints import checkpoint_folders, complete_checkpoints
 

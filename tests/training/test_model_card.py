@@ -12,7 +12,7 @@ from code_blocks import blocks
 from family import decoder_only, encoder_decoder, encoder_only
 from fresh_process import run_fresh
 from vanilla_transformer import VanillaTransformerForSequenceClassification
-from vanilla_transformer.cli.model_card import CardFacts, plot_training_curve, write_model_card
+from vanilla_transformer.cli.model_card import CardFacts, plot_curves, write_model_card
 from vanilla_transformer.data import DataArguments
 from vanilla_transformer.tasks import find_task
 from vanilla_transformer.tasks.task import Task
@@ -22,8 +22,8 @@ DRAW_A_CURVE = """
 import sys
 from pathlib import Path
 sys.modules.pop("matplotlib.pyplot", None)
-from vanilla_transformer.cli.model_card import plot_training_curve
-plot_training_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}, {"step": 2, "eval_loss": 1.5}], Path("a.png"))
+from vanilla_transformer.cli.model_card import plot_curves
+plot_curves([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}, {"step": 2, "eval_f1": 5.0}], "f1", Path("a.png"))
 print(json.dumps([Path("a.png").stat().st_size > 1000, "matplotlib.pyplot" in sys.modules]))
 """
 
@@ -42,7 +42,7 @@ def test_plotting_the_training_curve_does_not_import_pyplot(tmp_path):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("logged", "drawn"), [([], False), ([{"step": 3, "train_loss": 2.0, "epoch": 1.0}], True)])
 def test_the_curve_of_a_short_run_shows_the_mean_loss(logged, drawn, tmp_path):
-    plot_training_curve(logged, tmp_path / "curve.png")
+    plot_curves(logged, "loss", tmp_path / "curve.png")
     red, _, blue = imread(tmp_path / "curve.png")[..., :3].transpose(2, 0, 1)
     assert (blue > red + 0.4).any() == drawn  # blue is matplotlib's first colour
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
 from vanilla_transformer.data.arguments import DataArguments
@@ -22,7 +22,7 @@ from vanilla_transformer.fast import make_fast
 from vanilla_transformer.files import check_source
 from vanilla_transformer.loading import load_model, load_tokenizer
 from vanilla_transformer.tasks.translation import TranslationTask, encode_pairs
-from vanilla_transformer.training.batching import ArrowRows, PairCollator, TokenBudgetSampler, row_lengths
+from vanilla_transformer.training.batching import TokenBudgetSampler, row_lengths
 
 
 @dataclass
@@ -49,9 +49,7 @@ def batches_of(rows: Dataset, model: PreTrainedModel, tokenizer: PreTrainedToken
     lengths = row_lengths(rows)
     sampler = TokenBudgetSampler(lengths, max(4096, int(lengths.max())))
     return DataLoader(
-        cast(Any, ArrowRows(rows)),
-        batch_sampler=sampler,
-        collate_fn=PairCollator(tokenizer, model=model).collate_table,
+        cast(Any, rows), batch_sampler=sampler, collate_fn=DataCollatorForSeq2Seq(tokenizer, model=model)
     )
 
 

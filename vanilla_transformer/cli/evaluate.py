@@ -17,7 +17,7 @@ from transformers import AutoConfig
 from transformers.hf_argparser import string_to_bool
 
 from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
-from vanilla_transformer.cli.train import print_scores
+from vanilla_transformer.cli.report import print_scores
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.splits import load_splits
 from vanilla_transformer.fast import fast_products

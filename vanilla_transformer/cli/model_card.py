@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel, TrainingArguments
@@ -12,9 +13,12 @@ from transformers.trainer_callback import TrainerState
 
 from vanilla_transformer.configuration_vanilla_transformer import OLDEST
 from vanilla_transformer.files import markdown_table
-from vanilla_transformer.tasks.task import Task
+from vanilla_transformer.tasks.task import Scores, Task, scoring_aside
+from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
+MODEL_CARD = "README.md"  # written last, so it marks a finished run
+BEFORE = "before this training"
 # Arguments that affect the result of a run
 HYPER_PARAMETERS = (
     "muon muon_momentum embedding_decay schedule learning_rate learning_rate_scale lr_scheduler_type warmup_steps "
@@ -58,7 +62,7 @@ depends on the data: add it as `license:` at the top of this page.
 
 Data: {{ data }}
 
-![Loss by training step](training_curve.png)
+![Loss and validation score by training step](curves.png)
 
 {{ hyper_parameters }}
 {% if label_smoothing %}
@@ -73,27 +77,46 @@ class CardFacts:
     """Facts about a run that are stored in neither the model nor the task."""
 
     dataset: str
-    metrics: dict[str, dict[str, float]]  # split -> metric -> value
+    metrics: Scores = field(default_factory=dict)  # by split and metric
     notes: dict[str, str] = field(default_factory=dict)  # details of a metric, such as a sacreBLEU signature
     languages: list[str] | None = None
+    baselines: dict[str, Scores] = field(default_factory=dict)  # by split, name and metric
+    origin: str | None = None  # the model that training began from
+
+    def begin_from(self, origin: str, task: Task, trainer: RecipeTrainerMixin, rows: Any) -> None:
+        """Score a model on validation before it is trained further, to compare with."""
+        if isinstance(rows, Dataset) and not trainer.is_fsdp_enabled:  # FSDP shards it when training begins
+            self.origin = origin
+            with scoring_aside(trainer):
+                before, _ = task.score(trainer, {"validation": rows})
+            self.baselines = {split: {BEFORE: scores} for split, scores in before.items()}
 
 
-def plot_training_curve(log_history: list[dict[str, Any]], path: Path) -> None:
-    """Plot the training loss by step, and the validation loss if it was measured.
+def plot_curves(log_history: list[dict[str, Any]], metric: str, path: Path) -> None:
+    """Plot by step the loss of the training batches and of validation, and the validation metric if it was measured.
 
     For a run shorter than `logging_steps`, only the mean over all its batches is known.
     """
-    figure = Figure(figsize=(7, 4), layout="constrained")  # instead of pyplot, whose state belongs to the user
-    axes = figure.subplots()
     training = "loss" if any("loss" in entry for entry in log_history) else "train_loss"
-    for key, label in ((training, "training (smoothed labels, if any)"), ("eval_loss", "validation")):
-        points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
-        if points:
-            axes.plot(*zip(*points, strict=True), label=label, marker="o" if len(points) < 30 else None, markersize=3)
-    axes.set(xlabel="step", ylabel="loss (nats per token)", ylim=(0, None))
-    axes.grid(alpha=0.3)
-    if axes.lines:
-        axes.legend()
+    labels = {
+        training: "training (smoothed labels, if any)",
+        "eval_loss": "validation",
+        f"eval_{metric}": "validation",
+    }
+    points = {key: [(entry["step"], entry[key]) for entry in log_history if key in entry] for key in labels}
+    panels = {"loss (nats)": [training, "eval_loss"], metric: [f"eval_{metric}"]}
+    if metric == "loss" or not points[f"eval_{metric}"]:
+        del panels[metric]
+    figure = Figure(figsize=(7, 1 + 3 * len(panels)), layout="constrained")  # pyplot has global state
+    for axes, (title, keys) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels.items(), strict=True):
+        for key in filter(points.get, keys):
+            marker = "o" if len(points[key]) < 30 else None
+            axes.plot(*zip(*points[key], strict=True), label=labels[key], marker=marker, markersize=3)
+        axes.set(xlabel="step", ylabel=title)
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.set_ylim(min(0, axes.get_ylim()[0]), None)
+            axes.legend()
     figure.savefig(path, dpi=120)
 
 
@@ -115,8 +138,8 @@ def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
 
 
 def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: TrainerState, facts: CardFacts) -> None:
-    """Write README.md and training_curve.png into `folder`, which contains the saved model."""
-    plot_training_curve(state.log_history, folder / "training_curve.png")
+    """Write README.md and curves.png into `folder`, which contains the saved model."""
+    plot_curves(state.log_history, task.ranked_by, folder / "curves.png")
     results = [
         EvalResult(
             task_type=task.pipeline_tag,
@@ -130,6 +153,12 @@ def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: Tr
         for metric, value in metrics.items()
     ]
     rows = [(result.dataset_split, result.metric_type, result.metric_value) for result in results]
+    rows += [
+        (f"{split}: {name}", metric, round(value, 4))
+        for split, baselines in facts.baselines.items()
+        for name, scores in baselines.items()
+        for metric, value in scores.items()
+    ]
     data = ModelCardData(
         language=facts.languages,
         library_name="transformers",
@@ -157,4 +186,4 @@ def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: Tr
             ("option", "value"), [(f"`{name}`", value) for name, value in options_in_force(task.arguments).items()]
         ),
     )
-    card.save(folder / "README.md")
+    card.save(folder / MODEL_CARD)

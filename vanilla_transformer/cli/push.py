@@ -30,7 +30,7 @@ LOADED_BY_NAME = (
 )  # fmt: skip
 # Optimizer states, training arguments, intermediate checkpoints, logs and notes are not uploaded.
 MODEL_FILES = (
-    *("README.md", "training_curve.png", "config.json", "chat_template.jinja", *LOADED_BY_NAME),
+    *("README.md", "curves.png", "config.json", "chat_template.jinja", *LOADED_BY_NAME),
     # Vocabularies of tokenizers without tokenizer.json: FSMT, BERT, SentencePiece.
     *("vocab.json", "vocab-src.json", "vocab-tgt.json", "vocab.txt", "merges.txt", "*.spm", "*.model"),
 )
@@ -45,7 +45,7 @@ REPO_FILES = (
     *("README.md", "LICENSE", "NOTICE", "CITATION.cff", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md"),
     *("SECURITY.md", "pyproject.toml", "constraints.txt", "Makefile", *LIBRARY_FILES, *CHECKPOINT_FILES),
     *("scripts/**/*.py", "launch/*.yaml", "launch/*.sbatch"),
-    *("recipes/**/*.yaml", "recipes/**/*.md", "recipes/data/**/*.jsonl.gz"),
+    *("recipes/**/*.yaml", "recipes/**/*.md", "recipes/data/**/*.jsonl.gz", "recipes/data/**/*.csv"),
     *("lab/*.md", "docs/**/*.md", "docs/**/*.py", "docs/**/*.png", "docs/**/*.svg", "docs/examples/*.json"),
     *("docs/notebooks/*.ipynb", *(f"demo/{name}" for name in SPACE_FILES)),
 )

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from vanilla_transformer.cli.model_card import MODEL_CARD
 from vanilla_transformer.cli.parser import CommandParser
-from vanilla_transformer.cli.train import MODEL_CARD, run
+from vanilla_transformer.cli.train import run
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks.translation import TranslationTask

@@ -3,6 +3,7 @@
 vanilla-transformer tokenizer --train_file train.en train.de --vocab_size 10000 --output_dir runs/tokenizer
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -11,15 +12,38 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.cli.options import parse_options
-from vanilla_transformer.cli.train import NewTokenizerArguments
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.columns import Schema
 from vanilla_transformer.data.splits import load_splits, texts_of
-from vanilla_transformer.data.tokenizer import TEMPLATES
+from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
 from vanilla_transformer.tasks import find_task, task_names
 
 
 MEASURED_TEXTS = 10_000
+
+
+@dataclass
+class NewTokenizerArguments:
+    """Options of a new tokenizer."""
+
+    vocab_size: int = field(default=8000, metadata={"help": "Maximum vocabulary size of a newly trained tokenizer."})
+    tokenizer_kind: str = field(
+        default="byte_bpe", metadata={"help": f"How a newly trained tokenizer splits text: {', '.join(KINDS)}."}
+    )
+    lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
+
+    def train(self, texts: Iterable[str], template: str) -> PreTrainedTokenizerBase:
+        """Train a tokenizer on the texts; see `train_tokenizer`."""
+        return train_tokenizer(texts, template, self.tokenizer_kind, self.vocab_size, self.lowercase)
+
+
+@dataclass
+class TokenizerArguments(NewTokenizerArguments):
+    """Options of the tokenizer: a saved one, or a new one."""
+
+    tokenizer_name_or_path: str | None = field(
+        default=None, metadata={"help": "Use this tokenizer (a folder or a Hub name) instead of training one."}
+    )
 
 
 @dataclass

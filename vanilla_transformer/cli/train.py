@@ -14,9 +14,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,13 +26,14 @@ import psutil
 import yaml
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, IterableDataset, disable_progress_bars
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from transformers.utils.logging import disable_progress_bar
 
 from vanilla_transformer.cli.help import all_help, values_of
-from vanilla_transformer.cli.model_card import CardFacts, write_model_card
+from vanilla_transformer.cli.model_card import MODEL_CARD, CardFacts
 from vanilla_transformer.cli.options import (
     as_arguments,
     check_model,
@@ -41,15 +42,18 @@ from vanilla_transformer.cli.options import (
     parse_options,
 )
 from vanilla_transformer.cli.parser import CommandParser
+from vanilla_transformer.cli.progress import ProgressLog
 from vanilla_transformer.cli.recipes import choose_task, data_files
+from vanilla_transformer.cli.report import finish, print_scores, say, say_how_to_continue
+from vanilla_transformer.cli.tokenizer import NewTokenizerArguments, TokenizerArguments
 from vanilla_transformer.data.arguments import DataArguments
 from vanilla_transformer.data.recognition import recognise
 from vanilla_transformer.data.sources import Rows, cache_folder
 from vanilla_transformer.data.splits import load_splits, texts_of
-from vanilla_transformer.data.tokenizer import KINDS, cached_tokenizer, train_tokenizer
+from vanilla_transformer.data.tokenizer import cached_tokenizer
 from vanilla_transformer.fast.memory import keep_freed_memory
 from vanilla_transformer.tasks import find_task
-from vanilla_transformer.tasks.task import Notes, Scores, Task
+from vanilla_transformer.tasks.task import Scores, Task
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import LOCK_FILE, checkpoints_to_average, last_checkpoint, run_lock
 from vanilla_transformer.training.plan import (
@@ -68,42 +72,17 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 logger = logging.getLogger(__name__)
 
-MODEL_CARD = "README.md"  # written last, so it marks a finished run
 PLAN_FILE = "recipe.yaml"  # file in the folder of a planned run
 # Options while a few steps are timed
 TRIAL = {
     "eval_strategy": IntervalStrategy.NO, "save_strategy": SaveStrategy.NO, "logging_strategy": IntervalStrategy.NO,
-    "load_best_model_at_end": False, "early_stopping_patience": None, "report_to": [], "disable_tqdm": True,
-    "push_to_hub": False,
+    "load_best_model_at_end": False, "early_stopping_patience": None, "report_to": [], "push_to_hub": False,
+    "save_on_signal": False,
     "extra_tokens": 5,  # an untrained translator never ends its outputs
 }  # fmt: skip
 TIMED_ROWS = 32  # rows to score, to time the scoring
 NOT_PLANNED = {"minutes", "resume_from_checkpoint", "traceback"}
 ROWS_FOR_TOKENIZER = 300_000  # number of rows of a stream that train its tokenizer
-
-
-@dataclass
-class NewTokenizerArguments:
-    """Options of a new tokenizer."""
-
-    vocab_size: int = field(default=8000, metadata={"help": "Maximum vocabulary size of a newly trained tokenizer."})
-    tokenizer_kind: str = field(
-        default="byte_bpe", metadata={"help": f"How a newly trained tokenizer splits text: {', '.join(KINDS)}."}
-    )
-    lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
-
-    def train(self, texts: Iterable[str], template: str) -> PreTrainedTokenizerBase:
-        """Train a tokenizer on the texts; see `train_tokenizer`."""
-        return train_tokenizer(texts, template, self.tokenizer_kind, self.vocab_size, self.lowercase)
-
-
-@dataclass
-class TokenizerArguments(NewTokenizerArguments):
-    """Options of the tokenizer: a saved one, or a new one."""
-
-    tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "Use this tokenizer (a folder or a Hub name) instead of training one."}
-    )
 
 
 def option_classes(task_class: type[Task]) -> list[type]:
@@ -154,14 +133,14 @@ def check_metric(task: Task) -> None:
 
 def unused_options(model: Any, tokenizing: TokenizerArguments) -> list[str]:
     """Return the given options that only apply to a new model or tokenizer, although a saved one is used."""
-    names: dict[str, Any] = {}
+    names = [f.name for f in fields(NewTokenizerArguments)]
     if model.model_name_or_path is not None:
-        names |= dict.fromkeys(("preset", "init"), model)
-    if model.model_name_or_path is not None or tokenizing.tokenizer_name_or_path is not None:
-        names |= dict.fromkeys((f.name for f in fields(NewTokenizerArguments)), tokenizing)
-    given = {name: getattr(options, name) for name, options in names.items()}
+        names = ["preset", "init", *names]
+    elif tokenizing.tokenizer_name_or_path is None:
+        return []
+    given = vars(model) | vars(tokenizing)
     defaults = {f.name: f.default for options in (model, tokenizing) for f in fields(options)}
-    return [f"--{name} {value}" for name, value in given.items() if value != defaults[name]]
+    return [f"--{name} {given[name]}" for name in names if given[name] != defaults[name]]
 
 
 def make_tokenizer(
@@ -189,10 +168,8 @@ def train(trainer: RecipeTrainerMixin) -> None:
     Raises:
         ValueError: the folder to resume contains a finished model and no checkpoint.
     """
-    arguments = trainer.args
-    model_class = type(trainer.model)
-    folder = Path(arguments.output_dir)
-    resume = arguments.resume_from_checkpoint
+    arguments, model_class = trainer.args, type(trainer.model)
+    folder, resume = Path(arguments.output_dir), arguments.resume_from_checkpoint
     if resume is True and last_checkpoint(folder) is None:
         if (folder / MODEL_CARD).exists():
             raise ValueError(
@@ -215,14 +192,6 @@ def train(trainer: RecipeTrainerMixin) -> None:
         load_average(trainer.model, last)
 
 
-def print_scores(scores: Scores, notes: Notes) -> None:
-    """Print one line per split and one per note."""
-    for split, values in scores.items():
-        print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
-    for name, text in notes.items():
-        print(f"{name} signature: {text}")
-
-
 def main(arguments: list[str] | None = None) -> Scores:
     """Run the command `train [TASK] [FILE ... | RECIPE.yaml] [options]` and return the scores.
 
@@ -230,6 +199,8 @@ def main(arguments: list[str] | None = None) -> Scores:
         FileNotFoundError, ValueError: see `choose_task`, `recognise` and `run`.
     """
     given = sys.argv[1:] if arguments is None else arguments
+    disable_progress_bars()  # of datasets
+    disable_progress_bar()  # of transformers
     if given[:1] in (["-h"], ["--help"]):
         print(all_help()["train"].render())
         return {}
@@ -277,12 +248,6 @@ def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
     PartialState().wait_for_everyone()
     resume = [f"--resume_from_checkpoint={value}" for value in values_of(given, "--resume_from_checkpoint")]
     return run(task_class, [str(file), *resume])
-
-
-def say(line: str) -> None:
-    """Print a line immediately, on the main process only."""
-    if PartialState().is_main_process:
-        print(line, flush=True)
 
 
 def with_given(task_class: type[Task], recipe: Recipe, given: list[str], names: set[str]) -> Recipe:
@@ -342,7 +307,6 @@ def try_out(task_class: type[Task], arguments: list[str]) -> Budget:
             vars(task.arguments).update(TRIAL)
             splits, trainer = build(*parsed)
             setup = time.perf_counter() - begin
-            trainer.pop_callback(PrinterCallback)
             trainer.add_callback(timer := StepTimer())
             trainer.train()
             of_stream = {"train": 0, "validation": parsed[1].max_eval_samples or 0}
@@ -390,7 +354,10 @@ def build(
     tokenizer = broadcast_from_main(lambda: make_tokenizer(tokenizing, options.model_name_or_path, rows, task))
     model = make_model(task.model_class, options, tokenizer, **task.config_fields(rows, options))
     task.prepare(model)
-    return splits, task.make_trainer(model, tokenizer, splits)
+    task.arguments.disable_tqdm = True
+    trainer = task.make_trainer(model, tokenizer, splits)
+    trainer.pop_callback(PrinterCallback)
+    return splits, trainer
 
 
 def run(task_class: type[Task], arguments: list[str]) -> Scores:
@@ -416,21 +383,20 @@ def run(task_class: type[Task], arguments: list[str]) -> Scores:
     folder = Path(training.output_dir)
     with run_lock(folder) if training.do_train and training.process_index == 0 else nullcontext():
         splits, trainer = build(options, data, tokenizing, task)
-        if training.do_train:
-            train(trainer)
-            trainer.save_model()  # save before scoring, which may fail
-
-        def write_card(scores: Scores, notes: Notes) -> None:
-            if training.do_train and trainer.is_world_process_zero():
-                facts = CardFacts(data.name, scores, notes, data.languages if task.data.parallel else None)
-                write_model_card(folder, trainer.model, task, trainer.state, facts)
-
-        try:
+        if not training.do_train:
             scores, notes = task.score(trainer, splits)
-        except Exception:
-            write_card({}, {})
-            raise
-        if trainer.is_world_process_zero():
             print_scores(scores, notes)
-        write_card(scores, notes)
-    return scores
+            return scores
+        rows = splits.get("validation")
+        facts = CardFacts(data.name, languages=data.languages if task.data.parallel else None)
+        if options.model_name_or_path is not None:
+            facts.begin_from(options.model_name_or_path, task, trainer, rows)
+        trainer.add_callback(ProgressLog(trainer, task, rows))
+        try:
+            train(trainer)
+        except (KeyboardInterrupt, SystemExit):
+            say_how_to_continue(trainer, task.name, arguments)
+            raise
+        trainer.save_model()  # before scoring, which may fail
+        finish(task, trainer, splits, facts)
+    return facts.metrics

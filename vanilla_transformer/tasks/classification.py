@@ -3,13 +3,19 @@
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import torch
 from datasets import Dataset
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.nn import functional as F
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.data.columns import CLASS, TEXT, Schema, as_list
-from vanilla_transformer.tasks.metrics import CLASSIFICATION_SCORES, classification_scores
-from vanilla_transformer.tasks.task import TruncatingTask
+from vanilla_transformer.tasks.metrics import CLASSIFICATION_SCORES, classification_scores, predict_by_words
+from vanilla_transformer.tasks.task import Example, Scores, TruncatingTask
+from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 class ClassificationTask(TruncatingTask):
@@ -22,7 +28,14 @@ class ClassificationTask(TruncatingTask):
     usage = """\
 classify = pipeline("text-classification", model=folder, trust_remote_code=True)
 print(classify("A sentence to classify."))"""
+    ranked_by = "accuracy"
     metric_names: ClassVar[tuple[str, ...]] = CLASSIFICATION_SCORES
+    # scikit-learn's models that the results are compared with, and how they are scored.
+    simple_models: ClassVar[dict[str, Any]] = {
+        "majority class": DummyClassifier(strategy="most_frequent"),
+        "TF-IDF with logistic regression": LogisticRegression(max_iter=200),
+    }
+    simple_scores: ClassVar[Any] = staticmethod(classification_scores)
     problem_type: ClassVar[str] = "single_label_classification"
 
     @classmethod
@@ -60,6 +73,36 @@ print(classify("A sentence to classify."))"""
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> DataCollatorWithPadding:
         """Return the collator of transformers that pads."""
         return DataCollatorWithPadding(tokenizer)
+
+    def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
+        """Return the label that the model gives to each text. The score is the negative loss."""
+        config = trainer.model.config
+        found = trainer.predict(self.encode(rows, trainer.processing_class, config))
+        values = torch.as_tensor(np.asarray(found.predictions)).float()
+        losses = self.losses(values, torch.as_tensor(np.asarray(found.label_ids))).tolist()
+        outputs = [self.label_text(row, config) for row in values.tolist()]
+        targets = [", ".join(map(str, as_list(label))) for label in rows["label"]]
+        return [Example(*each) for each in zip(rows["text"], targets, outputs, np.negative(losses), strict=True)]
+
+    @staticmethod
+    def losses(values: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each row."""
+        return F.cross_entropy(values, labels, reduction="none")
+
+    @staticmethod
+    def label_text(values: list[float], config: PreTrainedConfig) -> str:
+        """Return the label that the model's outputs mean for a row."""
+        return cast(dict[int, str], config.id2label)[int(np.argmax(values))]
+
+    def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
+        """Return the scores of `simple_models`."""
+        config = trainer.model.config
+        labels, wanted = (np.array([self.encode_label(x, config) for x in part["label"]]) for part in (train, rows))
+        texts = list(train["text"]), list(rows["text"])
+        return {
+            name: self.simple_scores(predict_by_words(model, labels, *texts), wanted)
+            for name, model in self.simple_models.items()
+        }
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
         """Compute accuracy and macro F1 of logits (rows, classes)."""

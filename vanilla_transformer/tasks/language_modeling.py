@@ -1,7 +1,9 @@
 """Causal language modeling: predict the next token of running text."""
 
 import math
+import shlex
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -14,8 +16,8 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBa
 from vanilla_transformer import VanillaTransformerForCausalLM
 from vanilla_transformer.data.columns import TEXT, Schema
 from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
-from vanilla_transformer.tasks.metrics import language_model_scores
-from vanilla_transformer.tasks.task import Notes, Rows, Task, measure
+from vanilla_transformer.tasks.metrics import language_model_scores, unigram_loss
+from vanilla_transformer.tasks.task import Example, Notes, Rows, Scores, Task, measure, unwrap_for_eval
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.batching import pack_documents
 from vanilla_transformer.training.trainer import RecipeTrainer, RecipeTrainerMixin
@@ -117,10 +119,49 @@ print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_speci
         """Compute the loss in nats per token, the perplexity, and the bits per byte of text."""
         tokenizer = trainer.processing_class
         loss = measure(trainer, self.encode(rows, tokenizer, trainer.model.config))["loss"]
-        texts = [row["text"] for row in rows]
-        tokens = sum(map(len, tokenizer(texts, verbose=False, split_special_tokens=True)["input_ids"]))
-        text_bytes = sum(len(text.encode()) for text in texts)
-        return {"loss": loss} | language_model_scores(loss, tokens, text_bytes), {}
+        return self.scores_of(loss, rows, len(tokens_of(tokenizer, rows))), {}
+
+    @staticmethod
+    def scores_of(loss: float, rows: Rows, tokens: int) -> dict[str, float]:
+        """Return the loss, and what else it means for rows with so many tokens."""
+        text_bytes = sum(len(row["text"].encode()) for row in rows)
+        return {"loss": loss} | language_model_scores(loss, tokens, text_bytes)
+
+    @torch.no_grad()
+    def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
+        """Return the model's next ten tokens after the first half of each text. The score is the negative loss."""
+        model, tokenizer, examples = unwrap_for_eval(trainer), trainer.processing_class, []
+        for text in rows["text"]:
+            options = {"truncation": True, "max_length": min(40, self.arguments.block_size), "return_tensors": "pt"}
+            ids = tokenizer(text, split_special_tokens=True, **options)["input_ids"].to(model.device)
+            half = ids.shape[1] // 2
+            if not half:
+                continue
+            loss = F.cross_entropy(model(input_ids=ids).logits[0, :-1].float(), ids[0, 1:]).item()
+            mask = torch.ones_like(ids[:, :half])
+            output = model.generate(ids[:, :half], attention_mask=mask, max_new_tokens=min(10, half), do_sample=False)
+            parts = ids[0, :half], ids[0, half : half + 10], output[0, half:]
+            source, target, written = tokenizer.batch_decode(parts, skip_special_tokens=True)
+            examples.append(Example(source, target, written, -loss))
+        return examples
+
+    def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
+        """Return the scores of a unigram model, which knows only how frequent each token is."""
+        tokens = tokens_of(trainer.processing_class, rows)
+        seen = tokens_of(trainer.processing_class, train)
+        loss = unigram_loss(seen, tokens, trainer.model.config.vocab_size)
+        return {"unigram model": self.scores_of(loss, rows, len(tokens))}
+
+    def shell_command(self, folder: str, row: dict[str, Any]) -> str:
+        """Return the command that continues the beginning of a text."""
+        beginning = " ".join(row["text"].split()[:5])
+        return f"vanilla-transformer generate {shlex.quote(beginning)} --model {shlex.quote(folder)}"
+
+
+def tokens_of(tokenizer: PreTrainedTokenizerBase, rows: Rows) -> list[int]:
+    """Return the tokens of all texts."""
+    texts = [row["text"] for row in rows]
+    return [*chain(*tokenizer(texts, verbose=False, split_special_tokens=True)["input_ids"])]
 
 
 def encode_rows(

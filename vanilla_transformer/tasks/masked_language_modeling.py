@@ -2,16 +2,19 @@
 
 import zlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
+from datasets import Dataset
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import DataCollatorForLanguageModeling, PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForMaskedLM
-from vanilla_transformer.tasks.language_modeling import LanguageModelingTask, PerTargetTrainer
-from vanilla_transformer.tasks.metrics import perplexity
-from vanilla_transformer.tasks.task import Notes, Rows, Task, measure
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
+from vanilla_transformer.tasks.language_modeling import LanguageModelingTask, PerTargetTrainer, tokens_of
+from vanilla_transformer.tasks.metrics import perplexity, unigram_loss
+from vanilla_transformer.tasks.task import Example, Notes, Rows, Scores, Task, as_code, measure, unwrap_for_eval
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
@@ -77,6 +80,36 @@ print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))"""
         """Compute the loss in nats per masked token, and its perplexity."""
         loss = measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config))["loss"]
         return {"loss": loss, "perplexity": perplexity(loss)}, {}
+
+    @torch.no_grad()
+    def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
+        """Return each text with the model's words for the masked ones. The score is the negative loss."""
+        model, tokenizer, examples = unwrap_for_eval(trainer), cast(Any, trainer.processing_class), []
+        collate = self.collator(tokenizer, model)
+        for text in rows["text"]:
+            ids = tokenizer(text, truncation=True, max_length=self.arguments.max_length)["input_ids"]
+            batch = {name: value.to(model.device) for name, value in collate([{"input_ids": ids}]).items()}
+            labels = batch.pop("labels")[0]
+            masked = labels != IGNORED_LABEL
+            if not masked.any():
+                continue
+            logits = model(**batch).logits[0].float()
+            loss = F.cross_entropy(logits[masked], labels[masked]).item()
+            shown = batch["input_ids"][0]
+            filled = torch.where(masked, logits.argmax(dim=-1), shown)
+            source, output = (tokenizer.decode(each[1:-1]) for each in (shown, filled))
+            examples.append(Example(source, text, output, -loss))
+        return examples
+
+    def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
+        """Return the scores of a unigram model, which knows only how frequent each token is."""
+        tokens, seen = (tokens_of(trainer.processing_class, part) for part in (rows, train))
+        loss = unigram_loss(seen, tokens, trainer.model.config.vocab_size)
+        return {"unigram model": {"loss": loss, "perplexity": perplexity(loss)}}
+
+    def pipeline_input(self, row: dict[str, Any]) -> str:
+        """Return the text with a mask in the place of its last word."""
+        return as_code(" ".join([*row["text"].split()[:-1][:20], "<mask>"]))
 
 
 def encode_rows(

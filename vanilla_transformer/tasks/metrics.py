@@ -3,6 +3,9 @@
 import logging
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
@@ -12,7 +15,9 @@ from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics import f1_score as entity_f1
 from seqeval.metrics import precision_score as entity_precision
 from seqeval.metrics import recall_score as entity_recall
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import accuracy_score, f1_score
+from sklearn.pipeline import make_pipeline
 from torchmetrics.text import SQuAD
 
 
@@ -126,6 +131,19 @@ def language_model_scores(nats_per_token: float, tokens: int, text_bytes: int) -
         "perplexity": perplexity(nats_per_token),
         "bits_per_byte": nats_per_token * tokens / (math.log(2) * text_bytes),
     }
+
+
+def predict_by_words(model: Any, labels: np.ndarray, train: list[str], texts: list[str]) -> np.ndarray:
+    """Fit a model of scikit-learn to the words of the training texts, and return its predictions for `texts`."""
+    words = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", max_features=20_000)
+    return make_pipeline(words, model).fit(train, labels).predict(texts)
+
+
+def unigram_loss(train: Iterable[int], tokens: Iterable[int], vocab_size: int) -> float:
+    """Return the loss per token of a model that knows only how often each token occurs in `train`, plus one."""
+    counts, seen = Counter(train), Counter(tokens)
+    total = counts.total() + vocab_size
+    return -sum(n * math.log((counts[token] + 1) / total) for token, n in seen.items()) / max(1, seen.total())
 
 
 def classification_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -1,8 +1,13 @@
 """Multi-label classification: any number of classes for each text."""
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from torch import Tensor
+from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedConfig
 
 from vanilla_transformer.data.columns import CLASSES, TEXT, Schema
@@ -16,12 +21,26 @@ class MultiLabelTask(ClassificationTask):
     name = "multi_label"
     data = Schema({"text": TEXT, "label": CLASSES}, classes="label")
     problem_type = "multi_label_classification"
+    simple_models: ClassVar[dict[str, Any]] = {
+        "most frequent value of each class": DummyClassifier(strategy="most_frequent"),
+        "TF-IDF with logistic regression": OneVsRestClassifier(LogisticRegression(max_iter=200)),
+    }
 
     @staticmethod
     def encode_label(label: Any, config: PreTrainedConfig) -> list[float]:
         """Return 1 for each class of the text and 0 for the others."""
         present, names = {str(name) for name in label}, cast(dict[int, str], config.id2label)
         return [float(names[i] in present) for i in range(len(names))]  # a saved config sorts its keys as strings
+
+    @staticmethod
+    def losses(values: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of each row over its classes."""
+        return F.binary_cross_entropy_with_logits(values, labels.float(), reduction="none").mean(dim=1)
+
+    @staticmethod
+    def label_text(values: list[float], config: PreTrainedConfig) -> str:
+        """Return the names of the classes that the model finds."""
+        return ", ".join(cast(dict[int, str], config.id2label)[i] for i, value in enumerate(values) if value > 0)
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
         """Compute the accuracy of whole rows, and macro F1, from logits (rows, classes)."""

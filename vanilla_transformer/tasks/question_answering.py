@@ -1,6 +1,7 @@
 """Extractive question answering: a span of a text that answers a question."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from reprlib import repr as short
 from typing import Any
@@ -12,7 +13,7 @@ from vanilla_transformer import QuestionAnsweringPipeline, VanillaTransformerFor
 from vanilla_transformer.data.columns import ANSWERS, TEXT, Schema
 from vanilla_transformer.pipeline_vanilla_transformer import question_inputs, read_windows, tokens_beside_context
 from vanilla_transformer.tasks.metrics import question_answering_scores
-from vanilla_transformer.tasks.task import Notes, Task, unwrap_for_eval
+from vanilla_transformer.tasks.task import Example, Notes, Scores, Task, as_code, unwrap_for_eval
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
@@ -43,6 +44,7 @@ class QuestionAnsweringTask(Task):
 answer = pipeline("question-answering", model=folder, trust_remote_code=True)
 print(answer(question="What is asked?", context="A text that contains the answer."))"""
     arguments_class = QuestionAnsweringArguments
+    ranked_by = "f1"
     in_one_process = True
 
     arguments: QuestionAnsweringArguments
@@ -88,7 +90,11 @@ print(answer(question="What is asked?", context="A text that contains the answer
         return DataCollatorWithPadding(tokenizer)
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Dataset) -> tuple[dict[str, float], Notes]:
-        """Compute exact match and F1. If a question has no answer, the model may answer nothing."""
+        """Compute exact match and F1 of the answers."""
+        return answer_scores(self.answers(trainer, rows), rows), {}
+
+    def answers(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[str]:
+        """Return the model's answers. If a question has no answer, the model may answer nothing."""
         reader = QuestionAnsweringPipeline(
             model=unwrap_for_eval(trainer),
             tokenizer=trainer.processing_class,
@@ -98,9 +104,33 @@ print(answer(question="What is asked?", context="A text that contains the answer
             handle_impossible_answer=not all(answers["text"] for answers in rows["answers"]),
         )
         questions = [{"question": row["question"], "context": row["context"]} for row in rows]
-        answers = {str(i): found["answer"] for i, found in enumerate(reader(questions, batch_size=64))}
-        references = {str(i): row["answers"]["text"] for i, row in enumerate(rows)}
-        return question_answering_scores(answers, references), {}
+        return [found["answer"] for found in reader(questions, batch_size=64)]
+
+    def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
+        """Return the model's answer to each question. The score is its F1."""
+        examples = []
+        for row, answer in zip(rows, self.answers(trainer, rows), strict=True):
+            f1 = question_answering_scores({"": answer}, {"": row["answers"]["text"]})["f1"]
+            source = f"{row['question']} {row['context']}"
+            examples.append(Example(source, " | ".join(row["answers"]["text"]), answer, f1))
+        return examples
+
+    def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
+        """Return the scores of the most frequent answer that occurs in the text."""
+        counts = Counter(text for answers in train["answers"] for text in answers["text"][:1])
+        usual = [text for text, _ in counts.most_common(1000)]
+        found = [next((text for text in usual if text in context), "") for context in rows["context"]]
+        return {"most frequent answer in the text": answer_scores(found, rows)}
+
+    def pipeline_input(self, row: dict[str, Any]) -> str:
+        """Return question and text."""
+        return f"question={as_code(row['question'])}, context={as_code(row['context'])}"
+
+
+def answer_scores(answers: list[str], rows: Dataset) -> dict[str, float]:
+    """Return exact match and F1 of an answer to each row."""
+    references = {str(i): row["answers"]["text"] for i, row in enumerate(rows)}
+    return question_answering_scores({str(i): answer for i, answer in enumerate(answers)}, references)
 
 
 def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:

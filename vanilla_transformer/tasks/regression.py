@@ -1,9 +1,12 @@
 """Regression: one number, or several, for each text."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
+from sklearn.linear_model import Ridge
+from torch import Tensor
+from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedConfig
 
 from vanilla_transformer.data.columns import NUMBERS, TEXT, Schema
@@ -17,7 +20,10 @@ class RegressionTask(ClassificationTask):
     name = "regression"
     data = Schema({"text": TEXT, "label": NUMBERS}, phrasebook="regression")
     metric_names = REGRESSION_SCORES
+    ranked_by = "rmse"
     problem_type = "regression"
+    simple_models: ClassVar[dict[str, Any]] = {"TF-IDF with ridge regression": Ridge()}
+    simple_scores: ClassVar[Any] = staticmethod(regression_scores)
 
     def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
         """Return the number of values that the model predicts."""
@@ -27,6 +33,16 @@ class RegressionTask(ClassificationTask):
     def encode_label(label: Any, config: PreTrainedConfig) -> list[float]:
         """Return the numbers as a list."""
         return np.atleast_1d(label).astype(np.float32).tolist()
+
+    @staticmethod
+    def losses(values: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean squared error of each row."""
+        return F.mse_loss(values, labels, reduction="none").mean(dim=1)
+
+    @staticmethod
+    def label_text(values: list[float], config: PreTrainedConfig) -> str:
+        """Return the predicted numbers."""
+        return ", ".join(f"{value:.4g}" for value in values)
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
         """Compute correlations and the root mean squared error of predictions (rows, numbers)."""

@@ -1,6 +1,7 @@
 """Tagging: a class for each word, such as named entities in the BIO scheme."""
 
 import logging
+from collections import Counter, defaultdict
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from vanilla_transformer.data.tokenizer import read_words_with_spaces
 from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.tasks.classification import class_names, label_fields
 from vanilla_transformer.tasks.metrics import TAGGING_SCORES, tagging_scores
-from vanilla_transformer.tasks.task import Notes, TruncatingTask, measure
+from vanilla_transformer.tasks.task import Example, Notes, Scores, TruncatingTask, as_code, measure
 from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
@@ -35,6 +36,7 @@ class TaggingTask(TruncatingTask):
     usage = """\
 tag = pipeline("token-classification", model=folder, trust_remote_code=True, aggregation_strategy="first")
 print(tag("A sentence to tag."))"""
+    ranked_by = "f1"
     metric_names = TAGGING_SCORES
 
     def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
@@ -82,6 +84,34 @@ print(tag("A sentence to tag."))"""
             for predicted, true in zip(best, prediction.label_ids, strict=True)
         ]
         return tagging_scores([[p for p, _ in row] for row in pairs], [[t for _, t in row] for row in pairs])
+
+    def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
+        """Return the tags that the model gives to each sentence. The score is the share of the right ones."""
+        config = trainer.model.config
+        found = trainer.predict(self.encode(rows, trainer.processing_class, config))
+        best, names = np.asarray(found.predictions).argmax(axis=-1), cast(dict[int, str], config.id2label)
+        examples = []
+        for row, predicted, labels in zip(rows, best, np.asarray(found.label_ids), strict=True):
+            tags = [names[p] for p, label in zip(predicted, labels, strict=True) if label != IGNORED_LABEL]
+            wanted = list(map(str, row["tags"]))
+            score = float(np.mean([a == b for a, b in zip(tags, wanted, strict=False)] or [True]))
+            examples.append(Example(" ".join(row["tokens"]), " ".join(wanted), " ".join(tags), score))
+        return examples
+
+    def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
+        """Return the scores of the most frequent tag of each word."""
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for row in train:
+            for word, tag in zip(row["tokens"], map(str, row["tags"]), strict=True):
+                counts[word][tag] += 1
+        usual = sum(counts.values(), Counter()).most_common(1)[0][0]
+        best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
+        predicted = [[best.get(word, usual) for word in tokens] for tokens in rows["tokens"]]
+        return {"most frequent tag of each word": tagging_scores(predicted, [[*map(str, t)] for t in rows["tags"]])}
+
+    def pipeline_input(self, row: dict[str, Any]) -> str:
+        """Return the sentence, and how its tags are put together."""
+        return f'{as_code(" ".join(row["tokens"]))}, aggregation_strategy="first"'
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Dataset) -> tuple[dict[str, float], Notes]:
         """Compute loss and metrics. Truncated words are not scored; a warning says how many."""

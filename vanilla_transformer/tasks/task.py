@@ -1,12 +1,16 @@
 """The base class of all tasks: the description of a task, its trainer, and its scores."""
 
+import json
 import logging
 import math
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
+import torch
 from datasets import Dataset, IterableDataset
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
@@ -25,6 +29,15 @@ Scores = dict[str, dict[str, float]]  # split -> metric -> value
 Notes = dict[str, str]  # details of the metrics, such as a sacreBLEU signature
 
 
+class Example(NamedTuple):
+    """A row, and what a model makes of it. The better, the higher is the score."""
+
+    source: str
+    target: str
+    output: str
+    score: float
+
+
 class Task:
     """A task to train and score models for. Each subclass has its own module in this package.
 
@@ -39,6 +52,7 @@ class Task:
         usage: Python lines of the model card that use a model; `folder` is the path of the model.
         arguments_class: `RecipeArguments` and the options of this task.
         trainer_class: trains the model.
+        ranked_by: score by which models are compared; of loss and rmse, less is better.
         metric_names: metrics that `metrics` computes beside the loss; "loss" if it replaces the loss.
         in_one_process: `evaluate` does not share its work with other processes, so only the main process runs it.
     """
@@ -51,6 +65,7 @@ class Task:
     usage: ClassVar[str]
     arguments_class: ClassVar[type[RecipeArguments]] = RecipeArguments
     trainer_class: ClassVar[type[RecipeTrainerMixin]] = RecipeTrainer
+    ranked_by: ClassVar[str] = "loss"
     metric_names: ClassVar[tuple[str, ...]] = ()
     in_one_process: ClassVar[bool] = False
 
@@ -103,6 +118,30 @@ class Task:
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Rows) -> tuple[dict[str, float], Notes]:
         """Return the model's loss and metrics on rows with the data's columns, and notes on them."""
         return measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config)), {}
+
+    def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
+        """Return what the trainer's model makes of each row; nothing unless a subclass says how."""
+        return []
+
+    def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
+        """Return the scores on `rows` of simple methods that learn from `train`, by their names."""
+        return {}
+
+    def shell_command(self, folder: str, row: dict[str, Any]) -> str:
+        """Return a command of the shell that uses the saved model on a row, ready to copy."""
+        call = (
+            f'pipeline("{self.pipeline_tag}", {as_code(folder)}, trust_remote_code=True)({self.pipeline_input(row)})'
+        )
+        return f"python -c {shlex.quote(f'from transformers import pipeline; print({call})')}"
+
+    def pipeline_input(self, row: dict[str, Any]) -> str:
+        """Return the code of the arguments of a pipeline for a row."""
+        return as_code(row["text"])
+
+    def is_worse(self, scores: dict[str, float], before: dict[str, float]) -> bool:
+        """Whether a model with these scores is worse than one with those before, by `ranked_by`."""
+        new, old = (each.get(self.ranked_by, 0.0) for each in (scores, before))
+        return new > old if self.ranked_by in ("loss", "rmse") else new < old
 
     def make_trainer(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, splits: Any
@@ -190,8 +229,31 @@ def unwrap_for_eval(trainer: Trainer) -> Any:
     return model.eval()
 
 
+@contextmanager
+def scoring_aside(trainer: RecipeTrainerMixin) -> Iterator[None]:
+    """Leave training as it is by what is scored within: random numbers, and how the model computes and caches."""
+    model = trainer.model
+    wrapped = {name: value for name, value in vars(model).items() if name in ("forward", "_original_forward")}
+    use_cache, model.config.use_cache = model.config.use_cache, trainer.saved_use_cache
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        model.config.use_cache = use_cache
+        vars(model).update(wrapped)
+
+
+def as_code(text: str) -> str:
+    """Return a text, shortened, as a string in Python."""
+    return json.dumps(text if len(text) <= 200 else text[:200], ensure_ascii=False)
+
+
 def measure(trainer: Trainer, rows: Rows) -> dict[str, float]:
     """Return the loss and the trainer's metrics on encoded rows."""
-    metrics = trainer.evaluate(rows)
+    return plain_scores(trainer.evaluate(rows))
+
+
+def plain_scores(metrics: dict[str, float]) -> dict[str, float]:
+    """Return the loss and the metrics of an evaluation, without its times."""
     kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
     return {name: value for name, value in kept.items() if not name.endswith(("_time", "runtime", "second"))}

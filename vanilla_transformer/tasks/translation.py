@@ -1,12 +1,14 @@
 """Translation, or any other task from text to text."""
 
 import math
+import shlex
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from sacrebleu import sentence_chrf
+from transformers import DataCollatorForSeq2Seq, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.data.columns import TEXT, Schema
@@ -14,9 +16,9 @@ from vanilla_transformer.data.tokenizer import lowercases
 from vanilla_transformer.decoding import EXTRA_TOKENS, map_by_length, set_paper_decoding, translate, warn_long_lines
 from vanilla_transformer.pipeline_vanilla_transformer import longest_input
 from vanilla_transformer.tasks.metrics import MOSES_LANGUAGES, translation_scores
-from vanilla_transformer.tasks.task import Notes, Rows, Task, unwrap_for_eval, warn_truncated
+from vanilla_transformer.tasks.task import Example, Notes, Rows, Scores, Task, unwrap_for_eval, warn_truncated
 from vanilla_transformer.training.arguments import RecipeArguments
-from vanilla_transformer.training.batching import SIDES, PairCollator
+from vanilla_transformer.training.batching import SIDES
 from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer, RecipeTrainerMixin
 
 
@@ -109,6 +111,7 @@ batch = tokenizer(["A sentence to translate."], return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_tokens=True))"""
     arguments_class = TranslationArguments
     trainer_class = RecipeSeq2SeqTrainer
+    ranked_by = "bleu"
     in_one_process = True
 
     arguments: TranslationArguments
@@ -133,22 +136,43 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
         seed = args.seed if args.data_seed is None else args.data_seed
         return concatenate_pairs(rows, args.concat_pairs, args.max_length, seed)
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> PairCollator:
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
         """Return the collator for pairs of texts."""
-        return PairCollator(tokenizer, model=model)
+        return DataCollatorForSeq2Seq(tokenizer, model=model)
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Dataset) -> tuple[dict[str, float], Notes]:
         """Translate the sources and compare with the targets: BLEU, chrF and exact match."""
+        limit = longest_input(trainer.processing_class, trainer.model.config)
+        warn_long_lines(list(rows["source"]), trainer.processing_class, limit, f"first {limit}")
+        return self.compare(trainer, self.translations(trainer, rows), rows)
+
+    def compare(self, trainer: RecipeTrainerMixin, texts: list[str], rows: Dataset) -> tuple[dict[str, float], Notes]:
+        """Return the scores of translations of the rows."""
+        args = self.arguments
+        moses = (args.moses_language, args.split_compounds, args.normalize_punctuation)
+        return translation_scores(texts, list(rows["target"]), lowercases(trainer.processing_class), *moses)
+
+    def translations(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[str]:
+        """Return the model's translations of the sources."""
         args, model, tokenizer = self.arguments, unwrap_for_eval(trainer), trainer.processing_class
 
         def translate_batch(batch: list[str]) -> list[str]:
             return translate(batch, model, tokenizer, args.extra_tokens, truncation=True, **args.decoding)
 
-        sources, limit = list(rows["source"]), longest_input(tokenizer, model.config)
-        warn_long_lines(sources, tokenizer, limit, f"first {limit}")
-        hypotheses = list(map_by_length(translate_batch, sources, 64, "translating"))
-        moses = (args.moses_language, args.split_compounds, args.normalize_punctuation)
-        return translation_scores(hypotheses, list(rows["target"]), lowercases(tokenizer), *moses)
+        return list(map_by_length(translate_batch, list(rows["source"]), 64, "translating"))
+
+    def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
+        """Return the model's translation of each source. The score is its chrF."""
+        pairs = zip(rows["source"], rows["target"], self.translations(trainer, rows), strict=True)
+        return [Example(*pair, sentence_chrf(pair[2], [pair[1]]).score) for pair in pairs]
+
+    def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
+        """Return the scores of the sources as their own translations."""
+        return {"copying the source": self.compare(trainer, list(rows["source"]), rows)[0]}
+
+    def shell_command(self, folder: str, row: dict[str, Any]) -> str:
+        """Return the command that translates a source."""
+        return f"vanilla-transformer translate {shlex.quote(row['source'])} --model {shlex.quote(folder)}"
 
 
 def encode_pairs(

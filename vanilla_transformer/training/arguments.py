@@ -136,7 +136,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Log the last finite loss instead of one that is nan or inf."}
     )
-    save_on_sigterm: bool = field(default=True, metadata={"help": "Save a checkpoint and exit on SIGTERM."})
+    save_on_signal: bool = field(default=True, metadata={"help": "Save a checkpoint and stop on SIGTERM or Ctrl-C."})
 
     def __post_init__(self):
         for name, (low, high) in self.LIMITS.items():
@@ -188,26 +188,13 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"optim={self.optim} has no effect with muon=True: leave out one of the two.")
 
     def resolve_average(self) -> None:
-        """Average at most the checkpoints that are kept; raise a ValueError if the user asked for more."""
-        asked = self.average_checkpoints != type(self).average_checkpoints
+        """Average no checkpoints that will not exist; warn if fewer are averaged than planned."""
         if self.load_best_model_at_end and self.average_checkpoints > 1:
-            if asked:
-                raise ValueError(
-                    f"average_checkpoints={self.average_checkpoints} would replace the best model, which "
-                    "--load_best_model_at_end true asks for: choose one of them."
-                )
             logger.warning("The final model is the best one, not the average of the last checkpoints.")
             self.average_checkpoints = 1
         if 0 < (self.save_total_limit or 0) < self.average_checkpoints:
-            if asked:
-                raise ValueError(
-                    f"save_total_limit={self.save_total_limit} keeps fewer checkpoints than "
-                    f"average_checkpoints={self.average_checkpoints}: raise the first, or lower the second."
-                )
-            logger.warning(
-                "The final model is the average of the %d checkpoints that are kept.", self.save_total_limit
-            )
             self.average_checkpoints = cast(int, self.save_total_limit)
+            logger.warning("The final model is the average of the %d checkpoints kept.", self.average_checkpoints)
 
     def resolve_schedule(self) -> None:
         """Fill in `schedule` and `learning_rate`. Idempotent, so copied or reloaded arguments do not change."""

@@ -21,20 +21,8 @@ from vanilla_transformer.training.checkpoints import (
 
 # Files that an averaged model does not copy: the weights, the training state, and reports about the final model
 NOT_COPIED = (
-    "optimizer*",
-    "scheduler*",
-    "rng_state*",
-    "trainer_state*",
-    "training_args*",
-    "scaler*",
-    "pytorch_model_fsdp*",
-    "global_step*",
-    RUN_FILE,
-    "*.safetensors*",
-    "checkpoint-*",
-    "runs",
-    "README.md",
-    "training_curve.png",
+    *"optimizer* scheduler* rng_state* trainer_state* training_args* scaler* pytorch_model_fsdp* global_step*".split(),
+    *(RUN_FILE, "*.safetensors*", "checkpoint-*", "runs", "README.md", "curves.png", "examples.md"),
 )
 
 

@@ -8,14 +8,12 @@ from typing import Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from datasets import Dataset, IterableDataset
 from datasets.distributed import split_dataset_by_node
-from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel
+from transformers import PreTrainedModel
 
 from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.training.arguments import RecipeArguments
@@ -137,12 +135,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
             for i in reversed(range(1, len(ends) - 1)):
                 ends[i] = min(ends[i], max(ends[i + 1] - parts, 0))
         if (fewest := int(np.diff(ends).min())) < parts:
-            enough = len(longest) >= parts
-            remedy = f"raise it, such as to {2 * parts * int(longest[-1])}" if enough else "give more rows"
             raise ValueError(
                 f"tokens_per_batch={budget} is for a whole step, which can be as few as {fewest} rows. They cannot be "
                 f"distributed to {self.num_processes} processes x {self.accumulation_steps} accumulation steps: "
-                f"{remedy}, or accumulate fewer steps."
+                f"raise it, such as to {2 * parts * int(longest[-1])}, give more rows, or accumulate fewer steps."
             )
         return ends[1:]
 
@@ -186,16 +182,6 @@ class TokenBudgetSampler(Sampler[list[int]]):
         for number in numbers:
             for part in range(self.process_index, parts, self.num_processes):
                 yield batches[number][part::parts].tolist()
-
-
-class TokenBudgetLoader(DataLoader):
-    """A DataLoader over a `TokenBudgetSampler`, to which it passes Trainer's epoch."""
-
-    batch_sampler: TokenBudgetSampler
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration."""
-        self.batch_sampler.set_epoch(epoch)
 
 
 class TokenBudgetStream(TorchIterableDataset):
@@ -347,51 +333,6 @@ def pack_documents(
     return {name: values.reshape(-1, block_size).tolist() for name, values in columns.items()}
 
 
-class ArrowRows(TorchDataset):
-    """A dataset's rows, for a DataLoader that fetches each batch as one Arrow table."""
-
-    def __init__(self, rows: Dataset):
-        self.rows = rows.with_format("arrow")
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, number: int) -> pa.Table:
-        return self.rows[number]
-
-    def __getitems__(self, numbers: Sequence[int]) -> pa.Table:
-        return self.rows[numbers]
-
-
-def pad(column: pa.ChunkedArray, padding: int, left: bool = False) -> tuple[Tensor, Tensor]:
-    """Pad sequences to a matrix without a Python object per token; return it and its mask, each (rows, length)."""
-    lists = column.combine_chunks()
-    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)[:, None]
-    positions = np.arange(lengths.max(initial=0))
-    real = positions >= lengths.max(initial=0) - lengths if left else positions < lengths
-    ids = np.full(real.shape, padding, dtype=np.int64)
-    ids[real] = pc.list_flatten(lists).to_numpy(zero_copy_only=False)
-    return torch.from_numpy(ids), torch.from_numpy(real)
-
-
-class PairCollator(DataCollatorForSeq2Seq):
-    """Like `DataCollatorForSeq2Seq`, but also accepts Arrow tables."""
-
-    def can_collate_table(self, columns: Sequence[str]) -> bool:
-        """Whether `collate_table` supports these columns and this collator's options."""
-        return set(columns) == set(SIDES) and self == PairCollator(self.tokenizer, self.model)
-
-    def collate_table(self, table: pa.Table) -> dict[str, Any]:
-        """Return the same batch as for single rows."""
-        left = self.tokenizer.padding_side == "left"
-        input_ids, real = pad(table["input_ids"], self.tokenizer.pad_token_id, left)
-        labels, _ = pad(table["labels"], IGNORED_LABEL, left)
-        batch = {"input_ids": input_ids, "attention_mask": real.long(), "labels": labels}
-        if self.model is not None:
-            batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
-        return batch
-
-
 def token_budget_loader(rows: Dataset, args: RecipeArguments, options: dict[str, Any]) -> DataLoader:
     """Build the loader of a dataset whose columns are all inputs of the model."""
     sampler = TokenBudgetSampler(
@@ -404,10 +345,9 @@ def token_budget_loader(rows: Dataset, args: RecipeArguments, options: dict[str,
         per_device=args.tokens_per_batch_of == "device",
         bucketing=args.bucketing,
     )
-    source, collator = cast(TorchDataset, rows), options["collate_fn"]
-    if isinstance(collator, PairCollator) and collator.can_collate_table(rows.column_names):
-        source, options = ArrowRows(rows), options | {"collate_fn": collator.collate_table}
-    return TokenBudgetLoader(source, batch_sampler=sampler, **options)
+    loader = DataLoader(cast(TorchDataset, rows), batch_sampler=sampler, **options)
+    loader.set_epoch = sampler.set_epoch  # type: ignore[attr-defined]  # called by Trainer
+    return loader
 
 
 def stream_loader(rows: IterableDataset, args: RecipeArguments, options: dict[str, Any]) -> DataLoader:

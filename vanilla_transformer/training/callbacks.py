@@ -1,5 +1,6 @@
-"""Callbacks for any Trainer: a checkpoint on SIGTERM, and a dropout rate that changes over the steps."""
+"""Callbacks for any Trainer: a checkpoint on SIGTERM or Ctrl-C, and a dropout rate that changes over the steps."""
 
+import logging
 import os
 import signal
 import threading
@@ -17,34 +18,61 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from vanilla_transformer.fast.transfer import AsyncScalars
 
 
-class SaveOnSigterm(TrainerCallback):
-    """On SIGTERM, finish the step, save a checkpoint, and exit with status 143, as a terminated process does.
+logger = logging.getLogger(__name__)
 
-    Trainer's own `enable_jit_checkpoint` does not resume exactly: it saves before the optimizer's step, after dropout
-    has
-    drawn its random numbers. With several processes, each would save when its own timer fires.
+PATIENCE = 6.0  # seconds that a step may take after a signal
+
+
+class SaveOnSignal(TrainerCallback):
+    """On SIGTERM or Ctrl-C, finish the step, save a checkpoint, and exit (143) or raise a KeyboardInterrupt.
+
+    The Trainer's own `enable_jit_checkpoint` does not resume exactly: it saves before the optimizer's step, after
+    dropout has drawn its random numbers. With several processes, each would save when its own timer fires.
+
+    Args:
+        save_model: saves the model. Called if the step does not end within some seconds, before the process exits.
     """
 
-    asked = False  # this process has received the signal
+    received = 0  # the signal
     stopping = False  # all processes stop after the current step
     interrupting = False  # the run would not save a checkpoint at this step without the signal
 
-    def ask(self, *_: Any) -> None:
-        """Handle the signal: remember it until the step ends."""
-        self.asked = True
+    def __init__(self, save_model: Callable[[], Any]):
+        self.save_model = save_model
+
+    def receive(self, number: int, _: Any) -> None:
+        """Handle a signal: remember it until the step ends. A second Ctrl-C stops at once."""
+        if not self.received and self.alone:
+            self.timer.start()
+            if number == signal.SIGINT:
+                signal.signal(number, signal.default_int_handler)
+        self.received = number
+
+    def give_up(self) -> None:
+        """Save the weights before a long step, and exit. PyTorch computes the step without listening to Python."""
+        self.save_model()
+        logger.warning(
+            "The step takes long, so it was given up. The weights before it are saved as the model; "
+            "--resume_from_checkpoint true continues from the last checkpoint."
+        )
+        os._exit(128 + self.received)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        """Install the signal handler."""
-        self.asked = self.stopping = self.interrupting = False
+        """Install the signal handlers, unless Ctrl-C is ignored or another program's."""
+        self.received, self.stopping, self.interrupting = 0, False, False
+        self.alone = args.world_size == 1
+        self.timer = threading.Timer(PATIENCE, self.give_up)
+        self.timer.daemon = True
         self.scalars = AsyncScalars()
-        # only the main thread may handle signals
-        self.installed = threading.current_thread() is threading.main_thread()
-        if self.installed:
-            self.previous = signal.signal(signal.SIGTERM, self.ask)
+        self.previous: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():  # only the main thread may handle signals
+            self.previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self.receive)
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self.previous[signal.SIGINT] = signal.signal(signal.SIGINT, self.receive)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        """Save and stop if any process has received the signal."""
-        asked = self.asked
+        """Save and stop if any process has received a signal."""
+        asked = self.received > 0
         if args.world_size > 1:
             # All processes must stop after the same step (on GPUs, the next one); otherwise one waits for gradients
             # forever.
@@ -52,8 +80,10 @@ class SaveOnSigterm(TrainerCallback):
             found = self.scalars.push(state.global_step, askers)
             asked = found is not None and found[1][0] > 0
         if asked:
+            self.timer.cancel()
+            self.received = self.received or signal.SIGTERM
             self.interrupting = not control.should_save
-            self.asked = self.stopping = control.should_save = control.should_training_stop = True
+            self.stopping = control.should_save = control.should_training_stop = True
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         """Skip the actions due at the end of an epoch if this epoch was interrupted."""
@@ -64,13 +94,16 @@ class SaveOnSigterm(TrainerCallback):
             self.interrupting = False
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        """Restore the previous signal handler, and exit if the signal was received."""
-        if self.installed:
-            signal.signal(signal.SIGTERM, self.previous)
+        """Restore the previous signal handlers, and stop if a signal was received."""
+        self.timer.cancel()
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
         if self.stopping:
             args.distributed_state.wait_for_everyone()  # each process writes its part of the checkpoint
-        if self.asked:
-            raise SystemExit(128 + signal.SIGTERM)
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received:
+            raise SystemExit(128 + self.received)
 
 
 def init_worker(exiting: Tensor, init: Callable[[int], None] | None, worker: int) -> None:
@@ -106,7 +139,7 @@ class DropoutSchedule(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         """Find the dropout modules with the config's rate."""
-        self.restore()  # an earlier run may have been interrupted
+        self.set_rate(self.end)  # an earlier run may have been interrupted
         model: PreTrainedModel = kwargs["model"]
         self.end = getattr(model.config, "dropout", 0.0)  # configs of other models may lack the field
         dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
@@ -124,12 +157,7 @@ class DropoutSchedule(TrainerCallback):
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
         """Restore the model's own rate, also if training stopped early."""
-        self.restore()
-
-    def restore(self) -> None:
-        """Restore the rate of the dropout modules, and forget the modules."""
         self.set_rate(self.end)
-        self.dropouts = []
 
     def set_rate(self, rate: float) -> None:
         """Set the rate of all dropout modules found."""

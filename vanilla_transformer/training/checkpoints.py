@@ -50,7 +50,6 @@ def run_lock(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: another process trains into the folder.
     """
-    created = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE)
     try:
@@ -65,9 +64,6 @@ def run_lock(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # Windows deletes the file on release, but not earlier
             (folder / LOCK_FILE).unlink()
         lock.release()
-        with suppress(OSError):  # rmdir keeps folders that contain files
-            for path in created:
-                path.rmdir()
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -96,12 +96,6 @@ class BatchedMuon(Muon):
         return gradient.lerp(mean, momentum)
 
 
-def parameter_groups(parameters: Iterable[Tensor] | Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the given groups, or one group with the given parameters, which may be empty."""
-    found: list[Any] = list(parameters)
-    return found if found and isinstance(found[0], dict) else [{"params": found}]
-
-
 class MuonWithAdam(Optimizer):
     """Muon (Jordan et al. 2024) for matrices and Adam for everything else, with one learning rate.
 
@@ -109,32 +103,11 @@ class MuonWithAdam(Optimizer):
     2502.16982), so that both can share a learning rate.
 
     Args:
-        matrices: parameters of two dimensions, for Muon. May be empty.
-        others: parameters for Adam, or groups of them that may have a `weight_decay` of their own. May be empty.
-        lr: learning rate of both.
-        momentum: of Muon.
-        betas, eps: of Adam.
-        weight_decay: decoupled weight decay of the matrices only.
+        muon, adam: optimizers of different parameters, with one learning rate. Muon has one group.
     """
 
-    def __init__(
-        self,
-        matrices: Iterable[Tensor],
-        others: Iterable[Tensor] | Iterable[dict[str, Any]],
-        lr: float,
-        momentum: float = 0.95,
-        betas: tuple[float, float] = (0.9, 0.98),
-        eps: float = 1e-9,
-        weight_decay: float = 0.0,
-    ):
-        self.muon = BatchedMuon(
-            parameter_groups(matrices),
-            lr=lr,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        )
-        self.adam = AdamW(parameter_groups(others), lr=lr, betas=betas, eps=eps, weight_decay=0.0)
+    def __init__(self, muon: Muon, adam: Optimizer):
+        self.muon, self.adam = muon, adam
         super().__init__([*self.muon.param_groups, *self.adam.param_groups], {})
         self.share_state()
 
@@ -144,15 +117,10 @@ class MuonWithAdam(Optimizer):
         self.muon.state = self.adam.state = self.state
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
-        """Take one step of both optimizers."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
+        """Take one step of both optimizers. Do not call the closure."""
         self.muon.step()
         self.adam.step()
-        return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Like `Optimizer.load_state_dict`, for both optimizers."""
@@ -172,17 +140,23 @@ def muon_with_adam(
     """Build the optimizer of a model: Muon for the matrices of its layers, Adam for everything else.
 
     Args:
-        weight_decay: weight decay of those matrices.
+        lr: learning rate of both.
+        momentum: of Muon.
+        betas, eps: of Adam.
+        weight_decay: decoupled weight decay of those matrices.
         embedding_decay: weight decay of the embeddings, tied to the output projection or not.
-        lr, momentum, betas, eps: see `MuonWithAdam`.
     """
     matrices = layer_matrices(model)
     chosen = {id(matrix) for matrix in matrices}
-    others: list[Any] = [p for p in model.parameters() if p.requires_grad and id(p) not in chosen]
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in chosen]
+    groups: list[dict[str, Any]] = [{"params": others}]
     if embedding_decay:
-        tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-        others = [
+        groups = [
             {"params": [p for p in others if id(p) not in tables]},
             {"params": [p for p in others if id(p) in tables], "weight_decay": embedding_decay},
         ]
-    return MuonWithAdam(matrices, others, lr, momentum, betas, eps, weight_decay)
+    muon = BatchedMuon(
+        [{"params": matrices}], lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return MuonWithAdam(muon, AdamW(groups, lr=lr, betas=betas, eps=eps, weight_decay=0.0))

@@ -300,7 +300,8 @@ class Budget:
     def scored(self, plan: Recipe) -> int:
         """Return the total number of scored rows: all splits at the end, and validation also during training."""
         most = plan.get("max_eval_samples", math.inf)
-        times = {"validation": 1 + EVALUATIONS if "eval_steps" in plan else 1}
+        # At the end, validation is read twice: for the scores and for the examples.
+        times = {"validation": 2 + EVALUATIONS if "eval_steps" in plan else 2}
         return sum(times.get(split, 1) * min(rows, most) for split, rows in self.held_out.items())
 
     def steps_within(self, seconds: float) -> int:

@@ -30,6 +30,7 @@ from transformers.trainer_utils import SchedulerType, seed_worker
 
 from vanilla_transformer.configuration_vanilla_transformer import check_private_api
 from vanilla_transformer.fast.transfer import AsyncScalars, to_device
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 from vanilla_transformer.training.arguments import RecipeArguments
 from vanilla_transformer.training.averaging import load_weights
 from vanilla_transformer.training.batching import (
@@ -40,7 +41,7 @@ from vanilla_transformer.training.batching import (
     stream_loader,
     token_budget_loader,
 )
-from vanilla_transformer.training.callbacks import DropoutSchedule, SaveOnSigterm, survive_sigterm
+from vanilla_transformer.training.callbacks import DropoutSchedule, SaveOnSignal, survive_sigterm
 from vanilla_transformer.training.checkpoints import (
     RUN_FILE,
     TRAINER_STATE,
@@ -121,6 +122,13 @@ def send_batch(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]
     return {**batch, **{name: to_device(value, device) for name, value in tensors.items()}}
 
 
+def count_tokens(batch: Mapping[str, Any]) -> int:
+    """Count the inputs of a batch without padding, and the labels if they are the tokens of an output."""
+    ids, mask = batch.get("input_ids", torch.empty(0)), batch.get("attention_mask")
+    tokens = ids.numel() if mask is None else int(mask.sum())
+    return tokens + (int((batch["labels"] != IGNORED_LABEL).sum()) if "decoder_input_ids" in batch else 0)
+
+
 if TYPE_CHECKING:
     Base = Trainer
 else:
@@ -133,14 +141,16 @@ class RecipeTrainerMixin(Base):
     args: RecipeArguments
     model: PreTrainedModel
     processing_class: Any  # a tokenizer or None
+    tokens_seen: int = 0  # in training, by this process
+    loss_sum: Tensor | float = 0.0  # of the training steps
 
     def __init__(self, model: PreTrainedModel | None = None, *arguments: Any, **options: Any):
         # Trainer sets config.use_cache to False while it trains; `_save` saves this value instead.
         self.saved_use_cache = getattr(getattr(model, "config", None), "use_cache", True)
         super().__init__(model, *arguments, **options)
         self.scalars = AsyncScalars()
-        if self.args.save_on_sigterm:
-            self.add_callback(SaveOnSigterm)
+        if self.args.save_on_signal:
+            self.add_callback(SaveOnSignal(self.save_model))
         if self.args.dropout_start is not None:
             self.add_callback(DropoutSchedule(self.args.dropout_start))
         if self.args.early_stopping_patience is not None:
@@ -181,11 +191,6 @@ class RecipeTrainerMixin(Base):
 
     def check_options(self) -> None:
         """Raise a ValueError before the first step for options and rows with which training would fail later."""
-        metric = str(self.args.metric_for_best_model)
-        if self.args.load_best_model_at_end and self.compute_metrics is None and not metric.endswith("loss"):
-            raise ValueError(
-                f"metric_for_best_model={metric}: during training, this task measures only the loss. Give loss."
-            )
         if isinstance(self.train_dataset, IterableDataset):
             for name in ("eval_strategy", "save_strategy"):
                 if getattr(self.args, name) == "epoch":
@@ -279,8 +284,19 @@ class RecipeTrainerMixin(Base):
     def get_batch_samples(
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Any]], torch.Tensor | int | None]:
-        """Like `Trainer.get_batch_samples`, but copies the batches to the device asynchronously."""
-        return super().get_batch_samples(map(partial(send_batch, device=device), epoch_iterator), num_batches, device)
+        """Like `Trainer.get_batch_samples`, but counts tokens, and copies the batches to the device asynchronously."""
+
+        def send(batch: dict[str, Any]) -> dict[str, Any]:
+            self.tokens_seen += count_tokens(batch)
+            return send_batch(batch, device)
+
+        return super().get_batch_samples(map(send, epoch_iterator), num_batches, device)
+
+    def training_step(self, *arguments: Any, **options: Any) -> torch.Tensor:
+        """Like `Trainer.training_step`, but adds the loss to `loss_sum`, which a callback may read and reset."""
+        loss = super().training_step(*arguments, **options)
+        self.loss_sum = self.loss_sum + loss
+        return loss
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Like `Trainer._save_checkpoint`, but adds `RUN_FILE`, and deletes checkpoints saved on SIGTERM."""
@@ -290,7 +306,7 @@ class RecipeTrainerMixin(Base):
         run = Path(self.args.output_dir)
         folder = run / f"checkpoint-{self.state.global_step}"
         callbacks = self.callback_handler.callbacks
-        interrupted = any(isinstance(callback, SaveOnSigterm) and callback.interrupting for callback in callbacks)
+        interrupted = any(isinstance(callback, SaveOnSignal) and callback.interrupting for callback in callbacks)
         facts = self.run_facts | {"interrupted": interrupted, "processes": self.args.world_size}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RUN_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -410,7 +426,7 @@ class RecipeTrainerMixin(Base):
         }
         build = stream_loader if stream else token_budget_loader
         loader = build(self.train_dataset if stream else loader.dataset, args, options)
-        return survive_sigterm(loader) if args.save_on_sigterm else loader
+        return survive_sigterm(loader) if args.save_on_signal else loader
 
     def _get_dataloader(self, dataset: Any, *arguments: Any, **options: Any) -> DataLoader:
         """Like `Trainer._get_dataloader`, but evaluates all rows: it ignores `dataloader_drop_last`."""
@@ -420,7 +436,7 @@ class RecipeTrainerMixin(Base):
         self.args.dataloader_drop_last = drop_last and is_training
         loader = super()._get_dataloader(dataset, *arguments, **options)
         self.args.dataloader_drop_last = drop_last
-        return survive_sigterm(loader) if self.args.save_on_sigterm else loader
+        return survive_sigterm(loader) if self.args.save_on_signal else loader
 
 
 class RecipeTrainer(RecipeTrainerMixin, Trainer):
