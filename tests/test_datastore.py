@@ -158,7 +158,7 @@ def test_every_command_uses_the_datastore_of_a_trained_model(tmp_path):
     assert alone["chrf"] < scores["chrf"]
     assert evaluate_command(["--model", folder, "--test_file", file])["test"] == pytest.approx(alone)
     written = tmp_path / "out.txt"
-    translate_command(["--model", folder, "--output", str(written), "--datastore", *PAIRS])
+    translate_command(["--model", folder, "--output", str(written), "--datastore", "true", *PAIRS])
     right = [text == target for text, target in zip(written.read_text().splitlines(), PAIRS.values(), strict=True)]
     assert sum(right) / len(right) * 100 == scores["exact_match"]
 
