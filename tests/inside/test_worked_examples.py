@@ -1,10 +1,12 @@
 """The model's own modules reproduce published numbers."""
 
+import numpy as np
 import pytest
 import torch
 
+from vanilla_transformer.inside import midwinter
 from vanilla_transformer.inside.recorder import record
-from vanilla_transformer.inside.worked_examples import EXAMPLES, TODAY_HEAD_2
+from vanilla_transformer.inside.worked_examples import EXAMPLES, MIDWINTER_STEPS, TODAY_HEAD_2
 
 
 def steps_of(name: str, head: int | None = 0) -> dict[tuple[str, str], torch.Tensor]:
@@ -12,19 +14,46 @@ def steps_of(name: str, head: int | None = 0) -> dict[tuple[str, str], torch.Ten
     return {(step.part, step.name): step.tensor for step in record(example.model(), example.inputs(), head=head)}
 
 
+@pytest.mark.parametrize("step", ["scores", "weights", "heads", "output projection", "residual"])
+def test_the_published_values_of_today_are_reproduced(step):
+    example = EXAMPLES["today"]
+    assert example.tolerance == 2e-3
+    printed = torch.tensor(example.printed_of(0)["self-attention", step])
+    torch.testing.assert_close(steps_of("today")["self-attention", step][0], printed, atol=2e-3, rtol=0)
+
+
+def test_all_published_numbers_of_midwinter_are_reproduced():
+    example, printed = EXAMPLES["midwinter"], midwinter.printed()
+    steps = {(step.part, step.name): step for step in record(example.model(), example.inputs(), head=0)}
+    found = {name: steps[step].tensor[0] for step, name in MIDWINTER_STEPS.items()}
+    found |= {
+        name: steps["self-attention", step].matrices[name] for name, step in (("W_Q", "queries"), ("W_K", "keys"))
+    }
+    for name, numbers in printed.items():
+        edges = found[name] if found[name].shape == numbers.shape else found[name][:, midwinter.EDGES]
+        edges = edges[midwinter.EDGES] if name.startswith("W_") else edges
+        there = ~numbers.isnan()
+        torch.testing.assert_close(edges[there].double(), numbers[there], atol=1e-6, rtol=0, msg=name)
+    assert sum(int((~numbers.isnan()).sum()) for numbers in printed.values()) == 294
+    own = midwinter.matrices()
+    assert all(own[name].std() == pytest.approx(0.05, rel=0.03) for name in ("W_V", "W_1", "W_2"))  # like Keras' own
+
+
 @pytest.mark.parametrize(
-    ("name", "step", "tolerance"),
-    [
-        *(("today", step, 2e-3) for step in ("scores", "weights", "heads", "output projection", "residual")),
-        ("midwinter", "scaled scores", 1e-7),
-        ("midwinter", "weights", 1e-7),
+    ("counter", "key", "numbers"),
+    [  # known answers of Random123, the generator's reference implementation
+        ([0] * 4, [0] * 2, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ([2**32 - 1] * 4, [2**32 - 1] * 2, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            [0xA4093822, 0x299F31D0],
+            "d16cfe09 94fdcceb 5001e420 24126ea1",
+        ),
     ],
 )
-def test_a_published_value_is_reproduced(name, step, tolerance):
-    example = EXAMPLES[name]
-    assert example.tolerance == tolerance
-    printed = torch.tensor(example.printed_of(0)[step])
-    torch.testing.assert_close(steps_of(name)["self-attention", step][0], printed, atol=tolerance, rtol=0)
+def test_philox_gives_the_numbers_of_its_reference(counter, key, numbers):
+    found = midwinter.philox([np.array([part]) for part in counter], key)
+    assert " ".join(f"{int(part[0]):08x}" for part in found) == numbers
 
 
 def test_the_today_example_uses_one_hot_vectors_and_the_published_head():

@@ -19,7 +19,7 @@ from vanilla_transformer.inside.palette import BLUE, ORANGE, css, rgb
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, MASKED, Step
 
 
-MAX_ROWS, MAX_COLUMNS = 12, 8  # maximum rows and columns of a matrix to print; the middle of a larger one is omitted
+MAX_ROWS, MAX_COLUMNS = 12, 7  # maximum rows and columns of a matrix to print; the middle of a larger one is omitted
 
 
 @dataclass
@@ -30,7 +30,8 @@ class Walk:
         title, note: heading of the walk.
         words: word at each position of each sentence.
         source_words: the same for the encoder's input, which cross-attention attends to.
-        printed: name of a self-attention step -> values (positions, features) of the first sentence in a publication.
+        printed: (part, name) of a step -> values (positions, features) of the first sentence in a publication.
+        edges: number of columns at either side that `printed` has of a wide matrix; 0 means all columns.
         beyond: (part, name) of steps that the publication does not compute.
         likeliest: label of a position, such as "after <s>", with its most probable words and their probabilities.
     """
@@ -40,15 +41,19 @@ class Walk:
     steps: Sequence[Step]
     words: list[list[str]]
     source_words: list[list[str]]
-    printed: dict[str, list] = field(default_factory=dict)
+    printed: dict[tuple[str, str], list] = field(default_factory=dict)
+    edges: int = 0
     beyond: frozenset[tuple[str, str]] = frozenset()
     likeliest: list[tuple[str, list[tuple[str, float]]]] = field(default_factory=list)
 
     def difference(self, step: Step) -> float | None:
         """Return the largest difference from the published values, if there are any."""
-        if step.part != "self-attention" or step.name not in self.printed:
+        if (step.part, step.name) not in self.printed:
             return None
-        return (step.tensor[0] - torch.tensor(self.printed[step.name])).abs().max().item()
+        printed, found = torch.tensor(self.printed[step.part, step.name]), step.tensor[0]
+        if printed.shape != found.shape:
+            found = torch.cat((found[:, : self.edges], found[:, -self.edges :]), dim=-1)
+        return (found - printed).nan_to_num().abs().max().item()
 
     def labels(self, step: Step, axis: str, sentence: int) -> list[str] | None:
         """Return the words along an axis; None for an axis of features."""
@@ -68,7 +73,7 @@ class Cell:
 
 def kept(size: int, limit: int) -> list[int | None]:
     """Return the indices of at most `limit` rows or columns; None marks an omitted middle."""
-    return list(range(size)) if size <= limit else [*range(limit - 3), None, size - 2, size - 1]
+    return list(range(size)) if size <= limit else [*range(limit // 2), None, *range(size - (limit - 1) // 2, size)]
 
 
 def matrix_cells(matrix: Tensor, precision: int, max_columns: int, is_mask: bool = False) -> list[list[Cell]]:
@@ -149,6 +154,8 @@ def agreement(walk: Walk, step: Step) -> str:
 def print_walk(walk: Walk, precision: int, console: Console | None = None) -> None:
     """Print the steps as tables, and the most probable next words."""
     console = Console() if console is None else console
+    if walk.edges:  # print the same columns as the publication, also in a narrow window
+        console.width = max(console.width, 12 + (2 * walk.edges + 1) * (precision + 6))
     fitting = (console.width - 12) // (precision + 6)  # width of a number with its sign and padding
     max_columns = min(MAX_COLUMNS, max(4, fitting))
     console.rule(f"[bold]{escape_markup(walk.title)}")

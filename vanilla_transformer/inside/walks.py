@@ -21,13 +21,19 @@ def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
     steps_shown = (*example.steps, *example.beyond)
     wanted = {(part, name) for part, name in steps_shown if head == 0 or name not in example.first_head_only}
     shown = [as_given(step) for step in steps if (step.part, step.name) in wanted]
-    beyond = frozenset((part, "vectors" if name == "embeddings" else name) for part, name in example.beyond)
-    return Walk(example.title, example.note, shown, example.words(), [], example.printed_of(head), beyond)
+    beyond = frozenset((part, as_given_name(name)) for part, name in example.beyond)
+    printed = {(part, as_given_name(name)): values for (part, name), values in example.printed_of(head).items()}
+    return Walk(example.title, example.note, shown, example.words(), [], printed, example.edges, beyond)
 
 
 def as_given(step: Step) -> Step:
     """Rename the embeddings of a worked example, which are given vectors X instead of learned ones."""
-    return replace(step, name="vectors", equation="X") if step.name == "embeddings" else step
+    return replace(step, name=as_given_name(step.name), equation="X") if step.name == "embeddings" else step
+
+
+def as_given_name(name: str) -> str:
+    """Return the name of a step in a worked example."""
+    return "vectors" if name == "embeddings" else name
 
 
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:

@@ -8,9 +8,8 @@ positions are learned and set to zero, and a missing part is zero or the identit
 """
 
 import json
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +24,7 @@ from vanilla_transformer.configuration_vanilla_transformer import (
     VanillaTransformerDecoderConfig,
     VanillaTransformerEncoderConfig,
 )
+from vanilla_transformer.inside import midwinter
 from vanilla_transformer.modeling_vanilla_transformer import (
     TransformerLayer,
     VanillaTransformerDecoderModel,
@@ -57,17 +57,6 @@ TODAY_HEAD_1 = {
 TODAY_PRINTED = {
     "output projection": [[-.689, .223, .081, .361], [-.695, .17, .106, .297], [-.788, .124, .081, .33]],
     "residual": [[.311, .223, .081, .361], [-.695, 1.17, .106, .297], [-.788, .124, 1.081, .33]],
-}
-
-MIDWINTER_PRINTED = {
-    "scaled scores": [
-        [.00263519, -.00174089, -.00037623, -.00035859], [.00236044, .00206439, .00187134, .00241708],
-        [-.00104838, .00487237, -.00182653, .00039156], [.00036275, .00206183, -.00057808, .00099374],
-    ],
-    "weights": [
-        [.25064936, .24955489, .24989569, .24990009], [.2500455, .24997151, .24992326, .25005966],
-        [.24958809, .25107023, .24939394, .24994774], [.24991307, .25033805, .24967806, .2500708],
-    ],
 }
 # fmt: on
 
@@ -122,19 +111,14 @@ def today_model() -> VanillaTransformerEncoderModel:
 
 
 def midwinter_model() -> VanillaTransformerEncoderModel:
-    """Build one head of width 300 on random vectors X, whose W_Q and W_K give the printed scores.
-
-    The source prints only the edges of its vectors and matrices. So W_K maps the four vectors to unit vectors, and W_Q
-    maps them to the printed scores times sqrt(300). Then Q K^T / sqrt(300) equals the printed scores. W_O is the
-    identity.
-    """
-    d_model = 300
-    vectors = torch.randn(4, d_model)
-    encoder = bare_encoder(vectors, num_heads=1, d_k=d_model, d_ff=4 * d_model)
-    inverse = torch.linalg.pinv(vectors)  # so that X times the inverse is the identity
-    scores = torch.tensor(MIDWINTER_PRINTED["scaled scores"]) * math.sqrt(d_model)
-    q, k = inverse @ F.pad(scores, (0, d_model - 4)), inverse @ torch.eye(4, d_model)
-    set_matrices(encoder, q=q, k=k, o=torch.eye(d_model))
+    """Build the published layer with one head of width 300, whose W_O is the identity and whose biases are zero."""
+    made = {name: matrix.float() for name, matrix in midwinter.matrices().items()}
+    d_model = made["X"].shape[1]
+    encoder = bare_encoder(made["X"], num_heads=1, d_k=d_model, d_ff=made["W_1"].shape[1])
+    set_matrices(encoder, **{letter: made[f"W_{letter.upper()}"] for letter in "qkv"}, o=torch.eye(d_model))
+    network = cast(TransformerLayer, encoder.layers[0]).feed_forward
+    for layer, name in ((network.fc1, "W_1"), (network.fc2, "W_2")):
+        layer.weight.copy_(made[name].T)
     return encoder
 
 
@@ -171,8 +155,10 @@ class WorkedExample:
         build: function that builds the model.
         steps: (part, name) of the steps that the source explains.
         beyond: (part, name) of steps that the source omits, or for which it does not print all inputs.
-        printed: name of a self-attention step -> values of the first sentence in the source, for all heads together.
-        printed_by_head: the same for each head.
+        printed: function that returns the source's values by (part, name) of the step, for the first sentence and all
+            heads together; NaN where the print breaks off.
+        edges: number of columns that the source prints at either side of a wide matrix; 0 means all columns.
+        printed_by_head: name of a self-attention step -> values, for each head.
         first_head_only: names of steps that only the first head shows, since the source has no numbers for the others.
         precision: number of printed decimals.
         tolerance: allowed difference from printed values; the printed inputs are rounded too.
@@ -184,7 +170,8 @@ class WorkedExample:
     sentences: list[list[str]]
     build: Callable[[], PreTrainedModel]
     steps: tuple[tuple[str, str], ...]
-    printed: dict[str, list] = field(default_factory=dict)
+    printed: Callable[[], dict[tuple[str, str], list]] = dict
+    edges: int = 0
     printed_by_head: tuple[dict[str, list], ...] = ()
     first_head_only: frozenset[str] = frozenset()
     beyond: tuple[tuple[str, str], ...] = ()
@@ -192,9 +179,10 @@ class WorkedExample:
     tolerance: float = 0.0
     numbered: bool = False
 
-    def printed_of(self, head: int) -> dict[str, list]:
-        """Return the printed values of a head, counted from 0, and of all heads together."""
-        return self.printed | dict(*self.printed_by_head[head : head + 1])
+    def printed_of(self, head: int) -> dict[tuple[str, str], list]:
+        """Return the printed values of a head, counted from 0, and of all heads together, by (part, name)."""
+        own: dict[str, list] = dict(*self.printed_by_head[head : head + 1])
+        return self.printed() | {("self-attention", name): values for name, values in own.items()}
 
     @torch.no_grad()
     def model(self) -> PreTrainedModel:
@@ -220,6 +208,20 @@ class WorkedExample:
 
 MASK_STEPS = tuple(("self-attention", name) for name in ("scaled scores", "mask", "weights"))
 
+# Steps by the names of their printed numbers.
+MIDWINTER_STEPS = {
+    ("embedding", "embeddings"): "X",
+    ("self-attention", "queries"): "Q",
+    ("self-attention", "keys"): "K",
+    ("self-attention", "values"): "V",
+    ("self-attention", "scaled scores"): "scaled_scores",
+    ("self-attention", "weights"): "weights",
+    ("self-attention", "heads"): "Y",
+    ("self-attention", "layer norm"): "O",
+    ("feed-forward", "feed-forward output"): "FFN",
+    ("feed-forward", "layer norm"): "encoder_output",
+}
+
 EXAMPLES = {
     "today": WorkedExample(
         title="Today is sunday: multi-head attention and its residual, number by number",
@@ -228,7 +230,7 @@ EXAMPLES = {
         sentences=["Today is sunday".split()],
         build=today_model,
         steps=(("embedding", "embeddings"), *(("self-attention", name) for name in ATTENTION_STEPS)),
-        printed=TODAY_PRINTED,
+        printed=lambda: {("self-attention", name): values for name, values in TODAY_PRINTED.items()},
         printed_by_head=(TODAY_HEAD_1, {"heads": TODAY_HEAD_2}),
         first_head_only=frozenset({"queries", "keys", "values", "scores", "scaled scores", "weights"}),
         beyond=(("self-attention", "layer norm"), *(("feed-forward", name) for name in FEED_FORWARD_STEPS)),
@@ -236,31 +238,16 @@ EXAMPLES = {
     ),
     "midwinter": WorkedExample(
         title="in the bleak midwinter: an encoder layer in seven steps",
-        note="Only the scaled scores and weights are the source's numbers. It prints only the edges of its vectors "
-        "and matrices, so those here are constructed to give the same scores. It uses no positions and no W_O.",
+        note="X, W_Q and W_K are the source's own, drawn again from its seeds. W_V, W_1 and W_2 are ours, made so "
+        "that every number in the source comes out: it prints too little of them. It uses no positions and no W_O.",
         sentences=["in the bleak midwinter".split()],
         build=midwinter_model,
-        steps=(
-            ("embedding", "embeddings"),
-            ("self-attention", "queries"),
-            ("self-attention", "keys"),
-            ("self-attention", "values"),
-            ("self-attention", "scaled scores"),
-            ("self-attention", "weights"),
-            ("self-attention", "heads"),
-            ("self-attention", "layer norm"),
-            ("feed-forward", "hidden"),
-            ("feed-forward", "feed-forward output"),
-            ("feed-forward", "layer norm"),
-        ),
-        printed=MIDWINTER_PRINTED,
-        beyond=(
-            ("embedding", "embeddings"),
-            *(("self-attention", name) for name in ("queries", "keys", "values", "heads", "layer norm")),
-            *(("feed-forward", name) for name in ("hidden", "feed-forward output", "layer norm")),
-        ),
+        steps=(*MIDWINTER_STEPS, ("feed-forward", "hidden")),
+        printed=lambda: {step: midwinter.printed()[name].tolist() for step, name in MIDWINTER_STEPS.items()},
+        edges=3,
+        beyond=(("feed-forward", "hidden"),),
         precision=8,
-        tolerance=1e-7,
+        tolerance=1e-6,
     ),
     "causal-mask": WorkedExample(
         title="orange is my favorite fruit . : a position attends to itself and to earlier positions",

@@ -1,0 +1,130 @@
+"""Rebuild a published encoder layer, "in the bleak midwinter", from the seeds of its random matrices.
+
+The source prints three columns at each edge of its matrices, 294 numbers in all (midwinter.json; null where the print
+breaks off). Keras drew each matrix with a seed that the source does not state. But a seed gives one matrix only, so
+the printed numbers reveal the seed: of the 10^9 that Keras could have chosen, one gives the numbers of W_Q.
+
+X, W_Q and W_K are drawn from their seeds. W_V, W_1 and W_2 are ours: random, then changed as little as possible until
+every printed number comes out.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import jacrev
+
+
+SEEDS = {"X": 66320651, "W_Q": 294588398, "W_K": 97651494}
+LENGTH, WIDTH, INNER = 4, 300, 1200  # words, d_model and d_ff
+EDGES = [0, 1, 2, 297, 298, 299]  # printed columns
+HIDDEN = slice(3, 297)  # the others
+DEVIATION = 0.05  # of Keras' initialiser
+EPSILON = 1e-6  # of the layer norm
+
+
+def printed() -> dict[str, Tensor]:
+    """Return the printed edges of each matrix: (rows, 6), W_Q and W_K (6, 6), scores and weights (4, 4)."""
+    text = files("vanilla_transformer.inside").joinpath("midwinter.json").read_text(encoding="utf-8")
+    numbers = {name: np.array(rows, dtype=float) for name, rows in json.loads(text).items()}  # null becomes NaN
+    return {name: torch.from_numpy(rows) for name, rows in numbers.items()}
+
+
+def philox(counter: Sequence[np.ndarray], key: Sequence[int]) -> list[np.ndarray]:
+    """Return four 32-bit random numbers for each counter: Philox4x32-10 of Salmon et al. (2011).
+
+    Args:
+        counter: four arrays of 32-bit numbers.
+        key: two 32-bit numbers.
+    """
+    multipliers, steps, mask = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), np.uint64(0xFFFFFFFF)
+    one, two, three, four = (np.asarray(part, dtype=np.uint64) for part in counter)
+    for turn in range(10):
+        first, second = (np.uint64((word + turn * step) % 2**32) for word, step in zip(key, steps, strict=True))
+        left, right = np.uint64(multipliers[0]) * one, np.uint64(multipliers[1]) * three
+        high_left, high_right = left >> np.uint64(32), right >> np.uint64(32)
+        one, two, three, four = high_right ^ two ^ first, right & mask, high_left ^ four ^ second, left & mask
+    return [one, two, three, four]
+
+
+def keras_normal(seed: int, *shape: int) -> Tensor:
+    """Draw the matrix of Keras' `RandomNormal(seed=seed)`: mean 0, standard deviation 0.05, as of TensorFlow 2.14."""
+    size = math.prod(shape)
+    key = [int(part[0]) for part in philox([np.array([seed]), *[np.zeros(1)] * 3], (0x3EC8F720, 0x02461E29))]
+    blocks = np.arange(math.ceil(size / 4))
+    bits = philox([blocks, np.zeros_like(blocks), *(np.full_like(blocks, part) for part in key[2:])], key[:2])
+    uniform = [(part & np.uint64(2**23 - 1)).astype(float) / 2**23 for part in bits]
+    pairs = []
+    for radius, turn in (uniform[:2], uniform[2:]):  # Box and Muller's transform gives two normal numbers
+        length = np.sqrt(-2 * np.log(np.maximum(radius, 1e-7)))
+        pairs += [np.sin(2 * np.pi * turn) * length, np.cos(2 * np.pi * turn) * length]
+    return DEVIATION * torch.from_numpy(np.stack(pairs, axis=1).ravel()[:size].reshape(shape))
+
+
+def moments(rows: Tensor) -> Tensor:
+    """Return the mean of each row, and its variance."""
+    return torch.cat((rows.mean(-1), rows.var(-1, unbiased=False)))
+
+
+def implied_moments(rows: Tensor, normed: Tensor) -> Tensor:
+    """Return the moments of whole rows from their printed edges before and after layer norm, (4, 6) each."""
+    found = []
+    for row, output in zip(rows, normed, strict=True):  # output = (row - mean) / deviation
+        slope, offset = torch.linalg.lstsq(torch.stack((row, torch.ones(6)), -1).double(), output[:, None]).solution[
+            :, 0
+        ]
+        found.append((-offset / slope, slope**-2 - EPSILON))
+    return torch.tensor(found, dtype=torch.float64).T.flatten()
+
+
+def with_moments(edges: Tensor, hidden: Tensor, rows_of: Callable[[Tensor], Tensor], wanted: Tensor) -> Tensor:
+    """Return a matrix (4, 300) with given edges and nearly the given hidden columns, whose rows have wanted moments.
+
+    Args:
+        rows_of: function from the matrix to the rows that have the moments.
+    """
+
+    def whole(hidden: Tensor) -> Tensor:
+        return torch.cat((edges[:, :3], hidden, edges[:, 3:]), dim=-1)
+
+    def missing(hidden: Tensor) -> Tensor:
+        return wanted - moments(rows_of(whole(hidden)))
+
+    for _ in range(20):  # Newton's method, each time with the smallest change
+        slopes = jacrev(missing)(hidden).flatten(1)
+        hidden = hidden - (torch.linalg.pinv(slopes) @ missing(hidden)).view_as(hidden)
+    return whole(hidden)
+
+
+def fit(inputs: Tensor, random: Tensor, outputs: Tensor) -> Tensor:
+    """Return the matrix nearest to `random` that maps inputs to outputs."""
+    return random + torch.linalg.pinv(inputs) @ (outputs - inputs @ random)
+
+
+def matrices() -> dict[str, Tensor]:
+    """Return X (4, 300), W_Q, W_K and W_V (300, 300), W_1 (300, 1200) and W_2 (1200, 300), in float64."""
+    edges = printed()
+    x = keras_normal(SEEDS["X"], LENGTH, WIDTH)
+    w_q, w_k = (keras_normal(SEEDS[name], WIDTH, WIDTH) for name in ("W_Q", "W_K"))
+    weights = ((x @ w_q) @ (x @ w_k).T / math.sqrt(WIDTH)).softmax(-1)
+
+    def norm(rows: Tensor) -> Tensor:
+        return torch.nn.functional.layer_norm(rows, (WIDTH,), eps=EPSILON)
+
+    random = keras_normal(1, WIDTH, WIDTH)
+    values = edges["V"].clone()  # its last number is cut off in print; Y = A V has it
+    values[3, 5] = ((edges["Y"][:, 5] - weights[:, :3] @ values[:3, 5]) / weights[:, 3]).mean()
+    wanted = implied_moments(edges["X"] + edges["Y"], edges["O"])
+    values = with_moments(values, (x @ random)[:, HIDDEN], lambda v: x + weights @ v, wanted)
+    w_v = fit(x, random, values)
+
+    middle = norm(x + weights @ (x @ w_v))
+    w_1, random = keras_normal(2, WIDTH, INNER), keras_normal(3, INNER, WIDTH)
+    inner = (middle @ w_1).relu()
+    wanted = implied_moments(edges["FFN"] + edges["O"], edges["encoder_output"])
+    network = with_moments(edges["FFN"], (inner @ random)[:, HIDDEN], lambda f: middle + f, wanted)
+    return {"X": x, "W_Q": w_q, "W_K": w_k, "W_V": w_v, "W_1": w_1, "W_2": fit(inner, random, network)}
