@@ -15,14 +15,14 @@ def steps_of(name: str, head: int | None = 0) -> dict[tuple[str, str], torch.Ten
 
 
 @pytest.mark.parametrize("step", ["scores", "weights", "heads", "output projection", "residual"])
-def test_the_published_values_of_today_are_reproduced(step):
+def test_the_today_example_reproduces_its_published_values(step):
     example = EXAMPLES["today"]
     assert example.tolerance == 2e-3
     printed = torch.tensor(example.printed_of(0)["self-attention", step])
     torch.testing.assert_close(steps_of("today")["self-attention", step][0], printed, atol=2e-3, rtol=0)
 
 
-def test_all_published_numbers_of_midwinter_are_reproduced():
+def test_the_midwinter_example_reproduces_its_published_values():
     example, printed = EXAMPLES["midwinter"], midwinter.printed()
     steps = {(step.part, step.name): step for step in record(example.model(), example.inputs(), head=0)}
     found = {name: steps[step].tensor[0] for step, name in MIDWINTER_STEPS.items()}
@@ -36,7 +36,8 @@ def test_all_published_numbers_of_midwinter_are_reproduced():
         torch.testing.assert_close(edges[there].double(), numbers[there], atol=1e-6, rtol=0, msg=name)
     assert sum(int((~numbers.isnan()).sum()) for numbers in printed.values()) == 294
     own = midwinter.matrices()
-    assert all(own[name].std() == pytest.approx(0.05, rel=0.03) for name in ("W_V", "W_1", "W_2"))  # like Keras' own
+    # the same as Keras uses
+    assert all(own[name].std() == pytest.approx(0.05, rel=0.03) for name in ("W_V", "W_1", "W_2"))
 
 
 @pytest.mark.parametrize(

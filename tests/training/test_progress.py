@@ -1,4 +1,4 @@
-"""The log of `train`, its report at the end, and how it stops on a signal."""
+"""The log of `train`, its final report, and the reaction to signals."""
 
 import json
 import re
@@ -69,9 +69,7 @@ def options_of(task: str, folder, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_run_is_told_in_lines_and_ends_with_scores_examples_and_commands(
-    task, tmp_path, capfd, looking_at_every_step
-):
+def test_a_run_logs_lines_and_ends_with_scores_examples_and_commands(task, tmp_path, capfd, looking_at_every_step):
     scores = train.main(options_of(task, tmp_path))["validation"]
     said, errors = capfd.readouterr()
     assert [int(step) for step in re.findall(LINE, said)] == [1, 2, 3, 4]
@@ -89,10 +87,10 @@ def test_a_run_is_told_in_lines_and_ends_with_scores_examples_and_commands(
     table = (folder / "examples.md").read_text()
     assert "## The ten best" in table and len(re.findall(r"^\| .* \| -?[\d.e-]+ \|$", table, re.M)) >= 2
     assert BASELINES[task] in (folder / "README.md").read_text()
-    assert loading.load(str(folder)).name == "run"  # as the demo does
+    assert loading.load(str(folder)).name == "run"  # the demo's output has the same form
 
 
-def test_looking_at_the_model_does_not_change_it(tmp_path, monkeypatch):
+def test_intermediate_scores_do_not_change_the_weights(tmp_path, monkeypatch):
     weights = {}
     for name, seconds in (("quiet", 1e9), ("looked at", 0.0)):
         monkeypatch.setattr(progress, "LOOK_SECONDS", seconds)
@@ -103,7 +101,7 @@ def test_looking_at_the_model_does_not_change_it(tmp_path, monkeypatch):
     torch.testing.assert_close(weights["looked at"], weights["quiet"], rtol=0, atol=0)
 
 
-def test_the_first_of_the_next_commands_works_as_it_is_printed(tmp_path, capsys):
+def test_the_first_suggested_command_works_as_printed(tmp_path, capsys):
     train.main(options_of("classification", tmp_path))
     command = re.search(r"^  (python -c .*)$", capsys.readouterr().out, re.M)[1]
     exec(shlex.split(command)[2], {})
@@ -111,14 +109,14 @@ def test_the_first_of_the_next_commands_works_as_it_is_printed(tmp_path, capsys)
     assert answer["label"] and 0 < answer["score"] <= 1
 
 
-def test_baselines_are_what_they_say(tmp_path, capsys):
+def test_baselines_have_the_expected_scores(tmp_path, capsys):
     train.main(options_of("classification", tmp_path))
     labels = [json.loads(line)["label"] for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     share = 100 * Counter(labels).most_common(1)[0][1] / len(labels)
     assert f"  majority class: accuracy {share:.4g}," in capsys.readouterr().out
 
 
-def test_a_model_that_training_made_worse_is_said_to_be_worse(tmp_path, capsys):
+def test_a_model_that_became_worse_is_reported(tmp_path, capsys):
     rows = phrasebook("classification", size=1000)["train"].select(range(100, 108))
     data = train_and_validate_on(write_json_lines(tmp_path / "rows.jsonl", rows))
     good = str(tmp_path / "good")
@@ -172,10 +170,10 @@ trainer.train()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_step_that_does_not_end_leaves_the_model_before_it(number, tmp_path):
+def test_a_signal_during_an_endless_step_saves_the_model_before_the_step(number, tmp_path):
     command = [sys.executable, "-c", LONG_STEP, str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1], text=True) as process:
-        assert "now\n" in process.stdout  # after the lines of the steps before
+        assert "now\n" in process.stdout  # the output begins with the lines of earlier steps
         begin = time.monotonic()
         process.send_signal(number)
         assert process.wait(30) == 128 + number and time.monotonic() - begin < 10

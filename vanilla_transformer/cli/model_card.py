@@ -77,15 +77,15 @@ class CardFacts:
     """Facts about a run that are stored in neither the model nor the task."""
 
     dataset: str
-    metrics: Scores = field(default_factory=dict)  # by split and metric
+    metrics: Scores = field(default_factory=dict)  # split -> metric -> value
     notes: dict[str, str] = field(default_factory=dict)  # details of a metric, such as a sacreBLEU signature
     languages: list[str] | None = None
-    baselines: dict[str, Scores] = field(default_factory=dict)  # by split, name and metric
-    origin: str | None = None  # the model that training began from
+    baselines: dict[str, Scores] = field(default_factory=dict)  # split -> name of the baseline -> metric -> value
+    origin: str | None = None  # the model from which training started
 
     def begin_from(self, origin: str, task: Task, trainer: RecipeTrainerMixin, rows: Any) -> None:
-        """Score a model on validation before it is trained further, to compare with."""
-        if isinstance(rows, Dataset) and not trainer.is_fsdp_enabled:  # FSDP shards it when training begins
+        """Score a model on validation before further training, for comparison."""
+        if isinstance(rows, Dataset) and not trainer.is_fsdp_enabled:  # FSDP shards the model when training begins
             self.origin = origin
             with scoring_aside(trainer):
                 before, _ = task.score(trainer, {"validation": rows})
@@ -93,7 +93,7 @@ class CardFacts:
 
 
 def plot_curves(log_history: list[dict[str, Any]], metric: str, path: Path) -> None:
-    """Plot by step the loss of the training batches and of validation, and the validation metric if it was measured.
+    """Plot the training loss, the validation loss and the validation metric by step, as far as they were measured.
 
     For a run shorter than `logging_steps`, only the mean over all its batches is known.
     """
@@ -107,7 +107,7 @@ def plot_curves(log_history: list[dict[str, Any]], metric: str, path: Path) -> N
     panels = {"loss (nats)": [training, "eval_loss"], metric: [f"eval_{metric}"]}
     if metric == "loss" or not points[f"eval_{metric}"]:
         del panels[metric]
-    figure = Figure(figsize=(7, 1 + 3 * len(panels)), layout="constrained")  # pyplot has global state
+    figure = Figure(figsize=(7, 1 + 3 * len(panels)), layout="constrained")  # not pyplot, which has global state
     for axes, (title, keys) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels.items(), strict=True):
         for key in filter(points.get, keys):
             marker = "o" if len(points[key]) < 30 else None

@@ -1,4 +1,4 @@
-"""Print how training goes: a line every few seconds, and from time to time a score and two examples."""
+"""Print the progress of training: a line every few seconds, and now and then a score and two examples."""
 
 import time
 from datetime import timedelta
@@ -14,10 +14,10 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 LINE_SECONDS = 5.0
-LOOK_SECONDS = 20.0  # between two looks at the validation rows
-LOOK_SHARE = 0.05  # of the time, at most
-LOOK_ROWS = 32  # scored at a look
-BAR = 20  # characters
+LOOK_SECONDS = 20.0  # seconds between two scores of validation rows
+LOOK_SHARE = 0.05  # maximum share of the time for scoring
+LOOK_ROWS = 32  # number of rows to score
+BAR = 20  # width of the progress bar in characters
 
 
 def first(rows: Any, most: int) -> Dataset:
@@ -26,15 +26,15 @@ def first(rows: Any, most: int) -> Dataset:
 
 
 class ProgressLog(TrainerCallback):
-    """Print steps, loss, tokens per second and the time left, and what the model makes of validation rows.
+    """Prints steps, loss, tokens per second and time left, and the model's outputs for some validation rows.
 
     Args:
-        rows: of validation, with the data's columns; without them, or of a stream, nothing is scored.
+        rows: validation rows with the data's columns. Without rows, or for a stream, nothing is scored.
     """
 
     def __init__(self, trainer: RecipeTrainerMixin, task: Task, rows: Any):
         self.trainer, self.task = trainer, task
-        # Several processes would have to score together.
+        # With several processes, all would have to score together.
         self.rows = rows if isinstance(rows, Dataset) and trainer.args.world_size == 1 else None
         self.shows_scores = False
         self.shown = 0
@@ -62,7 +62,7 @@ class ProgressLog(TrainerCallback):
         trainer.tokens_seen, trainer.loss_sum = 0, 0.0
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Look at validation rows from time to time: before a step, when the Trainer has nothing left to do."""
+        """Score validation rows now and then, before a step, when Trainer has finished its own work."""
         begin = time.perf_counter()
         if self.rows and begin > self.next_look:
             self.shows_scores = False
@@ -73,7 +73,7 @@ class ProgressLog(TrainerCallback):
             self.next_look = end + max(LOOK_SECONDS, (end - begin) / LOOK_SHARE)
 
     def look(self) -> None:
-        """Print the score of some validation rows, unless the Trainer evaluates them itself, and two examples."""
+        """Print the score of some validation rows, unless Trainer evaluates them itself, and two examples."""
         trainer, rows = self.trainer, first(self.rows, LOOK_ROWS)
         if trainer.args.eval_strategy == "no":
             if self.task.in_one_process:
@@ -89,10 +89,10 @@ class ProgressLog(TrainerCallback):
                 say(f"    {name}  {shorten(getattr(example, name), 100)}")
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Print the scores of an evaluation by the Trainer."""
+        """Print the scores of an evaluation by Trainer."""
         if self.shows_scores:
             say(line_of("validation", plain_scores(kwargs["metrics"])))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Leave the final scores to the report."""
+        """Stop printing: the final scores belong to the report."""
         self.shows_scores = False

@@ -1,4 +1,4 @@
-"""Report on a trained model: scores beside baselines, the best and worst examples, and the next commands."""
+"""Report on a trained model: scores next to baselines, the best and worst examples, and suggested commands."""
 
 import shlex
 from pathlib import Path
@@ -16,18 +16,18 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 EXAMPLES_FILE = "examples.md"
-EXAMPLE_ROWS = 200  # validation rows that the best and the worst examples are of
-BASELINE_ROWS = 10_000  # training rows that a baseline learns from
+EXAMPLE_ROWS = 200  # number of validation rows from which the best and worst examples are chosen
+BASELINE_ROWS = 10_000  # number of training rows from which a baseline learns
 
 
 def say(line: str) -> None:
-    """Print a line at once, on the main process."""
+    """Print a line immediately, on the main process only."""
     if PartialState().is_main_process:
         print(line, flush=True)
 
 
 def line_of(name: str, scores: dict[str, float]) -> str:
-    """Return scores as a line."""
+    """Format scores as a line."""
     return f"{name}: " + ", ".join(f"{metric} {value:.4g}" for metric, value in scores.items())
 
 
@@ -86,7 +86,7 @@ def write_examples(file: Path, examples: list[Example]) -> None:
 
 
 def say_how_to_continue(trainer: RecipeTrainerMixin, task: str, arguments: list[str]) -> None:
-    """Print where the model of a run that was stopped is, and the command that continues the run."""
+    """Print where the model of an interrupted run is, and the command that continues the run."""
     resumes = any(option.startswith("--resume_from_checkpoint") for option in arguments)
     given = arguments if resumes else [*arguments, "--resume_from_checkpoint", "true"]
     state, checkpoint = trainer.state, last_checkpoint(Path(trainer.args.output_dir))

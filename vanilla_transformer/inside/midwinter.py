@@ -20,11 +20,11 @@ from torch.func import jacrev
 
 
 SEEDS = {"X": 66320651, "W_Q": 294588398, "W_K": 97651494}
-LENGTH, WIDTH, INNER = 4, 300, 1200  # words, d_model and d_ff
-EDGES = [0, 1, 2, 297, 298, 299]  # printed columns
-HIDDEN = slice(3, 297)  # the others
-DEVIATION = 0.05  # of Keras' initialiser
-EPSILON = 1e-6  # of the layer norm
+LENGTH, WIDTH, INNER = 4, 300, 1200  # number of words, d_model and d_ff
+EDGES = [0, 1, 2, 297, 298, 299]  # the printed columns
+HIDDEN = slice(3, 297)  # the columns that are not printed
+DEVIATION = 0.05  # standard deviation of Keras' initialiser
+EPSILON = 1e-6  # epsilon of the layer norm
 
 
 def printed() -> dict[str, Tensor]:
@@ -66,12 +66,12 @@ def keras_normal(seed: int, *shape: int) -> Tensor:
 
 
 def moments(rows: Tensor) -> Tensor:
-    """Return the mean of each row, and its variance."""
+    """Return the mean and variance of each row."""
     return torch.cat((rows.mean(-1), rows.var(-1, unbiased=False)))
 
 
 def implied_moments(rows: Tensor, normed: Tensor) -> Tensor:
-    """Return the moments of whole rows from their printed edges before and after layer norm, (4, 6) each."""
+    """Return the moments of whole rows, from their edges (4, 6) before and after layer norm."""
     found = []
     for row, output in zip(rows, normed, strict=True):  # output = (row - mean) / deviation
         slope, offset = torch.linalg.lstsq(torch.stack((row, torch.ones(6)), -1).double(), output[:, None]).solution[
@@ -82,7 +82,8 @@ def implied_moments(rows: Tensor, normed: Tensor) -> Tensor:
 
 
 def with_moments(edges: Tensor, hidden: Tensor, rows_of: Callable[[Tensor], Tensor], wanted: Tensor) -> Tensor:
-    """Return a matrix (4, 300) with given edges and nearly the given hidden columns, whose rows have wanted moments.
+    """Return a matrix (4, 300) with given edges, hidden columns close to the given ones, and rows with the wanted
+    moments.
 
     Args:
         rows_of: function from the matrix to the rows that have the moments.
@@ -116,7 +117,7 @@ def matrices() -> dict[str, Tensor]:
         return torch.nn.functional.layer_norm(rows, (WIDTH,), eps=EPSILON)
 
     random = keras_normal(1, WIDTH, WIDTH)
-    values = edges["V"].clone()  # its last number is cut off in print; Y = A V has it
+    values = edges["V"].clone()  # one number is not printed completely, but it follows from Y = A V
     values[3, 5] = ((edges["Y"][:, 5] - weights[:, :3] @ values[:3, 5]) / weights[:, 3]).mean()
     wanted = implied_moments(edges["X"] + edges["Y"], edges["O"])
     values = with_moments(values, (x @ random)[:, HIDDEN], lambda v: x + weights @ v, wanted)

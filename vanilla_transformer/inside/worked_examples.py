@@ -208,7 +208,7 @@ class WorkedExample:
 
 MASK_STEPS = tuple(("self-attention", name) for name in ("scaled scores", "mask", "weights"))
 
-# Steps by the names of their printed numbers.
+# name of the printed numbers -> step
 MIDWINTER_STEPS = {
     ("embedding", "embeddings"): "X",
     ("self-attention", "queries"): "Q",
@@ -238,8 +238,9 @@ EXAMPLES = {
     ),
     "midwinter": WorkedExample(
         title="in the bleak midwinter: an encoder layer in seven steps",
-        note="X, W_Q and W_K are the source's own, drawn again from its seeds. W_V, W_1 and W_2 are ours, made so "
-        "that every number in the source comes out: it prints too little of them. It uses no positions and no W_O.",
+        note="X, W_Q and W_K are the source's own, drawn again from its seeds. W_V, W_1 and W_2 are "
+        "constructed so that all numbers agree with the source, which prints too little of them. "
+        "It uses no positions and no W_O.",
         sentences=["in the bleak midwinter".split()],
         build=midwinter_model,
         steps=(*MIDWINTER_STEPS, ("feed-forward", "hidden")),

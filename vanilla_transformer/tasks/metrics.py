@@ -30,13 +30,13 @@ MOSES_LANGUAGES = sorted({*NonbreakingPrefixes().available_langs.values()} - {"z
 # sacreBLEU's tokenizers for scripts in which spaces do not separate words. Japanese comes first, because Japanese
 # texts also contain Chinese characters.
 SCRIPTS = {
-    "ja-mecab": re.compile("[\u3040-\u30ff]"),  # kana
+    "ja-mecab": re.compile("[\u3040-\u30ff]"),  # Japanese kana
     "zh": re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"),
     "char": re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"),  # Thai, Lao, Tibetan, Burmese and Khmer
-    "ko-mecab": re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]"),  # particles are joined to words
+    "ko-mecab": re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]"),  # MeCab joins particles to words
 }
 SPACELESS = re.compile("|".join(SCRIPTS[name].pattern for name in ("ja-mecab", "zh", "char")))
-LEAST_SHARE = 0.2  # of all letters; a smaller share consists of names in a text in another language
+LEAST_SHARE = 0.2  # minimum share of all letters; smaller shares come from names in a text in another language
 
 # Metrics that training computes too, so that they can select the best model.
 CLASSIFICATION_SCORES = ("accuracy", "macro_f1")
@@ -56,7 +56,7 @@ def bleu_tokenizer(references: list[str]) -> str:
         return "13a"
     try:
         BLEU(tokenize=fitting[0])
-    except (ImportError, RuntimeError):  # MeCab is not installed
+    except (ImportError, RuntimeError):  # MeCab may not be installed
         extra = fitting[0].removesuffix("-mecab")
         logger.warning("BLEU compares characters. To compare words, run: pip install 'sacrebleu[%s]'", extra)
         return "char"
@@ -140,7 +140,7 @@ def predict_by_words(model: Any, labels: np.ndarray, train: list[str], texts: li
 
 
 def unigram_loss(train: Iterable[int], tokens: Iterable[int], vocab_size: int) -> float:
-    """Return the loss per token of a model that knows only how often each token occurs in `train`, plus one."""
+    """Return the loss per token of a unigram model: the frequency of each token in `train`, plus one."""
     counts, seen = Counter(train), Counter(tokens)
     total = counts.total() + vocab_size
     return -sum(n * math.log((counts[token] + 1) / total) for token, n in seen.items()) / max(1, seen.total())

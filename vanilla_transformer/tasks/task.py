@@ -30,7 +30,7 @@ Notes = dict[str, str]  # details of the metrics, such as a sacreBLEU signature
 
 
 class Example(NamedTuple):
-    """A row, and what a model makes of it. The better, the higher is the score."""
+    """A row with a model's output. A higher score is better."""
 
     source: str
     target: str
@@ -53,7 +53,7 @@ class Task:
         arguments_class: `RecipeArguments` and the options of this task.
         trainer_class: trains the model.
         ranked_by: score by which models are compared; of loss and rmse, less is better.
-        metric_names: metrics that `metrics` computes beside the loss; "loss" if it replaces the loss.
+        metric_names: metrics that `metrics` computes besides the loss; "loss" if it replaces the loss.
         in_one_process: `evaluate` does not share its work with other processes, so only the main process runs it.
     """
 
@@ -120,26 +120,26 @@ class Task:
         return measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config)), {}
 
     def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
-        """Return what the trainer's model makes of each row; nothing unless a subclass says how."""
+        """Return the model's output for each row; by default, nothing."""
         return []
 
     def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
-        """Return the scores on `rows` of simple methods that learn from `train`, by their names."""
+        """Return the scores of simple baselines that learn from `train`, by name."""
         return {}
 
     def shell_command(self, folder: str, row: dict[str, Any]) -> str:
-        """Return a command of the shell that uses the saved model on a row, ready to copy."""
+        """Return a shell command that uses the saved model on a row, ready to copy."""
         call = (
             f'pipeline("{self.pipeline_tag}", {as_code(folder)}, trust_remote_code=True)({self.pipeline_input(row)})'
         )
         return f"python -c {shlex.quote(f'from transformers import pipeline; print({call})')}"
 
     def pipeline_input(self, row: dict[str, Any]) -> str:
-        """Return the code of the arguments of a pipeline for a row."""
+        """Return the arguments of a pipeline call for a row, as Python code."""
         return as_code(row["text"])
 
     def is_worse(self, scores: dict[str, float], before: dict[str, float]) -> bool:
-        """Whether a model with these scores is worse than one with those before, by `ranked_by`."""
+        """Whether the scores are worse than `before`, judged by `ranked_by`."""
         new, old = (each.get(self.ranked_by, 0.0) for each in (scores, before))
         return new > old if self.ranked_by in ("loss", "rmse") else new < old
 
@@ -207,7 +207,7 @@ class TruncatingTask(Task):
     arguments: TruncatingArguments
 
     def augment(self, rows: Rows) -> Rows:
-        """Return the rows as they are, after a warning about truncated ones."""
+        """Return the rows unchanged, after a warning about truncated ones."""
         return warn_truncated(rows, self.arguments)
 
 
@@ -231,7 +231,7 @@ def unwrap_for_eval(trainer: Trainer) -> Any:
 
 @contextmanager
 def scoring_aside(trainer: RecipeTrainerMixin) -> Iterator[None]:
-    """Leave training as it is by what is scored within: random numbers, and how the model computes and caches."""
+    """Restore random numbers, computation mode and caching after scoring, so that training is not affected."""
     model = trainer.model
     wrapped = {name: value for name, value in vars(model).items() if name in ("forward", "_original_forward")}
     use_cache, model.config.use_cache = model.config.use_cache, trainer.saved_use_cache
@@ -244,7 +244,7 @@ def scoring_aside(trainer: RecipeTrainerMixin) -> Iterator[None]:
 
 
 def as_code(text: str) -> str:
-    """Return a text, shortened, as a string in Python."""
+    """Return a shortened text as a Python string literal."""
     return json.dumps(text if len(text) <= 200 else text[:200], ensure_ascii=False)
 
 
@@ -254,6 +254,6 @@ def measure(trainer: Trainer, rows: Rows) -> dict[str, float]:
 
 
 def plain_scores(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the loss and the metrics of an evaluation, without its times."""
+    """Return the loss and the metrics of an evaluation, without timings."""
     kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
     return {name: value for name, value in kept.items() if not name.endswith(("_time", "runtime", "second"))}

@@ -20,7 +20,7 @@ from vanilla_transformer.fast.transfer import AsyncScalars
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 6.0  # seconds that a step may take after a signal
+PATIENCE = 6.0  # maximum seconds to wait for the end of a step after a signal
 
 
 class SaveOnSignal(TrainerCallback):
@@ -33,7 +33,7 @@ class SaveOnSignal(TrainerCallback):
         save_model: saves the model. Called if the step does not end within some seconds, before the process exits.
     """
 
-    received = 0  # the signal
+    received = 0  # number of the received signal, or 0
     stopping = False  # all processes stop after the current step
     interrupting = False  # the run would not save a checkpoint at this step without the signal
 
@@ -41,7 +41,7 @@ class SaveOnSignal(TrainerCallback):
         self.save_model = save_model
 
     def receive(self, number: int, _: Any) -> None:
-        """Handle a signal: remember it until the step ends. A second Ctrl-C stops at once."""
+        """Remember the signal until the step ends. A second Ctrl-C stops immediately."""
         if not self.received and self.alone:
             self.timer.start()
             if number == signal.SIGINT:
@@ -49,16 +49,16 @@ class SaveOnSignal(TrainerCallback):
         self.received = number
 
     def give_up(self) -> None:
-        """Save the weights before a long step, and exit. PyTorch computes the step without listening to Python."""
+        """Save the weights from before a long step, and exit, because Python cannot interrupt the step."""
         self.save_model()
         logger.warning(
-            "The step takes long, so it was given up. The weights before it are saved as the model; "
+            "The step took too long and was abandoned. The weights from before the step are saved as the model; "
             "--resume_from_checkpoint true continues from the last checkpoint."
         )
         os._exit(128 + self.received)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        """Install the signal handlers, unless Ctrl-C is ignored or another program's."""
+        """Install the signal handlers, unless Ctrl-C is ignored or another program handles it."""
         self.received, self.stopping, self.interrupting = 0, False, False
         self.alone = args.world_size == 1
         self.timer = threading.Timer(PATIENCE, self.give_up)
