@@ -131,6 +131,7 @@ def test_a_model_that_became_worse_is_reported(tmp_path, capsys):
 
 
 def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_continue(tmp_path, capsys, monkeypatch):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     options = options_of("classification", tmp_path)
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     interrupt = lambda *_, **__: signal.raise_signal(signal.SIGINT)  # noqa: E731
@@ -171,6 +172,7 @@ trainer.train()
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_an_endless_step_saves_the_model_before_the_step(number, tmp_path):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     command = [sys.executable, "-c", LONG_STEP, str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1], text=True) as process:
         assert "now\n" in process.stdout  # the output begins with the lines of earlier steps
