@@ -92,4 +92,4 @@ def say_how_to_continue(trainer: RecipeTrainerMixin, task: str, arguments: list[
     state, checkpoint = trainer.state, last_checkpoint(Path(trainer.args.output_dir))
     model = f"The model so far is in {checkpoint}." if checkpoint else "There is no checkpoint yet."
     say(f"Stopped at step {state.global_step:,} of {state.max_steps:,}. {model} Continue with:")
-    say(f"  vanilla-transformer train {task} {shlex.join(given)}")
+    say("  " + shlex.join(["vanilla-transformer", "train", task, *given]))
