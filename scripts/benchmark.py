@@ -34,7 +34,7 @@ def describe(device: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> list[Result]:
-    """Run the benchmark and return the results."""
+    """Run the benchmark, print and save the results, and return them."""
     args, data = CommandParser([BenchmarkArguments, DataArguments], __doc__).parse_args_into_dataclasses(arguments)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ from vanilla_transformer.cli.model_card import MODEL_CARD
 from vanilla_transformer.cli.parser import CommandParser
 
 
-# the cheapest first
+# in order of training time, shortest first
 CHECKPOINTS = ("tagger", "language-id", "reader", "language-model", "masked-lm", "en-es")
 
 
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: an unknown name; a run with options other than its recipe's.
+        ValueError: a name is unknown, or an existing run was trained with another recipe.
     """
     (args,) = CommandParser(CheckpointArguments, __doc__).parse_args_into_dataclasses(arguments)
     if unknown := set(args.names) - {*CHECKPOINTS}:
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
         folder = Path(yaml.safe_load(recipe.read_text(encoding="utf-8"))["output_dir"])
         if not (folder / MODEL_CARD).is_file():
             print(f"Training {name} by {recipe} in {folder}.", flush=True)
-            train.main([str(recipe), "--resume_from_checkpoint", "true"])  # continues an interrupted run
+            train.main([str(recipe), "--resume_from_checkpoint", "true"])  # resumes an interrupted run
         package(name, folder, recipe, data, Path(args.output, name))
         print(f"{Path(args.output, name)} is ready.", flush=True)
 

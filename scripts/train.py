@@ -1,4 +1,4 @@
-"""Run `vanilla-transformer train` from a file, because torchrun and `accelerate launch` need a path."""
+"""Run `vanilla-transformer train` as a script, because torchrun and `accelerate launch` need a file path."""
 
 from vanilla_transformer.cli.errors import run_command
 from vanilla_transformer.cli.train import main

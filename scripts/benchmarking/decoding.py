@@ -1,4 +1,4 @@
-"""Measure decoding: `generate`, and our model in CTranslate2, for outputs of a fixed length."""
+"""Measure decoding to a fixed output length with `generate`, and with our model converted to CTranslate2."""
 
 import tempfile
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from vanilla_transformer.data.tokenizer import BOS, EOS, PAD, PreTrainedTokenize
 
 SOURCE_LENGTH = 16
 
-Decoder = Callable[[torch.Tensor, int, int], int]  # (source ids, beams, output length) -> number of generated tokens
+Decoder = Callable[[torch.Tensor, int, int], int]  # (source ids, number of beams, output length) -> generated tokens
 
 
 def generating(model: PreTrainedModel) -> Decoder:
-    """Return the model's `generate`, without an end token, so that all outputs have the same length."""
+    """Return a decoder that calls `generate` without an end token, so that all outputs have the same length."""
     model.generation_config.eos_token_id = None
 
     @torch.inference_mode()
@@ -34,7 +34,7 @@ def generating(model: PreTrainedModel) -> Decoder:
 
 
 def in_ctranslate2(model: PreTrainedModel, folder: str) -> Decoder:
-    """Convert the model into `folder` and return CTranslate2's decoder."""
+    """Convert the model to CTranslate2 in `folder` and return its decoder."""
     tokenizer = name_ids(model.config.vocab_size)
     ModelConverter(model, tokenizer).convert(folder, force=True)
     threads = torch.get_num_threads()
@@ -54,7 +54,7 @@ def in_ctranslate2(model: PreTrainedModel, folder: str) -> Decoder:
 
 
 def name_ids(vocab_size: int) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that names each id."""
+    """Return a tokenizer whose vocabulary has a distinct string for each id, because CTranslate2 takes strings."""
     special = {0: PAD, 1: BOS, 2: EOS, 3: "<unk>"}
     vocabulary = {special.get(i, f"<{i}>"): i for i in range(vocab_size)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -63,7 +63,7 @@ def name_ids(vocab_size: int) -> PreTrainedTokenizerBase:
 
 
 def decoders(size: Size, device: str, folder: str) -> dict[str, Decoder]:
-    """Return each model's decoder; on a CPU, also ours in CTranslate2, converted into `folder`."""
+    """Return a decoder for each model. On a CPU, include our model converted to CTranslate2 in `folder`."""
     made = {name: translators(size)[name]() for name in (OURS, "Marian")}
     fast = {"ours, CTranslate2": in_ctranslate2(made[OURS], folder)} if device == "cpu" else {}
     return {name: generating(model.to(device).eval()) for name, model in made.items()} | fast
@@ -72,7 +72,10 @@ def decoders(size: Size, device: str, folder: str) -> dict[str, Decoder]:
 def measure_decoding(
     size: Size, searches: list[tuple[int, int]], length: int, rounds: int, device: str
 ) -> list[Result]:
-    """Return tokens per second of outputs of a fixed length, for each number of beams and sentences in `searches`."""
+    """Return generated tokens per second for each (number of beams, batch size) in `searches`.
+
+    All outputs have `length` tokens.
+    """
     results = []
     with tempfile.TemporaryDirectory() as folder:
         tasks = decoders(size, device, folder)

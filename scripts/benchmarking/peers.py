@@ -1,4 +1,4 @@
-"""The compared models: ours, and others of the same sizes that do the same work."""
+"""Build the models to compare: ours, and peers of the same size for the same task."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -41,7 +41,7 @@ class Size:
     vocab_size: int
 
     def fields(self, **layers: int) -> dict[str, int]:
-        """Return the fields of our configs, of which only the numbers of layers have different names."""
+        """Return the config fields of our models. The layer counts have different names in each config class."""
         sizes = {"d_model": self.d_model, "d_ff": self.d_ff, "num_heads": self.num_heads}
         return sizes | {"vocab_size": self.vocab_size} | layers
 
@@ -61,18 +61,18 @@ SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_sta
 
 
 class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` with one embedding for source, target and output, like the paper."""
+    """`torch.nn.Transformer` with one embedding shared by source, target and output, as in the paper."""
 
     def __init__(self, size: Size):
         super().__init__()
-        # PyTorch's fast path for evaluation fails under autocast on a CPU; training, which is timed, does not use it.
+        # PyTorch's inference fast path fails under autocast on a CPU. The timings of training do not depend on it.
         torch.backends.mha.set_fastpath_enabled(False)
         self.embed = nn.Embedding(size.vocab_size, size.d_model)
         nn.init.normal_(self.embed.weight, std=size.d_model**-0.5)
         self.body = nn.Transformer(
             size.d_model, size.num_heads, size.layers, size.layers, size.d_ff, dropout=0.1, batch_first=True
         )
-        for module in self.body.modules():  # the other models drop no attention weights and hidden units
+        for module in self.body.modules():  # the other models apply no dropout to attention weights and hidden units
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
             elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
@@ -99,7 +99,7 @@ class TorchTransformer(nn.Module):
 
 
 class XTransformersTranslator(nn.Module):
-    """Encoder and decoder of x-transformers like the paper's: post-norm, ReLU, one shared embedding."""
+    """Encoder-decoder from x-transformers with the options of the paper: post-norm, ReLU, one shared embedding."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -137,7 +137,7 @@ class XTransformersTranslator(nn.Module):
 
 
 class PlainBlock(nn.Module):
-    """A pre-norm layer with one matrix for queries, keys and values."""
+    """A pre-norm layer that projects queries, keys and values with one matrix."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -151,14 +151,14 @@ class PlainBlock(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         heads = self.qkv(self.attention_norm(states)).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (batch, heads, length, width)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)  # (batch, heads, length, head_width)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         states = states + self.output(attended.transpose(1, 2).flatten(2))
         return states + self.feed_forward(self.feed_forward_norm(states))
 
 
 class PlainGPT(nn.Module):
-    """A minimal language model, like nanoGPT's."""
+    """A minimal language model similar to nanoGPT."""
 
     def __init__(self, size: Size, length: int):
         super().__init__()
@@ -177,12 +177,12 @@ class PlainGPT(nn.Module):
 
 
 def shift(labels: Tensor) -> Tensor:
-    """Return the decoder's input: a start token, then the labels without the last."""
+    """Return the decoder input: a start token, then all labels except the last."""
     return F.pad(labels, (1, 0), value=1)[:, :-1].clamp(min=0)
 
 
 def causal_mask(ids: Tensor) -> Tensor:
-    """Return a (length, length) mask that is true above the diagonal, as `torch.nn.Transformer` expects."""
+    """Return the mask that `torch.nn.Transformer` expects: (length, length), True above the diagonal."""
     return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).triu(1)
 
 
@@ -190,9 +190,9 @@ Makers = dict[str, Callable[[], nn.Module]]  # name -> function that builds the 
 
 
 def ours(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Makers:
-    """Return our model with padding and all logits, like the others, and as `train` makes it.
+    """Return two variants of our model: with padding and full logits, like the peers, and as built by `train`.
 
-    In both, large products use oneDNN where it is faster.
+    Both use oneDNN for large matrix multiplications where it is faster.
     """
     chunk = LOSS_CHUNK_SIZE if config.is_encoder_decoder else 0
     return {
@@ -202,7 +202,7 @@ def ours(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Makers
 
 
 def translators(size: Size) -> Makers:
-    """Return encoder-decoders, without label smoothing, so that all compute the same loss."""
+    """Return the encoder-decoders. Label smoothing is off, so that all models compute the same loss."""
     theirs = SPECIAL | {
         "vocab_size": size.vocab_size,
         "d_model": size.d_model,

@@ -1,12 +1,13 @@
-"""Measure whole runs of the Trainer: the time that each model needs to become a good translator.
+"""Measure complete training runs: how long each model takes to become a good translator.
 
-All runs have the same data, tokenizer, size, dropout and number of steps, a learning rate that falls linearly to zero
-after a tenth of the steps, and about as many tokens in a batch. Labels are not smoothed, so that the losses are the
-same. Ours uses the options of the recipe for Multi30k with the quickstart's momentum; the peers train with Adam.
+All runs share the data, tokenizer, model size, dropout, number of steps and approximate number of tokens per batch.
+The learning rate warms up over a tenth of the steps, then decays linearly to zero. Label smoothing is off, so that all
+models minimise the same loss. Our model uses the options of the Multi30k recipe with the momentum of the quickstart;
+the peers train with Adam.
 
-"Marian, its defaults" is what Seq2SeqTrainer does: batches of a fixed number of random rows, in float32. The other
-peers get our batches and our precision. Peers compute padding, and batches of mixed lengths have much of it. So they
-also run with batches of similar lengths, like the paper's; torch.nn.Transformer runs with those only.
+"Marian, its defaults" trains like Seq2SeqTrainer: batches of a fixed number of random rows, in float32. The other
+peers use our batches and precision. Peers spend time on padding, of which batches of mixed lengths contain much.
+Therefore, Marian also runs with batches of similar lengths, as in the paper, and torch.nn.Transformer only with those.
 """
 
 import json
@@ -43,7 +44,7 @@ from vanilla_transformer.training.batching import row_lengths
 from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
 
 
-EVALUATIONS = 10  # number of evaluations during each run, plus one before it
+EVALUATIONS = 10  # number of evaluations during each run; another one precedes training
 LONGEST = 256
 TRANSLATED_AT_ONCE = 64
 SEED_RUN, PEER_DEFAULTS, PEER = "ours, another seed", "Marian, its defaults", "Marian, our batches"
@@ -52,7 +53,7 @@ PEER_SIMILAR, TORCH_SIMILAR = "Marian, similar lengths", "torch.nn.Transformer, 
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation: seconds of training before it, validation loss, and BLEU of greedy translations."""
+    """Result of one evaluation: training time so far in seconds, validation loss, and BLEU of greedy translations."""
 
     seconds: float
     loss: float
@@ -60,7 +61,7 @@ class Point:
 
 
 class TorchTranslator(TorchTransformer):
-    """`TorchTransformer` with the interface that Trainer needs, and greedy search."""
+    """`TorchTransformer` with greedy search and the interface that Trainer expects."""
 
     @property
     def device(self) -> torch.device:
@@ -84,7 +85,7 @@ class TorchTranslator(TorchTransformer):
 
 
 class TimedTrainer(RecipeSeq2SeqTrainer):
-    """Adds a `Point` at each evaluation; the time of evaluations does not count. The first one is before training."""
+    """Trainer that records a `Point` at each evaluation, the first before training. Evaluation time does not count."""
 
     def __init__(self, *arguments: Any, pairs: Dataset, **options: Any):
         super().__init__(*arguments, **options)
@@ -109,7 +110,7 @@ class TimedTrainer(RecipeSeq2SeqTrainer):
 
 
 def our_model(size: Size, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
-    """Return a model with the options of the recipe, in this size."""
+    """Return a new model of the given size with the options of the recipe."""
     options = model_options(VanillaTransformerConfig)(
         d_model=size.d_model,
         d_ff=size.d_ff,
@@ -123,11 +124,11 @@ def our_model(size: Size, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
     return make_model(VanillaTransformerForConditionalGeneration, options, tokenizer)
 
 
-Run = tuple[Callable[[], nn.Module], dict[str, Any]]  # the function that builds the model, and training options
+Run = tuple[Callable[[], nn.Module], dict[str, Any]]  # (function that builds the model, training options)
 
 
 def runs(size: Size, tokenizer: PreTrainedTokenizerBase) -> dict[str, Run]:
-    """Return the compared runs by name."""
+    """Return the runs to compare, by name."""
 
     def ours() -> nn.Module:
         return our_model(size, tokenizer)
@@ -138,7 +139,7 @@ def runs(size: Size, tokenizer: PreTrainedTokenizerBase) -> dict[str, Run]:
         OURS: (ours, muon),
         SEED_RUN: (ours, muon | {"seed": 1}),
         PEER_DEFAULTS: (marian, {"learning_rate": 3e-3, "bucketing": "length", "tokens_per_batch": 0, "bf16": False}),
-        # At 3e-3 the peers hardly learn from batches of similar lengths; with random batches, 3e-3 is their best rate.
+        # 3e-3 is the best learning rate of the peers for random batches, but too high for similar lengths.
         PEER: (marian, {"learning_rate": 3e-3}),
         PEER_SIMILAR: (marian, similar_lengths),
         TORCH_SIMILAR: (lambda: TorchTranslator(size), similar_lengths),
@@ -148,7 +149,7 @@ def runs(size: Size, tokenizer: PreTrainedTokenizerBase) -> dict[str, Run]:
 def train(
     run: Run, tokenizer: PreTrainedTokenizerBase, datasets: dict[str, Dataset], pairs: Dataset, options: dict[str, Any]
 ) -> list[Point]:
-    """Train a model and return its evaluations."""
+    """Train a model and return the results of its evaluations."""
     make, own_options = run
     set_seed(own_options.get("seed", 0))
     model = make()
@@ -182,7 +183,7 @@ def train(
 def run_all(
     data: DataArguments, size: Size, steps: int, rows: int, precision: str, device: str
 ) -> Iterator[tuple[str, list[Point]]]:
-    """Yield the name and the evaluations of each run. Batches have `rows` sentences on average."""
+    """Yield the name and evaluation results of each run. Batches have `rows` sentence pairs on average."""
     splits = load_splits(data, TranslationTask.data)
     splits["validation"] = splits["validation"].select(range(min(len(splits["validation"]), rows)))
     tokenizer = train_tokenizer(texts_of(splits["train"], TranslationTask.data), vocab_size=size.vocab_size)
@@ -202,12 +203,12 @@ def run_all(
 
 
 def draw_curves(curves: dict[str, list[Point]]) -> Figure:
-    """Draw validation loss and BLEU against the time of training.
+    """Draw validation loss and BLEU against training time.
 
-    The time is logarithmic, so that equal ratios have equal distances, and so is the loss, which falls fast at first.
+    The time axis is logarithmic to show speed ratios as distances, the loss axis because the loss first falls fast.
     """
     figure, (losses, bleus) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
-    models = [name.split(",")[0] for name in curves]  # each model has its colour
+    models = [name.split(",")[0] for name in curves]  # runs of the same model share a colour
     for axes, what, title in ((losses, "loss", "validation loss"), (bleus, "bleu", "BLEU, greedy")):
         for place, (name, points) in enumerate(curves.items()):
             model = models[place]
@@ -233,7 +234,7 @@ def draw_curves(curves: dict[str, list[Point]]) -> Figure:
 
 
 def seconds_to(bleu: float, points: list[Point]) -> float:
-    """Interpolate when a run first reached this BLEU; return infinity if it never did."""
+    """Interpolate the training time at which a run first reached this BLEU; return infinity if it never did."""
     for before, after in pairwise(points):
         if after.bleu >= bleu:
             share = (bleu - before.bleu) / (after.bleu - before.bleu) if after.bleu > before.bleu else 0.0
@@ -242,7 +243,7 @@ def seconds_to(bleu: float, points: list[Point]) -> float:
 
 
 def results_of(curves: dict[str, list[Point]]) -> list[Result]:
-    """Return each run's time and final scores, and when it reached the final BLEU of Marian under its defaults."""
+    """Return the duration and final scores of each run, and its time to the final BLEU of Marian with its defaults."""
     goal = curves[PEER_DEFAULTS][-1].bleu
     values: dict[tuple[str, str], Callable[[list[Point]], float]] = {
         ("recipe, whole run", "seconds"): lambda points: points[-1].seconds,
@@ -261,7 +262,7 @@ def results_of(curves: dict[str, list[Point]]) -> list[Result]:
 def measure_recipe(
     data: DataArguments, size: Size, steps: int, rows: int, precision: str, device: str, folder: Path
 ) -> list[Result]:
-    """Train all models and return their results. After each run, write the curves to recipe.json and recipe.png."""
+    """Train all models and return their results. After each run, update recipe.json and recipe.png with its curve."""
     folder.mkdir(parents=True, exist_ok=True)
     curves: dict[str, list[Point]] = {}
     for name, points in run_all(data, size, steps, rows, precision, device):

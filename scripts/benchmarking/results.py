@@ -1,4 +1,4 @@
-"""The results of a benchmark, as a table and as JSON."""
+"""Format benchmark results as a table and write them as JSON and Markdown."""
 
 import json
 import statistics
@@ -14,7 +14,7 @@ HEADER = ("what", "model", "median", "spread", "ours / this", "note")
 
 @dataclass
 class Result:
-    """Measurements of one model in one section, one value for each turn, in `unit`."""
+    """Measurements of one model in one section: one value per round, in `unit`."""
 
     section: str
     model: str
@@ -28,7 +28,7 @@ class Result:
 
     @property
     def spread(self) -> float:
-        """Return half the distance between the quartiles, relative to the median."""
+        """Return half the interquartile range, relative to the median."""
         if len(self.values) < 4:
             return 0.0
         low, _, high = statistics.quantiles(self.values, n=4)
@@ -36,8 +36,9 @@ class Result:
 
 
 def rows_of(results: list[Result]) -> list[tuple[str, ...]]:
-    """Return the cells of `HEADER`. Ratios compare with our default, which is packed if the section measures
-    packing.
+    """Return the table rows, with the columns of `HEADER`.
+
+    Ratios are relative to our packed model, or to our padded model in sections without a packed one.
     """
     ours: dict[str, float] = {}
     for result in results:
@@ -57,7 +58,7 @@ def rows_of(results: list[Result]) -> list[tuple[str, ...]]:
 
 
 def write(results: list[Result], machine: str, folder: Path) -> None:
-    """Write benchmark.json and benchmark.md. After an error, the earlier files are unchanged."""
+    """Write benchmark.json and benchmark.md. If writing fails, earlier files stay unchanged."""
     folder.mkdir(parents=True, exist_ok=True)
     with open_output(str(folder / "benchmark.json")) as stream:
         json.dump({"machine": machine, "results": [vars(result) for result in results]}, stream, indent=1)

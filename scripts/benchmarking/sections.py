@@ -1,4 +1,4 @@
-"""The sections of the benchmark and their sizes."""
+"""Define the sections of the benchmark and the model sizes they use."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ from vanilla_transformer.training.arguments import has_bf16_matmul
 
 
 SECTIONS = ("train", "base", "language model", "classifier", "recipe", "decode", "memory", "length")
-# The paper's sizes with its batch of 25,000 tokens, and nanoGPT's size: about 8 minutes on a GPU.
+# Models of the paper's sizes with its batch size, and of nanoGPT's size; they take about 8 minutes on a GPU.
 GPU_SECTIONS = ("base", "big", "gpt", "decode")
 ALL_SECTIONS = (*SECTIONS, "big", "gpt")
-GPU_TOKENS = 25_000  # source tokens, and also target tokens, per step (section 5.1)
+GPU_TOKENS = 25_000  # number of source tokens, and of target tokens, per step (section 5.1 of the paper)
 PRECISIONS = ("fp32", "bf16")
 
 
@@ -63,7 +63,7 @@ class BenchmarkArguments:
 
 
 def measurements(args: BenchmarkArguments, data: DataArguments) -> dict[str, Callable[[], list[Result]]]:
-    """Return the function that measures each section."""
+    """Return a function for each section that runs its measurements."""
     device, on_gpu, quick = args.device, args.device == "cuda", args.quick
     sizes = dict.fromkeys(SIZES, TOY) if quick else SIZES
     rounds, few_rounds = (2, 2) if quick else (args.rounds, max(2, args.rounds // 4))

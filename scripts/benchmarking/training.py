@@ -1,4 +1,4 @@
-"""Measure training steps: their speed, in turns with the same batches for each model, and their memory."""
+"""Measure the speed and memory of training steps. Models take turns on the same batches."""
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,11 @@ from vanilla_transformer.training.trainer import send_batch
 
 
 Inputs = dict[str, Tensor]
-Batch = tuple[Inputs, int]  # inputs, and the number of tokens without padding
+Batch = tuple[Inputs, int]  # (model inputs, number of tokens without padding)
 
 
 def real_lengths(data: DataArguments, rows: int = 1280) -> list[tuple[int, int]]:
-    """Return the tokens of source and target of up to `rows` random training rows."""
+    """Return the source and target lengths, in tokens, of up to `rows` random training examples."""
     train = load_splits(data, TranslationTask.data)["train"].shuffle(seed=0)
     tokenizer = train_tokenizer(texts_of(train.select(range(min(len(train), 5000))), TranslationTask.data))
     train = train.select(range(min(len(train), rows)))
@@ -29,7 +29,7 @@ def real_lengths(data: DataArguments, rows: int = 1280) -> list[tuple[int, int]]
 
 
 class Batches:
-    """Random tokens in sequences of the given lengths."""
+    """Batches of random tokens with the given (source, target) sequence lengths."""
 
     def __init__(self, lengths: list[tuple[int, int]], vocab_size: int, rows: int):
         self.lengths, self.vocab_size, self.rows = lengths, vocab_size, rows
@@ -42,7 +42,7 @@ class Batches:
         return ids
 
     def pair(self, number: int) -> Batch:
-        """Return the inputs of a translator's training step."""
+        """Return batch `number` for training a translation model."""
         start = number * self.rows % (len(self.lengths) - self.rows + 1)
         source, target = zip(*self.lengths[start : start + self.rows], strict=True)
         ids = self.ids(list(source), 0)
@@ -51,20 +51,20 @@ class Batches:
         return inputs, sum(source) + sum(target)
 
     def sentences(self, number: int) -> Batch:
-        """Return the inputs of a classifier's training step."""
+        """Return batch `number` for training a classifier."""
         inputs, _ = self.pair(number)
         labels = torch.randint(2, (self.rows,), generator=self.random)
         return inputs | {"labels": labels}, int(inputs["attention_mask"].sum())
 
 
 def block(vocab_size: int, rows: int, length: int) -> Batch:
-    """Return the inputs of a language model's training step, which have no padding."""
+    """Return a batch without padding for training a language model."""
     ids = torch.randint(0, vocab_size, (rows, length), generator=torch.Generator().manual_seed(0))
     return {"input_ids": ids, "labels": ids}, ids.numel()
 
 
 class Trainee:
-    """A model with its optimiser. A call takes a training step and returns its number of real tokens."""
+    """A model with its optimiser. Each call runs one training step and returns its token count without padding."""
 
     def __init__(self, model: nn.Module, batches: list[Batch], device: str, precision: str):
         self.model = model.to(device).train()
@@ -90,9 +90,9 @@ class Trainee:
 def measure_training(
     section: str, makers: Makers, batches: list[Batch], rounds: int, device: str, precision: str
 ) -> list[Result]:
-    """Return the real tokens per second of each model."""
+    """Return tokens per second, not counting padding, for each model."""
     trainees = {name: Trainee(make(), batches, device, precision) for name, make in makers.items()}
-    for trainee in trainees.values():  # warm up with every shape
+    for trainee in trainees.values():  # warm up with every batch shape
         for _ in batches:
             trainee()
     section = f"{section}, {precision}"
@@ -100,7 +100,7 @@ def measure_training(
 
 
 def measure_memory(size: Size, rows: int, length: int) -> list[Result]:
-    """Return the MiB that a training step needs beyond the model and its gradients, on the CPU."""
+    """Return the CPU memory in MiB that a training step needs in addition to the weights and gradients."""
     results = []
     ids = torch.randint(4, size.vocab_size, (rows, length))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
@@ -113,7 +113,7 @@ def measure_memory(size: Size, rows: int, length: int) -> list[Result]:
 
 
 def measure_length(size: Size, lengths: list[int], window: int, device: str) -> list[Result]:
-    """Return the seconds of a forward and a backward pass over one sequence, with and without a sliding window."""
+    """Return the seconds per forward and backward pass over one sequence, with and without a sliding window."""
     results = []
     for length in lengths:
         ids = torch.randint(size.vocab_size, (1, length), device=device)

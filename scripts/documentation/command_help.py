@@ -1,4 +1,4 @@
-"""Write the help of all commands into vanilla_transformer/cli/help.json, which `--help` shows without importing torch.
+"""Write the help of all commands to vanilla_transformer/cli/help.json, so that `--help` need not import torch.
 
 python scripts/documentation/command_help.py
 """
@@ -22,11 +22,11 @@ from vanilla_transformer.cli.parser import CommandParser
 from vanilla_transformer.tasks import find_task, task_names
 
 
-PASS_ON = ("serve",)  # commands that pass options on to another program
+PASS_ON = ("serve",)  # commands that forward options to another program
 
 
 def parser_of(name: str, main: Callable[[list[str]], Any]) -> CommandParser:
-    """Return the parser of a command."""
+    """Return the parser that a command creates when it is called with `--help`."""
     parsers: list[CommandParser] = []
     with (
         patch.object(sys, "argv", [f"vanilla-transformer {name}"]),
@@ -38,7 +38,7 @@ def parser_of(name: str, main: Callable[[list[str]], Any]) -> CommandParser:
 
 
 def parsers() -> dict[str, CommandParser]:
-    """Return the parser of every command, and of `train` for each task."""
+    """Return the parsers of all commands, including one of `train` for each task."""
     commands = {
         name: import_module(f"vanilla_transformer.cli.{module}").main
         for name, module in COMMANDS.items()
@@ -58,7 +58,7 @@ def collect() -> dict[str, Any]:
         train.__doc__ or "",
         [("tasks", summaries)],
     )
-    groups: list[tuple[str, dict[str, str]]] = []  # several commands have the same options
+    groups: list[tuple[str, dict[str, str]]] = []  # distinct groups of options, which commands share
     for text in texts.values():
         groups += [group for group in text.groups if group not in groups]
     return {

@@ -1,7 +1,7 @@
 """MkDocs hooks: pages from outside docs/, links to code, equations, and table labels for narrow screens.
 
-README.md is the first page; the changelog and its like follow. A link to another file of the repository leads to a
-page with that file, whose lines have GitHub's anchors (#L149).
+README.md is the first page. The changelog and similar files also become pages. Links to other files of the repository
+lead to generated pages that show the file, with the same line anchors as on GitHub (#L149).
 """
 
 import posixpath
@@ -32,16 +32,16 @@ OUTSIDE = {
 }
 LINK = re.compile(r'(?P<before>\]\(|(?:src|srcset|href)=")(?P<target>[^)"\s#:]+)(?P<anchor>#[^)"\s]*)?(?=[)"])')
 EQUATION = re.compile(r"\\\((?P<inline>.+?)\\\)|\\\[(?P<block>.+?)\\\]", re.DOTALL)
-MATH_FONT = "STIXTwoMath-Regular.ttf"  # many systems have no font with large brackets and roots
+MATH_FONT = "STIXTwoMath-Regular.ttf"  # many systems lack a font with large brackets and roots
 
 
 def repository_path(target: str, folder: str) -> str:
-    """Return the path from the repository's root that `target` means on a page in `folder`."""
+    """Resolve the link `target` on a page in `folder` to a path relative to the root of the repository."""
     return posixpath.normpath(posixpath.join(folder, target))
 
 
 def site_path(path: str) -> str:
-    """Return the path of a repository file within the site."""
+    """Return the path in the site for a file of the repository."""
     if path in OUTSIDE:
         return OUTSIDE[path]
     if path == "docs" or path.startswith("docs/"):
@@ -50,7 +50,7 @@ def site_path(path: str) -> str:
 
 
 def relink(text: str, folder: str) -> str:
-    """Return the text of a page in `folder` with links to the site's files."""
+    """Rewrite the links of a page in `folder` to point to files of the site."""
 
     def link(match: re.Match[str]) -> str:
         path = repository_path(match["target"], folder)
@@ -64,7 +64,7 @@ def relink(text: str, folder: str) -> str:
 
 @cache
 def linked_sources() -> frozenset[str]:
-    """Return the files and folders outside docs/ that pages and pictures link to."""
+    """Return the files and folders outside docs/ that pages and SVG figures link to."""
     found = set()
     for file in (*map(ROOT.joinpath, OUTSIDE), *(ROOT / "docs").rglob("*")):
         if file.suffix in (".md", ".svg"):
@@ -77,7 +77,7 @@ def linked_sources() -> frozenset[str]:
 
 
 def source_page(path: str) -> str:
-    """Return a page that shows a file with an anchor for each line, or lists a folder."""
+    """Return an HTML page that shows a file with an anchor for each line, or lists a folder."""
     file = ROOT / path
     if file.is_dir():
         names = sorted(entry.name + "/" * entry.is_dir() for entry in file.iterdir() if entry.name[0] != ".")
@@ -93,7 +93,7 @@ def source_page(path: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside docs/, the source files that pages link to, and the font for equations."""
+    """Add pages from outside docs/, pages for the linked source files, and the font for equations."""
     for name, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=relink((ROOT / name).read_text(encoding="utf-8"), "")))
     for path in sorted(linked_sources()):
@@ -104,16 +104,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point the links of a page in docs/ to the site's files, and let the search prefer the pages that explain."""
+    """Rewrite the links of pages in docs/, and rank the reference and the changelog low in search results."""
     if page.file.src_uri in ("api.md", "changelog.md"):
         page.meta["search"] = {"boost": 0.1}
     if page.file.src_uri in OUTSIDE.values():
-        return markdown  # `on_files` has already changed these links
+        return markdown  # `on_files` has already rewritten these links
     return relink(markdown, posixpath.join("docs", posixpath.dirname(page.file.src_uri)))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Convert the equations to MathML, which needs no script, and give each cell of a table its column's name."""
+    """Convert equations to MathML, which needs no JavaScript, and label each table cell with its column name."""
 
     def mathml(match: re.Match[str]) -> str:
         return convert(unescape(match[match.lastgroup]), display=match.lastgroup)
@@ -126,7 +126,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Point the boxes of the diagrams to the pages of code."""
+    """Rewrite the links of diagram boxes to point to the source pages of the site."""
     for svg in Path(config.site_dir, "figures").glob("*.svg"):
         text = svg.read_text(encoding="utf-8")
         svg.write_text(re.sub(r'"\.\./\.\./([\w./]+\.py)#', r'"../source/\1.html#', text), encoding="utf-8")

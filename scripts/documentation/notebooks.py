@@ -2,8 +2,8 @@
 
 python scripts/documentation/notebooks.py           # or `make notebooks`
 
-A cell tagged "solution" becomes collapsed text. A cell tagged "check" prints what is wrong and lets the notebook
-continue. Buttons, and a cell that installs the project, come after the first cell.
+A cell tagged "solution" becomes collapsed text. A cell tagged "check" reports a wrong answer without stopping the
+notebook. Buttons for Colab and Kaggle, and a cell that installs the project, follow the first cell.
 """
 
 import sys
@@ -17,7 +17,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 
 FOLDER = Path(__file__).parents[2] / "docs" / "notebooks"
-REPOSITORY = "vanilla-transformer/vanilla-transformer"  # repository on GitHub
+REPOSITORY = "vanilla-transformer/vanilla-transformer"  # on GitHub
 BUTTONS = """\
 [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab})
 [![Open in Kaggle](https://kaggle.com/static/images/open-in-kaggle.svg)]({kaggle})"""
@@ -45,14 +45,14 @@ except Exception as error:
 
 
 def buttons(name: str) -> str:
-    """Return links that open the notebook in Colab and Kaggle."""
+    """Return badges that open the notebook in Colab and Kaggle."""
     blob = f"github.com/{REPOSITORY}/blob/main/docs/notebooks/{name}.ipynb"
     colab = f"https://colab.research.google.com/{blob.replace('github.com', 'github', 1)}"
     return BUTTONS.format(colab=colab, kaggle=f"https://kaggle.com/kernels/welcome?src=https://{blob}")
 
 
 def as_shown(cell: NotebookNode) -> NotebookNode:
-    """Convert a cell of the source into the cell of the notebook."""
+    """Convert a source cell to a notebook cell, depending on its tags."""
     tags = cell.metadata.get("tags", [])
     if "solution" in tags:
         return new_markdown_cell(SOLUTION.format(code=cell.source))
@@ -63,7 +63,7 @@ def as_shown(cell: NotebookNode) -> NotebookNode:
 
 
 def notebook(source: Path) -> str:
-    """Return the notebook of a source as the text of an .ipynb file. The result is deterministic."""
+    """Convert a source file to the content of an .ipynb file. The result is deterministic."""
     first, *others = jupytext.read(source, fmt="py:percent").cells
     install = new_code_cell(INSTALL.format(repository=REPOSITORY).rstrip())
     made = nbformat.v4.new_notebook()

@@ -1,4 +1,4 @@
-"""Figures of attention: why scores are scaled, and what masks do. Sections 3.2.1 and 3.2.3 of the paper."""
+"""Draw figures about attention (sections 3.2.1 and 3.2.3 of the paper): why scores are scaled, and what masks do."""
 
 from functools import cache
 
@@ -15,25 +15,28 @@ from vanilla_transformer.inside.worked_examples import EXAMPLES
 from vanilla_transformer.modeling_vanilla_transformer import eager_attention_forward
 
 
-WIDTHS = [*(2**i for i in range(14)), 10_000]  # width of a head
+WIDTHS = [*(2**i for i in range(14)), 10_000]  # values of d_k, the width of a head
 KEYS, DRAWS = 50, 128
 NO_DROPOUT = nn.Module().eval()
 
 
 def attention_weights(query: Tensor, key: Tensor, scaling: float) -> Tensor:
-    """Return the attention weights of the model's own code: (batch, heads, query_length, key_length)."""
+    """Return attention weights computed by the model's own code: (batch, heads, query_length, key_length)."""
     return eager_attention_forward(NO_DROPOUT, query, key, key, None, scaling)[1]
 
 
 def jacobian_norm(weights: Tensor) -> Tensor:
-    """Return the Frobenius norm of the softmax's Jacobian diag(p) - p p^T at its output p: (..., keys) -> (...)"""
+    """Return the Frobenius norm of diag(p) - p p^T, the Jacobian of softmax with output p: (..., keys) -> (...)"""
     jacobian = torch.diag_embed(weights) - weights[..., :, None] * weights[..., None, :]
     return jacobian.norm(dim=(-2, -1))
 
 
 @cache
 def jacobian_norms(scaled: bool) -> np.ndarray:
-    """Return the mean norm of the Jacobian for each of `WIDTHS`; queries and keys are independent N(0, 1)."""
+    """Return the mean norm of the softmax Jacobian for each of `WIDTHS`.
+
+    The components of queries and keys are independent samples from N(0, 1).
+    """
     generator = torch.Generator().manual_seed(0)
     norms = []
     for d_k in WIDTHS:
@@ -56,7 +59,7 @@ def softmax_jacobian() -> Figure:
 
 @cache
 def masked_attention() -> dict[str, np.ndarray]:
-    """Return one head's weights without a mask, the causal mask, and the weights under it."""
+    """Return the attention weights of one head before and after causal masking, and the causal mask."""
     example = EXAMPLES["causal-mask"]
     steps = {
         s.name: s.tensor[0] for s in record(example.model(), example.inputs(), head=0) if s.part == "self-attention"
@@ -77,7 +80,7 @@ def attention_mask() -> Figure:
     }
     for ax, (name, title) in zip(axes, titles.items(), strict=True):
         values = drawn[name].astype(float)
-        matrix(ax, values, limit=1.6, signed=False)  # pale enough to read the text
+        matrix(ax, values, limit=1.6, signed=False)  # pale colours, so that the numbers stay readable
         if name != "mask":
             write_numbers(ax, values, lambda value: f"{value:.2f}" if value else "0")
         rule_cells(ax, *values.shape)
@@ -90,7 +93,7 @@ def attention_mask() -> Figure:
 
 @cache
 def mask_examples() -> dict[str, list[np.ndarray]]:
-    """Return the masks of a padded batch in an encoder and in a decoder; True where a query may attend."""
+    """Return the encoder and decoder masks of a padded batch, True where a query may attend to a key."""
     example = EXAMPLES["padding-mask"]
     torch.manual_seed(0)
     sizes = example.model().config

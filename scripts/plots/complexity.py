@@ -1,4 +1,4 @@
-"""Table 1 of the paper, measured: operations, time and memory of one layer, by length n and width d."""
+"""Measure Table 1 of the paper: operations, time and memory of one layer for sequence length n and width d."""
 
 import os
 from collections.abc import Callable
@@ -21,15 +21,18 @@ from vanilla_transformer import VanillaTransformerEncoderConfig
 from vanilla_transformer.modeling_vanilla_transformer import SelfAttention, eager_attention_forward
 
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler logs each start and stop
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence the profiler, which logs each start and stop
 
-WINDOW, KERNEL = 64, 3  # r and k of the table
-FITTED = 3  # number of sizes to fit exponents to: the largest ones, where overheads matter least
+WINDOW, KERNEL = 64, 3  # r and k in Table 1
+FITTED = 3  # fit exponents to this many of the largest sizes, where overheads matter least
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes to measure: each of `lengths` at `width`, and each of `widths` at `length`, for at least `seconds`."""
+    """Sizes to measure: each of `lengths` at `width`, and each of `widths` at `length`.
+
+    Time each of them for at least `seconds`.
+    """
 
     lengths: tuple[int, ...]
     width: int
@@ -38,7 +41,7 @@ class Sizes:
     seconds: float
 
     def axes(self) -> dict[str, list[tuple[int, int]]]:
-        """Return the sizes (n, d) along each axis of the figure."""
+        """Return the (n, d) pairs to measure along each axis of the figure."""
         return {"n": [(n, self.width) for n in self.lengths], "d": [(self.length, d) for d in self.widths]}
 
 
@@ -47,7 +50,7 @@ QUICK = Sizes((128, 256, 512), 32, (32, 64, 128), 256, 0.01)
 
 
 def attention_layer(attention: Callable, length: int, width: int, **options) -> Callable[[], object]:
-    """Return one head of Equation 1 without its projections, whose n d^2 is not in Table 1."""
+    """Return a function that runs Equation 1 for one head, without projections: Table 1 omits their n d^2."""
     module = SelfAttention(VanillaTransformerEncoderConfig(d_model=8, num_heads=1), 0, is_causal=False).eval()
     query, key, value = torch.randn(3, 1, 1, length, width)
     return lambda: attention(module, query, key, value, None, scaling=width**-0.5, **options)
@@ -75,7 +78,7 @@ def convolutional_layer(length: int, width: int) -> Callable[[], object]:
     return lambda: layer(states)
 
 
-# Name -> function that builds the layer, and its number of operations in Table 1.
+# name -> (function that builds the layer, its complexity in Table 1)
 LAYERS = {
     "self-attention, eager": (full_attention, "n^2 d"),
     "self-attention, sdpa": (fused_attention, "n^2 d"),
@@ -86,14 +89,14 @@ LAYERS = {
 
 
 def count_operations(call: Callable[[], object]) -> int:
-    """Count the multiplications and additions of matrix products; a fused kernel counts like the unfused formula."""
+    """Count the multiplications and additions in matrix products. Fused kernels count as if unfused."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         call()
     return counter.get_total_flops()
 
 
 def measure_seconds(call: Callable[[], object], at_least: float) -> float:
-    """Return the shortest time of several runs on one thread, which was disturbed least."""
+    """Return the shortest of several single-threaded runs, which is the least disturbed by other processes."""
     return min(Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=at_least).times)
 
 
@@ -107,14 +110,14 @@ class Cost:
 
 
 def growth(sizes: tuple[int, ...], costs: list[float]) -> float:
-    """Return the exponent of the size with which the cost grows, fitted to the `FITTED` largest sizes."""
+    """Return the exponent k of cost ~ size^k, fitted to the `FITTED` largest sizes."""
     return float(np.polyfit(np.log(sizes[-FITTED:]), np.log(costs[-FITTED:]), 1)[0])
 
 
 @cache
 @torch.no_grad()
 def measure(sizes: Sizes) -> dict[str, dict[str, Cost]]:
-    """Measure every layer along the axes "n" and "d"; `FULL` takes about half a minute."""
+    """Measure every layer along the axes "n" and "d". With `FULL`, this takes about half a minute."""
 
     def cost(make: Callable, points: list[tuple[int, int]]) -> Cost:
         calls = [make(*point) for point in points]

@@ -1,4 +1,4 @@
-"""Block diagrams: Figures 1 and 2 of the paper, and the three families. Boxes link to lines of the model file."""
+"""Draw block diagrams: Figures 1 and 2 of the paper, and the three model families. Boxes link to the model code."""
 
 import inspect
 from dataclasses import dataclass
@@ -21,24 +21,24 @@ FEED_FORWARD, ATTENTION, OUTPUT, EMBEDDING, NORM = "C0", "C1", "C3", "C4", "C5" 
 
 @cache
 def line_of(place: str) -> int:
-    """Return the line number of a place in the model file, given as "Class.function: some text of the line"."""
+    """Return the line number in the model file for a place given as "Class.function: substring of the line"."""
     name, _, text = place.partition(": ")
     lines, first = inspect.getsourcelines(attrgetter(name)(modeling_vanilla_transformer))
-    wanted = text or f"{name.split('.')[-1]}("  # the definition itself, below its decorators
+    wanted = text or f"{name.split('.')[-1]}("  # skip decorators: find the line with the definition
     return first + next(i for i, line in enumerate(lines) if wanted in line)
 
 
 def link_to(place: str) -> str:
-    """Return the link from docs/figures to a place in the model file."""
+    """Return a link, relative to docs/figures, to a place in the model file (see `line_of`)."""
     return f"../../modeling_vanilla_transformer.py#L{line_of(place)}"
 
 
 @dataclass
 class Canvas:
-    """Boxes and arrows on axes without a frame. One unit is about the width of ten letters."""
+    """Draws boxes and arrows on axes without a frame. One unit is about as wide as ten letters."""
 
     ax: Axes
-    scale: float  # font size
+    scale: float  # relative font size
     x: float = 0.0  # centre of the current column
 
     @classmethod
@@ -58,7 +58,7 @@ class Canvas:
         self.ax.text(x, y, label, fontsize=9 * self.scale, **CENTERED, zorder=4, linespacing=1.05, url=link)
 
     def arrow(self, *points: tuple[float, float], head: bool = True) -> None:
-        """Draw a line through the points, with an arrow head at the last one."""
+        """Draw a line through `points`, with an arrowhead at the last point if `head` is true."""
         xs, ys = [self.x + x for x, _ in points], [y for _, y in points]
         color = plt.rcParams["text.color"]
         self.ax.plot(xs, ys, color=color, linewidth=1.0, linestyle="-", zorder=2)
@@ -72,7 +72,7 @@ class Canvas:
         self.ax.text(self.x + x, y, text, **options)
 
     def frame(self, bottom: float, top: float, text: str, side: int) -> None:
-        """Draw a frame around the layers of a stack, with their number."""
+        """Draw a frame around the layers of a stack, labelled with the number of layers."""
         half = WIDTH / 2 + 0.55
         patch = FancyBboxPatch((self.x - half, bottom), 2 * half, top - bottom, "round,pad=0,rounding_size=0.2")
         patch.set(facecolor="none", edgecolor=(plt.rcParams["text.color"], 0.25), zorder=1)
@@ -83,7 +83,7 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Sublayer:
-    """A box of Figure 1 with its Add & Norm: label, colour, and the line of code that calls it."""
+    """A sub-layer in Figure 1, drawn with its Add & Norm: label, colour, and the line of code that calls it."""
 
     label: str
     color: str
@@ -92,11 +92,11 @@ class Sublayer:
 
 @dataclass(frozen=True)
 class Stack:
-    """One half of Figure 1.
+    """One half of Figure 1: the encoder or the decoder.
 
     Args:
-        side: side of the residual connections, -1 (left) or 1.
-        top: labels and places in the code of the boxes above the layers, from bottom to top.
+        side: where to draw the residual connections, -1 (left) or 1 (right).
+        top: (label, place in the code) of each box above the layers, from bottom to top.
     """
 
     inputs: str
@@ -131,17 +131,17 @@ DECODER = Stack(
     side=1,
 )
 ADD_NORM = "AddAndNorm.forward: return self.norm("
-EMBED, SUM = 1.05, 2.1  # heights of the embedding, and of its sum with the positions
-FIRST, STEP = 3.75, 2.0  # height of the first sub-layer, and distance to the next
+EMBED, SUM = 1.05, 2.1  # y of the embedding box, and of the sum with the positional encoding
+FIRST, STEP = 3.75, 2.0  # y of the first sub-layer, and the distance between sub-layers
 
 
 def stack_top(stack: Stack) -> float:
-    """Return the height of the last Add & Norm."""
+    """Return the y coordinate of the last Add & Norm."""
     return FIRST + STEP * (len(stack.sublayers) - 1) + 0.8
 
 
 def draw_stack(canvas: Canvas, stack: Stack) -> None:
-    """Draw one half of Figure 1, from the tokens to the output."""
+    """Draw one half of Figure 1, from the input tokens to the output."""
     side = stack.side
     canvas.label(0, 0.3, stack.inputs)
     canvas.arrow((0, 0.5), (0, EMBED - HEIGHT / 2))
@@ -159,7 +159,7 @@ def draw_stack(canvas: Canvas, stack: Stack) -> None:
         bottom, norm = y - HEIGHT / 2, y + 0.8
         fork = bottom - 0.42
         canvas.arrow((0, below), (0, bottom))
-        if "self-attention" in sublayer.label:  # queries, keys and values come from the same vectors
+        if "self-attention" in sublayer.label:  # queries, keys and values come from the same input
             for x in (-0.7, 0.7):
                 canvas.arrow((0, fork), (x, fork), (x, bottom))
         around = side * (WIDTH / 2 + 0.28)
@@ -199,7 +199,7 @@ def encoder_decoder() -> Figure:
 
 
 def attention() -> Figure:
-    """Draw Figure 2: Equation 1 on the left, the heads around it on the right."""
+    """Draw Figure 2: scaled dot-product attention (Equation 1) on the left, multi-head attention on the right."""
     canvas = Canvas.of_size(11.7, 8.0)
     canvas.x = 2.6
     canvas.label(0, 7.6, "Scaled dot-product attention", fontsize=11)
@@ -238,7 +238,7 @@ def attention() -> Figure:
         canvas.box(1.7, label, OUTPUT, f"{function}: {text}", x=x, width=1.55)
         canvas.arrow((x, 1.7 + HEIGHT / 2), (x, 3.5 - HEIGHT / 2))
         canvas.label(x + 0.1, 2.75, label[-1], ha="left", fontsize=8)
-    for shift in (0.36, 0.24, 0.12):  # the other heads behind the first
+    for shift in (0.36, 0.24, 0.12):  # draw the other heads behind the first
         corner = (canvas.x - 2.6 + shift, 3.5 - HEIGHT / 2 + shift)
         behind = FancyBboxPatch(corner, 5.2, HEIGHT, "round,pad=0,rounding_size=0.12", linewidth=0.8)
         behind.set(edgecolor=ATTENTION, facecolor=plt.rcParams["figure.facecolor"], zorder=2.5)
@@ -258,7 +258,7 @@ def attention() -> Figure:
 
 
 def families() -> Figure:
-    """Draw the three families side by side."""
+    """Draw the three model families side by side."""
     head = ("Task head", "VanillaTransformerForSequenceClassification")
     encoder = Stack("tokens", "N ×", ENCODER.sublayers, (head,), "a class, a tag, a number")
     causal = (Sublayer(MASKED, ATTENTION, f"TransformerLayer.forward{SELF}"), FEED)

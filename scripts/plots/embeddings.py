@@ -1,4 +1,4 @@
-"""A map of trained embeddings, section 3.4 of the paper: words with similar use are close together."""
+"""Draw a map of trained embeddings (section 3.4 of the paper): words with similar use are close together."""
 
 from functools import cache
 
@@ -24,7 +24,7 @@ MARKERS = "os^Dvp"
 
 @cache
 def embedding_points() -> dict[str, np.ndarray]:
-    """Return the first two principal components of the words of each group: (words, 2).
+    """Return the first two principal components of the words in each group: (words, 2).
 
     A word's vector is the mean of its tokens' rows in the embedding matrix of checkpoints/en-es, scaled to length 1.
     """
@@ -33,14 +33,14 @@ def embedding_points() -> dict[str, np.ndarray]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def vector(word: str) -> torch.Tensor:
-        tokens = tokenizer(" " + word, add_special_tokens=False)["input_ids"]  # with its leading space
+        tokens = tokenizer(" " + word, add_special_tokens=False)["input_ids"]  # leading space, as in a sentence
         return torch.nn.functional.normalize(embeddings[tokens].mean(dim=0), dim=0)
 
     groups = {name: words.split() for name, words in GROUPS.items()}
     vectors = torch.stack([vector(word) for words in groups.values() for word in words])
     centred = vectors - vectors.mean(dim=0)
     points = centred @ torch.linalg.svd(centred, full_matrices=False).Vh[:2].T
-    points = points * points[points.abs().argmax(dim=0), range(2)].sign()  # fix the sign, which is arbitrary
+    points = points * points[points.abs().argmax(dim=0), range(2)].sign()  # normalise the arbitrary sign
     parts = points.split([len(words) for words in groups.values()])
     return {name: part.numpy() for name, part in zip(groups, parts, strict=True)}
 

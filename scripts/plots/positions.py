@@ -1,4 +1,4 @@
-"""Figures of positions, section 3.5 of the paper: sinusoids, their shifts, and a model without positions."""
+"""Draw figures about positional encodings (section 3.5 of the paper): sinusoids, their shifts, and their absence."""
 
 from functools import cache
 
@@ -13,13 +13,13 @@ from vanilla_transformer import VanillaTransformerEncoderConfig, VanillaTransfor
 from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
 
-TRAINING_LENGTH = 256  # tokens of the longest training sentence
+TRAINING_LENGTH = 256  # length of the longest training sentence in tokens
 SENTENCE = "orange is my favorite fruit .".split()
 ORDER = [4, 0, 3, 1, 5, 2]  # "fruit orange favorite is . my"
 
 
 def encodings(positions: Tensor, d_model: int) -> Tensor:
-    """(length,) -> (length, d_model)"""
+    """Return the sinusoidal positional encodings: (length,) -> (length, d_model)"""
     return sinusoids(positions[None], d_model)[0]
 
 
@@ -36,14 +36,14 @@ def sinusoid_heat_map() -> Figure:
 def shift_matrix(k: int, d_model: int) -> Tensor:
     """Return the matrix M_k with PE(pos + k) = M_k PE(pos) for all positions: (d_model, d_model).
 
-    It rotates each pair (sin, cos) by the pair's angle at position k.
+    The matrix rotates each (sin, cos) pair by the angle of that pair at position k.
     """
     sines, cosines = encodings(torch.tensor([k]), d_model)[0].view(-1, 2).T
     return torch.block_diag(*(torch.tensor([[c, s], [-s, c]]) for s, c in zip(sines, cosines, strict=True)))
 
 
 def shift_errors(k: int, positions: Tensor, d_model: int) -> Tensor:
-    """Return the largest component of PE(pos + k) - M_k PE(pos) for each position: (length,)"""
+    """Return the largest magnitude in PE(pos + k) - M_k PE(pos) for each position: (length,)"""
     shifted = encodings(positions, d_model) @ shift_matrix(k, d_model).T
     return (shifted - encodings(positions + k, d_model)).abs().amax(dim=1)
 
@@ -65,7 +65,7 @@ def position_shift() -> Figure:
 
 
 def dot_products(start: int, distances: Tensor, d_model: int) -> Tensor:
-    """Return PE(start) . PE(start + distance), divided by d_model / 2, its value at distance 0: (length,)"""
+    """Return PE(start) . PE(start + distance), normalised to 1 at distance 0: (length,)"""
     return encodings(start + distances, d_model) @ encodings(torch.tensor([start]), d_model)[0] / (d_model / 2)
 
 
@@ -92,9 +92,12 @@ def position_dot_products() -> Figure:
 
 @cache
 def permutation_outputs(positions: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return a random encoder's permuted outputs for `SENTENCE`, and its outputs for the permuted sentence.
+    """Return the permuted outputs for `SENTENCE`, and the outputs for the permuted sentence, of a random encoder.
 
-    Both are (length, d_model), with or without positions.
+    Both are (length, d_model).
+
+    Args:
+        positions: whether the encoder has position embeddings.
     """
     torch.manual_seed(0)
     config = VanillaTransformerEncoderConfig(

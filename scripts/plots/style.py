@@ -1,4 +1,4 @@
-"""Style of figures on light and dark pages, and saving."""
+"""Style figures for light and dark pages, and save them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +14,8 @@ from matplotlib.image import AxesImage
 from vanilla_transformer.inside.palette import DARK, LIGHT
 
 
-THEMES = {"": LIGHT, "-dark": DARK}  # suffix of file names -> colours
-LINE_STYLES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1))]  # distinguishable in grey print
+THEMES = {"": LIGHT, "-dark": DARK}  # file name suffix -> colours
+LINE_STYLES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1))]  # tell curves apart in greyscale print
 
 
 def theme_parameters(theme: str) -> dict:
@@ -35,22 +35,25 @@ def theme_parameters(theme: str) -> dict:
         "legend.frameon": False,
         "figure.constrained_layout.use": True,
         "savefig.dpi": 144,
-        "svg.hashsalt": "figures",  # for reproducible files
+        "svg.hashsalt": "figures",  # make the ids in SVG files reproducible
     }
 
 
 def sequential_map() -> Colormap:
-    """Return a colour map from the background at 0 to blue."""
+    """Return a colour map from the background colour at 0 to blue at 1."""
     return LinearSegmentedColormap.from_list("sequential", [plt.rcParams["figure.facecolor"], "C0"])
 
 
 def diverging_map() -> Colormap:
-    """Return a colour map from orange over the background at 0 to blue."""
+    """Return a colour map from orange through the background colour at the centre to blue."""
     return LinearSegmentedColormap.from_list("diverging", ["C1", plt.rcParams["figure.facecolor"], "C0"], N=255)
 
 
 def matrix(ax: Axes, values: np.ndarray, limit: float | None = None, signed: bool = True, **options) -> AxesImage:
-    """Draw a matrix with colours from -limit (0 unless signed) to limit, by default its largest magnitude."""
+    """Draw a matrix as a heat map with colours for -limit to limit, or 0 to limit if not `signed`.
+
+    The default limit is the largest magnitude in the matrix.
+    """
     limit = float(np.abs(values).max()) if limit is None else limit
     ax.grid(False)
     ax.spines[:].set(visible=True, alpha=0.35, linewidth=0.6)
@@ -66,7 +69,7 @@ def label_words(ax: Axes, rows: list[str], columns: list[str]) -> None:
 
 
 def rule_cells(ax: Axes, rows: int, columns: int) -> None:
-    """Draw lines between the cells of a matrix."""
+    """Draw grid lines between the cells of a matrix."""
     ax.set_xticks(np.arange(0.5, columns - 1), minor=True)
     ax.set_yticks(np.arange(0.5, rows - 1), minor=True)
     ax.grid(which="minor", alpha=0.35, linewidth=0.6)
@@ -81,7 +84,7 @@ def write_numbers(ax: Axes, values: np.ndarray, text: Callable[[float], str]) ->
 
 def save(name: str, draw: Callable[[], Figure], folder: Path) -> list[Path]:
     """Draw a figure in each theme and save it as PNG and SVG: name.png, name.svg, name-dark.png, name-dark.svg."""
-    plt.switch_backend("agg")  # draw without a screen
+    plt.switch_backend("agg")  # needs no display
     paths = []
     for theme in THEMES:
         with plt.rc_context(theme_parameters(theme)):

@@ -1,4 +1,4 @@
-"""Figures of training, section 5 of the paper: the learning rate and label smoothing."""
+"""Draw figures about training (section 5 of the paper): the learning rate schedule and label smoothing."""
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ def learning_rate_schedule() -> Figure:
 
 
 def smoothed_targets(label: int, classes: int, label_smoothing: float) -> Tensor:
-    """Return the target distribution of the loss (classes,).
+    """Return the smoothed target distribution: (classes,).
 
-    It follows from the model's own loss, whose gradient with respect to the logits is softmax(logits) - targets.
+    Recover it from the model's own loss, whose gradient with respect to the logits is softmax(logits) - targets.
     """
     logits = torch.zeros(1, classes, requires_grad=True)
     cross_entropy(logits, torch.tensor([label]), label_smoothing=label_smoothing).backward()
@@ -37,7 +37,10 @@ def smoothed_targets(label: int, classes: int, label_smoothing: float) -> Tensor
 
 
 def loss_by_confidence(confidences: Tensor, classes: int, label_smoothing: float) -> Tensor:
-    """Return the loss if the right class has probability `confidences` (points,) and the others share the rest."""
+    """Return the loss for each probability of the right class: (points,) -> (points,)
+
+    The remaining probability is spread evenly over the other classes.
+    """
     others = ((1 - confidences) / (classes - 1))[:, None].expand(-1, classes - 1)
     logits = torch.cat((confidences[:, None], others), dim=1).log()
     return torch.stack(

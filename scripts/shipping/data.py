@@ -1,4 +1,4 @@
-"""Training data of the shipped checkpoints: Tatoeba sentences and CLDR phrases, mixed by seed, as JSON Lines."""
+"""Prepare the data of the shipped checkpoints as JSON Lines: Tatoeba sentences and CLDR phrases, shuffled by seed."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -14,23 +14,23 @@ from vanilla_transformer.files import utf8_lines
 
 TATOEBA = Path(__file__).parents[2] / "recipes" / "data"
 FULL_STOPS = (".", "।")
-LONGEST_BARE = 40  # maximum number of characters of a sentence that people also write without a full stop
+LONGEST_BARE = 40  # maximum length, in characters, of sentences to copy without their full stop
 LANGUAGES = (
     "ar cs da de el en es fa fi fr he hi hu id it ja ko mr nl pl pt ro ru sv tr uk vi zh".split()
-)  # classes of the language-id checkpoint, by their names in CLDR
+)  # classes of the language-id checkpoint, as CLDR language codes
 
 Row = dict[str, Any]
-Splits = dict[str, list[Row]]  # further test splits are called test_NAME
+Splits = dict[str, list[Row]]  # split -> rows; additional test splits are called test_NAME
 
 
 def tatoeba(other: str) -> Splits:
-    """Return the splits of the shipped English sentences and their translations, as rows of `en` and `other`."""
+    """Return the splits of the shipped sentence pairs, with the columns `en` and the language code `other`."""
     files = {name: TATOEBA / f"tatoeba_en_{other}" / f"{name}.jsonl.gz" for name in SPLITS}
     return {name: [json.loads(line) for line in utf8_lines(str(file))] for name, file in files.items()}
 
 
 def without_full_stop(rows: Iterable[Row], number: int, seed: int) -> list[Row]:
-    """Return up to `number` short rows that end in a full stop on both sides, without the full stops."""
+    """Sample up to `number` short pairs with full stops on both sides, and remove the full stops."""
     bare = [
         {side: text[:-1] for side, text in row.items()}
         for row in rows
@@ -43,20 +43,20 @@ def without_full_stop(rows: Iterable[Row], number: int, seed: int) -> list[Row]:
 
 
 def translator(source: str, target: str, phrases: int, bare: int, seed: int = 0) -> Splits:
-    """Return rows of `source` and `target`: sentences, copies of some without their full stop, and phrases.
+    """Return translation splits: sentences, copies of some sentences without their full stop, and phrases.
 
-    Validation has only sentences. No text of a held-out sentence or phrase is in training, on either side.
+    Validation contains only sentences. No held-out sentence or phrase occurs in training, on either side.
 
     Args:
-        source, target: two languages, one of them "en".
-        phrases: number of training rows from the phrasebook.
-        bare: number of sentences that are copied without their full stop.
+        source, target: language codes, one of them "en".
+        phrases: number of training pairs from the phrasebook.
+        bare: number of sentences to copy without their full stop.
     """
     sentences = {
         name: [{"source": row[source], "target": row[target]} for row in rows]
         for name, rows in tatoeba(target if source == "en" else source).items()
     }
-    # The default size, which users evaluate on: other sizes hold out other rows.
+    # Use the default size, as users do when they evaluate: other sizes hold out other rows.
     scored = phrasebook("translation", source, target, seed=seed)
     held_out = [*sentences["validation"], *sentences["test"], *scored["validation"], *scored["test"]]
     unseen = {text.casefold() for row in held_out for text in row.values()}
@@ -68,7 +68,10 @@ def translator(source: str, target: str, phrases: int, bare: int, seed: int = 0)
 
 
 def language_id(phrases: int, sentences: int, seed: int = 0) -> Splits:
-    """Return rows of `text` and `label`, one of `LANGUAGES`: phrases, and sentences of the languages with a corpus."""
+    """Return splits with `text` and `label` (one of `LANGUAGES`).
+
+    They contain phrases in all languages, and sentences in English, Spanish and Hindi.
+    """
     rng = Random(seed)
     held_out = phrases // 20
     splits = split(unambiguous(classification(rng, LANGUAGES), phrases + 2 * held_out), held_out)
@@ -83,7 +86,7 @@ def language_id(phrases: int, sentences: int, seed: int = 0) -> Splits:
 
 
 def texts(*languages: str, seed: int = 0) -> Splits:
-    """Return rows of `text`: the distinct sentences of the English-Spanish pairs in the given languages."""
+    """Return splits with `text`: the distinct sentences of the English-Spanish pairs in the given languages."""
     splits = {}
     for name, rows in tatoeba("es").items():
         different = sorted({row[language] for row in rows for language in languages})
@@ -93,11 +96,11 @@ def texts(*languages: str, seed: int = 0) -> Splits:
 
 
 def phrases(task: str, size: int) -> Splits:
-    """Return the phrasebook's rows of a task."""
+    """Return the splits of the phrasebook for a task."""
     return {name: list(rows) for name, rows in phrasebook(task, size=size).items()}
 
 
-# name of the checkpoint -> function that makes its data
+# checkpoint -> function that prepares its data
 PREPARED: dict[str, Callable[[], Splits]] = {
     "en-es": partial(translator, "en", "es", phrases=36_000, bare=20_000),
     "language-id": partial(language_id, phrases=40_000, sentences=2_000),
@@ -109,7 +112,7 @@ PREPARED: dict[str, Callable[[], Splits]] = {
 
 
 def prepare(name: str, folder: Path) -> None:
-    """Write the data of a checkpoint into `folder`, one file for each split, and train.jsonl last."""
+    """Write the data of a checkpoint to `folder`, one file per split. train.jsonl is last, to mark completion."""
     folder.mkdir(parents=True, exist_ok=True)
     splits = PREPARED[name]()
     for split_name in sorted(splits, key="train".__eq__):

@@ -1,4 +1,4 @@
-"""Turn the folder of a finished run into a shipped checkpoint: small, without code, with scores and a card."""
+"""Turn the folder of a finished run into a checkpoint to ship: bfloat16 weights, no code, scores, a model card."""
 
 import shutil
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPi
 from vanilla_transformer.tasks import find_task
 
 
-# Files of the run that the checkpoint includes if they exist, besides weights and card.
+# Files to copy from the run if they exist, in addition to the weights and the card.
 COPIED = (CONFIG_NAME, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
-Scores = dict[str, dict[str, float]]  # data set and metric -> score
+Scores = dict[str, dict[str, float]]  # data set -> metric -> score
 
 TEMPLATE = """\
 ---
@@ -77,7 +77,7 @@ model = {auto_class}.from_pretrained(repository, subfolder=folder, trust_remote_
 
 
 def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: list[dict[str, str]]) -> Iterator[str]:
-    """Yield a model's answer to each input as one line. Inputs have the format of the Hub's widgets."""
+    """Yield the model's output for each input as one line. Inputs have the format of widget examples on the Hub."""
     parts = {"model": model, "tokenizer": tokenizer}
     if tag == "translation":
         yield from translate([given["text"] for given in inputs], model, tokenizer)
@@ -90,7 +90,7 @@ def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: li
         for given in inputs:
             yield generate(given["text"], do_sample=False, max_new_tokens=20)[0]["generated_text"].split("\n")[0]
     elif tag == "token-classification":
-        # Models predict a word's tag at its first token.
+        # Models are trained to predict the tag of a word at its first token.
         tagger = pipeline(tag, **parts, aggregation_strategy="first")
         for given in inputs:
             yield ", ".join(f"{found['word'].strip()}: {found['entity_group']}" for found in tagger(given["text"]))
@@ -102,7 +102,7 @@ def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: li
 
 
 def score(folder: Path, data: Path) -> Scores:
-    """Return the scores of a model on each file of test data, computed in float32."""
+    """Return the scores of a model on each test file in `data`, computed in float32."""
     options = ["--model", str(folder), "--bf16", "false", "--disable_tqdm", "true"]
     return {
         file.stem: evaluate.main([*options, "--test_file", str(file)])["test"]
@@ -111,7 +111,7 @@ def score(folder: Path, data: Path) -> Scores:
 
 
 def copy_in_bfloat16(run: Path, folder: Path) -> None:
-    """Write the weights of `run` into `folder` in bfloat16. The config still asks for computation in float32."""
+    """Write the weights of `run` to `folder` in bfloat16; the config still specifies float32."""
     weights = load_file(run / SAFE_WEIGHTS_NAME)
     halves = {name: weight.bfloat16() if weight.dtype == torch.float32 else weight for name, weight in weights.items()}
     save_file(halves, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
@@ -119,10 +119,10 @@ def copy_in_bfloat16(run: Path, folder: Path) -> None:
 
 
 def check_recipe(run: Path, recipe: dict[str, Any]) -> None:
-    """Raise a ValueError if the model was trained with options other than the recipe's."""
+    """Raise a ValueError if the config of the trained model contradicts the recipe."""
     config = AutoConfig.from_pretrained(run).to_dict()
     for name, value in recipe.items():
-        # A tokenizer may find fewer tokens than allowed.
+        # The trained tokenizer may have fewer tokens than the recipe allows.
         if name in config and name != "vocab_size" and config[name] != value:
             raise ValueError(
                 f"{run} was trained with {name}={config[name]}, but its recipe has {value}: remove the folder "
@@ -131,16 +131,16 @@ def check_recipe(run: Path, recipe: dict[str, Any]) -> None:
 
 
 def package(name: str, run: Path, recipe: Path, data: Path, folder: Path) -> Scores:
-    """Make the checkpoint `folder` from a finished run, replacing an earlier one, and return its scores.
+    """Create the checkpoint `folder` from a finished run, replace an earlier checkpoint, and return its scores.
 
     Args:
-        run: folder of the run.
-        recipe: its YAML file; the Markdown file of the same name describes the model for the card.
-        data: folder of the test data, test*.jsonl.
+        run: output folder of the run.
+        recipe: YAML file of the run. The Markdown file of the same name describes the model for the card.
+        data: folder with the test data, test*.jsonl.
 
     Raises:
         FileNotFoundError: the run has not finished.
-        ValueError: the run had another recipe.
+        ValueError: the model was trained with another recipe.
     """
     if not (run / MODEL_CARD).is_file():
         raise FileNotFoundError(f"{run} contains no finished run: it has no {MODEL_CARD}.")
@@ -158,10 +158,10 @@ def package(name: str, run: Path, recipe: Path, data: Path, folder: Path) -> Sco
 
 
 def write_card(name: str, folder: Path, recipe: Path, scores: Scores) -> None:
-    """Write the README.md of a checkpoint from the description in Markdown and the scores."""
+    """Write the model card (README.md) of a checkpoint from its Markdown description and its scores."""
     by_hand = ModelCard.load(recipe.with_suffix(".md"))
     facts: dict[str, Any] = by_hand.data.to_dict()
-    tests: dict[str, str] = facts.pop("tests")  # name of each test file -> description of its data
+    tests: dict[str, str] = facts.pop("tests")  # name of a test file -> description of its data
     description, _, licence = by_hand.text.partition("## Licence")
     options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     task = find_task(options["task"])
