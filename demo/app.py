@@ -1,4 +1,4 @@
-"""Start the demo in a Space, or in a clone: the app itself is `vanilla_transformer.app`."""
+"""Start the demo, `vanilla_transformer.app`, in a Hugging Face Space or a clone of this repository."""
 
 from vanilla_transformer.cli.demo import main
 from vanilla_transformer.cli.errors import run_command

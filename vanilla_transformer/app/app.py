@@ -1,4 +1,4 @@
-"""Build and serve the page: its tabs and the endpoints of the loaded models."""
+"""Build and serve the demo page: its tabs, and API endpoints for the loaded models."""
 
 import sys
 from collections import Counter
@@ -18,7 +18,7 @@ from vanilla_transformer.app.translation import offer_translations
 from vanilla_transformer.app.understand import offer_answers, offer_classes, offer_tags, offer_words
 
 
-# Verb of a model's task -> its endpoints. A language model has its own tab with endpoints.
+# Task verb -> function that adds its endpoints. Language models are missing: their own tab adds the endpoints.
 ENDPOINTS: dict[str, Callable[[Loaded], None]] = {
     "translate": offer_translations,
     "generate": lambda loaded: None,
@@ -27,11 +27,11 @@ ENDPOINTS: dict[str, Callable[[Loaded], None]] = {
     "tag": offer_tags,
     "answer": offer_answers,
 }
-SESSIONS = 100  # number of sessions that Gradio remembers
-WAITING = 64  # maximum number of requests in Gradio's queue; further ones get the status 503
+SESSIONS = 100  # maximum number of sessions whose state Gradio keeps
+WAITING = 64  # maximum length of Gradio's queue; further requests get status 503
 
-# On narrow screens, heat maps keep their size and scroll sideways, with a permanent scroll bar and a hint. Numbers in
-# cells are for screen readers. Clickable tokens have visible ends.
+# On narrow screens, heat maps keep their size and scroll horizontally, with a permanent scroll bar and a hint. Numbers
+# in cells are for screen readers. Clickable tokens have a visible outline.
 STYLE = """
 .heat-map .wide { overflow-x: auto; position: relative }
 .heat-map .wide::-webkit-scrollbar { height: 8px }
@@ -52,12 +52,12 @@ STYLE = """
 .tokens .token { box-shadow: inset 0 -2px var(--border-color-primary); margin-right: 3px }
 """
 
-THEME = gr.themes.Default(primary_hue="blue").set(  # the explorer's colours
-    button_primary_background_fill="*primary_600",  # a blue that is dark enough for white text
+THEME = gr.themes.Default(primary_hue="blue").set(  # matches the explorer's colours
+    button_primary_background_fill="*primary_600",  # dark enough for white text
     button_primary_background_fill_hover="*primary_700",
 )
 
-# description for other sites that link to the page
+# metadata that other sites show for a link to the page
 ABOUT = "The Transformer of Attention Is All You Need: translate, classify, generate, and see what it does inside."
 HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:description" content="{ABOUT}">'
 
@@ -65,7 +65,7 @@ HEAD = f'<meta name="description" content="{ABOUT}"><meta property="og:descripti
 def load_all(
     models: Sequence[str], trust_remote_code: bool, engine: str = "pytorch", quantization: str | None = None
 ) -> list[Loaded]:
-    """Load the models under distinct names. Skip models that fail, with a line on stderr that says why.
+    """Load the models under distinct names. Skip models that fail to load, and print the reason on stderr.
 
     Raises:
         ValueError: models are given, but none can be loaded.
@@ -104,11 +104,11 @@ def build(
     quantization: str | None = None,
     note: str = "",
 ) -> gr.Blocks:
-    """Build the app for some models. Without models, it has only the tabs that need none.
+    """Build the app for the given models. Without models, it has only the tabs that do not need one.
 
     Args:
-        runs: folders of training runs whose curves the explorer draws.
-        note: Markdown at the top of the page.
+        runs: folders of training runs whose curves the explorer plots.
+        note: Markdown to show at the top of the page.
     """
     loaded = load_all(models, trust_remote_code, engine, quantization)
     writers = [model for model in loaded if model.task == "generate"]
@@ -129,21 +129,21 @@ def build(
 
 
 def not_found(request: Request, error: Exception) -> JSONResponse:
-    """Refuse a request for an endpoint that does not exist, because Gradio would raise an internal error."""
+    """Reject a request for an unknown endpoint, for which Gradio would raise an internal error."""
     return JSONResponse({"detail": "Not Found"}, 404)
 
 
 def serve(app: gr.Blocks, **options) -> str:
-    """Serve the app and return its address. Each endpoint handles one visitor at a time; uploads are refused.
+    """Serve the app and return its address. Each endpoint handles one request at a time; uploads are rejected.
 
-    Tracebacks are shown only in the terminal, because they could reveal details of this machine.
+    Tracebacks are shown only in the terminal, because they could reveal details about the server.
 
     Args:
-        options: arguments of `launch`.
+        options: keyword arguments of Gradio's `launch`.
     """
-    # No request bypasses the queue.
+    # Do not let requests bypass the queue.
     app.queue(default_concurrency_limit=1, max_size=WAITING, api_open=False)
-    # Gradio keeps a copy of the page's state for each session, which no component here uses.
+    # Gradio stores a copy of the page's state for each session, but no component here uses it.
     limits = {"max_file_size": 0, "state_session_capacity": SESSIONS}
     looks = {"theme": THEME, "css": STYLE, "head": HEAD}
     handlers = {"exception_handlers": {FnIndexInferError: not_found, KeyError: not_found}}

@@ -1,4 +1,4 @@
-"""The tab "Generate": a language model continues a text, and shows the alternatives to each token."""
+"""Build the tab "Generate": a language model continues a prompt and shows alternatives to each token."""
 
 import logging
 from collections.abc import Iterator
@@ -39,12 +39,12 @@ SHOWN = 10  # number of most probable tokens to show
 
 
 class GumbelNoise(LogitsProcessor):
-    """Adds Gumbel noise to the scores, so that the largest one is a sample from their softmax.
+    """A logits processor that adds Gumbel noise, so that the argmax is a sample from the softmax of the scores.
 
-    Unlike torch.multinomial, this has its own generator, because all visitors share PyTorch's global one.
+    It has its own random generator, because sampling in `generate` would use the global one that visitors share.
 
     Args:
-        seed: the same seed gives the same samples; None gives new ones each time.
+        seed: seed of the generator; None for different samples each time.
     """
 
     def __init__(self, seed: int | None):
@@ -60,7 +60,7 @@ class GumbelNoise(LogitsProcessor):
 
 
 def sampling(temperature: float, top_k: int, top_p: float, seed: int | None) -> LogitsProcessorList:
-    """Return the logits processors that turn greedy decoding into sampling; none for a temperature of 0."""
+    """Return logits processors that turn greedy decoding into sampling; an empty list for temperature 0."""
     processors = LogitsProcessorList()
     if temperature > 0:
         processors.append(TemperatureLogitsWarper(float(temperature)))
@@ -75,10 +75,10 @@ def sampling(temperature: float, top_k: int, top_p: float, seed: int | None) -> 
 def stream(
     loaded: Loaded, text: str, new_tokens: int, temperature: float, top_k: int, top_p: float, seed: int | None
 ) -> Iterator[str]:
-    """Yield the growing text. A temperature of 0 always chooses the most probable token.
+    """Yield the text as it grows. With temperature 0, decoding is greedy.
 
     Raises:
-        gr.Error: the text already fills all positions, or the model failed.
+        gr.Error: the prompt already fills all position embeddings, or the model failed.
     """
     batch = encode(loaded, text)
     length = batch["input_ids"].shape[1]
@@ -114,12 +114,12 @@ def stream(
         if failed.is_set():
             raise refusal("The model failed on this text. Please try another one.")
     finally:
-        stopped.set()  # the visitor has left or pressed Stop
+        stopped.set()  # the visitor has left the page or pressed Stop
         thread.join()
 
 
 class Writer:
-    """A language model, as used by the tab and the API."""
+    """A language model behind the tab and the API."""
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
@@ -152,7 +152,7 @@ class Writer:
         return dict(zip([token_name(self.loaded, i) for i in best.tolist()], probabilities.tolist(), strict=True))
 
     def next_tokens(self, text: str, shown: int | None = None) -> dict[str, float]:
-        """Return the most probable tokens after the first `shown` characters of a text, by default after all of it."""
+        """Return the most probable tokens after the first `shown` characters of a text, by default after the whole text."""
         if shown is not None and not (is_integer(shown) and shown >= 0):
             raise refusal(f"The number of characters must be an integer from 0, not {shown!r:.50}.")
         return self.most_probable(self.ids(check_text(text, "to continue", keep_space=True)[:shown]))
@@ -161,11 +161,11 @@ class Writer:
         return split_text(self.loaded.tokenizer, text, **tokenizer_options(self.loaded.model))
 
     def pieces(self, text: str, chosen: int | None = None) -> list[tuple[str, str | None]]:
-        """Split the text into tokens; mark one of them if `chosen` is given."""
+        """Split the text into tokens, and mark the one at index `chosen`, if given."""
         return [(piece, "chosen" if i == chosen else None) for i, (piece, _) in enumerate(self.cut(text))]
 
     def before(self, text: str, event: gr.SelectData) -> tuple[list[tuple[str, str | None]], str, dict[str, float]]:
-        """Return the most probable tokens at the clicked position, and probability and rank of the clicked token."""
+        """Return the most probable tokens at the clicked position, and the clicked token's probability and rank."""
         _, (first, *_) = self.cut(text)[event.index]
         if first == 0:
             raise refusal(

@@ -1,4 +1,4 @@
-"""Style figures and tables: no background, and colours that are legible on light and dark pages."""
+"""Style figures and tables with a transparent background, and colours that are legible in light and dark mode."""
 
 from html import escape
 
@@ -18,7 +18,7 @@ DIVERGING = LinearSegmentedColormap.from_list(
 
 
 def style(axes: Axes) -> None:
-    """Draw text and lines of the axes in grey, on a transparent background."""
+    """Draw the text and lines of the axes in grey, on a transparent background."""
     axes.set_facecolor("none")
     axes.tick_params(which="both", colors=GREY)
     axes.spines[:].set_color(GREY)
@@ -28,7 +28,7 @@ def style(axes: Axes) -> None:
 
 
 def blank(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return an empty figure of a size in inches. It is not registered with pyplot."""
+    """Return an empty figure (size in inches) that pyplot does not manage."""
     figure = Figure(figsize=(width, height), dpi=160, facecolor="none", layout="constrained")
     axes = figure.subplots()
     style(axes)
@@ -38,16 +38,16 @@ def blank(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def add_scale(figure: Figure, image: AxesImage, **options) -> None:
-    """Add a colour bar."""
+    """Add a colour bar to a heat map."""
     bar = figure.colorbar(image, **options)
     bar.outline.set_visible(False)
     style(bar.ax)
 
 
 def heat_map(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str, str]) -> str:
-    """Return a matrix (rows, columns) of non-negative numbers as an HTML table; larger numbers are bluer.
+    """Return a matrix (rows, columns) of non-negative numbers as an HTML table; larger values are a deeper blue.
 
-    Unlike a matplotlib figure, HTML has glyphs for every script. Screen readers and tooltips get the numbers.
+    Unlike matplotlib, a browser has glyphs for every script. Screen readers and tooltips get the values.
     """
     most = weights.max().item() or 1.0
 

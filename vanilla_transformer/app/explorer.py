@@ -1,4 +1,4 @@
-"""Explore: a model's forward pass on your own text, drawn by the browser. This module computes and sends JSON."""
+"""Build the tab "Explore", which draws a forward pass in the browser. This module computes and sends the JSON."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -29,22 +29,22 @@ from vanilla_transformer.inside.readings import BLANK, tokenizer_options
 
 
 HOST = Path(__file__).with_name("assets") / "host.js"
-TRAININGS = 2  # maximum number of live trainings at once, for all visitors
-REMEMBERED = 32  # number of answers in each cache
-MOST_WRITTEN = MOST_TOKENS + EXTRA_TOKENS  # maximum number of tokens of an output or target
+TRAININGS = 2  # maximum number of concurrent live training runs of all visitors
+REMEMBERED = 32  # size of each response cache
+MOST_WRITTEN = MOST_TOKENS + EXTRA_TOKENS  # maximum number of tokens in an output or target
 
 
 def keeps_space(loaded: Loaded) -> bool:
-    """Whether space at the ends of a text matters to the model."""
+    """Whether leading and trailing spaces of a text matter to the model."""
     return loaded.task == "generate"
 
 
 class Explored:
-    """The loaded models by number, as used by the page and the API."""
+    """The loaded models, addressed by index, behind the page and the API."""
 
     def __init__(self, models: Sequence[Loaded]):
         self.models = models
-        # Every visitor's page asks for the first example and its effects.
+        # Cache responses: every visitor's page requests the first example and its effects.
         self.cached_data = lru_cache(REMEMBERED)(self.compute_data)
         self.cached_prediction = lru_cache(REMEMBERED)(self.predict)
         self.cached_effects = lru_cache(REMEMBERED)(self.compute_effects)
@@ -55,7 +55,7 @@ class Explored:
         return self.models[model]
 
     def check(self, model: int, text: str, target: Any, context: str | None) -> tuple:
-        """Return the checked request, which is a cache key; raise an error for a wrong one."""
+        """Validate a request and return it as a cache key; raise an error if it is invalid."""
         loaded = self.loaded(model)
         text = check_text(text, "to explore", keeps_space(loaded))
         if loaded.task == "answer":
@@ -68,7 +68,7 @@ class Explored:
         return model, text, self.check_target(loaded, target), context
 
     def check_target(self, loaded: Loaded, target: Any) -> str | tuple[int, ...] | None:
-        """Return the checked target of a request; raise an error for a wrong one."""
+        """Validate the target of a request and return it; raise an error if it is invalid."""
         if target is None or (isinstance(target, str) and not target.strip()):
             return None
         if isinstance(target, str):
@@ -86,7 +86,7 @@ class Explored:
         return target
 
     def predict(self, model: int, *wish: Any) -> Prediction:
-        """Return the encoded text and the model's answer."""
+        """Return the encoded input and the model's prediction."""
         loaded = self.loaded(model)
         return predict(loaded.model, loaded.tokenizer, *wish)[0]
 
@@ -101,14 +101,14 @@ class Explored:
     def explore(
         self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
     ) -> dict[str, Any]:
-        """Return all attention weights, each step of the answer, and the prediction of each layer."""
+        """Return all attention weights, each step of the prediction, and the prediction after each layer."""
         with refusing():
             return self.cached_data(*self.check(model, text, target, context))
 
     def effects(
         self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
     ) -> list[dict[str, Any]]:
-        """Return each head's effect on the answer, largest first: above 0 for it, below 0 against it."""
+        """Return each head's effect on the prediction, largest first: positive if it supports the prediction."""
         with refusing():
             return self.cached_effects(*self.check(model, text, target, context))
 
@@ -122,7 +122,7 @@ class Explored:
         layer: int = 0,
         changes: dict[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
-        """Return the steps of a layer, with interventions if given: equations, shapes, lines of code and numbers."""
+        """Return a layer's equations, shapes, lines of code and values, under interventions if given."""
         with refusing():
             prediction = self.cached_prediction(*self.check(model, text, target, context))
             return layer_values(self.loaded(model).model, prediction, stack, layer, interventions_from_json(changes))
@@ -135,7 +135,7 @@ class Explored:
         target: str | list[int] | None = None,
         context: str | None = None,
     ) -> dict[str, Any]:
-        """Return the model's answer under interventions, and the probability it then gives to its usual answer."""
+        """Return the prediction under interventions, and the probability then assigned to the original prediction."""
         wish = self.check(model, text, target, context)
         loaded = self.loaded(model)
         with refusing():
@@ -144,7 +144,7 @@ class Explored:
 
 
 def explore_tab(models: Sequence[Loaded], runs: Runs) -> None:
-    """Add the component, which draws in the browser, and its endpoints."""
+    """Add the component that draws in the browser, and its endpoints."""
     explored = Explored(models)
     for name in ("explore", "effects", "layer", "changed"):
         api_name = name if name == "explore" else f"explore_{name}"

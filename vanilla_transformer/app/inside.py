@@ -1,6 +1,7 @@
-"""The tab "Look inside": positions, masks, a layer step by step, learning rate and parameters, from the real code.
+"""Build the tab "Look inside": positions, masks, a layer step by step, the learning rate and parameter counts.
 
-It needs no trained model, but also shows the learned positions of loaded models.
+The real model code computes everything. The tab needs no trained model, but shows the learned position embeddings of
+loaded models.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ PADDING = "<pad>"
 
 
 class Mask(NamedTuple):
-    """The tokens that a mask hides: the future (`past_only`), padding (`padded`), or distant tokens (`near_only`)."""
+    """A kind of mask: it hides later tokens (`past_only`), padding (`padded`), or distant tokens (`near_only`)."""
 
     past_only: bool = False
     padded: bool = False
@@ -51,9 +52,9 @@ MASKS = {
 
 
 def likeness(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return distances from the middle position of a table (length, d_model), and the dot products with it.
+    """Return each position's distance from the middle row of a table (length, d_model), and its dot product with it.
 
-    Products are relative to the middle position's product with itself.
+    Dot products are divided by that of the middle row with itself.
     """
     middle = len(table) // 2
     products = table @ table[middle]
@@ -61,9 +62,9 @@ def likeness(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_positions(d_model: int, length: int) -> tuple[Figure, Figure]:
-    """Draw the sinusoids (length, d_model) as a heat map, and how similar positions are by distance.
+    """Draw the sinusoids (length, d_model) as a heat map, and the similarity of positions by distance.
 
-    Random numbers show learned positions before training.
+    Random vectors stand for learned position embeddings before training.
     """
     sinusoidal = sinusoids(torch.arange(length)[None], d_model)[0]
     learned = torch.randn(length, d_model, generator=torch.Generator().manual_seed(0))
@@ -81,15 +82,15 @@ def draw_positions(d_model: int, length: int) -> tuple[Figure, Figure]:
 
 @torch.no_grad()
 def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
-    """Return which keys each query may attend to: bool (queries, keys).
+    """Return which keys each query may attend to, as a boolean mask (queries, keys).
 
-    The mask is recorded in a small model of this kind, whose weights are all 0.
+    The mask is recorded from a small model of this kind with all weights 0.
     """
     mask = MASKS[kind]
     model_class = VanillaTransformerDecoderModel if mask.past_only else VanillaTransformerEncoderModel
     sizes = {"vocab_size": 3, "d_model": 2, "num_heads": 1, "d_ff": 1, "num_layers": 1}
     config = model_class.config_class(**sizes, sliding_window=window if mask.near_only else None)
-    with torch.device("meta"):  # draws no random numbers from the shared generator
+    with torch.device("meta"):  # avoid drawing random numbers from the shared generator
         model = model_class(config).eval()
     model.to_empty(device="cpu")
     for weight in model.parameters():
@@ -102,7 +103,7 @@ def allowed(kind: str, words: int, paddings: int, window: int) -> Tensor:
 
 
 def draw_mask(text: str, kind: str, paddings: int, window: int) -> str:
-    """Draw the mask of a sentence, with words instead of tokens."""
+    """Draw the attention mask of a sentence, treating each word as a token."""
     words = check_text(text, "to draw the mask of").split()
     if len(words) > MOST_WORDS:
         raise refusal(f"Please keep to {MOST_WORDS} words; this sentence has {len(words)}.")
@@ -113,7 +114,7 @@ def draw_mask(text: str, kind: str, paddings: int, window: int) -> str:
 
 
 def draw_schedule(d_model: int, warmup: int, steps: int = 20000) -> Figure:
-    """Draw the learning rate of section 5.3 by step, computed by the class that training uses."""
+    """Draw the learning rate schedule of section 5.3, computed by the scheduler used in training."""
     schedule = PaperSchedule(d_model, warmup)
     figure, axes = blank(6, 3)
     shown = range(1, steps + 1, 20)
@@ -124,7 +125,7 @@ def draw_schedule(d_model: int, warmup: int, steps: int = 20000) -> Figure:
 
 
 def count_parameters(preset: str, vocab_size: int) -> str:
-    """Count the parameters of a translator of Table 3, on the real model on the meta device."""
+    """Count the parameters of a model from Table 3, by building it on the meta device."""
     config = VanillaTransformerConfig.from_preset(preset, vocab_size=vocab_size)
     with torch.device("meta"):
         count = VanillaTransformerForConditionalGeneration(config).num_parameters()
@@ -132,7 +133,7 @@ def count_parameters(preset: str, vocab_size: int) -> str:
 
 
 def inside_tab(models: Sequence[Loaded] = ()) -> None:
-    """Add the components and events of the tab for some loaded models."""
+    """Add the components and events of the tab for the loaded models."""
     with gr.Accordion("Positions", open=True):
         positions_section()
     with gr.Accordion("Masks", open=False):
@@ -146,7 +147,7 @@ def inside_tab(models: Sequence[Loaded] = ()) -> None:
 
 
 def positions_section() -> None:
-    """Add the components and events of positions."""
+    """Add the components and events of the section on positions."""
     gr.Markdown(
         "Attention ignores the order of tokens, so a **positional encoding** is added to them. Left: one row per "
         "position, blue above 0 and orange below. Right: the similarity of positions by their distance. With "
@@ -162,7 +163,7 @@ def positions_section() -> None:
 
 
 def masks_section() -> None:
-    """Add the components and events of masks."""
+    """Add the components and events of the section on masks."""
     gr.Markdown(
         "A **mask** decides which tokens attend to which: each row may attend to the blue columns. In an encoder, "
         "tokens attend to everything except padding. In a decoder, they attend only to earlier tokens, because they "
@@ -186,7 +187,7 @@ def masks_section() -> None:
 
 
 def training_section() -> None:
-    """Add the components and events of the learning rate and of parameter counts."""
+    """Add the components and events of the section on the learning rate and parameter counts."""
     gr.Markdown(
         "The learning rate **rises during the warm-up**, then falls with the square root of the step. A wider model "
         "takes smaller steps."

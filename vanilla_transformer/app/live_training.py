@@ -1,4 +1,4 @@
-"""Train a tiny translator in the demo to reverse six digits; without a part that it needs, it fails."""
+"""Train a tiny encoder-decoder in the demo to reverse six digits. It fails if an essential part is removed."""
 
 import math
 import time
@@ -18,23 +18,23 @@ DIGITS = 6
 START, END, FIRST_DIGIT = 0, 1, 2  # token ids
 BATCH, STEPS, STEPS_A_FRAME = 64, 500, 10
 WARMUP = 100
-TRIED = 32  # number of digit strings for measuring accuracy
-LONGEST = 90  # maximum seconds
+TRIED = 32  # number of digit strings used to measure accuracy
+LONGEST = 90  # maximum duration in seconds
 SHOWN = torch.tensor([[3, 1, 4, 1, 5, 9]])
 
 
 def with_end(digits: Tensor) -> Tensor:
-    """Return digits (batch, DIGITS) as token ids (batch, DIGITS + 1)."""
+    """Convert digits (batch, DIGITS) to token ids with an end token (batch, DIGITS + 1)."""
     return torch.cat([digits + FIRST_DIGIT, torch.full((len(digits), 1), END)], dim=1)
 
 
 class Pupil:
-    """A model in training.
+    """A small model being trained.
 
     Args:
         heads: 1, 2, 4 or 8.
         positions: add position embeddings.
-        warmup: raise the learning rate slowly, as in section 5.3.
+        warmup: warm up the learning rate, as in section 5.3.
         mask: use the causal mask.
         norm: "post", as in the paper, or "pre".
     """
@@ -63,7 +63,7 @@ class Pupil:
         return torch.randint(10, (count, DIGITS), generator=self.numbers)
 
     def learn(self, steps: int) -> float:
-        """Train for `steps` steps, and return the last loss."""
+        """Train for `steps` steps and return the last loss."""
         self.model.train()
         loss = torch.tensor(0.0)
         for _ in range(steps):
@@ -77,7 +77,7 @@ class Pupil:
 
     @torch.no_grad()
     def write(self, digits: Tensor) -> Tensor:
-        """Decode digits greedily and return the model's output (batch, DIGITS)."""
+        """Decode greedily from input digits and return the generated token ids (batch, DIGITS)."""
         written = torch.full((len(digits), 1), START)
         for _ in range(DIGITS):
             output = self.model(input_ids=with_end(digits), decoder_input_ids=written, use_cache=False)
@@ -86,7 +86,7 @@ class Pupil:
 
     @torch.no_grad()
     def frame(self, step: int, loss: float | None) -> dict[str, Any]:
-        """Return the data that the page draws after a step."""
+        """Return the data to draw after a training step."""
         self.model.eval()
         with intervene(self.model, self.changes) as trace:
             right = (self.write(self.tried) == self.tried.flip(1)).all(dim=1).float().mean().item()
@@ -107,7 +107,7 @@ class Pupil:
 def train_live(
     heads: int = 4, positions: bool = True, warmup: bool = True, mask: bool = True, norm: str = "post"
 ) -> Iterator[dict[str, Any]]:
-    """Train a tiny translator for some seconds, and yield a frame every few steps."""
+    """Train a tiny encoder-decoder for some seconds, and yield the data to draw every few steps."""
     if heads not in (1, 2, 4, 8) or norm not in ("post", "pre"):
         raise refusal("There are 1, 2, 4 or 8 heads, and the norm is post or pre.")
     pupil = Pupil(heads, bool(positions), bool(warmup), bool(mask), norm)

@@ -1,4 +1,4 @@
-"""Load saved models for the demo, and texts to try on them."""
+"""Load saved models and example texts for the demo."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,9 @@ from vanilla_transformer.inside.readings import BLANK
 from vanilla_transformer.loading import load_model, load_tokenizer
 
 
-LONGEST_INPUT = 300  # maximum number of characters of an example
+LONGEST_INPUT = 300  # maximum number of characters in an example
 TEXT = "The tank holds 3 liters at 54°C. The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
-# Example texts by task, for models whose card has none
+# Example texts by task, for models whose model card has none
 EXAMPLES = {
     "translate": ["I like to travel.", "Where is the station?", "Wednesday, July 4, 2029", "12 kilometers or 3 miles"],
     "generate": ["I would like to", "Tom has never been", "The parcel from"],
@@ -42,10 +42,10 @@ class Loaded:
     """A model with its tokenizer.
 
     Args:
-        name: name of its folder, without the path.
+        name: name of the model's folder, without the path.
         task: verb for the model's task, see `task_of`.
-        examples: texts to try, each with a "text" and, for a reader, its "context".
-        engine: a `CTranslate2Translator` that searches for translations instead of the model.
+        examples: example inputs, each with a "text" and, for question answering, a "context".
+        engine: a `CTranslate2Translator` that runs the beam search instead of the model.
     """
 
     name: str
@@ -57,23 +57,23 @@ class Loaded:
 
     @property
     def estimates(self) -> bool:
-        """Whether the model answers with a number."""
+        """Whether the model predicts numeric values (regression)."""
         return self.task == "classify" and is_regression(self.model.config)
 
 
 def load(
     source: str, trust_remote_code: bool = False, engine: str = "pytorch", quantization: str | None = None
 ) -> Loaded:
-    """Load a model from a folder or the Hub, with eager attention, because only that returns attention weights.
+    """Load a model from a folder or the Hub with eager attention, the only one that returns attention weights.
 
     Args:
-        trust_remote_code: run the code in the model folder. Otherwise the installed classes are used.
-        engine: engine of the beam search, "pytorch" or "ctranslate2".
-        quantization: type of CTranslate2's weights, such as "int8"; by default float32.
+        trust_remote_code: run the code in the model folder instead of the installed classes.
+        engine: beam search engine, "pytorch" or "ctranslate2".
+        quantization: weight type of CTranslate2, such as "int8"; by default float32.
 
     Raises:
-        FileNotFoundError: there is no such folder.
-        ValueError: it is not a model of this project, has no head, or is damaged.
+        FileNotFoundError: the folder does not exist.
+        ValueError: it is not a VanillaTransformer model, has no task head, or is damaged.
         ImportError: CTranslate2 is requested but not installed.
     """
     model = load_model(source, trust_remote_code=trust_remote_code, attn_implementation="eager")
@@ -88,7 +88,7 @@ def load(
 
 
 def one_at_a_time(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return the tokenizer with a lock: options such as `split_special_tokens` change its state for all threads."""
+    """Add a lock to a tokenizer, because options such as `split_special_tokens` change its state for all threads."""
     kind, lock = type(tokenizer), Lock()
 
     def call(self, *texts, **options):
@@ -100,7 +100,7 @@ def one_at_a_time(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
 
 
 def texts_of_card(source: str) -> list[str]:
-    """Return the example texts of a model's card; none if they cannot be read."""
+    """Return the example texts in the model card; none if they cannot be read."""
     try:
         metadata = metadata_load(cached_file(source, "README.md"))
     except (OSError, ValueError, YAMLError):
@@ -111,7 +111,7 @@ def texts_of_card(source: str) -> list[str]:
 
 
 def examples_of(loaded: Loaded, texts: list[str]) -> list[dict[str, str]]:
-    """Return the examples of the model's card, which are in its language, or else the default ones."""
+    """Return the examples in the model card, which match the model's language, or the default ones."""
     if loaded.task == "answer":
         return [{"text": question, "context": TEXT} for question in EXAMPLES["answer"]]
     if loaded.task == "fill":

@@ -1,4 +1,4 @@
-"""Write the explorer as files: a page in which the models run in the browser, without a server or a network."""
+"""Write the explorer as a static page: the models run in the browser, without a server or network access."""
 
 import json
 from base64 import b64encode
@@ -35,7 +35,7 @@ mountExplorer(document.getElementById("explorer"), {{style: {style}, host: pageH
 
 
 def compact_weights(loaded: Loaded) -> dict[str, Tensor]:
-    """Return the model's weights without copies of shared ones, in bfloat16 if that changes none of them."""
+    """Return the weights, with shared weights stored once, in bfloat16 if that is lossless."""
     weights: dict[int, tuple[str, Tensor]] = {}
     for name, weight in loaded.model.state_dict().items():
         weights.setdefault(weight.data_ptr(), (name, weight.float().contiguous()))
@@ -45,7 +45,7 @@ def compact_weights(loaded: Loaded) -> dict[str, Tensor]:
 
 
 def layer_steps(loaded: Loaded) -> dict[str, list[dict[str, Any]]]:
-    """Return the steps of each layer ("encoder 0") as the explorer shows them, without their numbers."""
+    """Return the steps of each layer, such as "encoder 0", for the explorer, without their values."""
     example = loaded.examples[0]
     data = explore_data(loaded.model, loaded.tokenizer, example["text"], context=example.get("context"), effects=False)
     left_out = ("values", "shape")
@@ -56,7 +56,7 @@ def layer_steps(loaded: Loaded) -> dict[str, list[dict[str, Any]]]:
 
 
 def model_file(loaded: Loaded) -> str:
-    """Return the JavaScript that adds a model to `savedModels`."""
+    """Return JavaScript that adds a model to `savedModels`."""
     model = {
         "config": loaded.model.config.to_dict(),
         "generation": loaded.model.generation_config.to_dict() if loaded.model.can_generate() else {},
@@ -68,11 +68,11 @@ def model_file(loaded: Loaded) -> str:
 
 
 def write_static_page(models: Sequence[Loaded], folder: str | Path) -> None:
-    """Write index.html and a file for each model into a new folder.
+    """Write index.html and one file per model to a new folder.
 
     Raises:
-        ValueError: there is no model.
-        FileExistsError: the folder exists.
+        ValueError: `models` is empty.
+        FileExistsError: the folder already exists.
     """
     if not models:
         raise ValueError("A static page needs at least one model: name its folder, or its name on the Hub.")

@@ -1,4 +1,4 @@
-"""Read logs of training runs, finished or in progress, which the explorer draws."""
+"""Read the logs of finished or ongoing training runs for the explorer to plot."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from vanilla_transformer.training.checkpoints import TRAINER_STATE, checkpoint_f
 
 
 def state_file(run: str | Path) -> Path | None:
-    """Return the newest `trainer_state.json` of a run or its checkpoints; None if there is none yet."""
+    """Return the newest `trainer_state.json` in a run's folder or checkpoints; None if there is none yet."""
     for folder in (Path(run), *reversed(checkpoint_folders(Path(run)))):
         if (folder / TRAINER_STATE).is_file():
             return folder / TRAINER_STATE
@@ -19,7 +19,7 @@ def state_file(run: str | Path) -> Path | None:
 
 
 def training_log(run: str | Path) -> dict[str, Any]:
-    """Return a run's progress and logged values. Only numbers are returned, so that no path leaks.
+    """Return a run's progress and logged values. Strings are dropped, because they could reveal paths.
 
     Raises:
         FileNotFoundError: the run has saved no checkpoint yet.
@@ -43,7 +43,7 @@ def training_log(run: str | Path) -> dict[str, Any]:
 
 
 class Runs:
-    """Training runs by number, for the page and the API."""
+    """Training runs, addressed by index, for the page and the API."""
 
     def __init__(self, folders: Sequence[str]):
         if missing := [folder for folder in folders if not Path(folder).is_dir()]:
@@ -59,5 +59,5 @@ class Runs:
             return training_log(self.folders[number])
         except FileNotFoundError:
             raise refusal(f"{self.names[number]} has saved no checkpoint yet.") from None
-        except (OSError, ValueError, KeyError):  # the file is being written
+        except (OSError, ValueError, KeyError):  # the file is still being written
             raise refusal(f"{self.names[number]} cannot be read now. Please try again.") from None

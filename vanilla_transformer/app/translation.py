@@ -1,4 +1,4 @@
-"""Endpoints for translation: beam search hypotheses, their attention, and the alternatives at each step."""
+"""Add the endpoints for translation: beam search hypotheses, attention, and the candidates at each step."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,15 +25,15 @@ from vanilla_transformer.inside.readings import max_length, tokenizer_options, u
 
 
 BEAMS = 4
-ALTERNATIVES = 3  # number of hypotheses shown
-LONGEST_TRANSLATION = 2000  # maximum number of characters of a translation
-# A score below this gives a warning: the quickstart's model scores above -0.5 on phrases like its training data, and
-# mostly below -1 on French
+ALTERNATIVES = 3  # number of hypotheses to show
+LONGEST_TRANSLATION = 2000  # maximum number of characters in a translation
+# Warn if the score is below this. The quickstart model scores above -0.5 on phrases like its training data, and mostly
+# below -1 on French.
 UNSURE = -1
 MOST_LIKELY = 5
 DRAWN = 40  # maximum number of tokens on an axis of a heat map
 REMEMBERED = 64  # number of texts whose hypotheses are cached
-# Kind of attention -> titles of rows and columns of its heat map
+# Kind of attention -> titles of the rows and columns of its heat map
 AXES = {
     "cross": ("being written", "read in the text"),
     "encoder self": ("looking", "looked at"),
@@ -42,13 +42,13 @@ AXES = {
 
 
 class Hypothesis(NamedTuple):
-    """A translation by the beam search; `ids` are its tokens without the start token.
+    """A translation found by beam search; `ids` are its tokens without the start token.
 
-    The ids are kept because tokenising the text again could give others.
+    The ids are stored because tokenising the text again could give different ones.
     """
 
     text: str
-    score: float  # log-probability after the length penalty
+    score: float  # log-probability with length penalty
     ids: list[int]
 
 
@@ -63,13 +63,13 @@ def draw(rows: list[str], columns: list[str], weights: Tensor, names: tuple[str,
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Refuse a value that is none of the choices; a program may send a number as a string."""
+    """Raise an error if `value` is not one of `choices`. Numbers may be sent as strings."""
     if str(value) not in map(str, choices):
         raise refusal(f"There is no {name} {value!r:.50}, only: {', '.join(map(str, choices))}.")
 
 
 class Translator:
-    """A translator, as used by the API."""
+    """A translation model behind the API."""
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
@@ -77,7 +77,7 @@ class Translator:
 
     @torch.inference_mode()
     def search(self, text: str) -> list[Hypothesis]:
-        """Return the best hypotheses of a beam search with distinct texts, best first."""
+        """Return the top beam search hypotheses with distinct texts, best first."""
         batch, model = encode(self.loaded, text), self.loaded.model
         max_length = longest_output(model.config, batch["input_ids"].shape[1])
         if self.loaded.engine is None:
@@ -101,9 +101,9 @@ class Translator:
         return list(found.values())[:ALTERNATIVES]
 
     def target_ids(self, source: str, target: str) -> list[int]:
-        """Return the tokens of a translation: the generated ones for a hypothesis, otherwise the tokenizer's.
+        """Return the token ids of a translation: the generated ids for a hypothesis, or else the tokenizer's.
 
-        A translation that is too long is truncated.
+        Translations that are too long are truncated.
         """
         own = {hypothesis.text: hypothesis.ids for hypothesis in self.hypotheses(source)}
         if target in own:
@@ -113,7 +113,7 @@ class Translator:
         return ids[: min(MOST_TOKENS, max_length(self.loaded.model))]
 
     def predict(self, source: str, target: str) -> tuple[Prediction, Tensor, dict[tuple[str, int], Tensor]]:
-        """Like the explorer's `predict`, with a given translation.
+        """Run the model on a given translation, like the explorer's `predict`.
 
         Raises:
             gr.Error: the text is empty or too long.
@@ -122,12 +122,12 @@ class Translator:
         return predict(self.loaded.model, self.loaded.tokenizer, source, self.target_ids(source, target))
 
     def name(self, i: int) -> str:
-        """Return the label of a token: its text, or its name if it has no text."""
+        """Return the label of token `i`: its text, or its name if it has no text."""
         text = self.loaded.tokenizer.decode([i])
         return self.loaded.tokenizer.convert_ids_to_tokens(i) if "\ufffd" in text else text.strip() or "␣"
 
     def attend(self, text: str, translation: str, kind: str, layer: str, head: str) -> str:
-        """Return the heat map of one layer's attention, of one head or the mean over heads."""
+        """Return a heat map of one layer's attention, for one head or the mean of all heads."""
         check_choice("kind", kind, list(AXES))
         seen, _, attention = self.predict(text, translation)
         layers = [weights[0] for (of, _), weights in attention.items() if of == kind.removesuffix(" self")]
@@ -143,7 +143,7 @@ class Translator:
         return draw(*tokens, weights.mean(dim=0) if head == "mean" else weights[int(head) - 1], AXES[kind])
 
     def most_likely(self, text: str, translation: str, step: int) -> dict[str, float]:
-        """Return the most likely tokens at a step, counted from 1, with their probabilities."""
+        """Return the most probable tokens at a decoding step (from 1), with their probabilities."""
         seen, scores, _ = self.predict(text, translation)
         if not is_integer(step) or not 1 <= step <= len(seen.chosen):
             raise refusal(f"This translation has the steps 1 to {len(seen.chosen)}.")
@@ -152,7 +152,7 @@ class Translator:
         return dict(zip(names, probabilities.tolist(), strict=True))
 
     def translate(self, text: str, layer: str, head: str, kind: str) -> tuple[str, list[list[Any]], str]:
-        """Return the best translation, the rows of the hypotheses, and a heat map of the best."""
+        """Return the best translation, the table rows of all hypotheses, and the best one's attention heat map."""
         text = check_text(text, "to translate")
         unknown = warn_of_unknown_letters(self.loaded, text)
         hypotheses = self.hypotheses(text)
@@ -164,7 +164,7 @@ class Translator:
 
 
 def offer_translations(loaded: Loaded) -> None:
-    """Add the endpoints of a translator."""
+    """Add the endpoints of a translation model."""
     translator = Translator(loaded)
     config = loaded.model.config
     last, example = str(config.decoder_layers), loaded.examples[0]["text"]
@@ -172,11 +172,11 @@ def offer_translations(loaded: Loaded) -> None:
     def translate(
         text: str = example, layer: str = last, head: str = "mean", kind: str = "cross"
     ) -> tuple[str, list[list[Any]], str]:
-        """Return the translation, its hypotheses with scores, and a heat map of attention as HTML."""
+        """Return the translation, all hypotheses with their scores, and an attention heat map as HTML."""
         return translator.translate(text, layer, head, kind)
 
     def attention(text: str, translation: str, kind: str = "cross", layer: str = last, head: str = "mean") -> str:
-        """Return a heat map of attention in any translation as HTML."""
+        """Return an attention heat map for any translation as HTML."""
         return translator.attend(text, translation, kind, layer, head)
 
     gr.api(translate, api_name="translate")

@@ -1,6 +1,6 @@
-"""Endpoints that understand text: classify it, tag spans, answer questions, fill blanks.
+"""Add the endpoints for language understanding: classification, tagging, question answering, masked words.
 
-The explorer shows all of it; these endpoints are for programs.
+The explorer shows the same results; these endpoints are for API clients.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPi
 
 
 def check(loaded: Loaded, text: str, purpose: str) -> str:
-    """Return the text, and warn of unknown letters; refuse a text that is empty or too long."""
+    """Return the text, with a warning about unknown letters; raise an error if it is empty or too long."""
     text = check_text(text, purpose)
     warn_of_unknown_letters(loaded, text)
     encode(loaded, text.replace(BLANK, loaded.tokenizer.mask_token or BLANK))
@@ -30,7 +30,7 @@ def offer_classes(loaded: Loaded) -> None:
     model, tokenizer = loaded.model, loaded.tokenizer
 
     def respond(text: str) -> tuple[dict[str, float], list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the probability (or number) of each label, and gradient x input and attention for each piece."""
+        """Return the probability (or value) of each label, and gradient x input and attention for each piece."""
         text = check(loaded, text, "to classify")
         prediction, (scores,), attention = predict(model, tokenizer, text)
         found = {prediction.option(i): prediction.probability(score) for i, score in enumerate(scores.tolist())}
@@ -48,7 +48,7 @@ def offer_tags(loaded: Loaded) -> None:
     )
 
     def respond(text: str) -> list[dict[str, Any]]:
-        """Return the tagged spans, each with its text, tag, start and end."""
+        """Return the tagged spans, each with text, tag, start and end."""
         found = tagger(check(loaded, text, "to tag"))
         return [
             {"text": span["word"].strip(), "tag": span["entity_group"], "start": span["start"], "end": span["end"]}
@@ -66,7 +66,7 @@ def offer_answers(loaded: Loaded) -> None:
         """Return the answer, its start and end in the context, and its score."""
         question, context = check_text(question, "to ask"), check_text(context, "to look for the answer in")
         warn_of_unknown_letters(loaded, context)
-        # The pipeline splits a long text into windows, but each window contains the whole question.
+        # The pipeline splits long contexts into windows, but each window must hold the whole question.
         check_length(loaded, len(loaded.tokenizer(question, "?")["input_ids"]), "this question")
         return reader(question=question, context=context)
 
@@ -77,7 +77,7 @@ def offer_words(loaded: Loaded) -> None:
     """Add the endpoint of a masked language model."""
 
     def respond(text: str) -> tuple[str, list[dict[str, float]]]:
-        """Return the text with its blanks, ___, filled, and for each blank the most probable tokens."""
+        """Return the text with its blanks (___) filled, and the most probable tokens for each blank."""
         text = check(loaded, text, "with a blank in it")
         with refusing():
             prediction, scores, _ = predict(loaded.model, loaded.tokenizer, text)

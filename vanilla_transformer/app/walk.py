@@ -1,4 +1,4 @@
-"""Show one layer step by step, each equation with its numbers, for a worked example or a loaded model."""
+"""Show one layer of a worked example or a loaded model step by step, each equation with its values."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,10 +13,10 @@ from vanilla_transformer.inside.walks import walk_example, walk_sentence
 from vanilla_transformer.inside.worked_examples import EXAMPLES
 
 
-MOST_TOKENS = 24  # maximum number of tokens of a sentence
-PRECISION = 3  # number of decimals
+MOST_TOKENS = 24  # maximum number of tokens in a sentence
+PRECISION = 3  # number of decimals to show
 
-# Gradio marks dark mode by a class, but a walk on its own page follows the browser.
+# Gradio marks dark mode with a class, but a standalone walk follows the browser's setting.
 THEME = """<style>
 .walk { max-width: none; padding: 0; background: none; color-scheme: light; }
 .dark .walk { color-scheme: dark; }
@@ -27,7 +27,7 @@ THEME = """<style>
 
 @lru_cache
 def walk_through_example(name: str, head: int = 1) -> str:
-    """Return the steps of a worked example as HTML. Heads are counted from 1."""
+    """Return the walk through a worked example as HTML. Heads count from 1."""
     example = EXAMPLES[name]
     heads = example.model().config.num_heads
     check_number("head", head, heads)
@@ -46,9 +46,9 @@ def check_tokens(loaded: Loaded, text: str) -> None:
 
 
 def walk_through_model(loaded: Loaded, text: str, target: str, stack: str, layer: int, head: int) -> str:
-    """Return the steps of a layer of a loaded model on a sentence as HTML. Layers and heads are counted from 1.
+    """Return the walk through a layer of a loaded model on a sentence as HTML. Layers and heads count from 1.
 
-    The decoder of a translator reads `target`; if that is empty, its own translation.
+    The decoder of a translation model gets `target` as its target text, or the model's own translation if it is empty.
     """
     stacks = find_stacks(loaded.model)
     if stack not in stacks:
@@ -65,7 +65,7 @@ def walk_through_model(loaded: Loaded, text: str, target: str, stack: str, layer
 
 
 def example_walk() -> None:
-    """Add the components and events of the walk through worked examples."""
+    """Add the components and events for walks through worked examples."""
     gr.Markdown(
         "Every **equation** of a layer with the numbers that went through it, computed by the project's own code. "
         "If the source gives results, the walk shows the difference from ours. Blue is positive, orange negative."
@@ -85,13 +85,13 @@ def example_walk() -> None:
 
 
 def offer_walks(models: Sequence[Loaded]) -> None:
-    """Add the endpoint of a walk through a sentence; on the page, the explorer's boxes show the same."""
+    """Add the endpoint for walks through a sentence. On the page, the explorer's boxes show the same data."""
     first = next(iter(find_stacks(models[0].model)))
 
     def walk(
         number: int = 0, text: str = "", target: str = "", stack: str = first, layer: int = 1, head: int = 1
     ) -> str:
-        """Return the steps of a layer on a sentence as HTML. Models count from 0."""
+        """Return the walk through one layer on a sentence as HTML. Models count from 0, layers and heads from 1."""
         if number not in range(len(models)):
             raise refusal(f"There are models 0 to {len(models) - 1}, and no {number}.")
         return walk_through_model(models[number], text, target, stack, layer, head)

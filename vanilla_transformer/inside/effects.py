@@ -15,14 +15,14 @@ from vanilla_transformer.inside.readings import INPUTS, split_text, tokenizer_op
 from vanilla_transformer.inside.recorder import find_stacks
 
 
-LENS_OPTIONS = 3  # best options kept for each layer
-BATCH_SIZE = 32  # number of variants of a model in one forward pass
+LENS_OPTIONS = 3  # number of top candidates kept for each layer
+BATCH_SIZE = 32  # maximum number of interventions evaluated in one forward pass
 
 
 def run_variants(model: PreTrainedModel, prediction: Prediction, variants: Sequence[Interventions]) -> list[Tensor]:
-    """Return the scores (positions, options) of one prediction under each of `variants`, in batches.
+    """Return the scores (positions, candidates) of one prediction under each intervention in `variants`.
 
-    The encoder of an encoder-decoder runs only once for all variants that do not change it.
+    Variants are evaluated in batches. In an encoder-decoder, variants that do not affect the encoder share its output.
     """
     has_encoder = prediction.target is not None
     groups: dict[bool, list[int]] = {True: [], False: []}  # whether the encoder's output can be shared
@@ -42,7 +42,7 @@ def run_variants(model: PreTrainedModel, prediction: Prediction, variants: Seque
 
 
 def with_encoder_output(model: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Replace the source tokens by the encoder's output."""
+    """Return the inputs with `input_ids` replaced by `encoder_outputs`, so that the encoder is not run again."""
     with intervene(model):
         output = find_stacks(model)["encoder"](**{name: inputs[name] for name in INPUTS})
     rest = {name: value for name, value in inputs.items() if name != "input_ids"}
@@ -50,7 +50,7 @@ def with_encoder_output(model: PreTrainedModel, inputs: dict[str, Tensor]) -> di
 
 
 def combine(interventions: Interventions, **more: set) -> Interventions:
-    """Add to fields of `interventions`."""
+    """Return a copy of `interventions` with the sets in `more` added to its fields."""
     return replace(interventions, **{name: getattr(interventions, name) | added for name, added in more.items()})
 
 
@@ -58,11 +58,11 @@ def combine(interventions: Interventions, **more: set) -> Interventions:
 def logit_lens(
     model: PreTrainedModel, prediction: Prediction, interventions: Interventions = NO_INTERVENTIONS
 ) -> list[list[dict]]:
-    """Return the predictions of a model without its last layers: the logit lens, for any head.
+    """Return the model's predictions after each layer (the logit lens); works with every task head.
 
     Returns:
-        For each number of kept layers, from 0 to all, and each position: the best options, and the probability of the
-        whole model's prediction.
+        One list per number of layers kept, from 0 to all, with one item per position: the top candidates, and the
+        probability of the full model's prediction.
     """
     name, stack = list(find_stacks(model).items())[-1]
     layers = len(stack.layers)
@@ -83,8 +83,8 @@ def ablation_effects(
 ) -> list[dict]:
     """Return how much log-probability (nats per position) the prediction loses when each head is ablated.
 
-    Positive: the head supports the prediction. Negative: it opposes it. For a regression, the effect is how far the
-    number moves. The largest effects come first.
+    A positive effect means that the head supports the prediction; a negative effect, that it opposes the prediction.
+    For regression, the effect is the absolute change of the predicted value. Sorted by magnitude, largest first.
     """
     heads = [(kind, layer, head) for kind, layer in attentions_of(model) for head in range(model.config.num_heads)]
     chosen = torch.tensor(prediction.chosen)[:, None]
@@ -102,13 +102,13 @@ def ablation_effects(
 
 
 def gradient_times_input(model: PreTrainedModel, inputs: dict[str, Tensor], score: Callable[[Any], Tensor]) -> Tensor:
-    """Return how much each token raises a score, to first order: gradient times input, summed over d_model.
+    """Return gradient times input, summed over d_model: each token's first-order contribution to a score.
 
     Args:
-        score: function from the model's output to a scalar.
+        score: function that maps the model's output to a scalar.
 
     Returns:
-        A number for each token (batch, length).
+        Attributions (batch, length).
     """
     with torch.inference_mode(False), torch.enable_grad():
         ids, mask = (inputs[name].clone() for name in INPUTS)
@@ -119,7 +119,7 @@ def gradient_times_input(model: PreTrainedModel, inputs: dict[str, Tensor], scor
 
 
 def sum_over_pieces(pieces: list[tuple[str, list[int]]], values: Tensor) -> list[dict[str, Any]]:
-    """Sum the values of each piece's tokens, and scale these shares so that the largest magnitude is 1."""
+    """Sum `values` over the tokens of each piece, and scale the sums so that the largest magnitude is 1."""
     sums = torch.stack([values[positions].sum() for _, positions in pieces])
     scaled = sums / sums.abs().max().clamp(min=1e-9)
     return [
@@ -133,7 +133,7 @@ def input_attributions(
     prediction: Prediction,
     interventions: Interventions = NO_INTERVENTIONS,
 ) -> list[dict]:
-    """Return gradient times input of a classifier's highest logit for each piece of the text."""
+    """Return gradient times input for each piece of the text, with respect to a classifier's highest logit."""
     with intervene(model, interventions):
         (values,) = gradient_times_input(model, prediction.inputs, lambda output: output.logits[0].max())
     pieces = split_text(tokenizer, prediction.text, **tokenizer_options(model))
@@ -143,17 +143,17 @@ def input_attributions(
 def head_statistics(
     kind: str, weights: Tensor, queries: Sequence[int], keys: Sequence[int], special: set[int]
 ) -> dict[str, float]:
-    """Describe the attention weights (queries, keys) of one head by means over its queries.
+    """Summarise the attention weights (queries, keys) of one head as means over its queries.
 
     Args:
-        queries, keys: token ids of the rows and columns; in cross-attention, rows are the tokens being written.
+        queries, keys: token ids of the rows and columns; in cross-attention, rows are the generated tokens.
         special: ids of special tokens.
 
     Returns:
-        Shares of the attention, 0 to 1: "same" on other tokens with the query's id, "special" on special tokens; in
+        Fractions of the attention, 0 to 1: "same" on other tokens with the query's id, "special" on special tokens; in
         self-attention "itself", "previous" and "next" on these positions; in cross-attention "onward" on the position
-        after the one that the previous query attended to most. Then "entropy" in bits, and "tokens", the number of
-        tokens over which uniform attention has this entropy.
+        after the one that the previous query attended to most. Also "entropy" in bits, and "tokens", the effective
+        number of attended tokens: 2^entropy.
     """
     same = torch.tensor(queries)[:, None] == torch.tensor(keys)
     found = {}

@@ -1,4 +1,4 @@
-"""One sentence that explains each step of a walk."""
+"""Explain each recorded step in one sentence."""
 
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, FEED_FORWARD, Step
 
@@ -46,5 +46,5 @@ SPECIAL = {
 
 
 def explanation(step: Step) -> str:
-    """Return the sentence about a step, or ""."""
+    """Return the sentence that explains a step, or "" if there is none."""
     return SPECIAL.get((step.part, step.name), SENTENCES.get(step.name, ""))

@@ -3,10 +3,10 @@
     ablated = Interventions(heads_off={("cross", 1, 0)}, positions_off={"encoder"})
     with intervene(model, ablated) as trace:
         output = model(**inputs)
-    trace.attention["cross", 1]  # the attention weights of that run: (batch, heads, queries, keys)
+    trace.attention["cross", 1]  # attention weights of this forward pass: (batch, heads, queries, keys)
 
-The model's own code runs. Forward hooks change layers, positions and residual connections. Heads, the causal mask and
-attention weights change around and inside the model's `eager_attention_forward`, which transformers calls as the
+The model runs its own code. Forward hooks modify layers, positional encodings and residual connections. Heads, the
+causal mask and attention weights are modified around and inside the model's `eager_attention_forward`, by the
 attention implementation "intervened".
 """
 
@@ -39,15 +39,15 @@ from vanilla_transformer.modeling_vanilla_transformer import AddAndNorm, MultiHe
 
 KINDS = ("encoder", "decoder", "cross")  # kinds of attention: self-attention of either stack, and cross-attention
 EXAMPLE = '{"heads_off": [["cross", 0, 1]], "causal_off": true}'
-TOLERANCE = 1e-5  # allowed error of a sum of attention weights
+TOLERANCE = 1e-5  # allowed rounding error in a sum of attention weights
 SUBLAYERS = {"self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward"}
 
 
 class Weight(NamedTuple):
-    """One attention weight and its new value.
+    """An attention weight to set, and its new value.
 
-    The query's other weights are rescaled so that all sum to 1, or share the rest evenly if they were all 0. Masked
-    keys keep weight 0. A query whose visible keys are all set to values that do not sum to 1 keeps its weights.
+    The query's other weights are rescaled so that all weights sum to 1; if they were all 0, they share the remainder
+    evenly. Masked keys keep weight 0. If all visible keys are set and do not sum to 1, the weights stay unchanged.
     """
 
     kind: str
@@ -62,16 +62,16 @@ class Weight(NamedTuple):
 class Interventions:
     """Changes to a model's forward pass. All indices count from 0.
 
-    `causal_off` and weights of a decoder need all positions in one pass, so `generate` needs use_cache=False.
+    `causal_off` and `weights` in a decoder need all positions in one pass, so call `generate` with use_cache=False.
 
     Args:
-        heads_off: (kind, layer, head) of heads whose output is set to 0. Kinds of attention are "encoder" and
-            "decoder" (self-attention), and "cross".
-        layers_off: (stack, layer) of layers that return their input.
-        residuals_off: (stack, layer, sub-layer) of residual connections that are removed: LayerNorm(Sublayer(X)). The
-            sub-layers are "self-attention", "cross-attention" and "feed-forward".
-        positions_off: stacks ("encoder", "decoder") without positional encoding.
-        causal_off: let every position of a decoder attend to later ones; in a sliding window, to as many as before it.
+        heads_off: (kind, layer, head) of heads whose output is set to 0. The kind of attention is "encoder" or
+            "decoder" (self-attention), or "cross".
+        layers_off: (stack, layer) of layers to skip.
+        residuals_off: (stack, layer, sub-layer) of residual connections to remove, leaving LayerNorm(Sublayer(X)). The
+            sub-layer is "self-attention", "cross-attention" or "feed-forward".
+        positions_off: stacks ("encoder", "decoder") whose positional encoding is removed.
+        causal_off: remove the causal mask of the decoder; a sliding window becomes symmetric.
         weights: attention weights to set.
     """
 
@@ -86,7 +86,7 @@ class Interventions:
         return any(vars(self).values())
 
     def affects(self, stack: str) -> bool:
-        """Whether `stack` is changed; cross-attention belongs to the decoder."""
+        """Whether any intervention affects `stack`; cross-attention counts as part of the decoder."""
         parts = (*self.heads_off, *self.layers_off, *self.residuals_off, *self.weights)
         return stack in self.positions_off or any(part[0] == stack for part in parts)
 
@@ -96,7 +96,7 @@ class Interventions:
 
 
 NO_INTERVENTIONS = Interventions()
-# Types of the items of each list in JSON
+# Field -> types of the elements of each item, for validating JSON
 ITEMS: dict[str, tuple[type, ...]] = {
     "heads_off": (str, int, int),
     "layers_off": (str, int),
@@ -106,10 +106,10 @@ ITEMS: dict[str, tuple[type, ...]] = {
 
 
 def interventions_from_json(fields: Mapping[str, Any] | None) -> Interventions:
-    """Build interventions from JSON: the same fields, with lists instead of sets and tuples.
+    """Build `Interventions` from parsed JSON, which has lists instead of sets and tuples.
 
     Raises:
-        ValueError: a field is unknown, or the type of its value is wrong.
+        ValueError: a field is unknown, or its value has the wrong type.
     """
     fields = fields or {}
     if not isinstance(fields, Mapping):
@@ -119,7 +119,7 @@ def interventions_from_json(fields: Mapping[str, Any] | None) -> Interventions:
         raise ValueError(f"Unknown changes: {', '.join(unknown)}. Choose from: {', '.join(sorted(known))}.")
 
     def typed(kind: type, value: Any) -> Any:
-        """Return the value if it has this type. Booleans are not integers here, and integers are floats."""
+        """Return `value` as `kind`. Accept integers as floats, but not booleans as integers."""
         kinds = (int, float) if kind is float else kind
         if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
             raise TypeError(value)
@@ -143,7 +143,7 @@ def interventions_from_json(fields: Mapping[str, Any] | None) -> Interventions:
 
 
 def interventions_to_json(interventions: Interventions) -> dict[str, Any]:
-    """Return the fields that `interventions_from_json` reads."""
+    """Return the JSON form that `interventions_from_json` reads."""
     return {
         name: value if isinstance(value, bool) else [item if isinstance(item, str) else [*item] for item in value]
         for name, value in vars(interventions).items()
@@ -163,7 +163,7 @@ def attentions_of(model: PreTrainedModel) -> dict[tuple[str, int], MultiHeadAtte
 
 
 def check_interventions(model: PreTrainedModel, interventions: Interventions) -> None:
-    """Raise a ValueError for a part that the model does not have, or a weight that cannot be set."""
+    """Raise a ValueError if the model lacks a named part, or a weight cannot be set."""
     stacks, attentions = find_stacks(model), attentions_of(model)
     sizes = {name: len(stack.layers) for name, stack in stacks.items()}
     sizes["cross"] = sum(kind == "cross" for kind, _ in attentions)
@@ -202,13 +202,13 @@ def check_interventions(model: PreTrainedModel, interventions: Interventions) ->
 
 
 def visible_range(attention: MultiHeadAttention, interventions: Interventions) -> tuple[float, float]:
-    """Return how many positions back and ahead a query may attend to."""
+    """Return how many positions before and after itself a query may attend to; infinity means no limit."""
     side = math.inf if attention.sliding_window is None else attention.sliding_window - 1
     return side, 0 if attention.is_causal and not interventions.causal_off else side
 
 
 def weights_by_query(interventions: Interventions) -> dict[tuple[str, int, int, int], dict[int, float]]:
-    """Group the weights to set: (kind, layer, head, query) -> key -> weight."""
+    """Return the weights to set, grouped by query: (kind, layer, head, query) -> key -> weight."""
     found: dict[tuple[str, int, int, int], dict[int, float]] = {}
     for kind, layer, head, query, key, weight in interventions.weights:
         found.setdefault((kind, layer, head, query), {})[key] = weight
@@ -216,22 +216,22 @@ def weights_by_query(interventions: Interventions) -> dict[tuple[str, int, int, 
 
 
 class PerRow(NamedTuple):
-    """The interventions of each row of a batch; a single item applies to all rows."""
+    """Interventions for each row of a batch; a single item applies to all rows."""
 
     interventions: Sequence[Interventions]
     device: torch.device
 
     def mask(self, selected: Iterable[bool], *shape: int) -> Tensor | None:
-        """Return a mask (rows, *shape) of the selected rows; None if no row is selected."""
+        """Return a boolean mask (rows, *shape) that is true for selected rows; None if no row is selected."""
         rows = list(selected)
         if not any(rows):
             return None
-        with torch.inference_mode(False):  # a normal tensor, because autograd may have to save the mask
+        with torch.inference_mode(False):  # autograd may save the mask, and cannot save inference tensors
             return torch.tensor(rows, device=self.device).view(-1, *shape)
 
 
 class SetWeights(TorchFunctionMode):
-    """Set attention weights when the softmax returns them. `mask` (batch, 1, queries, keys) marks the visible keys."""
+    """Override attention weights in the softmax's output. `mask` (batch, 1, queries, keys) marks the visible keys."""
 
     def __init__(self, rows: PerRow, kind: str, layer: int, mask: Tensor):
         super().__init__()
@@ -246,7 +246,7 @@ class SetWeights(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if function.__name__ == "softmax" and self.queries:
-            result = result.clone()  # the softmax's gradient needs its unchanged output
+            result = result.clone()  # the backward pass of softmax needs its unmodified output
             visible = self.visible.expand(len(result), *self.visible.shape[1:])
             for rows, head, query, by_key in self.queries:
                 if query < result.shape[-2]:
@@ -255,7 +255,7 @@ class SetWeights(TorchFunctionMode):
 
 
 def set_weights(weights: Tensor, visible: Tensor, by_key: Mapping[int, float]) -> None:
-    """Set weights (rows, keys) of one query in place, as described in `Weight`; `visible` is (rows, keys)."""
+    """Set the weights (rows, keys) of one query in place, as `Weight` describes; `visible` is boolean (rows, keys)."""
     given, is_set = torch.zeros_like(weights), torch.zeros_like(visible)
     for key, weight in by_key.items():
         given[:, key : key + 1], is_set[:, key : key + 1] = weight, True
@@ -269,10 +269,10 @@ def set_weights(weights: Tensor, visible: Tensor, by_key: Mapping[int, float]) -
 
 @dataclass
 class Trace:
-    """The attention of the forward passes in an `intervene` block.
+    """Attention weights recorded in an `intervene` block.
 
     Args:
-        attention: (kind, layer) -> attention weights of the last pass (batch, heads, queries, keys).
+        attention: (kind, layer) -> attention weights (batch, heads, queries, keys) of the last forward pass.
     """
 
     rows: PerRow
@@ -280,7 +280,7 @@ class Trace:
     attention: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def is_running(self) -> bool:
-        """Whether this thread is in the trace's `with` block; other threads may run the same model meanwhile."""
+        """Whether the current thread is in this trace's `with` block; other threads may be running the same model."""
         return TRACE.get() is self
 
 
@@ -290,7 +290,7 @@ TRACE: ContextVar[Trace | None] = ContextVar("TRACE", default=None)
 def intervened_attention_forward(
     module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs
 ) -> tuple[Tensor, Tensor]:
-    """Run the model's `eager_attention_forward` with the interventions of this thread's `with` block, if any."""
+    """Run the model's `eager_attention_forward` with the current thread's interventions, if any."""
     attention = sys.modules[type(module).__module__].eager_attention_forward
     trace = TRACE.get()
     if trace is None or module not in trace.names:
@@ -319,7 +319,7 @@ def intervened_attention_forward(
 
 
 def without_causality(mask: Tensor, window: int | None) -> Tensor:
-    """Return a causal mask (batch, 1, queries, keys) that hides only padding and keys outside the window."""
+    """Make a causal mask (batch, 1, queries, keys) bidirectional: hide only padding and keys outside the window."""
     mask = mask.amax(dim=-2, keepdim=True).expand_as(mask)  # a key that no query sees is padding
     if window is None:
         return mask
@@ -333,7 +333,7 @@ ALL_MASK_ATTENTION_FUNCTIONS.register("intervened", full_mask)
 
 
 def add_hooks(model: PreTrainedModel, trace: Trace) -> Iterator[RemovableHandle]:
-    """Change layers, positions and residual connections by hooks, and yield the handles that remove them."""
+    """Add hooks that modify layers, positional encodings and residual connections; yield handles to remove them."""
     rows = trace.rows
 
     def skip(off: Tensor, _, args: tuple, output: Tensor) -> Tensor:
@@ -357,7 +357,7 @@ def add_hooks(model: PreTrainedModel, trace: Trace) -> Iterator[RemovableHandle]
 
 
 def remove_residual(add_norm: AddAndNorm, off: Tensor, trace: Trace) -> Iterator[RemovableHandle]:
-    """Subtract X from the sum: before the norm, or from the output with `norm_position="pre"`."""
+    """Remove a residual connection: subtract X from the sum before the norm, or after `add_norm` if pre-norm."""
     entered: list[Tensor] = []
 
     def subtract(total: Tensor) -> Tensor:
@@ -378,14 +378,14 @@ def remove_residual(add_norm: AddAndNorm, off: Tensor, trace: Trace) -> Iterator
 def intervene(
     model: PreTrainedModel, interventions: Interventions | Iterable[Interventions] = NO_INTERVENTIONS
 ) -> Iterator[Trace]:
-    """Run `model` with interventions in a `with` block, and record its attention weights.
+    """Apply interventions to `model` in a `with` block, and record its attention weights.
 
     Args:
-        interventions: for the whole batch, or one item for each row, so that one pass tries many.
+        interventions: one for the whole batch, or one per row, to evaluate several in one forward pass.
 
     Raises:
-        ValueError: the model has no such part, or a weight is not between 0 and 1; in the block, a decoder that needs
-            all positions runs with a cache, or the batch has another number of rows.
+        ValueError: the model lacks a named part, or a weight is not between 0 and 1. Inside the block: `causal_off` or
+            decoder weights are used with a cache, or the batch has a different number of rows.
     """
     rows = [interventions] if isinstance(interventions, Interventions) else list(interventions)
     for each in rows:

@@ -1,32 +1,32 @@
-"""Convert equations of the recorder, such as "A = softmax(S / √d_k + M)", to MathML for web pages."""
+"""Convert plain-text equations from the recorder, such as "A = softmax(S / √d_k + M)", to MathML."""
 
 import re
 from html import escape
 
 
 FUNCTIONS = {"softmax", "Concat", "LayerNorm", "Sublayer", "sin", "cos", "max", "relu", "gelu", "swish"}
-SYMBOLS = {"pos", "head", "logits", "t", "i", "h"}  # names in lower case that are not words
+SYMBOLS = {"pos", "head", "logits", "t", "i", "h"}  # lower-case symbols; other lower-case names are words
 TOKEN = re.compile(r"\s*(√|[^\W\d_]+(?:_(?:\w+))?ᵀ?|\d+(?:\.\d+)?i?|\.\.\.|\S)")
 
 
 def mathml(equation: str) -> str:
-    """Return a `<math>` element. Words become text, `a / b` a fraction, `x_y` a subscript.
+    """Return a `<math>` element. Words become text, `a / b` becomes a fraction, and `x_y` a subscript.
 
-    Fractions have display size. An exponent keeps "/", since a fraction there would be too small to read.
+    Fractions are typeset in display style. "/" stays in exponents, where a fraction would be too small to read.
     """
     parts = Parts(TOKEN.findall(equation))
     return f'<math displaystyle="true">{parts.row("")}</math>'
 
 
 class Parts:
-    """The remaining tokens of an equation, parsed from left to right."""
+    """A left-to-right parser that consumes the tokens of an equation."""
 
     def __init__(self, tokens: list[str]):
         self.tokens = tokens
         self.in_exponent = False
 
     def row(self, end: str) -> str:
-        """Parse up to and including the token `end`."""
+        """Parse up to and including the token `end`, and return an `<mrow>`."""
         made: list[str] = []
         while self.tokens:
             token = self.tokens.pop(0)
@@ -39,7 +39,7 @@ class Parts:
         return "<mrow>" + "".join(made) + "</mrow>"
 
     def power(self, base: str) -> str:
-        """Add the exponent to `base`, if one follows; it binds more tightly than a fraction."""
+        """Add an exponent to `base` if one follows. Powers bind more tightly than fractions."""
         if self.tokens[:1] != ["^"]:
             return base
         self.tokens.pop(0)
@@ -49,13 +49,13 @@ class Parts:
         return f"<msup>{base}{exponent}</msup>"
 
     def atom(self) -> str:
-        """Parse an operand of a fraction, root or power: a symbol, or the content of brackets without them."""
+        """Parse the operand of a fraction, root or power: a symbol, or an expression without its parentheses."""
         token = self.tokens.pop(0)
         return self.row(")") if token == "(" else self.element(token)
 
     def element(self, token: str) -> str:
-        """Return a token with its operand, as an element."""
-        if token == "√":  # not <msqrt>: without a mathematical font, Chromium draws it without the sign
+        """Return a token as a MathML element, together with its operand if it has one."""
+        if token == "√":  # without a math font, Chromium renders <msqrt> without the root sign
             return f"<mrow><mo>√</mo>{self.atom()}</mrow>"
         if token == "(":
             return f"<mrow><mo>(</mo>{self.row(')')}<mo>)</mo></mrow>"
@@ -68,7 +68,7 @@ class Parts:
 
     @staticmethod
     def name(token: str) -> str:
-        """Return a symbol with its subscript, a function, or a word."""
+        """Return the element for a name: a symbol with its subscript, a function, or a word."""
         transposed = token.endswith("ᵀ")
         base, _, subscript = token.removesuffix("ᵀ").partition("_")
         if not subscript and base.islower() and base not in FUNCTIONS | SYMBOLS:

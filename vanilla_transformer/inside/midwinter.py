@@ -1,11 +1,11 @@
-"""Rebuild a published encoder layer, "in the bleak midwinter", from the seeds of its random matrices.
+"""Reconstruct a published encoder layer, "in the bleak midwinter", from the seeds of its random matrices.
 
-The source prints three columns at each edge of its matrices, 294 numbers in all (midwinter.json; null where the print
-breaks off). Keras drew each matrix with a seed that the source does not state. But a seed gives one matrix only, so
-the printed numbers reveal the seed: of the 10^9 that Keras could have chosen, one gives the numbers of W_Q.
+The source prints the first and last three columns of its matrices, 294 values in all (midwinter.json; null where a
+printed value is cut off). Keras generated the matrices from seeds that the source does not state. The printed values
+identify them: of the 10^9 seeds that Keras could have chosen, only one gives the values of W_Q.
 
-X, W_Q and W_K are drawn from their seeds. W_V, W_1 and W_2 are ours: random, then changed as little as possible until
-every printed number comes out.
+X, W_Q and W_K are generated from these seeds. W_V, W_1 and W_2 are our own: random matrices, changed as little as
+possible so that they reproduce every printed value.
 """
 
 import json
@@ -21,25 +21,25 @@ from torch.func import jacrev
 
 SEEDS = {"X": 66320651, "W_Q": 294588398, "W_K": 97651494}
 LENGTH, WIDTH, INNER = 4, 300, 1200  # number of words, d_model and d_ff
-EDGES = [0, 1, 2, 297, 298, 299]  # the printed columns
-HIDDEN = slice(3, 297)  # the columns that are not printed
+EDGES = [0, 1, 2, 297, 298, 299]  # indices of the printed columns
+HIDDEN = slice(3, 297)  # columns that are not printed
 DEVIATION = 0.05  # standard deviation of Keras' initialiser
 EPSILON = 1e-6  # epsilon of the layer norm
 
 
 def printed() -> dict[str, Tensor]:
-    """Return the printed edges of each matrix: (rows, 6), W_Q and W_K (6, 6), scores and weights (4, 4)."""
+    """Return the printed part of each matrix: (rows, 6); (6, 6) for W_Q and W_K; (4, 4) for scores and weights."""
     text = files("vanilla_transformer.inside").joinpath("midwinter.json").read_text(encoding="utf-8")
     numbers = {name: np.array(rows, dtype=float) for name, rows in json.loads(text).items()}  # null becomes NaN
     return {name: torch.from_numpy(rows) for name, rows in numbers.items()}
 
 
 def philox(counter: Sequence[np.ndarray], key: Sequence[int]) -> list[np.ndarray]:
-    """Return four 32-bit random numbers for each counter: Philox4x32-10 of Salmon et al. (2011).
+    """Return four 32-bit random numbers for each counter, by Philox4x32-10 (Salmon et al., 2011).
 
     Args:
-        counter: four arrays of 32-bit numbers.
-        key: two 32-bit numbers.
+        counter: four arrays of 32-bit integers.
+        key: two 32-bit integers.
     """
     multipliers, steps, mask = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), np.uint64(0xFFFFFFFF)
     one, two, three, four = (np.asarray(part, dtype=np.uint64) for part in counter)
@@ -52,26 +52,26 @@ def philox(counter: Sequence[np.ndarray], key: Sequence[int]) -> list[np.ndarray
 
 
 def keras_normal(seed: int, *shape: int) -> Tensor:
-    """Draw the matrix of Keras' `RandomNormal(seed=seed)`: mean 0, standard deviation 0.05, as of TensorFlow 2.14."""
+    """Return the matrix that Keras' `RandomNormal(seed=seed)` generates in TensorFlow 2.14: mean 0, deviation 0.05."""
     size = math.prod(shape)
     key = [int(part[0]) for part in philox([np.array([seed]), *[np.zeros(1)] * 3], (0x3EC8F720, 0x02461E29))]
     blocks = np.arange(math.ceil(size / 4))
     bits = philox([blocks, np.zeros_like(blocks), *(np.full_like(blocks, part) for part in key[2:])], key[:2])
     uniform = [(part & np.uint64(2**23 - 1)).astype(float) / 2**23 for part in bits]
     pairs = []
-    for radius, turn in (uniform[:2], uniform[2:]):  # Box and Muller's transform gives two normal numbers
+    for radius, turn in (uniform[:2], uniform[2:]):  # the Box-Muller transform gives two normal samples
         length = np.sqrt(-2 * np.log(np.maximum(radius, 1e-7)))
         pairs += [np.sin(2 * np.pi * turn) * length, np.cos(2 * np.pi * turn) * length]
     return DEVIATION * torch.from_numpy(np.stack(pairs, axis=1).ravel()[:size].reshape(shape))
 
 
 def moments(rows: Tensor) -> Tensor:
-    """Return the mean and variance of each row."""
+    """Return the means of all rows, followed by their variances (2 * rows,)."""
     return torch.cat((rows.mean(-1), rows.var(-1, unbiased=False)))
 
 
 def implied_moments(rows: Tensor, normed: Tensor) -> Tensor:
-    """Return the moments of whole rows, from their edges (4, 6) before and after layer norm."""
+    """Return the moments of complete rows, inferred from their printed columns (4, 6) before and after layer norm."""
     found = []
     for row, output in zip(rows, normed, strict=True):  # output = (row - mean) / deviation
         slope, offset = torch.linalg.lstsq(torch.stack((row, torch.ones(6)), -1).double(), output[:, None]).solution[
@@ -82,11 +82,10 @@ def implied_moments(rows: Tensor, normed: Tensor) -> Tensor:
 
 
 def with_moments(edges: Tensor, hidden: Tensor, rows_of: Callable[[Tensor], Tensor], wanted: Tensor) -> Tensor:
-    """Return a matrix (4, 300) with given edges, hidden columns close to the given ones, and rows with the wanted
-    moments.
+    """Return a matrix (4, 300) with the printed columns `edges`, and `hidden` adjusted to give the `wanted` moments.
 
     Args:
-        rows_of: function from the matrix to the rows that have the moments.
+        rows_of: function that maps the matrix to the rows whose moments are matched.
     """
 
     def whole(hidden: Tensor) -> Tensor:
@@ -95,14 +94,14 @@ def with_moments(edges: Tensor, hidden: Tensor, rows_of: Callable[[Tensor], Tens
     def missing(hidden: Tensor) -> Tensor:
         return wanted - moments(rows_of(whole(hidden)))
 
-    for _ in range(20):  # Newton's method, each time with the smallest change
+    for _ in range(20):  # Newton's method, with the minimum-norm step
         slopes = jacrev(missing)(hidden).flatten(1)
         hidden = hidden - (torch.linalg.pinv(slopes) @ missing(hidden)).view_as(hidden)
     return whole(hidden)
 
 
 def fit(inputs: Tensor, random: Tensor, outputs: Tensor) -> Tensor:
-    """Return the matrix nearest to `random` that maps inputs to outputs."""
+    """Return the matrix closest to `random` that maps `inputs` to `outputs`."""
     return random + torch.linalg.pinv(inputs) @ (outputs - inputs @ random)
 
 
@@ -117,7 +116,7 @@ def matrices() -> dict[str, Tensor]:
         return torch.nn.functional.layer_norm(rows, (WIDTH,), eps=EPSILON)
 
     random = keras_normal(1, WIDTH, WIDTH)
-    values = edges["V"].clone()  # one number is not printed completely, but it follows from Y = A V
+    values = edges["V"].clone()  # one value is cut off in print, but follows from Y = A V
     values[3, 5] = ((edges["Y"][:, 5] - weights[:, :3] @ values[:3, 5]) / weights[:, 3]).mean()
     wanted = implied_moments(edges["X"] + edges["Y"], edges["O"])
     values = with_moments(values, (x @ random)[:, HIDDEN], lambda v: x + weights @ v, wanted)

@@ -1,4 +1,4 @@
-"""The explorer: everything about one prediction as JSON, and the interactive page that is drawn from it.
+"""Collect all data about one prediction as JSON, and build the explorer, an interactive page that displays them.
 
     explore(model, tokenizer, "Wednesday, July 4, 2029")  # in a notebook
     explore(model, tokenizer, "Wednesday, July 4, 2029").save("wednesday.html")
@@ -36,7 +36,7 @@ from vanilla_transformer.inside.readings import display_token, is_partial, max_l
 from vanilla_transformer.inside.recorder import MASKED, find_stacks, record
 
 
-VALUES = (8, 6)  # number of rows and columns of a recorded matrix to show
+VALUES = (8, 6)  # maximum number of rows and columns to show of a recorded matrix
 
 
 @torch.inference_mode()
@@ -50,12 +50,12 @@ def explore_data(
     effects: bool = True,
     values: bool = True,
 ) -> dict[str, Any]:
-    """Return all data that `explore` shows, ready for JSON.
+    """Return all data that `explore` displays, as JSON-serialisable objects.
 
     Args:
         text, target, context, interventions: see `predict`.
-        effects: include the effect of ablating each head, which takes one more row of a batch per head.
-        values: include the numbers of every step in every layer.
+        effects: include the effect of ablating each head, which adds one batch row per head.
+        values: include the values of every step in every layer.
 
     Raises:
         ValueError: see `predict`.
@@ -103,15 +103,15 @@ def compare_data(
     context: str | None = None,
     prediction: Prediction | None = None,
 ) -> dict[str, Any]:
-    """Compare the model under `interventions` with the unchanged model.
+    """Compare the model under `interventions` with the original model.
 
     Args:
-        prediction: of the unchanged model, if it is known already.
+        prediction: the original model's prediction, if it has already been computed.
 
     Returns:
-        "changed": `explore_data` of the changed model. "same": the unchanged model's prediction with the
-        probabilities that the changed model gives to it. "rows": for each query with set weights, (kind, layer, head,
-        query, all its weights per mille) in that run.
+        "changed": `explore_data` of the changed model. "same": the original prediction, with the probabilities that
+        the changed model assigns to it. "rows": for each query with set weights, (kind, layer, head, query, weights
+        per mille) when the changed model scores the original prediction.
 
     Raises:
         ValueError: see `predict`.
@@ -129,7 +129,7 @@ def compare_data(
 
 
 def describe_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[dict]:
-    """Return the id and text of each token, and whether it is a special token, or only some bytes of a character."""
+    """Return each token's id and text, whether it is a special token, and whether it is only part of a character."""
     special = set(tokenizer.all_special_ids)
     return [
         {"id": i, "text": display_token(tokenizer, i), "special": i in special, "bytes": is_partial(tokenizer, i)}
@@ -138,7 +138,7 @@ def describe_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> l
 
 
 def describe_model(model: PreTrainedModel, prediction: Prediction) -> dict:
-    """Return the sizes with which the page draws the model."""
+    """Return the model's architecture and sizes, from which the page draws it."""
     config, positions = model.config, max_length(model)
     return {
         "class": type(model).__name__,
@@ -162,9 +162,9 @@ def describe_attention(
     prediction: Prediction,
     interventions: Interventions,
 ) -> tuple[list[dict], list[dict]]:
-    """Return the weights of each kind of attention, per mille [layer][head][query][key], and statistics of each head.
+    """Return the weights of each kind of attention in per mille, [layer][head][query][key], and head statistics.
 
-    "reach" is how many positions back and ahead a query may attend to; None means all.
+    "reach" is how many positions before and after itself a query may attend to; None means no limit.
     """
     special = set(prediction.tokenizer.all_special_ids)
     modules = attentions_of(model)
@@ -190,7 +190,7 @@ def describe_attention(
 
 
 def per_mille(weights: Tensor) -> list:
-    """Return attention weights per mille, to keep the JSON small."""
+    """Return attention weights in per mille, as integers, to keep the JSON small."""
     return (weights * 1000).round().to(torch.int16).tolist()
 
 
@@ -202,9 +202,9 @@ def layer_values(
     layer: int,
     interventions: Interventions = NO_INTERVENTIONS,
 ) -> list[dict]:
-    """Return each step of a layer: equation, shape, line of code, and its first rows and columns of numbers.
+    """Return each step of a layer: its equation, shape, line of code, and the first rows and columns of its values.
 
-    The numbers are [row][column], or [head][row][column] for a step with heads.
+    The values are nested as [row][column], or [head][row][column] for steps with a head dimension.
     """
     with intervene(model, interventions):
         steps = record(model, prediction.inputs, layer, None, stack)
@@ -223,7 +223,7 @@ def layer_values(
 
 
 def rounded(tensor: Tensor) -> list:
-    """Return the first rows and columns as nested lists, with None for masked scores."""
+    """Return the first rows and columns as nested lists, rounded, with None for masked scores."""
     rows, columns = VALUES
     matrix = (tensor if tensor.dim() > 1 else tensor[:, None])[..., :rows, :columns]
     if not matrix.is_floating_point():
@@ -233,14 +233,14 @@ def rounded(tensor: Tensor) -> list:
 
 
 def without_nan(values: Any) -> Any:
-    """Replace NaN in nested lists by None, because JSON has no NaN."""
+    """Replace NaN with None in nested lists, because JSON has no NaN."""
     if isinstance(values, list):
         return [without_nan(value) for value in values]
     return None if math.isnan(values) else values
 
 
-# Files of `explorer` that are joined, in this order, into the body of one JavaScript function. A saved page can
-# therefore contain the function's source, and its names do not affect the surrounding page.
+# Files of `explorer`, concatenated in this order into the body of one JavaScript function. The function scope keeps
+# their names out of the surrounding page, and a saved page can embed the function's source.
 SCRIPTS = (
     *("elements", "state", "player", "map", "flow", "handles", "output", "box", "heads", "lens"),
     *("broken", "beside", "files", "curves", "lesson", "runs", "asking"),
@@ -248,7 +248,7 @@ SCRIPTS = (
 
 
 def component_files() -> tuple[str, str]:
-    """Return the JavaScript and the CSS of the explorer, which need no other file."""
+    """Return the explorer's self-contained JavaScript and CSS."""
     folder = files("vanilla_transformer.inside").joinpath("explorer")
     style = folder.joinpath("style.css").read_text(encoding="utf-8")
     parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
@@ -258,13 +258,13 @@ def component_files() -> tuple[str, str]:
 
 
 def for_script(value: Any) -> str:
-    """Return JSON that is safe inside a <script> element."""
+    """Serialise `value` to JSON that is safe inside a <script> element."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 @dataclass
 class Explorer:
-    """An interactive picture of `explore_data`, shown by notebooks."""
+    """An interactive view of `explore_data`, which notebooks display."""
 
     data: dict[str, Any]
 
@@ -278,7 +278,7 @@ class Explorer:
         )
 
     def page(self) -> str:
-        """Return a self-contained page."""
+        """Return a self-contained HTML page."""
         return (
             '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -288,7 +288,7 @@ class Explorer:
         )
 
     def save(self, file: str | Path) -> None:
-        """Write `page` to a file. The page needs neither this package nor a network."""
+        """Write `page` to a file that works offline and without this package."""
         Path(file).write_text(self.page(), encoding="utf-8")
 
 
@@ -300,7 +300,7 @@ def explore(
     context: str | None = None,
     interventions: Interventions = NO_INTERVENTIONS,
 ) -> Explorer:
-    """Return an interactive picture of a model's prediction for one text, for a notebook or a page.
+    """Return an interactive view of a model's prediction for one text, to display in a notebook or save as a page.
 
     Args:
         text, target, context, interventions: see `predict`.

@@ -1,4 +1,4 @@
-"""Colours of figures, pages and tables. Blue is positive or large; orange is negative."""
+"""Define the colours of figures, pages and tables. Blue marks positive or large values, orange negative ones."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ BLUE, ORANGE, GREY = "#2f81f7", "#db6d28", "#777b84"
 
 
 class Theme(NamedTuple):
-    """Colours of the background, text and thin lines, and of curves."""
+    """Colours of the background (`paper`), text (`ink`), thin lines (`rule`) and curves."""
 
     paper: str
     ink: str
@@ -22,7 +22,7 @@ class Theme(NamedTuple):
 
     @property
     def curves(self) -> list[str]:
-        """The colours of curves, in order."""
+        """The curve colours, in order of use."""
         return list(self[3:])
 
 
@@ -31,10 +31,10 @@ DARK = Theme("#0d1117", "#e6edf3", "#3d444d", "#58a6ff", "#f0883e", "#3fb950", "
 
 
 def css(name: str) -> str:
-    """Return a theme colour as CSS that follows the reader's light or dark mode."""
+    """Return a theme colour as CSS that follows the browser's light or dark mode."""
     return f"light-dark({getattr(LIGHT, name)}, {getattr(DARK, name)})"
 
 
 def rgb(color: str) -> tuple[int, ...]:
-    """Return the red, green and blue of "#rrggbb", 0 to 255."""
+    """Return the red, green and blue components of "#rrggbb", 0 to 255."""
     return tuple(bytes.fromhex(color.removeprefix("#")))

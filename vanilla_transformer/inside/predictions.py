@@ -1,4 +1,4 @@
-"""Predict a model's answer to a text. `predict` chooses the subclass of `Prediction` that fits the model."""
+"""Run a model on an input text. `predict` selects the `Prediction` subclass for the model's task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,19 +24,19 @@ from vanilla_transformer.pipeline_vanilla_transformer import question_inputs
 
 
 NEW_TOKENS = 12  # maximum number of tokens that a language model generates
-MAX_ANSWER_TOKENS = 30
-TOP_OPTIONS = 8  # number of best options shown at each position
+MAX_ANSWER_TOKENS = 30  # maximum length of an answer span
+TOP_OPTIONS = 8  # number of top candidates shown at each position
 
 
 @dataclass
 class Position:
-    """A position at which the model predicts something.
+    """A position for which the model makes a prediction.
 
     Args:
-        name: label such as "token 3".
-        token: index of the token that is predicted or tagged; None if the prediction is about the whole text.
-        query: index of the position whose output makes the prediction; None if all positions make it.
-        chosen: index of the predicted option; -1 until `choose` sets it.
+        name: label, such as "token 3".
+        token: index of the predicted or tagged token; None if the prediction is for the whole text.
+        query: index of the position whose output gives the prediction; None if all positions contribute.
+        chosen: index of the predicted candidate (a token, class or tag); -1 until `choose` sets it.
     """
 
     name: str
@@ -46,18 +46,18 @@ class Position:
 
 
 class Prediction:
-    """A text as a model reads it, and the positions at which the model predicts.
+    """An encoded input text, and the positions at which the model makes predictions.
 
     Attributes:
-        inputs: arguments of the model's forward pass, a batch of one.
-        source: token ids that the encoder reads; in a decoder-only model, those that the decoder reads.
-        target: token ids of the decoder in an encoder-decoder, beginning with its start token.
-        written: number of tokens that were added to the text, or translated from it, by the model.
+        inputs: arguments of the model's forward pass, with batch size 1.
+        source: input ids of the encoder, or of the decoder in a decoder-only model.
+        target: in an encoder-decoder, the decoder's start token followed by the target ids.
+        written: number of tokens that were generated, or appended to a prompt.
         hypotheses: (text, score, token ids) of each beam.
-        regression: options are numbers instead of classes.
+        regression: the model predicts numeric values instead of classes.
     """
 
-    task: ClassVar[str]  # a verb for the task, used by the explorer's page and the demo
+    task: ClassVar[str]  # verb for the task, used by the explorer and the demo
     model_class: ClassVar[type[PreTrainedModel]]
     target: list[int] | None = None
     written = 0
@@ -80,28 +80,28 @@ class Prediction:
         self.positions = self.find_positions(model, target, use_cache)
 
     def encode(self, model: PreTrainedModel, context: str | None) -> dict[str, Tensor]:
-        """Return the model's inputs."""
+        """Return the model's inputs, with batch size 1."""
         return encode_text(model, self.tokenizer, self.text)
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
-        """Return the positions of predictions. Models that generate text write `target`, or their own output."""
+        """Return the prediction positions. Models that generate text are forced to write `target` if it is given."""
         raise NotImplementedError
 
     def logits(self, output: Any) -> Tensor:
-        """Return the logits (batch, positions, options) from the model's output."""
+        """Return the logits (batch, positions, candidates) from the model's output."""
         return output.logits[:, [position.query for position in self.positions]]
 
     def option(self, i: int) -> str:
-        """Return the name of an option; by default, options are tokens."""
+        """Return the name of candidate `i`; by default, candidates are tokens."""
         return display_token(self.tokenizer, i)
 
     def answer(self, scores: Tensor) -> str:
-        """Return the prediction as a string; `scores` is (positions, options)."""
+        """Return the prediction as a string; `scores` is (positions, candidates)."""
         raise NotImplementedError
 
     @property
     def chosen(self) -> list[int]:
-        """The predicted option of each position."""
+        """The index of the predicted candidate at each position."""
         return [position.chosen for position in self.positions]
 
     @property
@@ -110,21 +110,21 @@ class Prediction:
         return slice(None)
 
     def scores(self, output: Any) -> Tensor:
-        """Return log-probabilities (batch, positions, options); for a regression, the predicted numbers."""
+        """Return log-probabilities (batch, positions, candidates); for regression, the predicted values."""
         return self.logits(output).float().log_softmax(-1)
 
     def choose(self, scores: Tensor) -> None:
-        """Choose the best option of every position that has none; `scores` is (positions, options)."""
+        """Set `chosen` to the best candidate where it is not set; `scores` is (positions, candidates)."""
         for position, best in zip(self.positions, scores.argmax(-1).tolist(), strict=True):
             if position.chosen < 0:
                 position.chosen = best
 
     def probability(self, score: float) -> float:
-        """Return the probability of a log-probability; for a regression, the number itself."""
+        """Convert a log-probability to a rounded probability; for regression, return the rounded value."""
         return round(score if self.regression else float(torch.tensor(score).exp()), 5)
 
     def top_options(self, scores: Tensor, count: int = TOP_OPTIONS) -> list[dict]:
-        """Return the best options of one position; `scores` is (options,)."""
+        """Return the top candidates at one position; `scores` is (candidates,)."""
         best, ids = scores.topk(min(count, len(scores)))
         return [
             {"id": i, "text": self.option(i), "p": self.probability(score)}
@@ -133,7 +133,7 @@ class Prediction:
         ]
 
     def steps(self, scores: Tensor) -> list[dict]:
-        """Describe each position: its prediction with probability ("p") and rank, and the best options."""
+        """Describe each position: its prediction with probability ("p") and rank, and the top candidates."""
         return [
             {
                 "name": position.name,
@@ -150,21 +150,21 @@ class Prediction:
         ]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special tokens."""
+        """Decode token ids, skipping special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 class GeneratedText(Prediction):
-    """A text that the model writes token by token, freely or forced."""
+    """Text that is generated token by token, or forced."""
 
-    prefix: Sequence[int] = ()  # number of ids before the first position
+    prefix: Sequence[int] = ()  # token ids before the first predicted one
 
     def logits(self, output: Any) -> Tensor:
-        """Return the logits of every position of the decoder."""
+        """Return the logits (batch, positions, vocab_size) of every decoder position."""
         return output.logits
 
     def steps(self, scores: Tensor) -> list[dict]:
-        """Describe each position, including the text written so far, without an incomplete last character."""
+        """Describe each position, adding the text generated so far, without an incomplete last character."""
         steps = super().steps(scores)
         for i, step in enumerate(steps, start=1):
             step["so_far"] = self.decode([*self.prefix, *self.chosen[:i]]).rstrip("\ufffd")
@@ -172,12 +172,12 @@ class GeneratedText(Prediction):
 
 
 class Translation(GeneratedText):
-    """A translation: the result of the model's own search, or a given translation."""
+    """A translation, from the model's own search or given by the caller."""
 
     task, model_class = "translate", modeling.VanillaTransformerForConditionalGeneration
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
-        """Translate the text, or force `target`, and return the positions of the translation."""
+        """Translate the text, or force `target`, and return one position per target token."""
         if target is None:
             ids = self.search(model, use_cache)
             self.written = len(ids)
@@ -194,7 +194,7 @@ class Translation(GeneratedText):
         return [Position(f"token {i + 1}", i + 1, i, token) for i, token in enumerate(ids)]
 
     def search(self, model: Any, use_cache: bool) -> list[int]:
-        """Set `hypotheses` with the model's saved search settings, and return the best one."""
+        """Set `hypotheses` by a search with the model's generation config, and return the ids of the best one."""
         beams = model.generation_config.num_beams or 1
         output = model.generate(
             **self.inputs,
@@ -220,12 +220,12 @@ class Translation(GeneratedText):
 
 
 class Continuation(GeneratedText):
-    """A text that a language model continues. The last position predicts what would follow the last token."""
+    """A text continued by a language model. The last position predicts the token after the end of the text."""
 
     task, model_class = "generate", modeling.VanillaTransformerForCausalLM
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
-        """Continue the text, or append `target`, and return every position."""
+        """Generate a continuation, or append `target`, and return one position per token."""
         prompt = len(self.source)
         if target is None:
             ids = self.generate(model, use_cache)
@@ -240,7 +240,7 @@ class Continuation(GeneratedText):
         return [Position(f"token {i + 2}", i + 1, i, token) for i, token in enumerate(following)]
 
     def generate(self, model: Any, use_cache: bool) -> list[int]:
-        """Return the most probable tokens one by one; none if the text fills all learned positions."""
+        """Generate token ids greedily; return none if the prompt already has the maximum length."""
         prompt = len(self.source)
         new_tokens = longest_output(model.config, prompt, NEW_TOKENS) - prompt
         if new_tokens <= 0:
@@ -250,21 +250,21 @@ class Continuation(GeneratedText):
 
     @property
     def answered(self) -> slice:
-        """The positions that the model wrote; all of them if it wrote nothing."""
+        """The positions of the continuation; all positions if there is none."""
         return slice(-1 - self.written, -1) if self.written else slice(None)
 
     def answer(self, scores: Tensor) -> str:
-        """Return the text with its continuation."""
+        """Return the prompt with its continuation."""
         return self.decode(self.source)
 
 
 class FilledBlanks(Prediction):
-    """A text with blanks (`BLANK`) that a masked language model fills."""
+    """A text whose blanks (`BLANK`) a masked language model fills."""
 
     task, model_class = "fill", modeling.VanillaTransformerForMaskedLM
 
     def encode(self, model: PreTrainedModel, context: str | None) -> dict[str, Tensor]:
-        """Return the model's inputs, with a mask token for each blank."""
+        """Return the model's inputs, with each blank replaced by a mask token."""
         return encode_text(model, self.tokenizer, self.text.replace(BLANK, str(self.tokenizer.mask_token)))
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
@@ -281,7 +281,7 @@ class FilledBlanks(Prediction):
 
 
 class ClassLabels(Prediction):
-    """The class of a text, its classes if several can be true, or its numbers."""
+    """The class of a text; several classes in multi-label classification; numeric values in regression."""
 
     task, model_class = "classify", modeling.VanillaTransformerForSequenceClassification
 
@@ -296,7 +296,7 @@ class ClassLabels(Prediction):
         return output.logits[:, None]
 
     def scores(self, output: Any) -> Tensor:
-        """Return log-probabilities (batch, 1, classes); for a regression, the predicted numbers."""
+        """Return log-probabilities (batch, 1, classes); for regression, the predicted values."""
         logits = self.logits(output).float()
         if self.regression:
             return logits
@@ -307,7 +307,7 @@ class ClassLabels(Prediction):
         return str(self.config.id2label[i])
 
     def answer(self, scores: Tensor) -> str:
-        """Return the class, the classes that are true, or the numbers."""
+        """Return the class, the classes with a probability above 0.5 (multi-label), or the values (regression)."""
         values = [(self.option(i), self.probability(score)) for i, score in enumerate(scores[0].tolist())]
         if self.regression:
             return ", ".join(f"{name}: {value:.3f}" if len(values) > 1 else f"{value:.3f}" for name, value in values)
@@ -322,7 +322,7 @@ class Tags(Prediction):
     task, model_class = "tag", modeling.VanillaTransformerForTokenClassification
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
-        """Return every position, without special tokens unless there are only special tokens."""
+        """Return all positions except those of special tokens; all positions if there are only special tokens."""
         special = self.tokenizer.get_special_tokens_mask(self.source, already_has_special_tokens=True)
         tagged = [i for i, is_special in enumerate(special) if not is_special] or list(range(len(self.source)))
         return [Position(f"token {n}", i, i) for n, i in enumerate(tagged, start=1)]
@@ -332,8 +332,9 @@ class Tags(Prediction):
         return str(self.config.id2label[i])
 
     def answer(self, scores: Tensor) -> str:
-        """Return the tagged spans, such as "Kenya: COUNTRY, 7.7 ounces: WEIGHT"; a word has the tag of its first
-        token.
+        """Return the tagged spans, such as "Kenya: COUNTRY, 7.7 ounces: WEIGHT".
+
+        A word gets the tag of its first token.
         """
         offsets = self.tokenizer(self.text, return_offsets_mapping=True)["offset_mapping"]
         spans: list[tuple[int, int, str]] = []  # start, end, tag
@@ -352,7 +353,7 @@ class Tags(Prediction):
 
 
 class AnswerSpan(Prediction):
-    """The answer to a question: a span of its context, given by its first and last token."""
+    """The answer to a question: the span of the context between a first and a last token."""
 
     task, model_class = "answer", modeling.VanillaTransformerForQuestionAnswering
 
@@ -366,16 +367,16 @@ class AnswerSpan(Prediction):
         return {name: both[name].to(model.device) for name in question_inputs(model.config) if name in both}
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
-        """Return the two ends of the answer."""
+        """Return two positions: the first and the last token of the answer."""
         return [Position(f"{end} token of the answer", None, None) for end in ("first", "last")]
 
     def logits(self, output: Any) -> Tensor:
-        """Return the logits (batch, 2, tokens), minus infinity outside the context."""
+        """Return the start and end logits (batch, 2, tokens), with minus infinity outside the context."""
         ends = torch.stack((output.start_logits, output.end_logits), dim=1)
         return ends.masked_fill(~self.in_context, -torch.inf)
 
     def option(self, i: int) -> str:
-        """Return a token of the question or its context."""
+        """Return the text of token `i` of the question and its context."""
         return display_token(self.tokenizer, self.source[i])
 
     def choose(self, scores: Tensor) -> None:
@@ -394,15 +395,15 @@ class AnswerSpan(Prediction):
 
 
 def is_regression(config: PreTrainedConfig) -> bool:
-    """Whether a classifier predicts numbers: its config says so, or it has a single label and no problem type."""
+    """Whether a classifier does regression: by its `problem_type`, or if that is unset, by having a single label."""
     return (config.problem_type or ("regression" if config.num_labels == 1 else None)) == "regression"
 
 
 def prediction_class(model: PreTrainedModel) -> type[Prediction]:
-    """Return the kind of prediction that a model makes. Classes loaded from a model folder are known by their name.
+    """Return the `Prediction` subclass for a model, by class name, which also works with `trust_remote_code`.
 
     Raises:
-        ValueError: the model has no head.
+        ValueError: the model has no task head.
     """
     kinds = (Translation, Continuation, FilledBlanks, ClassLabels, Tags, AnswerSpan)
     names = {base.__name__ for base in type(unwrapped(model)).__mro__}
@@ -427,20 +428,19 @@ def predict(
     context: str | None = None,
     interventions: Interventions = NO_INTERVENTIONS,
 ) -> tuple[Prediction, Tensor, dict[tuple[str, int], Tensor]]:
-    """Run a model on a text and return its prediction.
+    """Run a model on a text and return its prediction, the scores and the attention weights.
 
     Args:
-        text: for a reader, the question; for a masked language model, a text with `BLANK` where words are missing.
-        target: translation or continuation to force, as text or token ids.
-        context: the text in which a reader looks for the answer.
+        text: the input; for question answering, the question; for a masked language model, a text with `BLANK`s.
+        target: translation or continuation to force, as a string or token ids.
+        context: passage that contains the answer, for question answering.
 
     Returns:
-        The prediction, the scores (positions, options), and the attention weights by kind and layer.
+        The prediction, the scores (positions, candidates), and the attention weights by kind and layer.
 
     Raises:
-        ValueError: the model has no head, or lacks a part named by `interventions`; the text has no blank, the
-    question
-            has no context, or there are more tokens than learned positions.
+        ValueError: the model has no task head or lacks a part named by `interventions`; the text has no blank or the
+            question has no context; or the input is longer than the learned position embeddings.
     """
     use_cache = not interventions.need_all_positions()
     with intervene(model, interventions) as trace:

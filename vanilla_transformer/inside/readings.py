@@ -1,4 +1,4 @@
-"""Tokenise a text for a model, and show each token in readable form."""
+"""Tokenise text for a model, and display tokens in readable form."""
 
 import math
 from typing import Any
@@ -11,19 +11,19 @@ from vanilla_transformer.decoding import token_text
 from vanilla_transformer.inside.recorder import unwrapped
 
 
-BLANK = "___"  # stands for the mask token in a text
+BLANK = "___"  # placeholder for the mask token in a text
 INPUTS = ("input_ids", "attention_mask")
-# Characters that stand for bytes in byte-level tokens
+# Character that represents a byte in byte-level tokens -> the byte
 BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 
 def is_partial(tokenizer: PreTrainedTokenizerBase, token: int) -> bool:
-    """Whether a token is only a part of a character."""
+    """Whether a token is only part of a character."""
     return "\ufffd" in token_text(tokenizer, token)
 
 
 def display_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Return the text of a token, in hexadecimal bytes if it is only a part of a character."""
+    """Return the text of a token, or its bytes in hexadecimal if it is only part of a character."""
     if not is_partial(tokenizer, token):
         return token_text(tokenizer, token)
     name = str(tokenizer.convert_ids_to_tokens(token))
@@ -31,16 +31,16 @@ def display_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
 
 
 def split_text(tokenizer: PreTrainedTokenizerBase, text: str, **options) -> list[tuple[str, list[int]]]:
-    """Split `text` into pieces, one per token, each with the positions of its tokens.
+    """Split `text` into pieces, each with the positions of its tokens.
 
-    A character that takes several tokens is one piece with all their positions.
+    A piece is one token, or all tokens of a character that is split into several.
 
     Args:
-        options: options of the tokenizer.
+        options: keyword arguments of the tokenizer.
     """
     encoded = tokenizer(text, return_offsets_mapping=True, **options)
     pieces: list[tuple[str, list[int]]] = []
-    begin = end = 0  # end of the last piece in the text
+    begin = end = 0  # character offsets of the last piece
     for position, (start, stop) in enumerate(encoded["offset_mapping"]):
         if encoded.sequence_ids()[position] is None:
             pieces.append((str(tokenizer.decode([encoded["input_ids"][position]])), [position]))
@@ -54,7 +54,7 @@ def split_text(tokenizer: PreTrainedTokenizerBase, text: str, **options) -> list
 
 
 def tokenizer_options(model: PreTrainedModel) -> dict[str, bool]:
-    """Return the tokenizer options used in training: models that generate text read "</s>" as ordinary text."""
+    """Return the tokenizer options used in training: for models that generate text, "</s>" is ordinary text."""
     return {"split_special_tokens": unwrapped(model).can_generate()}
 
 
@@ -62,7 +62,7 @@ def encode_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text
     """Encode `text` as a batch of one on the model's device.
 
     Raises:
-        ValueError: the text has more tokens than the model has learned positions.
+        ValueError: the text has more tokens than the model has position embeddings.
     """
     batch = tokenizer([text], return_tensors="pt", **tokenizer_options(model))
     check_positions(model, batch["input_ids"].shape[1])
@@ -70,19 +70,19 @@ def encode_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text
 
 
 def until_end(ids: list[int], ends: int | list[int] | None) -> list[int]:
-    """Return generated ids up to their first end token, without padding; `ends` is the config's `eos_token_id`."""
+    """Truncate generated ids after the first end token, which drops padding; `ends` is the config's `eos_token_id`."""
     found = {*ends} if isinstance(ends, list) else {ends}
     return ids[: next((i + 1 for i, token in enumerate(ids) if token in found), len(ids))]
 
 
 def max_length(model: PreTrainedModel) -> Any:
-    """Return the maximum number of tokens: that of the learned positions, or infinity with sinusoids."""
+    """Return the maximum sequence length: the number of learned position embeddings, or infinity with sinusoids."""
     config = model.config
     return config.max_position_embeddings if config.position_embedding == "learned" else math.inf
 
 
 def check_positions(model: PreTrainedModel, tokens: int, text: str = "this text") -> None:
-    """Raise a ValueError if `tokens` exceeds the number of learned positions; `text` names the text in the error."""
+    """Raise a ValueError if a text of `tokens` tokens exceeds `max_length`; `text` describes it in the message."""
     if tokens > max_length(model):
         raise ValueError(
             f"The model has learned {max_length(model)} positions, and {text} has {tokens} tokens. Please shorten it."

@@ -1,10 +1,10 @@
-"""Record one layer of a model while it runs: every equation of the paper with its numbers.
+"""Record one layer of a model while it runs: every equation of the paper with its values.
 
     for step in record(model, {"input_ids": ids}, layer=0, head=1):
         print(step.part, step.name, step.equation, step.shape, step.source)
 
-Nothing is computed twice. Forward hooks record projections, norms and feed-forward networks. Attention runs as the
-model's `eager_attention_forward`, whose PyTorch calls are intercepted. The call stack gives the lines of code.
+Nothing is computed twice. Forward hooks record projections, norms and feed-forward networks. Attention runs in the
+model's `eager_attention_forward`, whose PyTorch calls are intercepted. The call stack provides the lines of code.
 """
 
 import sys
@@ -38,9 +38,9 @@ from vanilla_transformer.modeling_vanilla_transformer import (
 
 EMBEDDING, SELF_ATTENTION, CROSS_ATTENTION = "embedding", "self-attention", "cross-attention"
 FEED_FORWARD, OUTPUT = "feed-forward", "output"
-ATTENTIONS = {"self_attn": SELF_ATTENTION, "cross_attn": CROSS_ATTENTION}  # name of the module -> part of the layer
+ATTENTIONS = {"self_attn": SELF_ATTENTION, "cross_attn": CROSS_ATTENTION}  # module name -> part of the layer
 STATES = ("batch", "length", "d_model")
-MASKED = -1e30  # scores below this are masked
+MASKED = -1e30  # attention scores below this are masked
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Step:
 
     Args:
         part: "embedding", "self-attention", "cross-attention", "feed-forward" or "output".
-        name: of the result, such as "scaled scores"; unique within its part.
-        equation: in the paper's symbols, as plain text.
+        name: name of the result, such as "scaled scores"; unique within its part.
+        equation: equation in the paper's symbols, as plain text.
         tensor: the result, on the CPU.
         axes: name of each dimension of `tensor`, such as ("batch", "queries", "keys").
         source: line of code that computes the result, such as "modeling_vanilla_transformer.py:147".
-        matrices: name -> learned matrix (inputs, outputs) or bias (outputs,) of the equation, such as W_Q; one head's
-            columns if one head is recorded.
+        matrices: name, such as "W_Q" -> learned matrix (inputs, outputs) or bias (outputs,) in the equation; if one
+            head is recorded, only its columns.
     """
 
     part: str
@@ -68,7 +68,7 @@ class Step:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The size of each axis."""
+        """The size of each dimension."""
         return tuple(self.tensor.shape)
 
 
@@ -81,7 +81,7 @@ class Result(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A call of a PyTorch function in the line `source` of the model's code."""
+    """A call to a PyTorch function from the line `source` of the model's code."""
 
     name: str
     arguments: tuple
@@ -95,7 +95,7 @@ Matrices: TypeAlias = dict[str, Tensor]
 def matrices_of(projection: nn.Module, letter: str, head: int | None = None, width: int = 0) -> Matrices:
     """Return W (inputs, outputs) and the bias b, if any, of x W + b; with `head`, only that head's columns.
 
-    A replaced projection (PEFT, quantization) has none: its weight may not be a matrix.
+    Returns nothing if PEFT or quantization has replaced the linear layer, because its weight may not be a matrix.
     """
     if type(projection) is not nn.Linear:
         return {}
@@ -107,7 +107,7 @@ def matrices_of(projection: nn.Module, letter: str, head: int | None = None, wid
 
 
 def position_equation(config: PreTrainedConfig) -> str:
-    """Return the equation of the positional encoding: section 3.5, or the config's variant."""
+    """Return the equation of the positional encoding in section 3.5, or of the variant in the config."""
     pos = f"pos + {config.position_offset}" if config.position_offset else "pos"
     if config.position_embedding == "learned":
         return f"PE = W_P[{pos}]"
@@ -119,7 +119,7 @@ def position_equation(config: PreTrainedConfig) -> str:
 
 
 def embedding_equation(config: PreTrainedConfig) -> str:
-    """Return the equation of the first layer's input (section 3.4), with BERT's token types and norm if present."""
+    """Return the equation of the first layer's input (section 3.4), including token types and norm if configured."""
     vectors = "E + W_T[kind]" if getattr(config, "type_vocab_size", 0) else "E"
     if config.scale_embedding:
         vectors = f"√d_model · {f'({vectors})' if '+' in vectors else vectors}"
@@ -127,19 +127,19 @@ def embedding_equation(config: PreTrainedConfig) -> str:
 
 
 class Recorder(TorchFunctionMode):
-    """Record the steps of one layer of one stack, in the order in which they run."""
+    """Record the steps of one layer of one stack, in execution order."""
 
     def __init__(self, stack: TransformerStack, layer: int, head: int | None):
         super().__init__()
         self.steps: list[Step] = []
-        self.operations: list[Operation] = []  # PyTorch calls since the last attention started
+        self.operations: list[Operation] = []  # PyTorch calls since the last attention call began
         self.stack, self.head = stack, head
         self.layer = cast(TransformerLayer | DecoderLayer, stack.layers[layer])
         self.previous = stack.layers[layer - 1] if layer else None
         self.attentions = {getattr(self.layer, a): part for a, part in ATTENTIONS.items() if hasattr(self.layer, a)}
         self.projected_at: dict[
             nn.Module, str
-        ] = {}  # name of a projection of queries, keys or values -> line of code that calls it
+        ] = {}  # projection of queries, keys or values -> line of code that calls it
         self.config = stack.config
         self.pre_norm = self.config.norm_position == "pre"
         self.x = "LayerNorm(X)" if self.pre_norm else "X"  # symbol for the input of a sub-layer
@@ -150,25 +150,25 @@ class Recorder(TorchFunctionMode):
         return result
 
     def is_running(self) -> bool:
-        """Whether this thread is recording; other threads may run the same modules meanwhile."""
+        """Whether the current thread is recording; other threads may be running the same modules."""
         return RECORDING.get() is self
 
     def running_line(self) -> str:
-        """Return the line of the model's code that is running, as "file:line", or ""."""
-        code = type(self.layer).__module__  # with trust_remote_code, the model folder's own copy
+        """Return the line of the model's code being executed, as "file:line", or "" if there is none."""
+        code = type(self.layer).__module__  # with trust_remote_code, the copy in the model folder
         for frame, line in walk_stack(sys._getframe()):  # innermost call first
             if frame.f_globals.get("__name__") == code:
                 return f"{Path(frame.f_code.co_filename).name}:{line}"
         return ""
 
     def made_at(self, tensor: Tensor) -> str | None:
-        """Return the line that computed `tensor`; None if that was before the last attention."""
+        """Return the line that computed `tensor`; None if it was computed before the last attention call."""
         return next((operation.source for operation in self.operations if operation.result is tensor), None)
 
     def add(
         self, part: str, result: Result, tensor: Tensor, source: str | None = None, matrices: Matrices | None = None
     ) -> None:
-        """Record a result of the line `source`, by default of the line that is running."""
+        """Record `tensor` as a step; `source` defaults to the line being executed."""
         if not self.is_running():
             return
         axes = result.axes
@@ -190,8 +190,8 @@ class Recorder(TorchFunctionMode):
     ) -> Iterator[RemovableHandle]:
         """Record the input of `module` (`before`), its output (`after`), or both, at each call.
 
-        The output's source is the line of the call, or with `inside`, the line within the module that made it.
-        `matrices` belong to the output.
+        The source of the output is the line that calls the module, or with `inside`, the line within the module that
+        computes it. `matrices` are recorded with the output.
         """
         if before is not None:
             yield module.register_forward_pre_hook(
@@ -205,8 +205,8 @@ class Recorder(TorchFunctionMode):
             )
 
     def watch_all(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
-        """Add hooks to every part of the layer, and yield the handles that remove them."""
-        # The encoder runs first, and may share modules with the decoder.
+        """Add hooks to every part of the layer, and yield the handles to remove them."""
+        # Drop steps of the encoder, which runs first and may share modules with the decoder.
         yield self.stack.register_forward_pre_hook(lambda *_: self.steps.clear() if self.is_running() else None)
         yield from self.watch_embedding()
         for name, part in ATTENTIONS.items():
@@ -227,7 +227,7 @@ class Recorder(TorchFunctionMode):
         yield from self.watch(self.stack.layers[0], EMBEDDING, before=total)
 
     def watch_attention(self, part: str, attention: MultiHeadAttention) -> Iterator[RemovableHandle]:
-        """Record what surrounds Equation 1; `add_attention` records Equation 1."""
+        """Record the projections around Equation 1; `add_attention` records Equation 1 itself."""
         if part == CROSS_ATTENTION:
             yield from self.watch(attention.k_proj, part, Result("encoder output", "Z", ("batch", "keys", "d_model")))
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
@@ -241,7 +241,7 @@ class Recorder(TorchFunctionMode):
         yield from self.watch(attention.o_proj, part, heads, mixed, matrices=matrices_of(attention.o_proj, "O"))
 
     def watch_add_norm(self, part: str, add_norm: AddAndNorm) -> Iterator[RemovableHandle]:
-        """Record the residual connection and layer norm around a sub-layer (section 3.1), in the model's order."""
+        """Record the residual connection and layer norm of a sub-layer (section 3.1), for pre-norm or post-norm."""
         residual = Result("residual", f"X + Sublayer({self.x})")
         if self.pre_norm:
             yield from self.watch(add_norm.norm, part, after=Result("layer norm", self.x))
@@ -251,7 +251,7 @@ class Recorder(TorchFunctionMode):
             yield from self.watch(add_norm.norm, part, residual, normed)
 
     def watch_feed_forward(self, network: FeedForward) -> Iterator[RemovableHandle]:
-        """Record Equation 2."""
+        """Record the feed-forward network (Equation 2)."""
         inner = ("batch", "length", "d_ff")
         name = self.config.activation_function
         function = "max(0, H)" if name == "relu" else f"{name}(H)"
@@ -261,7 +261,7 @@ class Recorder(TorchFunctionMode):
         yield from self.watch(network.fc2, FEED_FORWARD, active, output, matrices=matrices_of(network.fc2, "2"))
 
     def watch_output(self, model: PreTrainedModel) -> Iterator[RemovableHandle]:
-        """Record the input and output of the layer, the stack's output, and the logits of a language model."""
+        """Record the layer's input and output, the stack's output, and the logits if the model has an `lm_head`."""
         if self.previous is not None:
             layer_input = Result("layer input", "X, the output of the layer before")
             yield from self.watch(self.previous, EMBEDDING, after=layer_input)
@@ -276,13 +276,13 @@ class Recorder(TorchFunctionMode):
     def add_attention(
         self, module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, output: Tensor, weights: Tensor
     ) -> None:
-        """Record the steps of the attention that has just run, from `operations`.
+        """Record the steps of the last attention call from the intercepted `operations`.
 
         Args:
-            query, key, value, output, weights: arguments and results of `eager_attention_forward`.
+            query, key, value, output, weights: arguments and return values of `eager_attention_forward`.
         """
         scores, heads = self.calls("matmul")
-        # `SetWeights` adds further operations after these.
+        # Take the first operation of each name: `SetWeights` may add more.
         (scaled, *_), (masked, *_), (softmax, *_) = map(self.calls, ("mul", "add", "softmax"))
         at = self.projected_at.get
         part = self.attentions[module]
@@ -306,19 +306,19 @@ class Recorder(TorchFunctionMode):
         self.add(part, Result("heads", "head = A V", (*queries, "d_v")), output.transpose(1, 2), heads.source)
 
     def calls(self, name: str) -> list[Operation]:
-        """Return the operations of this name since the last attention started, in order."""
+        """Return the operations named `name` since the last attention call began, in order."""
         return [operation for operation in self.operations if operation.name == name]
 
 
 RECORDING: ContextVar[Recorder | None] = ContextVar("RECORDING", default=None)
-# replaces the model's attention function in an `intervene` block
+# attention function to use instead of the model's in an `intervene` block
 INTERVENING: ContextVar[Callable[..., tuple[Tensor, Tensor]] | None] = ContextVar("INTERVENING", default=None)
 
 
 def recorded_attention_forward(
     module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **kwargs
 ) -> tuple[Tensor, Tensor]:
-    """Run the model's `eager_attention_forward`, with interventions if there are any, and record the layer's steps."""
+    """Run the model's `eager_attention_forward`, with any active interventions, and record its steps."""
     attention = INTERVENING.get() or sys.modules[type(module).__module__].eager_attention_forward
     recorder = RECORDING.get()
     if recorder is not None:
@@ -344,7 +344,7 @@ MAKING_A_LOCK = Lock()
 
 @contextmanager
 def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Switch the model's attention implementation in a `with` block. Blocks of other threads wait until it ends."""
+    """Switch the model's attention implementation within a `with` block, which other threads wait for."""
     with MAKING_A_LOCK:
         lock = LOCKS.setdefault(model, RLock())
     with lock:
@@ -357,7 +357,7 @@ def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None
 
 
 def unwrapped(model: PreTrainedModel) -> Any:
-    """Return the model inside a PEFT wrapper, with its adapters; return other models unchanged."""
+    """Return the base model of a PEFT wrapper, including its adapters; return any other model unchanged."""
     wrapper: Any = model
     return wrapper.get_base_model() if hasattr(wrapper, "get_base_model") else model
 
@@ -366,7 +366,7 @@ def find_stacks(model: PreTrainedModel) -> dict[str, TransformerStack]:
     """Return a model's stacks: "encoder", "decoder", or both.
 
     Raises:
-        ValueError: the model is of another project.
+        ValueError: it is not a VanillaTransformer model.
     """
     base = unwrapped(model).base_model
     stacks = [base.encoder, base.decoder] if hasattr(base, "decoder") else [base]
@@ -395,13 +395,13 @@ def record(
 ) -> list[Step]:
     """Run `model` once and return the steps of one layer, from the tokens to the output, in order.
 
-    Meanwhile the attention implementation is "recorded", which computes the same as "eager". Within an `intervene`
-    block, its interventions apply.
+    During the run, the attention implementation is "recorded", which gives the same results as "eager". The
+    interventions of a surrounding `intervene` block apply.
 
     Args:
-        inputs: arguments of the model's `forward`. The encoder's arguments suffice for the encoder.
-        layer, head: counted from 0. `head=None` keeps all heads, as an axis of the tensors.
-        stack: "encoder" or "decoder"; by default the only one, or the encoder.
+        inputs: arguments of the model's `forward`. To record the encoder, its arguments suffice.
+        layer, head: indices from 0. `head=None` records all heads, as an axis of the tensors.
+        stack: "encoder" or "decoder"; by default, the encoder if the model has one.
 
     Raises:
         ValueError: the model has no such stack, layer or head.

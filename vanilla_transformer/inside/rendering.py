@@ -1,4 +1,4 @@
-"""Show recorded steps as tables in the terminal, or as self-contained HTML."""
+"""Display recorded steps as tables in the terminal, or as self-contained HTML."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,21 +19,21 @@ from vanilla_transformer.inside.palette import BLUE, ORANGE, css, rgb
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, MASKED, Step
 
 
-MAX_ROWS, MAX_COLUMNS = 12, 7  # maximum rows and columns of a matrix to print; the middle of a larger one is omitted
+MAX_ROWS, MAX_COLUMNS = 12, 7  # maximum size of a displayed matrix; the middle of larger ones is omitted
 
 
 @dataclass
 class Walk:
-    """Steps with labels for their rows and columns.
+    """A step-by-step walkthrough: recorded steps with labels for their rows and columns.
 
     Args:
-        title, note: heading of the walk.
-        words: word at each position of each sentence.
-        source_words: the same for the encoder's input, which cross-attention attends to.
-        printed: (part, name) of a step -> values (positions, features) of the first sentence in a publication.
-        edges: number of columns at either side that `printed` has of a wide matrix; 0 means all columns.
+        title, note: heading and the remark below it.
+        words: the word at each position of each sentence.
+        source_words: the same for the encoder's input, to label the keys of cross-attention.
+        printed: (part, name) of a step -> published values (positions, features) for the first sentence.
+        edges: number of first and last columns of wide matrices in `printed`; 0 means all columns.
         beyond: (part, name) of steps that the publication does not compute.
-        likeliest: label of a position, such as "after <s>", with its most probable words and their probabilities.
+        likeliest: for each position, a label such as "after <s>" and the most probable words with their probabilities.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Walk:
     likeliest: list[tuple[str, list[tuple[str, float]]]] = field(default_factory=list)
 
     def difference(self, step: Step) -> float | None:
-        """Return the largest difference from the published values, if there are any."""
+        """Return the largest absolute difference from the published values; None if there are none."""
         if (step.part, step.name) not in self.printed:
             return None
         printed, found = torch.tensor(self.printed[step.part, step.name]), step.tensor[0]
@@ -56,7 +56,7 @@ class Walk:
         return (found - printed).nan_to_num().abs().max().item()
 
     def labels(self, step: Step, axis: str, sentence: int) -> list[str] | None:
-        """Return the words along an axis; None for an axis of features."""
+        """Return the words that label an axis; None for a feature axis."""
         if axis not in ("length", "queries", "keys"):
             return None
         from_source = step.part == CROSS_ATTENTION and axis == "keys"
@@ -65,19 +65,19 @@ class Walk:
 
 @dataclass
 class Cell:
-    """An entry of a matrix."""
+    """A displayed entry of a matrix."""
 
     text: str
-    strength: float = 0.0  # value divided by the matrix's largest magnitude: -1 to 1
+    strength: float = 0.0  # value divided by the largest magnitude in the matrix, -1 to 1
 
 
 def kept(size: int, limit: int) -> list[int | None]:
-    """Return the indices of at most `limit` rows or columns; None marks an omitted middle."""
+    """Return the indices of at most `limit` rows or columns to display; None marks the omitted middle."""
     return list(range(size)) if size <= limit else [*range(limit // 2), None, *range(size - (limit - 1) // 2, size)]
 
 
 def matrix_cells(matrix: Tensor, precision: int, max_columns: int, is_mask: bool = False) -> list[list[Cell]]:
-    """Return the cells of a matrix, without the middle of a large one."""
+    """Return the cells of a matrix, omitting the middle if it is large."""
     finite = matrix.masked_fill(matrix < MASKED, 0).float()
     largest = finite.abs().max().clamp(min=1e-12)
 
@@ -96,13 +96,13 @@ def matrix_cells(matrix: Tensor, precision: int, max_columns: int, is_mask: bool
 
 
 def shortened_labels(names: list[str] | None, size: int, limit: int) -> list[str]:
-    """Return the labels of the kept rows or columns; numbers from 1 if there are no names."""
+    """Return the labels of the displayed rows or columns; without names, label them from 1."""
     names = [str(i + 1) for i in range(size)] if names is None else names
     return ["…" if i is None else names[i] for i in kept(size, limit)]
 
 
 class Grid(NamedTuple):
-    """A matrix to show: caption, labels and cells."""
+    """A matrix to display: its caption, row and column labels, and cells."""
 
     caption: str
     rows: list[str]
@@ -111,7 +111,7 @@ class Grid(NamedTuple):
 
 
 def learned_tables(step: Step, precision: int, max_columns: int = MAX_COLUMNS) -> list[Grid]:
-    """Return the learned matrices of a step; a bias is a matrix of one row."""
+    """Return the learned matrices of a step as grids; a bias becomes a matrix with one row."""
     result = []
     for name, values in step.matrices.items():
         matrix = values if values.dim() == 2 else values[None]
@@ -124,7 +124,7 @@ def learned_tables(step: Step, precision: int, max_columns: int = MAX_COLUMNS) -
 
 
 def tables(walk: Walk, step: Step, precision: int, max_columns: int = MAX_COLUMNS) -> list[Grid]:
-    """Return the result of a step for each sentence, captioned by its symbol if learned matrices are shown too."""
+    """Return a step's result for each sentence as a grid, with a caption if its learned matrices are shown too."""
     caption = step.equation.partition(" = ")[0] if step.matrices else ""
     result = []
     for sentence, values in enumerate(step.tensor):
@@ -139,12 +139,12 @@ def tables(walk: Walk, step: Step, precision: int, max_columns: int = MAX_COLUMN
 
 
 def described_shape(step: Step) -> str:
-    """Return the shape, such as "batch 1 × length 5 × d_model 8"."""
+    """Return the shape of a step as text, such as "batch 1 × length 5 × d_model 8"."""
     return " × ".join(f"{axis} {size}" for axis, size in zip(step.axes, step.shape, strict=True))
 
 
 def agreement(walk: Walk, step: Step) -> str:
-    """Return a note on the agreement with published values, "" if there are none."""
+    """Return a note on how closely a step agrees with published values, or "" if there are none."""
     if (step.part, step.name) in walk.beyond:
         return "our numbers, not published"
     difference = walk.difference(step)
@@ -152,11 +152,11 @@ def agreement(walk: Walk, step: Step) -> str:
 
 
 def print_walk(walk: Walk, precision: int, console: Console | None = None) -> None:
-    """Print the steps as tables, and the most probable next words."""
+    """Print the steps as tables, followed by the most probable words."""
     console = Console() if console is None else console
-    if walk.edges:  # print the same columns as the publication, also in a narrow window
+    if walk.edges:  # show all published columns even in a narrow terminal
         console.width = max(console.width, 12 + (2 * walk.edges + 1) * (precision + 6))
-    fitting = (console.width - 12) // (precision + 6)  # width of a number with its sign and padding
+    fitting = (console.width - 12) // (precision + 6)  # each column holds a number, its sign and padding
     max_columns = min(MAX_COLUMNS, max(4, fitting))
     console.rule(f"[bold]{escape_markup(walk.title)}")
     console.print(walk.note, style="dim")
@@ -179,7 +179,7 @@ def print_walk(walk: Walk, precision: int, console: Console | None = None) -> No
 
 
 def print_grid(grid: Grid, console: Console) -> None:
-    """Print a matrix as a table with the caption in its corner."""
+    """Print a matrix as a table, with the caption in the top left corner."""
     table = Table(grid.caption, *map(escape_markup, grid.columns), box=box.SIMPLE_HEAD, header_style="dim")
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
@@ -189,7 +189,7 @@ def print_grid(grid: Grid, console: Console) -> None:
 
 
 def colored(cell: Cell) -> str:
-    """Return the cell in rich's markup: blue if positive, red if negative, bold if large, dim if small."""
+    """Return a cell in rich markup: blue if positive, red if negative, bold if large, dim if small."""
     if abs(cell.strength) < 0.05:
         return f"[dim]{cell.text}[/]"
     color = "blue" if cell.strength > 0 else "red"
@@ -223,7 +223,7 @@ STYLE += """
 
 
 def matrix_html(grid: Grid) -> str:
-    """Return a matrix as an HTML table that scrolls sideways, each cell shaded by its strength."""
+    """Return a matrix as a horizontally scrollable HTML table, with each cell shaded by its strength."""
     header = "".join(f"<th>{escape(label)}</th>" for label in grid.columns)
     corner = mathml(grid.caption) if grid.caption else ""
     lines = [f'<div class="matrix"><table><tr><th>{corner}</th>{header}</tr>']
@@ -234,7 +234,7 @@ def matrix_html(grid: Grid) -> str:
 
 
 def background(strength: float) -> str:
-    """Return blue for positive and orange for negative values, pale enough for dark and light text."""
+    """Return a translucent blue for positive or orange for negative values, legible behind dark and light text."""
     red, green, blue = rgb(BLUE if strength > 0 else ORANGE)
     return f"rgb({red} {green} {blue} / {0.5 * abs(strength):.2f})"
 
@@ -251,7 +251,7 @@ def step_html(walk: Walk, step: Step, precision: int) -> str:
 
 
 def walk_html(walk: Walk, precision: int) -> str:
-    """Return the steps as HTML with their style, for a page."""
+    """Return the steps as HTML, including their stylesheet, to embed in a page."""
     parts = [f'<style>{STYLE}</style><div class="walk"><h1>{escape(walk.title)}</h1>']
     parts.append(f'<p class="note">{escape(walk.note)}</p>')
     for part, steps in groupby(walk.steps, key=lambda step: step.part):
@@ -268,7 +268,7 @@ def walk_html(walk: Walk, precision: int) -> str:
 
 
 def page_html(walks: Sequence[Walk], precision: int) -> str:
-    """Return a self-contained web page of one or several walks."""
+    """Return a self-contained web page with one or more walks."""
     body = "\n".join(walk_html(walk, precision) for walk in walks)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'

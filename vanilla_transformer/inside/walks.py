@@ -1,4 +1,4 @@
-"""Build walks: the steps of a worked example, or of one layer of a model on a sentence."""
+"""Build walks through a worked example, or through one layer of a model on a sentence."""
 
 from dataclasses import replace
 
@@ -12,11 +12,11 @@ from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.inside.worked_examples import WorkedExample
 
 
-LIKELIEST = 5  # number of most probable words at each position
+LIKELIEST = 5  # number of most probable words to show at each position
 
 
 def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
-    """Return the steps that the source of a worked example explains. Layer and head count from 0."""
+    """Return the walk through a worked example, with the steps that it covers. Layer and head are indices from 0."""
     steps = record(example.model(), example.inputs(), layer, head)
     steps_shown = (*example.steps, *example.beyond)
     wanted = {(part, name) for part, name in steps_shown if head == 0 or name not in example.first_head_only}
@@ -27,17 +27,17 @@ def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
 
 
 def as_given(step: Step) -> Step:
-    """Rename the embeddings of a worked example, which are given vectors X instead of learned ones."""
+    """Rename the step "embeddings" of a worked example, because its vectors X are given and not learned."""
     return replace(step, name=as_given_name(step.name), equation="X") if step.name == "embeddings" else step
 
 
 def as_given_name(name: str) -> str:
-    """Return the name of a step in a worked example."""
+    """Return the name to display for a step of a worked example."""
     return "vectors" if name == "embeddings" else name
 
 
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
-    """Return the text of each token of ids (batch, length), with visible spaces and line breaks."""
+    """Return the text of each token in `ids` (batch, length), with visible spaces and line breaks."""
     visible = str.maketrans({" ": "␣", "\n": "⏎"})
     return [[display_token(tokenizer, token).translate(visible) for token in row] for row in ids.tolist()]
 
@@ -51,13 +51,13 @@ def walk_sentence(
     layer: int = 0,
     head: int = 0,
 ) -> Walk:
-    """Return the steps of one layer of a model on a sentence.
+    """Return a walk through one layer of a model on a sentence.
 
     Args:
-        text: the sentence; for a translator, the source.
-        target: text that a translator's decoder reads; by default, its own translation.
-        stack: "encoder" or "decoder"; by default, the model's first.
-        layer, head: counted from 0.
+        text: the sentence; for a translation model, the source.
+        target: target text for the decoder of a translation model; by default, the model's own translation.
+        stack: "encoder" or "decoder"; by default, the first one of the model.
+        layer, head: indices from 0.
 
     Raises:
         ValueError: the model has no such stack, layer or head.
@@ -85,11 +85,11 @@ def walk_sentence(
 def add_likeliest_words(
     walk: Walk, probabilities: Tensor, ids: Tensor, stack: str, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Add the most probable words to the walk: the next word at each position, or the words for each mask token.
+    """Add the most probable words to the walk: after each position, or for each mask token of an encoder.
 
     Args:
         probabilities: (length, vocab).
-        ids: (length,), the text, in which an encoder's mask tokens are found.
+        ids: input ids (length,), to locate the mask tokens of an encoder's input.
     """
     if stack == "encoder":
         masks = [place for place, token in enumerate(ids.tolist()) if token == tokenizer.mask_token_id]

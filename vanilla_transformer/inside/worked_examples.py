@@ -1,10 +1,10 @@
-"""Published worked examples, computed by the model's own modules.
+"""Reproduce published worked examples with the model's own modules.
 
     example = EXAMPLES["today"]
     steps = record(example.model(), example.inputs(), head=0)
 
-A published example starts from vectors and omits parts of the model. In the code, the embeddings are its vectors,
-positions are learned and set to zero, and a missing part is zero or the identity.
+A published example starts from given vectors and omits parts of the model. Here, these vectors become the token
+embeddings, position embeddings are learned ones set to zero, and an omitted part is zero or the identity.
 """
 
 import json
@@ -64,7 +64,7 @@ TODAY_PRINTED = {
 def bare_encoder(
     vectors: Tensor, num_heads: int, d_k: int, d_ff: int, d_v: int | None = None
 ) -> VanillaTransformerEncoderModel:
-    """Build one encoder layer on given vectors (tokens, d_model), without positions and the factor sqrt(d_model)."""
+    """Build a one-layer encoder whose embeddings are `vectors` (tokens, d_model), without positions and scaling."""
     tokens, d_model = vectors.shape
     encoder = VanillaTransformerEncoderModel(
         VanillaTransformerEncoderConfig(
@@ -89,21 +89,21 @@ def bare_encoder(
 
 
 def set_matrices(encoder: VanillaTransformerEncoderModel, **matrices: Tensor) -> None:
-    """Set the projections q, k, v or o of the first layer from matrices W (inputs, outputs) of x W."""
+    """Set the q, k, v or o projection of the first layer to W (inputs, outputs), which multiplies as x W."""
     attention = cast(TransformerLayer, encoder.layers[0]).self_attn
     for name, matrix in matrices.items():
         getattr(attention, f"{name}_proj").weight.copy_(matrix.T)  # PyTorch stores the transpose
 
 
 def today_model() -> VanillaTransformerEncoderModel:
-    """Build two heads of width 4 on one-hot vectors, and the rest of the layer, which the source omits.
+    """Build a layer with two heads of width 4 on one-hot vectors, adding the parts that the source omits.
 
-    The feed-forward network of width 8 is untrained. The source prints only the output of head 2. Here, head 2 attends
-    to the query's own position, whose value is the printed row.
+    The feed-forward network has width 8 and is untrained. The source prints only the output of head 2. To reproduce
+    it, head 2 attends only to the query's own position, and the values are the printed rows.
     """
     encoder = bare_encoder(torch.eye(4), num_heads=2, d_k=4, d_ff=8)
-    itself = 100 * torch.eye(4)  # a score that gives all weight to the query's own position
-    values = F.pad(torch.tensor(TODAY_HEAD_2), (0, 0, 0, 1))  # the fourth word does not occur in the sentence
+    itself = 100 * torch.eye(4)  # large scores give all weight to the query's own position
+    values = F.pad(torch.tensor(TODAY_HEAD_2), (0, 0, 0, 1))  # the sentence does not contain the fourth word
     heads = {"q": (TODAY_W_Q, itself), "k": (TODAY_W_K, itself), "v": (TODAY_W_V, values)}
     projections = {name: torch.cat((torch.tensor(first), second), dim=1) for name, (first, second) in heads.items()}
     set_matrices(encoder, **projections, o=torch.tensor(TODAY_W_O))
@@ -111,7 +111,7 @@ def today_model() -> VanillaTransformerEncoderModel:
 
 
 def midwinter_model() -> VanillaTransformerEncoderModel:
-    """Build the published layer with one head of width 300, whose W_O is the identity and whose biases are zero."""
+    """Build the published layer: one head of width 300, W_O equal to the identity, and no biases."""
     made = {name: matrix.float() for name, matrix in midwinter.matrices().items()}
     d_model = made["X"].shape[1]
     encoder = bare_encoder(made["X"], num_heads=1, d_k=d_model, d_ff=made["W_1"].shape[1])
@@ -146,23 +146,23 @@ FEED_FORWARD_STEPS = ("hidden", "activation", "feed-forward output", "residual",
 
 @dataclass(frozen=True)
 class WorkedExample:
-    """A published example.
+    """A worked example from a publication, or with your own numbers.
 
     Args:
         title: heading.
-        note: parts that the source omits, and their replacement.
-        sentences: words of each sentence.
+        note: what the source omits, and what replaces it here.
+        sentences: the words of each sentence.
         build: function that builds the model.
         steps: (part, name) of the steps that the source explains.
-        beyond: (part, name) of steps that the source omits, or for which it does not print all inputs.
-        printed: function that returns the source's values by (part, name) of the step, for the first sentence and all
-            heads together; NaN where the print breaks off.
-        edges: number of columns that the source prints at either side of a wide matrix; 0 means all columns.
-        printed_by_head: name of a self-attention step -> values, for each head.
-        first_head_only: names of steps that only the first head shows, since the source has no numbers for the others.
-        precision: number of printed decimals.
-        tolerance: allowed difference from printed values; the printed inputs are rounded too.
-        numbered: give each position its own vector, even if a word occurs twice.
+        beyond: (part, name) of steps that the source omits, or whose inputs it does not print completely.
+        printed: function that returns the source's values for the first sentence and all heads together, by (part,
+            name) of the step; NaN where a printed value is cut off.
+        edges: number of first and last columns that the source prints of wide matrices; 0 means all columns.
+        printed_by_head: for each head, the name of a self-attention step -> printed values.
+        first_head_only: names of steps to show only for the first head, because the source has no values for others.
+        precision: number of decimals to display.
+        tolerance: allowed difference from the printed values, whose inputs are rounded in print.
+        numbered: give each position its own vector, even if a word is repeated.
     """
 
     title: str
@@ -180,19 +180,19 @@ class WorkedExample:
     numbered: bool = False
 
     def printed_of(self, head: int) -> dict[tuple[str, str], list]:
-        """Return the printed values of a head, counted from 0, and of all heads together, by (part, name)."""
+        """Return the printed values by (part, name): those of one head (from 0), and those of all heads together."""
         own: dict[str, list] = dict(*self.printed_by_head[head : head + 1])
         return self.printed() | {("self-attention", name): values for name, values in own.items()}
 
     @torch.no_grad()
     def model(self) -> PreTrainedModel:
-        """Build the model, always with the same weights."""
+        """Build the model with reproducible weights."""
         with torch.random.fork_rng():
             torch.manual_seed(0)
             return self.build()
 
     def inputs(self) -> dict[str, Tensor]:
-        """Return ids (sentences, length), numbered by the first occurrence of words, and the padding mask."""
+        """Return input ids (sentences, length), with words numbered by first occurrence, and the padding mask."""
         if self.numbered:
             return {"input_ids": torch.arange(len(self.sentences[0]))[None]}
         vocabulary = list(dict.fromkeys(chain.from_iterable(self.sentences)))
@@ -201,14 +201,14 @@ class WorkedExample:
         return {"input_ids": ids, "attention_mask": pad_sequence(list(map(torch.ones_like, rows)), batch_first=True)}
 
     def words(self) -> list[list[str]]:
-        """Return the word at each position of `inputs`."""
+        """Return the word at each position of `inputs`, including padding."""
         length = max(map(len, self.sentences))
         return [sentence + [PADDING] * (length - len(sentence)) for sentence in self.sentences]
 
 
 MASK_STEPS = tuple(("self-attention", name) for name in ("scaled scores", "mask", "weights"))
 
-# name of the printed numbers -> step
+# (part, name) of a step -> name of its matrix in midwinter.json
 MIDWINTER_STEPS = {
     ("embedding", "embeddings"): "X",
     ("self-attention", "queries"): "Q",
@@ -268,14 +268,14 @@ EXAMPLES = {
 
 
 def own_example(file: str) -> WorkedExample:
-    """Build an example from your own numbers, a JSON file with the matrices X, W_Q, W_K, W_V and W_O.
+    """Build a worked example from a JSON file with your own matrices X, W_Q, W_K, W_V and W_O.
 
     Shapes: X (words, d_model); W_Q, W_K (d_model, h * d_k); W_V (d_model, h * d_v); W_O (h * d_v, d_model), by default
-    the identity. `words` names the rows of X. `heads` is h, by default 1.
+    the identity. The optional `words` names the rows of X, and `heads` is h, by default 1.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is not JSON; or a matrix is missing, or has the wrong shape.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is not valid JSON, or a matrix is missing or has the wrong shape.
     """
     try:
         given = json.loads(Path(file).read_text(encoding="utf-8"))
@@ -316,7 +316,7 @@ def own_example(file: str) -> WorkedExample:
 
 
 def matrix_of(file: str, name: str, rows: Any) -> Tensor:
-    """Return a matrix of the file."""
+    """Convert the rows of a matrix to a tensor; raise a ValueError if they are not a matrix of finite numbers."""
     try:
         matrix = torch.tensor(rows, dtype=torch.float32)
     except (TypeError, ValueError) as error:
