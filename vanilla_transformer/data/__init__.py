@@ -1,7 +1,7 @@
 """Read, check and split data from files, the Hub or the phrasebook, and train tokenizers.
 
-`train_tokenizer` needs no extra; the rest needs the extra `train`. To generate the phrasebook alone, call
-`vanilla_transformer.data.phrasebook.phrasebook`.
+`train_tokenizer` works without extras; everything else requires the `train` extra. To generate only the phrasebook,
+call `vanilla_transformer.data.phrasebook.phrasebook`.
 """
 
 from typing import TYPE_CHECKING

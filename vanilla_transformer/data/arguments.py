@@ -1,4 +1,4 @@
-"""Options of the data. This module imports no library, so that `--help` is fast."""
+"""Data options. This module imports only the standard library, so that `--help` is fast."""
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
@@ -7,23 +7,23 @@ from typing import Literal
 
 
 SPLITS = ("train", "validation", "test")
-# Suffix of a file's name -> its format
+# File name suffix -> file format
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".txt": "text"}
-# Suffixes of tables and archives that are not supported. For translation, two files with other names contain
-# parallel lines.
+# Suffixes of unsupported tables and archives. For translation, two files with any other unknown suffix are treated as
+# parallel text.
 OTHER_FORMATS = set(
     ".tab .ndjson .jsonlines .xlsx .xls .ods .arrow .feather .avro .xml .tmx .yaml .yml "
     ".zip .bz2 .xz .zst .7z .tar".split()
 )
-MIN_SIZE, MAX_SIZE = 1_000, 100_000  # number of training rows that the phrasebook can generate
+MIN_SIZE, MAX_SIZE = 1_000, 100_000  # limits on the number of training rows that the phrasebook can generate
 
 
 @dataclass
 class DataArguments:
-    """The source of the data, the names of the columns, and the number of rows to use.
+    """Options that select the data source, the column names and the number of rows.
 
     Raises:
-        ValueError: two options exclude each other, or a number is out of range.
+        ValueError: two options are mutually exclusive, or a number is out of range.
     """
 
     dataset: str = field(
@@ -99,28 +99,28 @@ class DataArguments:
 
     @property
     def files(self) -> dict[str, list[str]]:
-        """The local files of each split that has any."""
+        """Local files by split, without the splits that have none."""
         files = {split: getattr(self, f"{split}_file") for split in SPLITS}
         return {split: paths for split, paths in files.items() if paths}
 
     @property
     def name(self) -> str:
-        """The name of the data for a model card. Files and folders are named without their path, which is private."""
+        """Name of the data for the model card. Local paths are private, so only file or folder names are used."""
         files = next(iter(self.files.values()), [self.dataset] if Path(self.dataset).is_dir() else [])
         return " ".join(Path(file).absolute().name for file in files) or self.dataset
 
     @property
     def languages(self) -> list[str] | None:
-        """The languages of the phrasebook's translations as codes of the Hub; None for other data."""
+        """Language codes of the phrasebook's translations, as used on the Hub; None for other data."""
         if self.files or self.dataset != "phrasebook":
             return None
         return [locale.replace("-", "_").split("_")[0] for locale in (self.source_locale, self.target_locale)]
 
 
 def replaced_options(given: Set[str]) -> Set[str]:
-    """Return the names of a recipe's options that no longer apply if later options name other data.
+    """Return the data options of a recipe that are overridden when `given` selects different data.
 
-    Local files replace a data set, and a data set replaces both. `columns` stay.
+    Local files override the recipe's data set; a data set overrides both. `columns` is kept.
     """
     of_dataset = {"dataset", "dataset_config", "dataset_revision", "splits"}
     of_files = {f"{split}_file" for split in SPLITS}
@@ -130,7 +130,7 @@ def replaced_options(given: Set[str]) -> Set[str]:
 
 
 def parse_renaming(options: list[str], ours: Iterable[str], flag: str) -> dict[str, str]:
-    """Return `{"source": "en"}` for `["source=en"]`."""
+    """Parse renaming options, such as `["source=en"]`, into a dictionary, such as `{"source": "en"}`."""
     given = {}
     for option in options:
         name, separator, yours = option.partition("=")
@@ -141,20 +141,20 @@ def parse_renaming(options: list[str], ours: Iterable[str], flag: str) -> dict[s
 
 
 def suffix_of(file: str) -> str:
-    """Return the suffix of a file's name that shows its format, without ".gz"."""
+    """Return the lower-case file suffix that indicates the format, ignoring a trailing ".gz"."""
     return Path(file.removesuffix(".gz")).suffix.lower()
 
 
 def file_formats(files: list[str], parallel: bool) -> list[str]:
-    """Return the format of each file of a split: "parallel" for files of parallel lines, or a value of `FORMATS`.
+    """Return the format of each file of a split: "parallel" for files of aligned lines, or a value of `FORMATS`.
 
     Args:
-        files: local files, or URLs of files on the Hub.
-        parallel: whether two files may contain parallel lines, as for a translator.
+        files: local paths, or URLs of files on the Hub.
+        parallel: whether two files may contain aligned lines, as in translation data.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a folder, an empty file, or an unknown suffix.
+        FileNotFoundError: a file does not exist.
+        ValueError: a path is a folder, a file is empty, or a suffix is unknown.
     """
     for file in (file for file in files if not file.startswith("hf://")):
         if Path(file).is_dir():

@@ -1,4 +1,4 @@
-"""Define columns: parse their values into one type, or report what is wrong with a value."""
+"""Define the columns of each task: parse values into a single type, and report invalid values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ LARGEST_NUMBER = 1e18  # the squared error must fit into float32
 
 
 def as_list(value: Any) -> list:
-    """Return the value as a list; a single value becomes a list of one item."""
+    """Return a list unchanged, and any other value as a list of one item."""
     return value if isinstance(value, list) else [value]
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is empty: None, no items, or only white space."""
+    """Whether a value is None, an empty list, or a string of only white space."""
     return value is None or value == [] or (isinstance(value, str) and not value.strip())
 
 
 def parse_string(value: Any, row: Row) -> str:
-    """Return a string, which may be empty."""
+    """Return a valid Unicode string, which may be empty."""
     if not isinstance(value, str):
         raise ValueError(f"is {short(value)}; it must be a string")
     try:
@@ -35,14 +35,14 @@ def parse_string(value: Any, row: Row) -> str:
 
 
 def parse_text(value: Any, row: Row) -> str:
-    """Return a string that contains more than white space."""
+    """Return a string that is not blank."""
     if is_empty(value):
         raise ValueError("is empty; --drop_empty leaves such rows out")
     return parse_string(value, row)
 
 
 def parse_class(value: Any, row: Row) -> str:
-    """Return the name of a class, which may be an integer in the data."""
+    """Return a class name; integers are converted to strings."""
     if is_empty(value) or not isinstance(value, str | int):
         raise ValueError(
             f"is {short(value)}; a class must be a string or a whole number (the task multi_label takes lists of "
@@ -52,14 +52,14 @@ def parse_class(value: Any, row: Row) -> str:
 
 
 def parse_classes(value: Any, row: Row) -> list[str]:
-    """Return a list of classes, which may be empty."""
+    """Return a list of class names, which may be empty."""
     if not isinstance(value, list):
         raise ValueError(f"is {short(value)}; it must be a list of classes (the task classification takes one class)")
     return [parse_class(label, row) for label in value]
 
 
 def parse_number(value: Any) -> float:
-    """Return a finite number, which may be a string in the data, as in a CSV file."""
+    """Return a finite number; numeric strings, such as those from a CSV file, are converted."""
     try:
         number = float("nan" if isinstance(value, bool | None) else value)
     except (TypeError, ValueError, OverflowError):
@@ -70,7 +70,7 @@ def parse_number(value: Any) -> float:
 
 
 def parse_numbers(value: Any, row: Row) -> float | list[float]:
-    """Return a number, or a list of several."""
+    """Return a single number, or a list of two or more."""
     if value == []:
         raise ValueError("is []; it must contain a number")
     numbers = [parse_number(number) for number in as_list(value)]
@@ -78,7 +78,7 @@ def parse_numbers(value: Any, row: Row) -> float | list[float]:
 
 
 def parse_tokens(value: Any, row: Row) -> list[str]:
-    """Return the words of a sentence, none of them empty."""
+    """Return the words of a sentence, each a non-empty string."""
     if is_empty(value):
         raise ValueError("is empty; --drop_empty leaves such rows out")
     if not isinstance(value, list) or any(map(is_empty, value)):
@@ -87,15 +87,17 @@ def parse_tokens(value: Any, row: Row) -> list[str]:
 
 
 def parse_tags(value: Any, row: Row) -> list[str]:
-    """Return a class for each of the row's tokens."""
+    """Return one tag for each token of the row."""
     if not isinstance(value, list) or len(value) != len(row["tokens"]):
         raise ValueError(f"is {short(value)}; it must be a list of {len(row['tokens'])} tags, one for each token")
     return parse_classes(value, row)
 
 
 def parse_answers(value: Any, row: Row) -> dict[str, list]:
-    """Return answers in SQuAD's format on the Hub, after checking that each occurs at its start in the context."""
-    if isinstance(value, list) and all(isinstance(answer, dict) for answer in value):  # format of SQuAD's own file
+    """Return answers in the format of SQuAD on the Hub, after checking each answer's position in the context."""
+    if isinstance(value, list) and all(
+        isinstance(answer, dict) for answer in value
+    ):  # format of the original SQuAD files
         value = {name: [answer.get(name) for answer in value] for name in ("text", "answer_start")}
     texts, starts = (value.get(name) if isinstance(value, dict) else None for name in ("text", "answer_start"))
     if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
@@ -113,12 +115,12 @@ def parse_answers(value: Any, row: Row) -> dict[str, list]:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a task.
+    """A column that a task requires.
 
     Args:
-        parse: function that returns the value with its type, or raises a ValueError whose message follows the column's
-            name.
-        feature: the type of `datasets`; None for a number or a list of numbers, which the first row decides.
+        parse: function that returns the converted value, or raises a ValueError whose message continues a sentence
+            starting with the column name.
+        feature: feature type of `datasets`; None if the first row decides between a number and a list of numbers.
     """
 
     parse: Callable[[Any, Row], Any]
@@ -137,17 +139,16 @@ ANSWERS = Column(parse_answers, {"text": STRINGS, "answer_start": List(Value("in
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a task's data, and rules for reading and splitting its rows.
+    """The columns that a task requires, and how its rows are read and split.
 
     Args:
         columns: columns by name, in order.
-        inputs: columns that a model reads before it answers; by default, the text columns. Rows with the same input
-    stay
-            in the same split.
-        classes: column of classes. Every class in a held-out split must occur in training.
-        phrasebook: name of the phrasebook's data with these columns.
-        parallel: whether two files of parallel lines are accepted too.
-        documents: whether rows are documents: empty ones are skipped, and a single one can be split.
+        inputs: columns that form the model's input; by default, the text columns. Rows with the same input are kept in
+            the same split.
+        classes: name of the class column. Every class in a held-out split must also occur in the training split.
+        phrasebook: phrasebook task that generates these columns.
+        parallel: whether two files of aligned lines are also accepted.
+        documents: whether rows are documents. Empty documents are skipped, and a single document can be split.
     """
 
     columns: Mapping[str, Column]
@@ -159,21 +160,21 @@ class Schema:
 
     @property
     def texts(self) -> list[str]:
-        """The text columns, which a tokenizer is trained on."""
+        """Names of the text columns, which the tokenizer is trained on."""
         return [name for name, column in self.columns.items() if column in (TEXT, TOKENS)]
 
     @property
     def numbers(self) -> str | None:
-        """The column of numbers, or None."""
+        """Name of the numeric column, or None."""
         return next((name for name, column in self.columns.items() if column == NUMBERS), None)
 
     @property
     def streams(self) -> bool:
-        """Whether rows may be streamed, without reading all of them first."""
+        """Whether the rows can be streamed instead of being read completely before training."""
         return self.classes is None and set(self.columns) == set(self.texts)
 
     def features(self, first: Row | None = None) -> dict[str, Any]:
-        """Return the types of the columns; `first` is a row that shows whether numbers are lists."""
+        """Return the feature type of each column. The row `first` determines whether numbers are stored as lists."""
         number = Value("float64")
         numbers = List(number) if first and isinstance(first.get(self.numbers or ""), list) else number
         return {name: column.feature or numbers for name, column in self.columns.items()}

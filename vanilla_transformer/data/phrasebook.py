@@ -1,7 +1,8 @@
-"""Generate data for every task from Unicode CLDR, the parallel text in hundreds of locales that Babel contains.
+"""Generate data for most tasks from Unicode CLDR, which provides Babel with parallel text in hundreds of locales.
 
-`phrasebook(task)` draws phrases from `vanilla_transformer.data.phrases`, alone or inside English sentences. Train,
-validation and test share no phrase, but every word of a held-out phrase occurs in training, in other phrases.
+`phrasebook(task)` samples phrases from `vanilla_transformer.data.phrases`, either alone or inside English sentences.
+The train, validation and test splits share no phrases, but every word of a held-out phrase occurs in other training
+phrases.
 """
 
 import math
@@ -28,13 +29,13 @@ DEFAULT_SIZES = {
     "question_answering": 10_000,
     "language_modeling": 5_000,
 }
-MIN_SEEN = 3  # minimum number of training examples that contain each word of a held-out phrase
-MIN_COUNTRIES = 200  # minimum number of country names; locales with fewer have little other text
+MIN_SEEN = 3  # each word of a held-out phrase must occur in at least this many training examples
+MIN_COUNTRIES = 200  # locales with fewer country names are too incomplete to use
 
-# Classes of language identification: pairs of related languages, and several languages for one script
+# Classes for language identification, including pairs of related languages and languages that share a script
 CLASSIFIED_LOCALES = ("ar", "de", "en", "es", "fa", "fr", "hi", "mr", "nl", "pt", "ru", "uk")
 
-# English sentences, with a question about each of their facts
+# English sentence templates, with a question about each slot
 TEMPLATES = {
     "The flight to {country} leaves on {date} at {time} and costs {money}.": {
         "country": "Where does the flight go?",
@@ -87,15 +88,15 @@ TEMPLATES = {
         "future": "When will sales be counted again?",
     },
 }
-# Words stay whole, and so do numbers, times and dates in digits; every other character is its own token.
+# A token is a word, a number (including times and dates in digits), or any other single character.
 TOKEN = re.compile(r"\d+(?:[.,:/]\d+)*|[^\W\d]+|\S")
-# A word is a run without digits and separators, or a single letter of a script that does not use spaces.
+# A word is a run of characters without digits or separators, or one character of a script written without spaces.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u9fff"
 WORD = re.compile(rf"[{UNSPACED}]|[^{UNSPACED}\s\d.,:;/()،]+")
 
 
 def sentence(template: str, rng: Random) -> tuple[str, dict[str, tuple[int, str]]]:
-    """Fill a template with drawn phrases; also return the start and the phrase of each slot."""
+    """Fill a template with random phrases; return the sentence, and the start and phrase of each slot."""
     text, spans = "", {}
     for literal, slot, _, _ in Formatter().parse(template):
         text += literal
@@ -109,22 +110,22 @@ def sentence(template: str, rng: Random) -> tuple[str, dict[str, tuple[int, str]
 
 
 class Example(NamedTuple):
-    """A row of data, with keys that find contradictions and keep splits apart."""
+    """A row of data, with keys for detecting contradictions and for separating the splits."""
 
-    given: str  # input of the model: examples with the same input must be equal
-    group: str  # no two splits share a group
+    given: str  # model input: examples with the same input must have the same row
+    group: str  # examples of a group stay in the same split
     row: dict[str, Any]
-    is_name: bool = False  # names belong to training, because a model cannot infer them
+    is_name: bool = False  # bare names go to the training split, because a model cannot infer their translation
 
 
 def draw_fact(rng: Random, locales: list[Locale]) -> list[list[str]]:
-    """Draw one fact and return all its forms in each of the locales."""
+    """Draw a random fact and return all of its forms in each locale."""
     kind, state = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0], rng.getrandbits(64)
     return [say(kind, Random(state), locale) for locale in locales]
 
 
 def translation(rng: Random, source: Locale, target: Locale) -> Iterator[Example]:
-    """Yield all names of countries, languages and currencies once, and then phrases; one form of each."""
+    """Yield each country, language and currency name once, then random phrases, in one form per phrase."""
 
     def pair(one: str, other: str, is_name: bool = False) -> Example:
         return Example(one, other, {"source": one, "target": other}, is_name)
@@ -144,7 +145,7 @@ def translation(rng: Random, source: Locale, target: Locale) -> Iterator[Example
 
 
 def classification(rng: Random, names: Sequence[str] = CLASSIFIED_LOCALES) -> Iterator[Example]:
-    """Yield phrases that occur in only one of the named locales, with the name of that locale."""
+    """Yield phrases that are unique to one of the named locales, labelled with that locale."""
     locales = [Locale.parse(name) for name in names]
     while True:
         fact = draw_fact(rng, locales)
@@ -156,7 +157,7 @@ def classification(rng: Random, names: Sequence[str] = CLASSIFIED_LOCALES) -> It
 
 
 def regression(rng: Random) -> Iterator[Example]:
-    """Yield durations in English, with log10 of their seconds."""
+    """Yield English durations, labelled with log10 of their length in seconds."""
     while True:
         state = rng.getrandbits(64)
         text = rng.choice(say("duration", Random(state), ENGLISH))
@@ -165,7 +166,7 @@ def regression(rng: Random) -> Iterator[Example]:
 
 
 def tagging(rng: Random) -> Iterator[Example]:
-    """Yield sentences as tokens, with BIO tags for the phrases in them."""
+    """Yield tokenized sentences with BIO tags for the phrases they contain."""
     while True:
         text, spans = sentence(rng.choice(list(TEMPLATES)), rng)
         tokens = list(TOKEN.finditer(text))
@@ -178,7 +179,7 @@ def tagging(rng: Random) -> Iterator[Example]:
 
 
 def question_answering(rng: Random) -> Iterator[Example]:
-    """Yield each question about texts of three sentences. Every answer occurs once in its text."""
+    """Yield all questions about contexts of three sentences. Each answer occurs exactly once in its context."""
     ids = count()
     while True:
         context, answered = "", []
@@ -195,7 +196,7 @@ def question_answering(rng: Random) -> Iterator[Example]:
 
 
 def language_modeling(rng: Random) -> Iterator[Example]:
-    """Yield documents of three to six sentences and a list."""
+    """Yield documents of three to six sentences, followed by a list."""
     while True:
         templates = [*rng.sample(list(TEMPLATES), rng.randint(3, 6)), "Also on the list: {listing}."]
         text = " ".join(sentence(template, rng)[0] for template in templates)
@@ -209,7 +210,7 @@ TASKS: dict[str, Callable[..., Iterator[Example]]] = {
 
 
 def unambiguous(examples: Iterator[Example], size: int) -> list[Example]:
-    """Return `size` examples with distinct inputs, excluding inputs that were drawn with two different answers."""
+    """Return `size` examples with distinct inputs, dropping any input drawn with conflicting rows."""
     found: dict[str, Example] = {}
     rejected = set()
     for example in islice(examples, 20 * size):
@@ -222,15 +223,15 @@ def unambiguous(examples: Iterator[Example], size: int) -> list[Example]:
 
 
 def words(example: Example) -> set[str]:
-    """Return the words of an example, which must occur in training if it is held out."""
+    """Return the words of an example. If it is held out, these words must also occur in training."""
     return set(WORD.findall(f"{example.given} {example.group}"))
 
 
 def split(examples: list[Example], held_out: int) -> dict[str, list[dict[str, Any]]]:
-    """Return rows for training, and at most `held_out` rows each for validation and test.
+    """Split examples into training rows and at most `held_out` rows each for validation and test.
 
-    Groups stay whole. Names go to training, and so does a group with a word that would occur in fewer than MIN_SEEN
-    other training examples.
+    Groups are not split. A group goes to training if it contains a bare name, or a word that would be left in fewer
+    than MIN_SEEN other training examples.
     """
     seen = Counter(word for example in examples for word in words(example))
     groups = defaultdict(list)
@@ -252,7 +253,7 @@ def split(examples: list[Example], held_out: int) -> dict[str, list[dict[str, An
 
 
 def parse_locale(name: str) -> Locale:
-    """Return the locale of a CLDR name such as "en", "pt_BR" or "zh-Hant"."""
+    """Return the Babel locale for a CLDR name such as "en", "pt_BR" or "zh-Hant"."""
     try:
         locale = Locale.parse(name.replace("-", "_"))
     except (UnknownLocaleError, ValueError) as error:
@@ -268,24 +269,24 @@ def parse_locale(name: str) -> Locale:
 def phrasebook(
     task: str, source: str = "en", target: str = "es", size: int | None = None, seed: int = 0
 ) -> DatasetDict:
-    """Generate the data of one task, split into train, validation and test.
+    """Generate train, validation and test splits for one task.
 
     Args:
-        task: decides the columns. All texts are English, except for translation and classification.
+        task: determines the columns. All text is English, except for translation and classification.
             "translation": `source` and `target`.
-            "classification": `text` and `label`, the name of the locale that it is in, one of `CLASSIFIED_LOCALES`.
+            "classification": `text` and `label`, the locale of the text, one of `CLASSIFIED_LOCALES`.
             "regression": `text`, a duration such as "2 hours and 5 minutes", and `label`, log10 of its seconds.
-            "tagging": `tokens` and `tags`, in BIO: the kinds of `KINDS` in capitals, such as B-DATE and I-DATE.
+            "tagging": `tokens` and `tags`, BIO tags with the names in `KINDS` in capitals, such as B-DATE and I-DATE.
             "question_answering": `id`, `question`, `context` and `answers`, as in SQuAD.
-            "language_modeling": `text`, one document of several sentences.
-        source, target: the locales of translation, by their names in CLDR.
-        size: rows of the training split, by default `DEFAULT_SIZES[task]`; validation and test each have a tenth of
-            it, at most 1000. Question answering keeps contexts whole, so it may hold out a few rows fewer.
-        seed: the same seed gives the same data, in any process.
+            "language_modeling": `text`, a document of several sentences.
+        source, target: CLDR names of the source and target locales, for translation only.
+        size: number of training rows, by default `DEFAULT_SIZES[task]`. Validation and test each have a tenth as many,
+            up to 1000. For question answering they can be slightly smaller, because contexts are not split.
+        seed: random seed. The same seed gives the same data in any process.
 
     Raises:
-        ValueError: an unknown task or locale; the same locale twice; locales for a task other than translation; a size
-            below MIN_SIZE or above MAX_SIZE, or more rows than the locales have phrases for.
+        ValueError: the task or a locale is unknown; both locales are the same; locales are given for a task other than
+            translation; the size is outside MIN_SIZE to MAX_SIZE, or larger than the number of available phrases.
     """
     if task not in TASKS:
         raise ValueError(f"Unknown task {task!r}: choose one of {', '.join(TASKS)}.")

@@ -1,6 +1,6 @@
-"""Read files row by row: JSON, CSV, TSV, Parquet, text, and two files of parallel lines.
+"""Read JSON, CSV, TSV, Parquet, text files and pairs of parallel files row by row.
 
-Readers do not infer types: a string always stays a string. A lone "\\r" is part of a text.
+Readers do not infer types: strings are always returned as strings. A lone "\\r" is an ordinary character.
 """
 
 import csv
@@ -22,12 +22,12 @@ Row = dict[str, Any]
 
 REMEDIES = {"csv": 'put a text with a comma in quotes (")', "tsv": "leave tabs out of texts"}
 BATCH_SIZE = 1000
-# The csv module ends a row at a lone "\r". This replaces it while csv reads; it cannot occur in a UTF-8 file.
+# The csv module ends a row at a lone "\r". This placeholder, which cannot occur in UTF-8, protects it during parsing.
 LONE_RETURN = "\udc0d"
 
 
 def check_columns(place: str, available: Iterable[str], wanted: Iterable[str]) -> None:
-    """Raise a ValueError that names the first column of `wanted` that is not available."""
+    """Raise a ValueError that names the first missing column of `wanted`."""
     available = list(available)
     for name in wanted:
         if name not in available:
@@ -41,7 +41,7 @@ def check_columns(place: str, available: Iterable[str], wanted: Iterable[str]) -
 
 
 def names_in(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the columns of a row, and `a.b` for each field b of a record a."""
+    """Yield the column names of a row, and `a.b` for each field b of a struct column a."""
     for name, value in row.items():
         yield name
         if isinstance(value, dict):
@@ -49,7 +49,7 @@ def names_in(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def value_at(row: Row, name: str) -> Any:
-    """Return the value of a column, where `a.b` is the field b of the record a."""
+    """Return the value of a column, where `a.b` is the field b of the struct column a."""
     if name in row:
         return row[name]
     outer, _, field = name.partition(".")
@@ -58,13 +58,13 @@ def value_at(row: Row, name: str) -> Any:
 
 
 def is_squad(value: dict[str, Any]) -> bool:
-    """Whether a JSON object has the nested format in which SQuAD is published."""
+    """Whether a JSON object has the nested structure of the original SQuAD files."""
     articles = value.get("data")
     return isinstance(articles, list) and all(isinstance(each, dict) and "paragraphs" in each for each in articles)
 
 
 def squad_rows(file: str, articles: list[dict[str, Any]]) -> Iterator[Row]:
-    """Yield a row for each question of a file in SQuAD's format (version 1.1 or 2.0)."""
+    """Yield a row for each question in a SQuAD file (version 1.1 or 2.0)."""
     try:
         for paragraph in chain.from_iterable(article["paragraphs"] for article in articles):
             for question in paragraph["qas"]:
@@ -74,7 +74,7 @@ def squad_rows(file: str, articles: list[dict[str, Any]]) -> Iterator[Row]:
 
 
 def parse_json(text: str, place: str) -> Any:
-    """Return the value of a JSON text, or raise a ValueError that begins with `place`."""
+    """Parse a JSON string, or raise a ValueError whose message begins with `place`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -84,13 +84,13 @@ def parse_json(text: str, place: str) -> Any:
 
 
 def read_json(file: str) -> Iterator[Any]:
-    """Yield the rows of JSON Lines, of one JSON list, or of SQuAD's format."""
+    """Yield the rows of a file in JSON Lines, a single JSON list, or SQuAD's format."""
     lines = filter(str.strip, utf8_lines(file))
     first = next(lines, "[]")
     try:
         value = json.loads(first.rstrip().removesuffix(","))
     except (ValueError, RecursionError):
-        value = None  # this line is only the first of a value with several lines
+        value = None  # the JSON value spans several lines
     if isinstance(value, dict) and not is_squad(value):
         for number, line in enumerate(chain([first], lines), start=1):
             yield parse_json(line, f"{file}, row {number}")
@@ -108,7 +108,7 @@ def csv_records(file: str) -> Iterator[list[str]]:
     """Yield the fields of each record of a CSV file.
 
     Raises:
-        ValueError: quotes are not in pairs; the message names the line.
+        ValueError: quotes are not balanced; the message gives the line number.
     """
     csv.field_size_limit(2**31 - 1)
     lines = (re.sub(r"\r(?!\n|\Z)", LONE_RETURN, line) for line in utf8_lines(file, keep_ends=True))
@@ -122,10 +122,10 @@ def csv_records(file: str) -> Iterator[list[str]]:
 
 
 def read_table(file: str, kind: str, wanted: list[str]) -> Iterator[Row]:
-    """Yield the rows of a CSV or TSV file. Between tabs, quotes are characters like any other.
+    """Yield the rows of a CSV or TSV file. In TSV, quotes are ordinary characters.
 
     Raises:
-        ValueError: two columns have one name, or a row has another number of fields than there are columns.
+        ValueError: two columns have the same name, or the number of fields in a row differs from the header.
     """
     records = csv_records(file) if kind == "csv" else (line.split("\t") for line in utf8_lines(file))
     filled = (record for record in records if record not in ([], [""]))
@@ -142,7 +142,7 @@ def read_table(file: str, kind: str, wanted: list[str]) -> Iterator[Row]:
 
 
 def class_names(rows: Iterable[Row], features: Features) -> Iterator[Row]:
-    """Yield the rows with the class names of `ClassLabel` columns instead of numbers; None for an unknown number."""
+    """Yield the rows with the integers of `ClassLabel` columns replaced by class names, or None if out of range."""
     labels = {name: getattr(feature, "feature", feature) for name, feature in features.items()}
     names = {name: dict(enumerate(each.names)) for name, each in labels.items() if isinstance(each, ClassLabel)}
     for row in rows:
@@ -153,7 +153,7 @@ def class_names(rows: Iterable[Row], features: Features) -> Iterator[Row]:
 
 
 def columns_to_read(place: str, schema: pa.Schema, wanted: list[str]) -> list[str]:
-    """Return the columns that contain the wanted ones, where `a.b` is the field b of the record a."""
+    """Return the top-level columns to read for `wanted`, where `a.b` is the field b of the struct column a."""
     fields = {field.name: {inner.name: None for inner in field.type} if pa.types.is_struct(field.type) else None
               for field in schema}  # fmt: skip
     check_columns(place, names_in(fields), wanted)
@@ -161,7 +161,7 @@ def columns_to_read(place: str, schema: pa.Schema, wanted: list[str]) -> list[st
 
 
 def read_parquet(file: str, wanted: list[str]) -> Iterator[Row]:
-    """Yield the rows of a Parquet file, reading only the wanted columns."""
+    """Yield the rows of a Parquet file, reading only the columns needed for `wanted`."""
     try:
         with open_bytes(file) as stream:
             table = parquet.ParquetFile(stream)
@@ -175,7 +175,7 @@ def read_parquet(file: str, wanted: list[str]) -> Iterator[Row]:
 
 
 def read_text(file: str, sample_by: str) -> Iterator[Row]:
-    """Yield the documents of a text file: its lines, its paragraphs (separated by empty lines), or the whole text."""
+    """Yield the documents of a text file: each line, each paragraph (separated by empty lines), or the whole file."""
     if sample_by == "document":
         texts: Iterable[str] = ["".join(utf8_lines(file, keep_ends=True)).replace("\r\n", "\n")]
     elif sample_by == "paragraph":
@@ -186,7 +186,7 @@ def read_text(file: str, sample_by: str) -> Iterator[Row]:
 
 
 def read_parallel(files: tuple[str, str], columns: list[str]) -> Iterator[Row]:
-    """Yield a row for each pair of lines of two parallel files.
+    """Yield a row for each pair of aligned lines in two parallel files.
 
     Raises:
         ValueError: the files have different numbers of lines.

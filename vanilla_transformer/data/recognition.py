@@ -1,4 +1,4 @@
-"""Recognise the task of a user's files by the values of their columns."""
+"""Infer the task of a user's files from their column names and values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from vanilla_transformer.files import open_bytes, utf8_lines
 
 SAMPLE = 2000  # number of rows to inspect
 LONGEST_CLASS = 60  # maximum number of characters of a class name; longer values are text
-MOST_NUMBERED_CLASSES = 20  # data with more distinct integers than this are for regression
+MOST_NUMBERED_CLASSES = 20  # integer labels with more distinct values are regression targets
 FORMS = {
     "translation": "two columns of text, or two files of parallel lines",
     "classification": "a text and a label that repeats",
@@ -33,10 +33,10 @@ FORMS = {
     "question_answering": "question, context and answers",
     "language_modeling": "one column of text, or a .txt file",
 }
-# tasks with the same columns
+# tasks that use the same columns
 ALIKE = ({"classification", "regression", "multi_label"}, {"language_modeling", "masked_language_modeling"})
 INDEX_NAMES = {"", "id", "idx", "index", "split", "url"}
-# Column names that decide between several columns, and when the values alone are not enough
+# Column names that resolve the ambiguity when the values alone do not identify the text or label column
 TEXT_NAMES = {"text", "sentence", "review", "utterance"}
 LABEL_NAMES = {"label", "class", "category", "intent", "topic", "sentiment"}
 SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas", "|": "bars"}
@@ -46,11 +46,11 @@ Values = list[Any]
 
 @dataclass(frozen=True)
 class Recognised:
-    """A task whose columns the files have.
+    """A task inferred from files, with its columns.
 
     Args:
         task: the task's name on the command line.
-        columns: the task's column -> the user's column; empty for text files.
+        columns: maps each of the task's columns to the user's column; empty for text files.
     """
 
     task: str
@@ -58,19 +58,20 @@ class Recognised:
 
     @property
     def options(self) -> list[str]:
-        """The columns as values of `--columns`."""
+        """Values of `--columns` for this mapping."""
         return [f"{ours}={yours}" for ours, yours in self.columns.items()]
 
 
 def recognise(files: Sequence[str], task: str | None = None, columns: dict[str, str] | None = None) -> Recognised:
-    """Return the task and the columns of files.
+    """Infer the task of files and the mapping of their columns.
 
     Args:
-        task, columns: given by the user, or None and empty.
+        task, columns: the user's choice, which takes precedence; None or empty if not given.
 
     Raises:
-        FileNotFoundError, ValueError: see `file_formats`; or the columns fit no task, or several. The message lists
-            the columns and the known layouts. Or the format of a table differs from its suffix.
+        FileNotFoundError: a file does not exist.
+        ValueError: see `file_formats`; or the columns fit no task or several tasks (the message lists the columns and
+            either the known layouts or the tasks); or the content of a table does not match its suffix.
     """
     kinds = set(file_formats(list(files), parallel=len(files) == 2 and task in (None, "translation")))
     if task is not None and columns:
@@ -105,7 +106,7 @@ def recognise(files: Sequence[str], task: str | None = None, columns: dict[str, 
 
 
 def read_columns(file: str, *kinds: str) -> dict[str, Values]:
-    """Return the first values of each column of a table; `a.b` is the field b of a record a."""
+    """Return the first values of each column of a table, where `a.b` is the field b of a struct column a."""
     kind = kinds[0]
     if kind == "parquet":
         with open_bytes(file) as stream:
@@ -120,7 +121,7 @@ def read_columns(file: str, *kinds: str) -> dict[str, Values]:
 
 
 def check_lines(file: str) -> None:
-    """Raise a ValueError if the lines of a text file are rows of a table."""
+    """Raise a ValueError if a text file looks like a tab-separated table."""
     lines = [line for line in islice(utf8_lines(file), SAMPLE) if line.strip()]
     if len(lines) > 1 and min(line.count("\t") for line in lines) > 0:
         raise ValueError(
@@ -130,7 +131,7 @@ def check_lines(file: str) -> None:
 
 
 def check_separator(file: str, column: tuple[str, Values]) -> None:
-    """Raise a ValueError if the only column of a CSV or TSV file seems to contain several columns."""
+    """Raise a ValueError if the only column of a CSV or TSV file seems to use a different separator."""
     name, values = column
     for character, word in SEPARATORS.items():
         if character in name and all(character in str(value) for value in values):
@@ -141,7 +142,7 @@ def check_separator(file: str, column: tuple[str, Values]) -> None:
 
 
 def candidates(table: dict[str, Values]) -> list[Recognised]:
-    """Return every task whose columns a table has."""
+    """Return every task that fits the columns of a table."""
     names = {name.lower(): name for name in table}
     for task, wanted in (
         ("question_answering", ("question", "context", "answers")),
@@ -159,7 +160,7 @@ def candidates(table: dict[str, Values]) -> list[Recognised]:
     texts = [name for name, kind in kinds.items() if kind == "text"]
     labels = [name for name, kind in kinds.items() if kind != "text"]
     words = [name for name in labels if kinds[name] == "classification" and as_numbers(table[name]) is None]
-    if words and not texts:  # short texts repeat as often as labels do
+    if words and not texts:  # short strings can repeat as often as labels
         texts = [max(words, key=lambda name: len({*table[name]}))]
         labels.remove(texts[0])
     if len(text := named(texts, TEXT_NAMES)) == 1 and len(label := named(labels, LABEL_NAMES)) == 1:
@@ -172,13 +173,13 @@ def candidates(table: dict[str, Values]) -> list[Recognised]:
 
 
 def named(columns: list[str], names: set[str]) -> list[str]:
-    """Return the one column that has one of the names; return all columns if there is not exactly one."""
+    """Return the only column whose name is in `names`, or all columns if there is not exactly one."""
     chosen = [column for column in columns if column.lower() in names]
     return chosen if len(chosen) == 1 else columns
 
 
 def columns_for(task: str, found: list[Recognised], table: dict[str, Values]) -> dict[str, str]:
-    """Return the columns for the task that the user has named; empty if they have our names or are ambiguous."""
+    """Return the columns for the user's task; empty if they have the default names or are ambiguous."""
     alike = next((tasks for tasks in ALIKE if task in tasks), {task})
     for each in found:
         if each.task in alike:
@@ -202,7 +203,7 @@ def kind_of(name: str, values: Values) -> str | None:
         whole = all(number.is_integer() for number in numbers) and not any(isinstance(each, float) for each in values)
         if whole and numbers == [number + numbers[0] for number in range(len(numbers))] and len(numbers) > 2:
             return None
-        # classes are numbered without large gaps
+        # class ids have no large gaps
         numbered = name in LABEL_NAMES and distinct < len(values) and 0 <= min(numbers) <= max(numbers) <= 2 * distinct
         return "classification" if whole and (distinct <= MOST_NUMBERED_CLASSES or numbered) else "regression"
     repeats = distinct <= max(2, 0.3 * len(values)) or name in LABEL_NAMES
@@ -212,7 +213,7 @@ def kind_of(name: str, values: Values) -> str | None:
 
 
 def as_numbers(values: Values) -> list[float] | None:
-    """Return the values as finite numbers, or None if one is not a number."""
+    """Return the values as finite numbers, or None if any value is not one."""
     try:
         numbers = [float(value) for value in values if not isinstance(value, bool)]
     except (TypeError, ValueError):
@@ -221,7 +222,7 @@ def as_numbers(values: Values) -> list[float] | None:
 
 
 def describe(values: Values) -> str:
-    """Describe the values of a column in a few words."""
+    """Return a short description of the values of a column."""
     if all(isinstance(value, list) for value in values):
         return "lists"
     kind = "numbers" if as_numbers(values) is not None else "texts"

@@ -1,4 +1,4 @@
-"""The sources of rows: the phrasebook, a data set on the Hub or in a folder, and local files."""
+"""Read rows from the phrasebook, a data set on the Hub or in a folder, or local files."""
 
 import hashlib
 import os
@@ -43,26 +43,26 @@ from vanilla_transformer.files import temporary_sibling
 
 
 CHECKED_ROWS_OF_STREAM = 100
-NUMBER = "row"  # column of a row's number in its source, counted from 1
-CACHE_VERSION = 1  # increase it when the same files give different rows
+NUMBER = "row"  # column with the number of each row in its source, starting at 1
+CACHE_VERSION = 1  # increment when the same files produce different rows
 
 Rows: TypeAlias = Dataset | IterableDataset
 
 
 def cache_folder() -> Path:
-    """Return the folder for parsed files and trained tokenizers, inside the cache of `datasets`."""
+    """Return the folder in the `datasets` cache that holds parsed files and trained tokenizers."""
     return Path(datasets.config.HF_DATASETS_CACHE) / "vanilla_transformer"
 
 
 def each_row(rows: Rows) -> Iterator[Row]:
-    """Yield the rows one by one, read in batches."""
+    """Yield the rows one by one, reading them in batches."""
     for batch in rows.iter(BATCH_SIZE):
         for values in zip(*batch.values(), strict=True):
             yield dict(zip(batch, values, strict=True))
 
 
 def check_width(column: str, place: str, value: Any, first_place: str, first: Any) -> None:
-    """Raise a ValueError if the value has more or fewer numbers than the first value."""
+    """Raise a ValueError if a value does not have as many numbers as the first value."""
     width, expected = len(as_list(value)), len(as_list(first))
     if width != expected:
         raise ValueError(f"{place}: {column}: there are {width} numbers, but {expected} in {first_place}.")
@@ -70,14 +70,17 @@ def check_width(column: str, place: str, value: Any, first_place: str, first: An
 
 @dataclass(frozen=True)
 class Source:
-    """Rows from one place, and rules for reading them.
+    """A file, pair of files or split of a data set, and how to read its rows.
 
     Args:
-        place: name of the place in errors.
+        place: name of the source in error messages.
         schema: the columns of the task.
-        columns: the user's name for each column of the task.
-        kind: a value of `FORMATS` in `arguments`, or "parallel" for two files of parallel lines.
-        rows: a split of a data set, if the rows are in no file.
+        columns: maps each of the task's columns to the user's column.
+        drop_empty: skip rows with an empty text column.
+        sample_by: unit of a document in text files: "line", "paragraph" or "document".
+        kind: file format: a value of `FORMATS` in `arguments`, or "parallel" for two files of aligned lines.
+        files: the file, or the two parallel files.
+        rows: a split of a loaded data set, instead of files.
     """
 
     place: str
@@ -90,10 +93,10 @@ class Source:
     rows: Rows | None = None
 
     def read(self) -> Iterator[Any]:
-        """Return the rows as they are in the source. Columns that are not needed may be missing."""
+        """Return the unparsed rows of the source. Columns that are not needed may be omitted."""
         wanted = list(self.columns.values())
         if self.rows is not None:
-            if self.rows.features is None:  # the columns of a stream may be unknown
+            if self.rows.features is None:  # a stream may not declare its columns
                 return each_row(self.rows)
             columns = columns_to_read(self.place, self.rows.features.arrow_schema, wanted)
             rows = self.rows.select_columns(columns)
@@ -108,10 +111,10 @@ class Source:
         return read_text(file, self.sample_by) if self.kind == "text" else read_json(file)
 
     def parse(self) -> Iterator[tuple[int, Row]]:
-        """Yield the number of each row, and its values with our names and the types of their columns.
+        """Yield each row's number and its parsed values, under the task's column names.
 
         Raises:
-            ValueError: a value is invalid; the message names place, row, column and value.
+            ValueError: a value is invalid; the message gives the source, row, column and value.
         """
         first, texts, numbers = None, self.schema.texts, self.schema.numbers
         for number, row in enumerate(self.read(), start=1):
@@ -134,7 +137,7 @@ class Source:
             yield number, values
 
     def load(self) -> Dataset:
-        """Return the rows with a column of their numbers. Files are parsed once, into an Arrow file.
+        """Return the rows with a column of row numbers. Files are parsed once and cached as Arrow.
 
         Raises:
             ValueError: there are no rows, or see `parse`.
@@ -159,11 +162,11 @@ class Source:
         return Dataset.from_file(str(file))
 
     def without_rows(self) -> ValueError:
-        """Return the error for a source without rows."""
+        """Return the ValueError to raise if the source has no rows."""
         return ValueError(f"{self.place}: there are no rows{' with a text' if self.drop_empty else ''}.")
 
     def cache_file(self) -> Path | None:
-        """Return the Arrow file for these rows, named by the content of their files; None for rows in memory."""
+        """Return the path of the Arrow cache, which depends on the content of the files; None for rows in memory."""
         cached = self.rows.cache_files if isinstance(self.rows, Dataset) else []
         files = self.files or [file["filename"] for file in cached]
         parsers = {name: column.parse.__qualname__ for name, column in self.schema.columns.items()}
@@ -176,10 +179,10 @@ class Source:
 
 
 def stream(sources: list[Source]) -> IterableDataset:
-    """Return the rows of a split as a stream. The first rows are parsed now, to check them.
+    """Return the rows of a split as a stream. The first rows are parsed immediately to check them.
 
     Raises:
-        ValueError: there are no rows, or see `Source.parse`; errors of later rows come when they are read.
+        ValueError: there are no rows, or see `Source.parse`. Errors in later rows are raised when they are read.
     """
     shards = []
     for source in sources:
@@ -188,7 +191,7 @@ def stream(sources: list[Source]) -> IterableDataset:
             shards += [replace(source, rows=source.rows.shard(count, index)) for index in range(count)]
         else:
             shards.append(source)
-    # `from_generator` treats the items of a list as shards, which it distributes among workers.
+    # `from_generator` treats the items of a list as shards and distributes them among dataloader workers.
     rows = IterableDataset.from_generator(parsed_rows, Features(sources[0].schema.features()), {"shards": shards})
     if not list(rows.take(CHECKED_ROWS_OF_STREAM)):
         raise sources[0].without_rows()
@@ -196,14 +199,14 @@ def stream(sources: list[Source]) -> IterableDataset:
 
 
 def parsed_rows(shards: list[Source]) -> Iterator[Row]:
-    """Yield the rows of a stream."""
+    """Yield the parsed rows of all shards."""
     for source in shards:
         for _, row in source.parse():
             yield row
 
 
 def file_sources(files: list[str], make: Callable[..., Source], schema: Schema) -> list[Source]:
-    """Return the sources of one split; two files of parallel lines are one source. For errors see `file_formats`."""
+    """Return the sources of one split; two parallel files form one source. For errors, see `file_formats`."""
     formats = file_formats(files, schema.parallel)
     if formats[0] == "parallel":
         return [make(" and ".join(files), kind="parallel", files=tuple(files))]
@@ -211,14 +214,14 @@ def file_sources(files: list[str], make: Callable[..., Source], schema: Schema) 
 
 
 def data_set_sources(args: DataArguments, make: Callable[..., Source], schema: Schema) -> dict[str, list[Source]]:
-    """Return the sources of a data set's splits. Columns of files without declared types are read like local files.
+    """Return the sources of each split of a data set. Data files without declared types are read like local files.
 
     Raises:
-        ValueError: the data set has no split of a given name, or needs a script.
+        ValueError: the data set lacks a requested split, or needs a loading script.
     """
     try:
         builder = load_dataset_builder(args.dataset, args.dataset_config, revision=args.dataset_revision)
-    except RuntimeError as error:  # datasets no longer runs loading scripts
+    except RuntimeError as error:  # datasets no longer supports loading scripts
         raise ValueError(f"{args.dataset} cannot be loaded: {error}") from error
     available: Any = {split: list(map(str, files)) for split, files in (builder.config.data_files or {}).items()}
     has_formats = {*map(suffix_of, chain.from_iterable(available.values()))} <= {*FORMATS}
@@ -245,8 +248,9 @@ def find_sources(args: DataArguments, schema: Schema) -> dict[str, list[Source]]
     """Return the sources of each split.
 
     Raises:
-        FileNotFoundError, ValueError: see `file_sources` and `data_set_sources`; or the phrasebook has no such data,
-            or --columns names a column twice.
+        FileNotFoundError: a local file does not exist.
+        ValueError: see `file_sources` and `data_set_sources`; or the phrasebook has no data for this task; or
+            --columns uses a column twice.
     """
     names = tuple(schema.columns)
     columns = {name: name for name in names} | parse_renaming(args.columns, names, "--columns")

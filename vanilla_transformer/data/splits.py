@@ -1,6 +1,6 @@
-"""Train, validation and test splits for every task, checked before any long work begins.
+"""Load and check the train, validation and test splits of any task.
 
-`load_splits(args, schema)` gives each column its name in the schema, whatever the user calls it.
+`load_splits(args, schema)` renames the user's columns to the names in the schema.
 """
 
 import math
@@ -31,12 +31,12 @@ from vanilla_transformer.data.sources import (
 
 
 def has_side(row: Row, held_out: bool, column: str, fraction: float, seed: int) -> bool:
-    """Whether a row of a stream belongs to the held-out part (or the other one), by the hash of its text."""
+    """Whether the hash of a row's text puts it in the held-out split (or, if `held_out` is False, in training)."""
     return (zlib.crc32(f"{seed} {row[column]}".encode()) < fraction * 2**32) is held_out
 
 
 def split_stream(train: IterableDataset, args: DataArguments, schema: Schema) -> dict[str, Rows]:
-    """Hold out rows of a stream by their hash, or by drawing if the stream is short, so that at least one is."""
+    """Hold out rows of a stream by their hash; hold out at least one random row of a short stream."""
     first = list(train.take(CHECKED_ROWS_OF_STREAM))
     if len(first) < CHECKED_ROWS_OF_STREAM:
         splits = draw(Dataset.from_list(first, features=train.features), args, schema)
@@ -47,7 +47,7 @@ def split_stream(train: IterableDataset, args: DataArguments, schema: Schema) ->
 
 
 def split_document(train: Dataset, fraction: float) -> dict[str, Dataset]:
-    """Hold out the end of a single document."""
+    """Hold out the end of the only document."""
     (name,) = train.column_names
     text = train[0][name]
     end = int(len(text) * (1 - fraction))
@@ -58,12 +58,12 @@ def split_document(train: Dataset, fraction: float) -> dict[str, Dataset]:
 
 
 def inputs_of(schema: Schema) -> list[str]:
-    """Return the columns that decide which rows are kept together."""
+    """Return the input columns. Rows with equal inputs are kept in the same split."""
     return list(schema.inputs or schema.texts)
 
 
 def input_hashes(rows: Dataset, schema: Schema) -> np.ndarray:
-    """Return a hash of each row's input (rows,), which is equal for equal texts."""
+    """Return a hash of each row's input, as an array of shape (rows,)."""
     hashes = []
     for table in rows.select_columns(inputs_of(schema)).with_format("arrow").iter(batch_size=100_000):
         texts = [
@@ -75,7 +75,7 @@ def input_hashes(rows: Dataset, schema: Schema) -> np.ndarray:
 
 
 def draw(train: Dataset, args: DataArguments, schema: Schema) -> dict[str, Dataset]:
-    """Hold out random rows by seed. Rows with the same input stay together."""
+    """Hold out random rows, reproducibly. Rows with the same input stay in the same split."""
     fraction, seed = args.validation_fraction, args.data_split_seed
     _, inputs = np.unique(input_hashes(train, schema), return_inverse=True)
     distinct = int(inputs.max()) + 1
@@ -97,7 +97,7 @@ def draw(train: Dataset, args: DataArguments, schema: Schema) -> dict[str, Datas
 
 
 def keep_rare_classes(train: Dataset, validation: Dataset, column: str) -> dict[str, Dataset]:
-    """Move a held-out row back to training if its class does not occur there."""
+    """Move held-out rows back to training if their classes do not occur there."""
     known = classes_of(train, column)
     is_known = np.array([known.issuperset(as_list(value)) for value in validation[column]])
     if not is_known.any():
@@ -113,7 +113,7 @@ def hold_out(place: str, train: Rows, args: DataArguments, schema: Schema) -> di
     """Hold out training rows as a validation split.
 
     Raises:
-        ValueError: nothing can be held out, or nothing would be left; the message begins with `place`.
+        ValueError: no rows can be held out, or none would be left; the message begins with `place`.
     """
     try:
         if isinstance(train, IterableDataset):
@@ -127,7 +127,7 @@ def hold_out(place: str, train: Rows, args: DataArguments, schema: Schema) -> di
 
 
 def first_rows(rows: Rows, limit: int | None) -> Rows:
-    """Return the first `limit` rows, or all of them for None."""
+    """Return the first `limit` rows, or all rows if `limit` is None."""
     if limit is None or (isinstance(rows, Dataset) and limit >= len(rows)):
         return rows
     return rows.take(limit)
@@ -140,7 +140,7 @@ def classes_of(rows: Dataset, column: str) -> set[str]:
 
 
 def check_classes(place: str, rows: Dataset, column: str, known: set[str]) -> None:
-    """Raise a ValueError that names the first row with a class that is not in `known`."""
+    """Raise a ValueError that gives the first row whose class is not in `known`."""
     if classes_of(rows, column) <= known:
         return
     for row in each_row(rows):
@@ -152,10 +152,10 @@ def check_classes(place: str, rows: Dataset, column: str, known: set[str]) -> No
 def load_rows(
     found: dict[str, list[Source]], args: DataArguments, schema: Schema, known_classes: set[str] | None
 ) -> dict[str, Dataset]:
-    """Return the rows of each split. All sources must have equally many numbers per row, and known classes.
+    """Return the rows of each split, after checking that all sources agree in label width and classes.
 
     Raises:
-        ValueError: a source differs from the others, or see `Source.load`.
+        ValueError: a source has a different number of values per label, or an unknown class; or see `Source.load`.
     """
     loaded = {split: [(source.place, source.load()) for source in sources] for split, sources in found.items()}
     if numbers := schema.numbers:
@@ -177,13 +177,12 @@ def load_splits(
 ) -> DatasetDict | IterableDatasetDict:
     """Return the available splits (train, validation, test) with the columns of the schema.
 
-    A held-out split may have the classes of the training split, or `known_classes` if given. Classes are strings: a
-    data
-    set's names of its class numbers, or the numbers.
+    Held-out splits may contain only the classes of the training split, or `known_classes` if given. Classes are
+    strings: the class names that a data set declares, or else its integer labels as strings.
 
     Raises:
-        ValueError: the task cannot use the data; the message names the file and the row.
-        FileNotFoundError: a local file is missing.
+        ValueError: the data is not valid for the task; the message gives the file and the row.
+        FileNotFoundError: a local file does not exist.
     """
     if args.streaming and (not schema.streams or (args.dataset == "phrasebook" and not args.files)):
         raise ValueError(
@@ -206,7 +205,7 @@ def load_splits(
 
 
 def texts_of(rows: Rows, schema: Schema) -> Iterator[str]:
-    """Yield the texts for training a tokenizer: each text of each row, and tokens with a space before each."""
+    """Yield the strings to train a tokenizer on. Lists of tokens are concatenated, with a space before each token."""
     for row in each_row(rows):
         for name in schema.texts:
             yield row[name] if isinstance(row[name], str) else "".join(f" {token}" for token in row[name])

@@ -1,8 +1,8 @@
-"""Train a lossless tokenizer that AutoTokenizer loads without this project: any text decodes to itself.
+"""Train lossless tokenizers that AutoTokenizer can load without this package.
 
-All kinds fall back to bytes, so no character is ever unknown. As in every transformers tokenizer, "</s>" in a text is
-the special token: chat templates write </s> this way, and users <mask>. To tokenize a corpus in which "</s>" is
-ordinary text, call `tokenizer(texts, split_special_tokens=True)`.
+All kinds fall back to bytes, so every string decodes to itself and there are no unknown tokens. As in all transformers
+tokenizers, "</s>" or "<mask>" in the input is parsed as a special token, which chat templates and fill-mask prompts
+rely on. To treat these strings as ordinary text, call `tokenizer(texts, split_special_tokens=True)`.
 """
 
 import hashlib
@@ -30,26 +30,27 @@ from transformers import PreTrainedTokenizerBase, TokenizersBackend
 from vanilla_transformer.files import temporary_sibling
 
 
-CACHE_VERSION = 1  # increase it when the same texts and options give a different tokenizer
-PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"  # ids 0 to 3; the first three are the defaults of the configs
+CACHE_VERSION = 1  # increment when the same texts and options produce a different tokenizer
+PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"  # ids 0 to 3; the configs default to the first three
 
-# Special tokens around one sequence ($A) and around a pair ($A, $B), for each family of models.
+# Special tokens around a single sequence ($A) and a pair ($A, $B), for each model family.
 TEMPLATES = {
-    "seq2seq": (f"$A {EOS}", f"$A {EOS} $B {EOS}"),  # source and target; the model puts <s> before the target
+    "seq2seq": (f"$A {EOS}", f"$A {EOS} $B {EOS}"),  # source and target; the decoder input gets <s> from the model
     "causal": (f"{BOS} $A", f"{BOS} $A $B"),  # no </s>, so that a prompt can be continued
     "encoder": (
         f"{BOS} $A {EOS}",
         f"{BOS} $A {EOS} $B {EOS}",
-    ),  # <s>: read by pooling="first"; "no answer" in QA
+    ),  # <s> is used by pooling="first" and as the "no answer" position in question answering
 }
 BYTES = 256
-BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(BYTES)]  # token names that ByteFallback decodes
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(BYTES)]  # names required by the ByteFallback decoder
 
-# No token spans two pieces. A piece is a word with its vowel signs and the space before it, one digit, other
-# characters, or white space. Splitting numbers into digits lets a model read and write unseen numbers.
+# Pre-tokenization: no token crosses a piece boundary. A piece is a word with its combining marks and preceding space,
+# a single digit, a run of other characters, or white space. Splitting numbers into digits lets a model read and write
+# unseen numbers.
 PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
-# A language model knows no roles, but continues the last message. Each turn is a line. Assistant turns end with </s>,
-# so that fine-tuning on chats teaches the model to stop. There is no generation prompt.
+# The template has no role markers and no generation prompt: the model simply continues the last message. Each turn is
+# a line. Assistant turns end with </s>, so that fine-tuning on chats teaches the model to stop.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if not loop.first %}{{ '\\n' }}{% endif %}{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -57,11 +58,11 @@ CHAT_TEMPLATE = (
 
 
 class PreTrainedTokenizerFast(TokenizersBackend):
-    """`TokenizersBackend` under its name in transformers 4, because a saved folder contains the class name."""
+    """Alias of `TokenizersBackend` with its transformers 4 name, so that both versions can load saved tokenizers."""
 
 
 def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
-    """Train byte pair encoding (section 5.1) on UTF-8 bytes; merges occur at least twice."""
+    """Train byte-level BPE (section 5.1 of the paper). Pairs are merged only if they occur at least twice."""
     tokenizer = Tokenizer(models.BPE())
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(PIECES, "isolated"), to_bytes])
@@ -78,37 +79,36 @@ def byte_bpe(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTo
 
 
 def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
-    """Train a unigram language model (Kudo 2018, arXiv 1804.10959), which splits a word into its most probable tokens.
+    """Train a unigram model (Kudo 2018, arXiv 1804.10959), which splits each word into its most probable tokens.
 
-    It prefers stems and endings, where byte pair encoding keeps each frequent form whole. A character outside the
-    vocabulary becomes its UTF-8 bytes. tokenizers for JavaScript (0.2) lacks this byte fallback and reads such
-    characters
-    as padding.
+    Unigram tends to separate stems from endings, whereas BPE keeps frequent word forms whole. Characters outside the
+    vocabulary are encoded as UTF-8 bytes. The JavaScript package tokenizers (0.2) does not support this byte fallback
+    and encodes such characters as padding.
     """
     names = [str(token) for token in special_tokens]
     room = vocab_size - len(names) - BYTES
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Split(PIECES, "isolated")
     try:
-        # The trainer's default of 16 characters would create tokens that begin in the middle of longer words.
+        # With the default limit of 16 characters, longer words would yield tokens that start in mid-word.
         trainer = trainers.UnigramTrainer(vocab_size=max(room, 1), max_piece_length=32, show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
-    except Exception as error:  # tokenizers raises no specific class
+    except Exception as error:  # tokenizers raises plain Exception
         raise ValueError(
             f"vocab_size={vocab_size} and kind='unigram': {error}. Raise it above the number of different characters "
             f"plus {BYTES + len(names)}, or use kind='byte_bpe'."
         ) from error
     trained = json.loads(tokenizer.to_str())["model"]["vocab"]
     scores = {token: round(score, 4) for token, score in trained}  # log-probabilities
-    # The trainer is not deterministic in the last digits, in the order of equal scores, and in the scores of restored
-    # characters. Rounding, a lower limit and sorting make the vocabulary reproducible.
+    # The trainer is not deterministic: the last digits, the order of equal scores, and the scores of characters added
+    # back after pruning vary between runs. Rounding, clamping and sorting make the vocabulary reproducible.
     least = min(scores.values())
     characters = [token for token in scores if len(token) == 1]
     scores |= dict.fromkeys((char for char in characters if scores[char] < least + 1e-4 * len(characters)), least)
     learned = sorted(scores, key=lambda token: (-scores[token], token))[:room]
     vocabulary = [*((name, 0.0) for name in names), *((token, least) for token in BYTE_TOKENS)]
     vocabulary += [(token, scores[token]) for token in learned]
-    # Bytes encode unknown characters, so `unk_id` is never used, but byte fallback requires it.
+    # Byte fallback requires `unk_id`, although no token is ever unknown.
     tokenizer.model = models.Unigram(vocabulary, unk_id=0, byte_fallback=True)
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens(special_tokens)
@@ -116,7 +116,7 @@ def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTok
 
 
 def character(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
-    """Use one token for each of the most frequent characters; other characters become their UTF-8 bytes."""
+    """Build a vocabulary of the most frequent characters; all other characters are encoded as UTF-8 bytes."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -139,24 +139,25 @@ def train_tokenizer(
     vocab_size: int = 8000,
     lowercase: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on `texts`; the same texts always give the same tokenizer.
+    """Train a tokenizer on `texts`. Training is deterministic.
 
     Args:
-        template: family of the model that will read the tokens, a key of `TEMPLATES`. "encoder" has `<mask>`, "causal"
-            pads on the left, and "seq2seq" puts a space before the first word (not with kind="character"). To encode
-            lists of words with another template, call `read_words_with_spaces`.
+        texts: training corpus.
+        template: model family, a key of `TEMPLATES`. "encoder" adds `<mask>`, "causal" pads on the left, and "seq2seq"
+            prepends a space to the first word (except with kind="character"). To encode lists of words with another
+            template, call `read_words_with_spaces`.
         kind: "byte_bpe" (byte-level byte pair encoding), "unigram" (Kudo 2018) or "character".
-        vocab_size: the largest number of tokens; a small corpus gives fewer.
-        lowercase: lower-case every text. Decoding then gives the lower-cased text.
+        vocab_size: maximum vocabulary size; a small corpus may yield fewer tokens.
+        lowercase: lower-case all input. Decoding then returns lower-cased text.
 
     Raises:
-        ValueError: unknown template or kind; a vocabulary too small for the special tokens and the bytes, and with
-            "unigram" for all characters of the texts.
+        ValueError: the template or kind is unknown; or the vocabulary is too small for the special tokens and the
+            bytes or, for "unigram", for all characters of the corpus.
     """
     for option, value, known in (("template", template, TEMPLATES), ("kind", kind, KINDS)):
         if value not in known:
             raise ValueError(f"{option}={value!r} is not known: choose one of {', '.join(known)}.")
-    of_words = kind != "character"  # tokens include the space before a word, and so does <mask>
+    of_words = kind != "character"  # word tokens, and therefore <mask>, include the preceding space
     special_tokens = [
         AddedToken(token, lstrip=token == MASK and of_words, normalized=False, special=True)
         for token in dict.fromkeys(special_names(template).values())
@@ -167,8 +168,8 @@ def train_tokenizer(
             f"vocab_size={vocab_size} is too small: the special tokens and the {BYTES} bytes alone are {smallest}."
         )
 
-    # A space before the first word of a sentence gives the word the same token as elsewhere; decoding removes the
-    # space. Prompts and masked texts may begin inside a sentence, so they get no space.
+    # A space before the first word of a sentence gives the word the same token as elsewhere; decoding removes it. The
+    # input of the other families may begin in the middle of a sentence, so it gets no space.
     begins = of_words and template == "seq2seq"
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     steps += [normalizers.Prepend(" ")] if begins else []
@@ -181,17 +182,18 @@ def train_tokenizer(
     single, pair = TEMPLATES[template]
     ids = [(str(token), tokenizer.token_to_id(str(token))) for token in special_tokens]
     completed = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
-    # Offsets exclude the space at the start of a token, so that an answer's offsets span exactly the answer.
+    # Exclude the space at the start of a token from its offsets, so that answer spans have no leading space.
     trimmed = [processors.ByteLevel(add_prefix_space=begins, trim_offsets=True)] if of_words else []
     tokenizer.post_processor = processors.Sequence([*trimmed, completed])
     return wrap_tokenizer(tokenizer, template)
 
 
 def cached_tokenizer(folder: Path, texts: Callable[[], Iterable[str]], *options: Any) -> PreTrainedTokenizerFast:
-    """Return the tokenizer that `train_tokenizer(texts(), *options)` trains, or a cached one for the same texts.
+    """Like `train_tokenizer(texts(), *options)`, but reuse a cached tokenizer for the same texts and options.
 
     Args:
-        folder: cache of trained tokenizers.
+        folder: cache folder for trained tokenizers.
+        texts: function that returns the training corpus; it is called once or twice.
         options: template, kind, vocab_size and lowercase.
     """
     digest = hashlib.sha256(repr((CACHE_VERSION, tokenizers.__version__, options)).encode())
@@ -208,10 +210,10 @@ def cached_tokenizer(folder: Path, texts: Callable[[], Iterable[str]], *options:
 
 
 def read_words_with_spaces(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Make a tokenizer encode each word of a list with a space before it, as inside a text.
+    """Make a tokenizer encode each word of a list (`is_split_into_words=True`) with a preceding space.
 
-    A tokenizer of bytes otherwise reads ["in", "Norway"] (`is_split_into_words=True`) as "inNorway". Saved tokenizers
-    keep this. Tokenizers that read such a list like "in Norway" already do not change.
+    Otherwise, byte-level tokenizers encode ["in", "Norway"] like "inNorway". The setting is saved with the tokenizer.
+    Tokenizers that already encode the list like "in Norway" are left unchanged.
     """
     if tokenizer(["a", "a"], is_split_into_words=True)["input_ids"] == tokenizer("a a")["input_ids"]:
         return
@@ -221,19 +223,19 @@ def read_words_with_spaces(tokenizer: PreTrainedTokenizerBase) -> None:
     state["normalizer"] = {"type": "Sequence", "normalizers": [*steps, {"type": "Prepend", "prepend": " "}]}
     for step in state["post_processor"].get("processors", [state["post_processor"]]):
         if "add_prefix_space" in step:
-            step["add_prefix_space"] = True  # offsets count characters of the word alone
+            step["add_prefix_space"] = True  # exclude the added space from the offsets
     changed = Tokenizer.from_str(json.dumps(state))
     backend.normalizer, backend.post_processor = changed.normalizer, changed.post_processor
 
 
 def special_names(template: str) -> dict[str, str]:
-    """Return the special tokens by the names of transformers."""
+    """Return the special tokens by their names in transformers, such as "pad_token"."""
     names = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
     return names | ({"mask_token": MASK, "cls_token": BOS, "sep_token": EOS} if template == "encoder" else {})
 
 
 def wrap_tokenizer(tokenizer: Tokenizer, template: str) -> PreTrainedTokenizerFast:
-    """Wrap a trained tokenizer in the class of transformers."""
+    """Wrap a trained tokenizer in the tokenizer class of transformers."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         **special_names(template),
