@@ -1,4 +1,4 @@
-"""The benchmark counts correctly and compares like with like. No test asserts a speed."""
+"""Test that the benchmark counts correctly and compares equal work. No test asserts a speed."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def batches():
     return Batches(real_lengths(DataArguments(phrases=1000)), TOY.vocab_size, rows=8)
 
 
-def test_padding_is_not_counted_as_tokens(batches):
+def test_padding_does_not_count_as_tokens(batches):
     inputs, tokens = batches.pair(0)
     real = (inputs["input_ids"] != 0).sum() + (inputs["labels"] != -100).sum()
     assert tokens == real < inputs["input_ids"].numel() + inputs["labels"].numel()
@@ -53,8 +53,8 @@ def test_padding_is_not_counted_as_tokens(batches):
 @pytest.mark.parametrize(
     "makers", [translators(TOY), language_models(TOY, 16), classifiers(TOY)], ids=["seq2seq", "causal", "encoder"]
 )
-def test_peers_have_the_same_layers_as_our_model(makers):
-    """The weights of embedding and layers are equal, apart from biases, positions and the peers' own heads."""
+def test_peers_are_as_large_as_our_model(makers):
+    """The number of weights is equal, not counting biases, position embeddings, and the heads of the peers."""
     sizes = {}
     for name, make in makers.items():
         matrices = {
@@ -67,8 +67,8 @@ def test_peers_have_the_same_layers_as_our_model(makers):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_all_models_compute_the_loss_of_the_same_batches(batches, precision):
-    """Untrained models give about even probabilities, so all must compute the same loss."""
+def test_all_models_compute_the_same_loss(batches, precision):
+    """Untrained models predict nearly uniform distributions, so all losses on the same batch must agree."""
     for makers, batch in (
         (translators(TOY), batches.pair(0)),
         (language_models(TOY, 16), block(TOY.vocab_size, 4, 16)),
@@ -78,7 +78,7 @@ def test_all_models_compute_the_loss_of_the_same_batches(batches, precision):
             assert loss == pytest.approx(math.log(TOY.vocab_size), rel=0.25), name
 
 
-def test_gpu_sections_are_refused_without_a_gpu(monkeypatch):
+def test_gpu_sections_are_rejected_without_a_gpu(monkeypatch):
     assert BenchmarkArguments(device="cpu").sections == list(SECTIONS)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="--device cuda: PyTorch finds no CUDA"):
@@ -96,14 +96,14 @@ def test_models_are_timed_in_alternating_order_after_a_warm_up():
     assert [len(values) for values in rates.values()] == [3, 3] and min(rates["a"]) > 0
 
 
-def test_a_step_trains_and_returns_its_token_count(batches):
+def test_a_training_step_updates_the_model_and_returns_its_token_count(batches):
     trainee = Trainee(translators(TOY)[OURS](), [batches.pair(0)], "cpu", "fp32")
     before = trainee.loss(trainee.batches[0][0]).item()
     assert all(trainee() == trainee.batches[0][1] for _ in range(40))
     assert trainee.loss(trainee.batches[0][0]).item() < before
 
 
-def test_ratios_compare_medians_with_our_packed_model_if_there_is_one():
+def test_ratios_are_relative_to_the_median_of_our_packed_model_if_there_is_one():
     results = [
         Result("x", OURS, "tokens/s", [1.0, 3.0, 2.0]),
         Result("x", PACKED, "tokens/s", [6.0, 5.0, 9.0]),
@@ -119,7 +119,7 @@ def test_spread_is_half_the_interquartile_range_over_the_median():
     assert Result("x", "y", "tokens/s", [1.0, 2.0, 3.0, 4.0, 5.0]).spread == pytest.approx((4.5 - 1.5) / 2 / 3)
 
 
-def test_the_time_to_a_score_is_interpolated_between_evaluations():
+def test_the_time_to_reach_a_score_is_interpolated_between_evaluations():
     points = [Point(0, 6.0, 0.0), Point(10, 4.0, 20.0), Point(20, 5.0, 10.0), Point(30, 3.0, 40.0)]
     assert [seconds_to(bleu, points) for bleu in (0.0, 10.0, 20.0, 25.0)] == [0, 5, 10, 25]
     assert seconds_to(41.0, points) == math.inf
@@ -127,13 +127,13 @@ def test_the_time_to_a_score_is_interpolated_between_evaluations():
 
 @pytest.fixture
 def short_translations(monkeypatch):
-    """Force the longest outputs: an untrained model never ends, and no result here depends on the text."""
+    """Limit the output length: untrained models never generate an end token, and no test here checks the text."""
     monkeypatch.setattr("benchmarking.recipe.translate", partial(translate, extra_tokens=0))
 
 
 @pytest.mark.usefixtures("short_translations")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_recipe_runs_share_data_and_differ_in_their_batching(precision, monkeypatch):
+def test_recipe_runs_train_on_the_same_data_with_different_batching(precision, monkeypatch):
     counts, run_step = Counter(), TimedTrainer.training_step
 
     def counting_step(trainer, model, inputs, *arguments):
@@ -153,7 +153,7 @@ def test_recipe_runs_share_data_and_differ_in_their_batching(precision, monkeypa
 
 
 @pytest.mark.usefixtures("short_translations")
-def test_recipe_curves_before_an_error_are_kept(monkeypatch, tmp_path):
+def test_an_error_keeps_the_recipe_curves_of_earlier_runs(monkeypatch, tmp_path):
     def stop(*arguments):
         raise KeyboardInterrupt
 
@@ -164,7 +164,7 @@ def test_recipe_curves_before_an_error_are_kept(monkeypatch, tmp_path):
     assert (tmp_path / "recipe.png").stat().st_size > 1000
 
 
-def test_runs_are_compared_at_the_final_score_of_the_default_peer():
+def test_runs_are_compared_by_their_time_to_the_final_bleu_of_marian():
     results = results_of({
         OURS: [Point(0, 8, 0), Point(20, 4, 10), Point(40, 2, 30)],
         PEER_DEFAULTS: [Point(0, 8, 0), Point(100, 4, 20)],
@@ -179,8 +179,8 @@ def test_runs_are_compared_at_the_final_score_of_the_default_peer():
     assert found["recipe, final BLEU", OURS] == 30 and found["recipe, final validation loss", PEER] == 6.5
 
 
-def test_greedy_decoding_of_torchs_transformer_is_right():
-    """The tokens generated for one row equal the best predictions when the model reads them in a batch."""
+def test_greedy_decoding_with_torch_nn_transformer_is_correct():
+    """Step-by-step tokens equal the argmax of one parallel decoder pass, and do not depend on padding."""
     model = TorchTranslator(TOY).eval()
     ids, mask = right_padded([6, 3])
     with torch.inference_mode():
@@ -209,7 +209,7 @@ def test_results_are_written_atomically(tmp_path):
     assert {path.suffix for path in (tmp_path / "run").iterdir()} == {".json", ".md"}
 
 
-def test_measurements_before_an_error_are_kept(monkeypatch, tmp_path):
+def test_an_error_keeps_earlier_measurements(monkeypatch, tmp_path):
     def stop(*arguments):
         raise KeyboardInterrupt
 
@@ -231,7 +231,7 @@ def test_a_quick_run_measures_training(tmp_path):
     sections = ["train", "base", "language model", "classifier", "recipe"]
     results = benchmark.main([*QUICK, "--sections", *sections, "--precision", "fp32", "--output", str(tmp_path)])
     assert {result.section.split(",")[0] for result in results} == {"train", "recipe"}
-    learned = [result for result in results if "BLEU" not in result.section]  # BLEU is 0 after six steps
+    learned = [result for result in results if "BLEU" not in result.section]  # after six steps, BLEU is 0
     assert all(value > 0 for result in learned for value in result.values)
     assert (tmp_path / "recipe.png").stat().st_size > 1000
 
@@ -244,22 +244,22 @@ def test_a_quick_run_measures_decoding_memory_and_length(tmp_path):
 
 
 @pytest.mark.parametrize(("option", "value"), [("--sections", "speed"), ("--precision", "int4")])
-def test_an_unknown_choice_is_refused(option, value, capsys):
+def test_an_unknown_choice_is_rejected(option, value, capsys):
     with pytest.raises(SystemExit):
         benchmark.main([option, value])
     assert f"invalid choice: '{value}'" in capsys.readouterr().err
 
 
-def test_memory_is_the_peak_of_what_the_step_allocates():
+def test_peak_memory_counts_only_allocations_of_the_task():
     mib = 2**20
-    held = torch.ones(2**26)  # 256 MiB that the task does not allocate
+    held = torch.ones(2**26)  # 256 MiB that must not count, because the task does not allocate them
     assert peak_memory(lambda: torch.ones(mib // 4)) == mib
     assert peak_memory(lambda: torch.ones(mib // 4) + torch.ones(mib // 4)) == 3 * mib
-    assert peak_memory(lambda: [torch.ones(mib // 4) for _ in range(4)][0]) == 4 * mib  # noqa: RUF015 (all four)
+    assert peak_memory(lambda: [torch.ones(mib // 4) for _ in range(4)][0]) == 4 * mib  # noqa: RUF015 (keep all four)
     assert held.sum() > 0
 
 
-def test_a_step_with_chunked_loss_never_holds_all_logits():
+def test_the_chunked_loss_never_allocates_all_logits_at_once():
     size, rows, length = replace(TOY, vocab_size=32_000), 64, 24
     used = {result.model: result.median for result in measure_memory(size, rows, length)}
     logits = rows * length * size.vocab_size * 4 / 2**20

@@ -1,4 +1,4 @@
-"""Figures agree with the code and are readable on light and dark pages."""
+"""Test that figures agree with the code and are readable on light and dark pages."""
 
 import inspect
 import math
@@ -27,7 +27,7 @@ PICTURES = ROOT / "docs" / "figures"
 SUFFIXES = [f"{theme}.{kind}" for theme in THEMES for kind in ("png", "svg")]
 
 
-def test_chosen_figures_are_drawn_for_light_and_dark_pages(tmp_path, capsys):
+def test_selected_figures_are_drawn_for_light_and_dark_pages(tmp_path, capsys):
     figures.main(["masks", "complexity", "--quick", "--output", str(tmp_path)])
     names = {f"{name}{suffix}" for name in ("masks", "complexity") for suffix in SUFFIXES}
     assert {path.name for path in tmp_path.iterdir()} == names
@@ -38,7 +38,7 @@ def test_chosen_figures_are_drawn_for_light_and_dark_pages(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", [name for name in figures.FIGURES if name not in ("masks", "complexity")])
-def test_every_figure_fills_every_panel_and_cuts_off_no_text(name):
+def test_every_panel_has_content_and_no_text_is_cut_off(name):
     with plt.rc_context(theme_parameters("")):
         figure = figures.FIGURES[name]()
         assert all(ax.has_data() for ax in figure.axes)
@@ -48,7 +48,7 @@ def test_every_figure_fills_every_panel_and_cuts_off_no_text(name):
         plt.close(figure)
 
 
-def test_the_docs_folder_has_every_figure_and_no_other():
+def test_the_docs_folder_contains_exactly_the_known_figures():
     expected = {f"{name}{suffix}" for name in figures.FIGURES for suffix in SUFFIXES}
     assert {path.name for path in PICTURES.iterdir()} == expected
 
@@ -60,7 +60,7 @@ def test_the_walkthrough_shows_every_figure_on_light_and_dark_pages():
 
 
 def linked_lines(name: str, theme: str) -> set[str]:
-    """Return the lines of the model file that the boxes of a committed diagram link to."""
+    """Return the source lines of the model file that the boxes of a committed diagram link to."""
     svg = (PICTURES / f"{name}{theme}.svg").read_text(encoding="utf-8")
     found = re.findall(r'xlink:href="([^"#]+)#L(\d+)"', svg)
     assert {(PICTURES / path).resolve() for path, _ in found} == {MODEL_FILE}
@@ -102,13 +102,13 @@ LINKED_LINES = {
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("name", LINKED_LINES)
-def test_each_box_of_a_diagram_links_to_its_line_of_the_model_file(name, theme):
+def test_each_box_of_a_diagram_links_to_its_line_in_the_model_file(name, theme):
     """If this test fails, the model file has changed: redraw the diagram with scripts/figures.py NAME."""
     assert linked_lines(name, theme) == LINKED_LINES[name]
 
 
 def test_each_half_of_the_diagram_links_to_the_layer_that_it_shows():
-    """Both layers contain the same words, so the class around a line shows to which layer the line belongs."""
+    """Encoder and decoder layers contain identical lines, so check the class that contains the linked line."""
     encoder, decoder = (
         range(first, first + len(lines))
         for lines, first in map(inspect.getsourcelines, (TransformerLayer, DecoderLayer))
@@ -118,21 +118,21 @@ def test_each_half_of_the_diagram_links_to_the_layer_that_it_shows():
     assert len(numbers & set(encoder)) == 2 and len(numbers & set(decoder)) == 3
 
 
-def test_an_unknown_figure_is_refused_with_the_known_ones(capsys):
+def test_the_error_for_an_unknown_figure_lists_the_known_figures(capsys):
     with pytest.raises(SystemExit):
         figures.main(["mask"])
     assert "there is no figure 'mask'; choose from encoder-decoder, " in capsys.readouterr().err
 
 
 def luminance(color: str) -> float:
-    """Return the relative luminance of the Web Content Accessibility Guidelines (WCAG)."""
+    """Return the relative luminance as defined in the Web Content Accessibility Guidelines (WCAG)."""
     channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
     return float(np.dot(channels, (0.2126, 0.7152, 0.0722)))
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_colours_have_enough_contrast(theme):
-    """WCAG asks for a contrast of 4.5 to 1 for text and 3 to 1 for lines."""
+    """WCAG requires a contrast ratio of 4.5:1 for text and 3:1 for graphics."""
 
     def contrast(color: str) -> float:
         dark, light = sorted((luminance(color), luminance(paper)))
@@ -143,34 +143,34 @@ def test_colours_have_enough_contrast(theme):
     assert min(map(contrast, THEMES[theme].curves)) > 3
 
 
-def test_the_plotted_norm_equals_that_of_the_softmax_derivative():
+def test_the_jacobian_norm_matches_autograd():
     scores = torch.randn(6, dtype=torch.double)
     derivative = torch.autograd.functional.jacobian(lambda x: x.softmax(-1), scores)
     torch.testing.assert_close(jacobian_norm(scores.softmax(-1)), derivative.norm())
 
 
-def test_only_unscaled_scores_lose_the_gradient_of_the_softmax():
+def test_the_softmax_gradient_vanishes_only_without_scaling():
     scaled, unscaled = jacobian_norms(scaled=True), jacobian_norms(scaled=False)
     assert scaled.min() > 0.9 * scaled.max()
     assert unscaled[WIDTHS.index(1024)] < 0.5 * scaled[-1]
     assert unscaled[-1] < 0.15 * scaled[-1]
 
 
-def test_the_gradient_of_unscaled_scores_rises_before_it_falls():
+def test_without_scaling_the_gradient_rises_before_it_falls():
     unscaled = jacobian_norms(scaled=False)
     assert unscaled.max() > 1.3 * unscaled[0]
     assert 4 <= WIDTHS[unscaled.argmax()] <= 32
     assert unscaled[-1] < 0.1 * unscaled.max()
 
 
-def test_masking_rescales_the_remaining_weights():
+def test_masking_renormalises_the_remaining_weights():
     drawn = masked_attention()
     visible = drawn["before"] * np.tril(np.ones((6, 6)))
     np.testing.assert_allclose(drawn["after"], visible / visible.sum(axis=1, keepdims=True), atol=1e-6)
     assert np.array_equal(drawn["mask"], np.tril(np.ones((6, 6), dtype=bool)))
 
 
-def test_a_decoders_mask_is_causal_and_hides_padding():
+def test_the_decoder_mask_is_causal_and_hides_padding():
     encoder, decoder = mask_examples().values()
     for length, padding, causal in zip((5, 4, 3), encoder, decoder, strict=True):
         real = np.broadcast_to(np.arange(5) < length, (5, 5))
@@ -178,14 +178,14 @@ def test_a_decoders_mask_is_causal_and_hides_padding():
         assert np.array_equal(causal, np.tril(real))
 
 
-def test_a_shift_of_positions_is_a_rotation_up_to_rounding():
+def test_shifting_positions_is_a_rotation_up_to_rounding():
     rotation = shift_matrix(7, 32)
     torch.testing.assert_close(rotation @ rotation.T, torch.eye(32))
     assert shift_errors(7, torch.arange(100), 32).max() < 1e-5
     assert shift_errors(7, torch.arange(10_000), 32).max() < 2e-3
 
 
-def test_the_dot_product_of_positions_depends_on_their_distance_alone():
+def test_the_dot_product_of_two_encodings_depends_only_on_their_distance():
     distances = torch.tensor([0, 1, 5, 300, 2000])
     expected = [np.mean([math.cos(k / 10000 ** (2 * i / 64)) for i in range(32)]) for k in distances.tolist()]
     for start in (0, 17, 3000):
@@ -193,7 +193,7 @@ def test_the_dot_product_of_positions_depends_on_their_distance_alone():
 
 
 def test_without_positions_an_encoder_is_equivariant():
-    """The outputs are permuted together with the inputs; invariance would leave them unchanged."""
+    """Permuting the input permutes the output (equivariance) instead of leaving it unchanged (invariance)."""
     permuted_output, output_of_permuted = permutation_outputs(positions=False)
     np.testing.assert_allclose(permuted_output, output_of_permuted, atol=1e-5)
     assert np.abs(np.diff(permuted_output, axis=0)).max() > 0.5
@@ -201,7 +201,7 @@ def test_without_positions_an_encoder_is_equivariant():
     assert np.abs(permuted_output - output_of_permuted).max() > 0.5
 
 
-def test_the_map_of_embeddings_groups_related_words():
+def test_related_words_are_close_in_the_embedding_map():
     groups = [torch.tensor(points) for points in embedding_points().values()]
     within = torch.cat([torch.pdist(points) for points in groups])
     between = torch.cat([torch.cdist(a, b).flatten() for i, a in enumerate(groups) for b in groups[i + 1 :]])
@@ -225,11 +225,11 @@ def test_operations_grow_as_table_1_says(name, powers):
     costs = measure(QUICK)[name]
     n = growth(QUICK.lengths, costs["n"].operations)
     d = growth(QUICK.widths, costs["d"].operations)
-    assert (n, d) == pytest.approx(powers, abs=0.1)  # restricted attention rounds lengths up to whole blocks
+    assert (n, d) == pytest.approx(powers, abs=0.1)  # restricted attention pads to whole blocks
 
 
 def test_operation_counts_have_the_factors_of_table_1():
-    """Count multiply-adds of the two matrix products of attention and of recurrence."""
+    """Attention and recurrence each have two matrix products; count their multiply-adds."""
     n, d = QUICK.lengths[-1], QUICK.width
     full, fused, restricted, recurrent, convolutional = (
         cost["n"].operations[-1] / 2 for cost in measure(QUICK).values()

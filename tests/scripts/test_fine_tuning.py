@@ -1,4 +1,4 @@
-"""Features that users of Trainer expect from `train`: fine-tuning, best model, early stopping, logging."""
+"""Test the Trainer features that users expect from `train`: fine-tuning, best model, early stopping, logging."""
 
 import json
 import logging
@@ -59,7 +59,7 @@ def test_new_models_use_the_chunked_loss_and_packing_by_default(pretrained):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_pretrained_encoder_can_start_every_head_and_new_weights_are_reported(head, pretrained, tmp_path, caplog):
+def test_every_head_can_use_a_pretrained_encoder_and_reports_new_weights(head, pretrained, tmp_path, caplog):
     task, new_weights = HEADS[head]
     library_logging.enable_propagation()
     caplog.set_level(logging.WARNING)
@@ -77,10 +77,10 @@ def test_a_pretrained_encoder_can_start_every_head_and_new_weights_are_reported(
     changed = {name for name in before if before[name] != after[name]}
     assert changed == (
         {"normalizer", "post_processor"} if head == "tagger" else set()
-    )  # words get a space before them
+    )  # taggers prepend a space to each word
 
 
-# By checkpoint: its task, and the score that must not fall. A loss may not rise.
+# checkpoint -> (task, metric that fine-tuning must not make worse)
 SHIPPED = {
     "en-es": ("translation", "chrf"),
     "language-id": ("classification", "accuracy"),
@@ -92,7 +92,7 @@ SHIPPED = {
 
 
 def rows_for(name: str) -> dict[str, list[dict]]:
-    """Return rows like those that a shipped checkpoint was trained on, with all of its classes."""
+    """Return training and validation rows similar to the original data of a shipped checkpoint, with all classes."""
     if name == "tagger":
         rows = list(phrasebook("tagging", size=1000)["train"])
     elif name == "language-id":
@@ -124,7 +124,7 @@ def test_a_checkpoint_is_fine_tuned_in_float32_and_does_not_get_worse(name, tmp_
     assert new <= old + 0.05 if metric == "loss" else new >= old - 1, (old, new)
 
 
-def test_a_size_that_contradicts_the_checkpoint_is_refused(pretrained, tmp_path):
+def test_a_size_that_contradicts_the_checkpoint_is_rejected(pretrained, tmp_path):
     given = [*write_rows("classification", tmp_path), *SMALL, "--model_name_or_path", str(pretrained)]
     for name, saved, value in (("d_model", 64, 96), ("d_ff", 128, 64), ("num_layers", 2, 3)):
         message = re.escape(f"--{name} {value} does not fit {pretrained}, a checkpoint with {name}={saved}: leave")
@@ -133,7 +133,7 @@ def test_a_size_that_contradicts_the_checkpoint_is_refused(pretrained, tmp_path)
     assert not (tmp_path / "run").exists()
 
 
-def test_new_classes_are_refused_when_a_classifier_is_fine_tuned(tmp_path):
+def test_fine_tuning_a_classifier_on_new_classes_is_rejected(tmp_path):
     given = [*write_rows("classification", tmp_path), *SMALL, *ONE_STACK, "--max_steps", "1"]
     train.main(["classification", *given, "--output_dir", str(tmp_path / "run")])
     rows = [{"text": "a b", "label": label} for label in ("no", "such", "labels")]
@@ -143,7 +143,7 @@ def test_new_classes_are_refused_when_a_classifier_is_fine_tuned(tmp_path):
         train.main(["classification", *given])
 
 
-def test_options_for_a_new_model_give_a_warning_with_a_pretrained_one(pretrained, tmp_path, caplog):
+def test_options_for_new_models_are_ignored_with_a_warning_for_pretrained_models(pretrained, tmp_path, caplog):
     given = [*write_rows("classification", tmp_path), "--use_cpu", "true", "--disable_tqdm", "true"]
     given += ["--max_steps", "1", "--save_strategy", "no", "--per_device_train_batch_size", "8"]
     without_effect = "--lowercase True: no effect, because the checkpoint or tokenizer has its own."
@@ -164,7 +164,7 @@ def test_options_for_a_new_model_give_a_warning_with_a_pretrained_one(pretrained
     assert "without effect" not in caplog.text
 
 
-def test_a_masked_model_resumes_bit_for_bit(tmp_path):
+def test_masked_language_modeling_resumes_bit_for_bit(tmp_path):
     given = [*write_rows("language_modeling", tmp_path), *SMALL, *ONE_STACK, "--dropout", "0.1"]
     given += ["--max_steps", "6", "--save_strategy", "steps", "--save_steps", "3"]
     train.main(["masked_language_modeling", *given, "--output_dir", str(tmp_path / "whole")])
@@ -175,7 +175,7 @@ def test_a_masked_model_resumes_bit_for_bit(tmp_path):
     assert all(torch.equal(resumed[name], weight) for name, weight in whole.items())
 
 
-def test_masks_differ_between_batches_and_cover_the_requested_share(pretrained):
+def test_masks_differ_between_batches_and_cover_the_requested_fraction(pretrained):
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
     mask = ReproducibleMasking(tokenizer, mlm_probability=0.15)
     rows = [{"input_ids": torch.randint(10, 200, (100,)).tolist()} for _ in range(40)]
@@ -187,7 +187,7 @@ def test_masks_differ_between_batches_and_cover_the_requested_share(pretrained):
 
 
 def test_early_stopping_keeps_the_best_model_and_logs_to_tensorboard(tmp_path):
-    # One row for training and others for validation: the model overfits soon.
+    # The labels are unrelated to the text, so the model soon overfits.
     rows = phrasebook("classification", size=1000)["train"]
     names = {"train": range(40), "validation": range(40, 80)}
     for split, numbers in names.items():
@@ -208,7 +208,7 @@ def test_early_stopping_keeps_the_best_model_and_logs_to_tensorboard(tmp_path):
     final = load_file(run / "model.safetensors")
     assert all(torch.equal(final[name], weight) for name, weight in best.items())
 
-    # the training log precedes the evaluation
+    # the oldest log is from training; the final evaluation writes another
     events = min(run.rglob("events.out.tfevents.*"), key=lambda file: file.stat().st_ctime)
     logged = [event.value for event in EventAccumulator(str(events)).Reload().Scalars("eval/loss")]
     assert logged == pytest.approx(losses, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Upload and download with the real client and commands, over HTTP, against a small local Hub."""
+"""Test uploads and downloads with the real client and commands, over HTTP, against a small local Hub."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def hub():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """Save the folder that a training run leaves: a complete model, and private files."""
+    """Create a folder like the output of a training run: a complete model, and private files."""
     folder = tmp_path_factory.mktemp("hub") / "run"
     model, tokenizer = with_tokenizer(texts=["one two three, one two three"], vocab_size=270)
     write(folder, model, tokenizer)
@@ -84,7 +84,7 @@ def folder(trained, tmp_path) -> Path:
 
 
 def push(hub: HubServer, *arguments, token: str | None = TOKEN) -> subprocess.CompletedProcess:
-    """Run the command in its own process."""
+    """Run `push` in its own process, against the local Hub."""
     environment = hub.environment(Path(arguments[0]).parent / "home", token)
     command = ["-m", "vanilla_transformer", "push", *arguments]
     return run_python(command, cwd=ROOT, env={"PATH": os.environ["PATH"]} | environment)
@@ -92,11 +92,11 @@ def push(hub: HubServer, *arguments, token: str | None = TOKEN) -> subprocess.Co
 
 @pytest.fixture
 def refused(monkeypatch, capsys):
-    """Run a command that uploads nothing in this process, which is faster, and return its last line."""
+    """Return a function that runs a failing `push --dry_run` in this process and returns its one line on stderr."""
 
     def run(*arguments) -> str:
         monkeypatch.setattr(sys, "argv", ["push", *map(str, arguments), "--dry_run"])
-        capsys.readouterr()  # discard what the test itself has printed
+        capsys.readouterr()  # discard earlier output of the test
         with pytest.raises(SystemExit) as stop:
             run_command(main)
         printed = capsys.readouterr()
@@ -108,7 +108,7 @@ def refused(monkeypatch, capsys):
 
 
 def model_files(folder: Path) -> set[str]:
-    """Return the names of a model's files that are uploaded."""
+    """Return the names of the files in a model folder that should be uploaded."""
     return set(collect(Namespace(folder=folder, repo=False, space=False, models=[])))
 
 
@@ -134,7 +134,7 @@ print(json.dumps(results))
 """
 
 
-def test_another_process_downloads_the_same_model_or_a_pinned_revision(hub, folder, tmp_path):
+def test_a_model_or_pinned_revision_can_be_downloaded_in_another_process(hub, folder, tmp_path):
     old = logits_of(folder)
     assert push(hub, folder, "user/name", "--commit_message", "The first").returncode == 0
     repo = hub.repos["models", "user/name"]
@@ -156,8 +156,8 @@ def test_another_process_downloads_the_same_model_or_a_pinned_revision(hub, fold
     assert found["tokens"] and "translation_text" in found["translation"][0]
 
 
-def test_an_upload_replaces_the_previous_model_and_keeps_the_users_own_files(hub, folder):
-    """If old weight files or generation settings stayed, `from_pretrained` would read them with the new model."""
+def test_an_upload_replaces_the_previous_model_and_keeps_other_files(hub, folder):
+    """Old weight files or generation settings must go, or `from_pretrained` would load them with the new model."""
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
     own = {"picture.png": b"", "docs/model.safetensors": b"", "notes.md": b""}
     hub.repos["models", "user/name"] = repo = Repo(private=False, sdk=None)
@@ -206,23 +206,23 @@ def test_a_dry_run_lists_the_files_and_uploads_nothing(hub, folder):
 
 
 def test_a_tokenizer_without_tokenizer_json_is_uploaded_completely(folder):
-    """Tokenizers of FSMT, BERT and SentencePiece have vocabulary files instead of tokenizer.json."""
+    """FSMT, BERT and SentencePiece tokenizers have vocabulary files instead of tokenizer.json."""
     kept = {"vocab-src.json", "vocab-tgt.json", "merges.txt", "vocab.txt", "vocab.json", "source.spm", "spiece.model"}
     for name in kept:
         (folder / name).write_text("tokens")
     assert model_files(folder) == MODEL_FILES | kept
 
 
-def test_the_code_of_a_tokenizer_is_uploaded(folder):
+def test_custom_tokenizer_code_is_uploaded(folder):
     (folder / "tok.py").write_text("from .letters import LETTERS\n")
     (folder / "letters.py").write_text("LETTERS = 26\n")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["auto_map"] = {"AutoTokenizer": ["tok.Slow", None]}  # transformers writes a slow and a fast class
+    settings["auto_map"] = {"AutoTokenizer": ["tok.Slow", None]}  # transformers saves [slow class, fast class]
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     assert model_files(folder) == MODEL_FILES | {"tok.py", "letters.py"}
 
 
-def test_a_private_model_is_private_from_the_start(hub, folder, tmp_path):
+def test_a_private_model_can_be_downloaded_only_with_a_token(hub, folder, tmp_path):
     assert push(hub, folder, "user/secret", "--private").returncode == 0
     assert hub.repos["models", "user/secret"].private
     download = """
@@ -236,7 +236,7 @@ except Exception as error:
     assert run_fresh(download, tmp_path, **hub.environment(tmp_path / "b", token=None)) == "RepositoryNotFoundError"
 
 
-def test_a_private_upload_to_a_public_model_is_refused(hub, folder):
+def test_a_private_upload_to_a_public_repository_is_rejected(hub, folder):
     assert push(hub, folder, "user/name").returncode == 0
     before = hub.repos["models", "user/name"].resolve("main")
     result = push(hub, folder, "user/name", "--private")
@@ -250,7 +250,7 @@ def test_uploading_to_a_branch_does_not_change_main(hub, folder):
     assert set(repo.files("experiment")) == MODEL_FILES and not repo.files("main")
 
 
-def test_a_missing_token_gets_a_message_that_says_what_to_do(hub, folder):
+def test_the_error_for_a_missing_token_says_what_to_do(hub, folder):
     result = push(hub, folder, "user/name", token=None)
     assert result.returncode == 2 and not hub.repos
     assert "There is no Hub token: run `hf auth login`, or set HF_TOKEN" in result.stderr
@@ -272,7 +272,7 @@ def test_an_unreachable_hub_gives_a_one_line_error(folder):
     assert "Connection refused" in result.stderr.splitlines()[-1]
 
 
-def test_an_invalid_repository_name_is_refused_also_in_a_dry_run(folder, refused):
+def test_even_a_dry_run_rejects_an_invalid_repository_name(folder, refused):
     assert "Repo id must use alphanumeric chars" in refused(folder, "user/my model")
 
 
@@ -303,7 +303,7 @@ def test_an_incomplete_model_is_not_uploaded(name, text, message, folder, refuse
     assert message in refused(folder, "user/name")
 
 
-def test_nothing_is_uploaded_with_an_invalid_card_or_model(hub, folder):
+def test_an_invalid_card_or_model_prevents_the_upload(hub, folder):
     change(folder, "README.md", "---\nlicense: 7\n---\n# A model\n")
     result = push(hub, folder, "user/name")
     assert result.returncode == 2 and not hub.repos
@@ -313,7 +313,7 @@ def test_nothing_is_uploaded_with_an_invalid_card_or_model(hub, folder):
     assert result.returncode == 2 and not hub.repos and "has no config.json" in result.stderr
 
 
-def test_a_model_with_a_missing_shard_is_refused(folder, refused):
+def test_a_model_with_a_missing_shard_is_rejected(folder, refused):
     (folder / "model.safetensors").unlink()
     encoder_decoder().save_pretrained(folder, max_shard_size="20KB")
     gone = sorted(folder.glob("model-*"))[1]
@@ -328,14 +328,14 @@ def test_a_model_with_a_missing_shard_is_refused(folder, refused):
         ('{"weight_map": {"lm_head.weight": [1]}}', "weight_map must name the file of each weight"),
     ],
 )
-def test_a_model_with_a_damaged_shard_index_is_refused(index, message, folder, refused):
+def test_a_model_with_a_damaged_shard_index_is_rejected(index, message, folder, refused):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)
     line = refused(folder, "user/name")
     assert "model.safetensors.index.json" in line and message in line
 
 
-def test_a_symbolic_link_to_outside_the_folder_is_refused(folder, tmp_path, refused):
+def test_a_symbolic_link_that_leaves_the_folder_is_rejected(folder, tmp_path, refused):
     secret = tmp_path / "secret.txt"
     secret.write_text("not yours")
     (folder / "curves.png").unlink()
@@ -343,11 +343,11 @@ def test_a_symbolic_link_to_outside_the_folder_is_refused(folder, tmp_path, refu
     assert f"is a link to {secret}, outside" in refused(folder, "user/name")
 
 
-# --- This repository on the Hub: the code at its root serves all models in checkpoints/
+# --- Uploading this repository: the code at its root is shared by all models in checkpoints/
 
 
 ROOT_MODULES = {path.name for path in ROOT.glob("*.py")}
-# name -> what builds the model, its tokenizer's template, task, pipeline options and input
+# name -> (function that builds the model, tokenizer template, task, pipeline options and input)
 SHIPPED = {
     "en-es": (encoder_decoder, "seq2seq", "translation", {"max_new_tokens": 4}, "one two"),
     "language-model": (decoder_only, "causal", "text-generation", {"max_new_tokens": 4, "do_sample": False}, "one"),
@@ -361,7 +361,7 @@ SHIPPED = {
 
 @pytest.fixture(scope="module")
 def whole_clone(tmp_path_factory) -> Path:
-    """Return a clone with tiny checkpoints and the private files that a developer may have in it."""
+    """Create a clone with tiny checkpoints and with private files that developers may have."""
     clone = tmp_path_factory.mktemp("work") / "clone"
     for name, (make, template, *_) in SHIPPED.items():
         folder = clone / "checkpoints" / name
@@ -417,7 +417,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-def test_every_checkpoint_of_the_repository_loads_by_its_subfolder(hub, clone, tmp_path):
+def test_every_checkpoint_of_the_repository_loads_from_its_subfolder(hub, clone, tmp_path):
     result = push(hub, clone, "user/all", "--repo")
     assert result.returncode == 0, result.stderr
     names = set(hub.repos["models", "user/all"].files("main"))
@@ -449,7 +449,7 @@ def test_every_checkpoint_of_the_repository_loads_by_its_subfolder(hub, clone, t
 
 
 @pytest.mark.slow
-def test_an_installed_package_translates_with_the_model_on_the_hub(hub, clone, tmp_path):
+def test_an_installed_package_translates_with_a_model_from_the_hub(hub, clone, tmp_path):
     assert push(hub, clone, HUB_NAME, "--repo").returncode == 0
     installed = tmp_path / "installed"
     shutil.copytree(clone, installed, ignore=shutil.ignore_patterns("checkpoints"))
@@ -466,7 +466,7 @@ def test_an_installed_package_translates_with_the_model_on_the_hub(hub, clone, t
         environment |= empty.environment(tmp_path / "empty", None)
         run = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 2 and "Traceback" not in run.stderr
-    error = run.stderr.splitlines()[-1]  # torchao, installed for other tests, prints a warning on import
+    error = run.stderr.splitlines()[-1]  # skip the import warning of torchao, which other tests need
     assert f"There is no {installed}/checkpoints/en-es, and {HUB_NAME} could not be fetched" in error
 
 
@@ -486,7 +486,7 @@ def test_a_clone_with_a_broken_model_is_not_uploaded(gone, message, clone, refus
     assert message in refused(clone, "user/all", "--repo")
 
 
-# --- The demo as a Space
+# --- Uploading the demo as a Space
 
 
 SPACE_CARD = """\
@@ -501,7 +501,7 @@ app_file: app.py
 
 
 def test_an_installed_package_needs_a_model_to_create_a_space(hub, clone, tmp_path):
-    """An installed package contains no checkpoints, unlike a clone."""
+    """Unlike a clone, an installed package contains no checkpoints."""
     shutil.rmtree(clone / "checkpoints")
     command = ["-m", "vanilla_transformer", "push", ROOT / "demo", "user/demo", "--space"]
     environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")
@@ -551,7 +551,7 @@ print(json.dumps(True))
 """
 
 
-def test_push_to_hub_of_model_and_trainer_uploads_the_code(hub, folder, tmp_path):
+def test_push_to_hub_of_models_and_trainers_uploads_the_code(hub, folder, tmp_path):
     run_fresh(PUSH_BY_THE_LIBRARY, tmp_path, str(folder), installed=True, **hub.environment(tmp_path / "home"))
     weights = load_file(folder / "model.safetensors")
     for name, private in (("user/from-model", True), ("user/from-trainer", False)):
@@ -591,7 +591,7 @@ os._exit(0)
 
 
 @pytest.mark.slow
-def test_the_space_is_complete_and_answers_with_a_model_on_the_hub(hub, folder, tmp_path):
+def test_the_space_is_self_contained_and_runs_a_model_from_the_hub(hub, folder, tmp_path):
     assert push(hub, folder, "user/name").returncode == 0
     result = push(hub, ROOT / "demo", "user/real-demo", "--space", "--models", "user/name")
     assert result.returncode == 0, result.stderr
@@ -603,7 +603,7 @@ def test_the_space_is_complete_and_answers_with_a_model_on_the_hub(hub, folder, 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
     expected = translate(["one two"], model, tokenizer, num_beams=4)
-    (space / "visit.py").write_text(SPACE)  # modules in the current folder are found first
+    (space / "visit.py").write_text(SPACE)  # so that imports resolve to the Space first
     environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "cache", token=None)
     command = [sys.executable, "visit.py", *MODULES]
     visit = subprocess.run(command, cwd=space, env=environment, capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""The shipped models: the files in their folders, that each loads and answers, and how they are trained."""
+"""Test the shipped models: their files, that each model loads and works, and how they are trained."""
 
 import json
 import re
@@ -106,7 +106,7 @@ def test_every_checkpoint_has_a_recipe_and_a_description():
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_checkpoint_has_exactly_its_files_and_computes_in_float32(name):
+def test_a_checkpoint_has_exactly_the_expected_files_and_loads_in_float32(name):
     folder = ROOT / "checkpoints" / name
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     optional = {"generation_config.json", "chat_template.jinja"}
@@ -119,7 +119,7 @@ def test_a_checkpoint_has_exactly_its_files_and_computes_in_float32(name):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_checkpoint_loads_and_answers_correctly(name):
+def test_a_checkpoint_loads_and_predicts_correctly(name):
     assert next(loaded(name)["model"].parameters()).dtype == torch.float32
     for answer, right in ANSWERS[name]:
         assert answer() == right
@@ -139,23 +139,23 @@ def test_a_card_states_scores_data_licence_and_the_recipe(name):
     assert all(f"## {part}" in card.text for part in ("Use", "Examples", "Scores", "Training", "Licence"))
 
 
-# --- How they are trained
+# --- How the shipped models are trained
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_recipe_has_valid_options_and_its_own_data(name, tmp_path):
+def test_a_recipe_has_valid_options_and_names_its_own_data(name, tmp_path):
     recipe = ROOT / "recipes" / "checkpoints" / f"{name}.yaml"
     options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     arguments = [str(recipe), "--output_dir", str(tmp_path), "--use_cpu", "true"]
     _, given, _, task = parse(find_task(options["task"]), arguments)
     assert given.files == {split: [f"runs/data/{name}/{split}.jsonl"] for split in ("train", "validation", "test")}
     assert options["output_dir"] == f"runs/checkpoints/{name}"
-    assert task.arguments.seed == options["seed"]  # the card states the seed
+    assert task.arguments.seed == options["seed"]  # the seed in the recipe, which the card states, is used
 
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch) -> Path:
-    """Return a folder with the tagger's data and a recipe that trains within seconds."""
+    """Prepare a working folder with the data of the tagger and a recipe that trains within seconds."""
     monkeypatch.chdir(tmp_path)
     rows = list(phrasebook("tagging", size=1000)["train"].select(range(16)))
     for name in ("train", "validation", "test"):
@@ -215,7 +215,7 @@ def test_training_and_test_data_share_no_text():
     assert splits == data.translator("hi", "en", phrases=1000, bare=100)
 
 
-def test_copies_without_a_full_stop_lack_it_on_both_sides():
+def test_full_stops_are_removed_on_both_sides_of_a_pair():
     rows = [
         {"source": "I run.", "target": "Corro."},
         {"source": "Do I?", "target": "¿Sí?"},

@@ -1,4 +1,4 @@
-"""Notebooks equal their sources, which run; the check of every exercise accepts the solution and requires one."""
+"""Test that notebooks match their sources and run, and that the checks of exercises accept only solutions."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ from documentation.notebooks import FOLDER, notebook  # noqa: E402
 
 
 SOURCES = sorted(FOLDER.glob("*.py"))
-# these notebooks train or export a model
+# notebooks that train or export a model
 SLOW = {"into_production", "train_a_language_model", "train_a_translator", "train_an_encoder"}
 TRAINING = [path for path in SOURCES if "QUICK" in path.read_text(encoding="utf-8")]
 marked = [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW), id=path.stem) for path in SOURCES]
@@ -27,7 +27,7 @@ marked = [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW), id=
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch) -> Path:
-    """Return an empty folder to run in, with a translator for the notebooks that need one."""
+    """Change to an empty working folder, with a translation model for the notebooks that need one."""
     texts = ["I like to travel.", "Me gusta viajar.", "three miles", "tres millas"] * 3
     monkeypatch.setenv("TRANSLATOR", write(tmp_path / "translator", *with_tokenizer(texts=texts, vocab_size=300)))
     monkeypatch.setenv("QUICK", "1")
@@ -36,9 +36,9 @@ def workplace(tmp_path, monkeypatch) -> Path:
 
 
 def play(source: Path, solved: bool) -> tuple[int, list[str]]:
-    """Run a source cell by cell, with or without its solutions; return the number of checks and the failed ones.
+    """Run the cells of a source, with or without solutions; return the number of checks and the failed checks.
 
-    Assert that each line prints what the comment behind it says.
+    Assert that each call of print produces the output promised in its trailing comment.
     """
     session: dict[str, Any] = {"__name__": "__main__"}
     checks, failed = 0, []
@@ -61,7 +61,7 @@ def play(source: Path, solved: bool) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_a_notebook_equals_its_source(source):
+def test_a_notebook_matches_its_source(source):
     """If this test fails, run `make notebooks`."""
     assert notebook(source) == source.with_suffix(".ipynb").read_text(encoding="utf-8")
 
@@ -71,7 +71,7 @@ def test_every_notebook_has_a_source():
 
 
 @pytest.mark.parametrize("source", marked)
-def test_a_notebook_runs_and_its_solutions_are_right(source, workplace):
+def test_a_notebook_runs_and_its_solutions_are_correct(source, workplace):
     checks, failed = play(source, solved=True)
     assert checks >= 2 and failed == []
 
@@ -79,7 +79,7 @@ def test_a_notebook_runs_and_its_solutions_are_right(source, workplace):
 @pytest.mark.slow
 @pytest.mark.parametrize("source", TRAINING, ids=lambda path: path.stem)
 def test_full_size_solutions_pass_their_checks_within_ten_minutes(source, workplace, monkeypatch):
-    """The limit is ten minutes of processor time on two cores; a busy machine takes longer."""
+    """Limit CPU time instead of elapsed time, because the machine may be busy: ten minutes on each of two cores."""
     monkeypatch.delenv("QUICK")
     started = time.process_time()
     assert play(source, solved=True)[1] == []
@@ -87,13 +87,13 @@ def test_full_size_solutions_pass_their_checks_within_ten_minutes(source, workpl
 
 
 @pytest.mark.parametrize("source", marked)
-def test_an_unsolved_exercise_is_reported_and_the_notebook_continues(source, workplace):
+def test_a_notebook_reports_an_unsolved_exercise_and_continues(source, workplace):
     checks, failed = play(source, solved=False)
     assert len(failed) == checks
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_a_notebook_opens_in_colab_and_installs_its_requirements(source):
+def test_a_notebook_has_links_to_colab_and_kaggle_and_installs_the_project(source):
     cells = json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells]
     assert texts[0].startswith("# ")

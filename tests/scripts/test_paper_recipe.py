@@ -1,4 +1,4 @@
-"""The recipes of the paper's models run unchanged on a small data set with the columns of WMT14."""
+"""Test that the recipes for the models of the paper run unchanged on a small data set in the format of WMT14."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ RECIPES = ROOT / "recipes"
 
 
 def write_copy(folder: Path) -> str:
-    """Save a data set with splits, in WMT14's format on the Hub."""
+    """Save a small data set with the splits and columns of WMT14 on the Hub."""
     phrases = phrasebook("translation", size=5000)
     for split, rows in {"train": 2100, "validation": 4, "test": 4}.items():
         chosen = sorted(phrases["train" if split == "train" else split], key=lambda row: len(row["target"]))[:rows]
@@ -27,7 +27,7 @@ def write_copy(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "d_model"), [("base", 512), ("big", 1024)])
-def test_the_papers_recipes_run_unchanged(name, d_model, tmp_path):
+def test_the_recipes_of_the_paper_run_unchanged(name, d_model, tmp_path):
     data, run = tmp_path / "data", tmp_path / "run"
     data.mkdir()
     train.main(
@@ -35,7 +35,7 @@ def test_the_papers_recipes_run_unchanged(name, d_model, tmp_path):
             "translation", str(RECIPES / f"paper_{name}_wmt14_en_de.yaml"),
             "--dataset", write_copy(data), "--output_dir", str(run),
             "--max_steps", "3", "--max_train_samples", "2000", "--use_cpu", "true", "--disable_tqdm", "true",
-            "--gradient_accumulation_steps", "1" if name == "base" else "8",  # uses an eighth of the memory
+            "--gradient_accumulation_steps", "1" if name == "base" else "8",  # needs an eighth of the memory
         ]
     )  # fmt: skip
     state = json.loads((run / "checkpoint-3" / "trainer_state.json").read_text())
@@ -46,7 +46,7 @@ def test_the_papers_recipes_run_unchanged(name, d_model, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "steps", "average"), [("base", 100_000, 5), ("big", 300_000, 20)])
-def test_a_training_step_of_the_papers_recipes_follows_the_paper(name, steps, average):
+def test_the_recipes_of_the_paper_use_its_batch_size_steps_and_averaging(name, steps, average):
     recipe = yaml.safe_load((RECIPES / f"paper_{name}_wmt14_en_de.yaml").read_text())
     assert (recipe["tokens_per_batch"], recipe["max_steps"], recipe["average_checkpoints"]) == (25_000, steps, average)
     assert recipe.get("tokens_per_batch_of", "step") == "step" and recipe.get("gradient_accumulation_steps", 1) == 1

@@ -1,4 +1,4 @@
-"""`train FILE` plans the training for the data; the run's folder keeps the plan, and options override it."""
+"""Test planned training: `train FILE` chooses options for the data, saves the plan, and lets options override it."""
 
 import csv
 import re
@@ -28,7 +28,7 @@ def write_reviews(file) -> str:
     return str(file)
 
 
-def test_the_saved_recipe_repeats_a_planned_run(tmp_path, monkeypatch, capsys):
+def test_the_saved_recipe_reproduces_a_planned_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_reviews(tmp_path / "reviews.csv")
     scores = train.main(["reviews.csv", *OPTIONS, "--max_steps", "30", "--d_model", "32"])
@@ -36,7 +36,7 @@ def test_the_saved_recipe_repeats_a_planned_run(tmp_path, monkeypatch, capsys):
     assert "classification, with review as text, mood as label" in said
     assert "train classification reviews.csv --columns text=review label=mood" in said
     recipe = yaml.safe_load((tmp_path / "runs/reviews/recipe.yaml").read_text())
-    assert recipe["task"] == "classification" and recipe["seed"] == 1  # the file contains planned and given options
+    assert recipe["task"] == "classification" and recipe["seed"] == 1  # the recipe contains planned and given options
     assert (recipe["max_steps"], recipe["d_model"], recipe["num_layers"]) == (30, 32, 2)
     assert (tmp_path / "runs/reviews/model.safetensors").is_file()
     with pytest.raises(ValueError, match="runs/reviews is not empty"):
@@ -47,12 +47,12 @@ def test_the_saved_recipe_repeats_a_planned_run(tmp_path, monkeypatch, capsys):
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_minutes_are_refused_without_a_plan():
+def test_the_minutes_option_is_rejected_without_a_plan():
     with pytest.raises(ValueError, match="--minutes is for a plan: give data files"):
         train.main(["translation", "--minutes", "5"])
 
 
-def test_a_budget_limits_steps_and_scored_rows():
+def test_a_time_budget_limits_steps_and_evaluation_rows():
     plan = make_plan("translation", PAIRS)
     fast = Budget(step=0.01, setup=1, row=0.0001, rows=9, held_out={"validation": 1000}, parameters=1, memory=1)
     assert fast.fit(plan, 3600) == plan
@@ -80,7 +80,7 @@ def words(number: int, count: int = 5) -> str:
 @pytest.mark.parametrize(
     ("row", "count", "task"),
     [
-        # the plan has to deal with 500 labels
+        # many classes: 500
         (lambda n: {"utterance": words(n), "intent": f"intent {n % 500}"}, 1000, "classification"),
         (lambda n: {"letter": "abcdefgh"[n % 8], "kind": "xy"[n % 2]}, 200, "classification"),
         (lambda n: {"letter": "abcdefgh"[n % 8], "capital": "ABCDEFGH"[n % 8] + "."}, 200, "translation"),
@@ -88,14 +88,14 @@ def words(number: int, count: int = 5) -> str:
         (lambda n: {"text": words(n, 5000), "ease": n / 7}, 20, "regression"),
     ],
 )
-def test_odd_rows_can_be_learned_from(row: Callable[[int], dict], count, task, tmp_path, monkeypatch):
+def test_training_works_on_unusual_rows(row: Callable[[int], dict], count, task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_json_lines(tmp_path / "rows.jsonl", map(row, range(count)))
     named = [] if task == "classification" else [task]
     assert train.main([*named, "rows.jsonl", *TINY])["validation"]
 
 
-def test_pairs_too_long_to_translate_are_refused_before_training(tmp_path, monkeypatch):
+def test_pairs_too_long_to_translate_are_rejected_before_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_json_lines(tmp_path / "books.jsonl", [{"en": words(n, 3000), "de": words(n, 3001)} for n in range(9)])
     with pytest.raises(ValueError, match=r"about 11,\d+ characters each.*split them into sentences"):
@@ -111,11 +111,11 @@ def test_a_large_file_is_streamed(name, tmp_path, monkeypatch, capsys):
     else:
         write_json_lines(tmp_path / name, [{"en": f"{n} {words(n)}", "de": f"the {n}"} for n in range(2000)])
     assert train.main([name, *TINY, "--max_eval_samples", "8"])["validation"]
-    rows = re.search(r"about (\d),(\d+) rows to train on", capsys.readouterr().out)  # the size of the file decides
+    rows = re.search(r"about (\d),(\d+) rows to train on", capsys.readouterr().out)  # estimated from the file size
     assert rows and 1800 < int("".join(rows.groups())) < 2200
 
 
-def test_a_plan_grows_with_the_data():
+def test_planned_steps_and_vocabulary_grow_with_the_data():
     sizes = [Facts(rows, 40, 80) for rows in (200, 2000, 20_000, 3_000_000)]
     for task in ("translation", "classification", "tagging"):
         steps = [make_plan(task, facts)["max_steps"] for facts in sizes]
@@ -126,7 +126,7 @@ def test_a_plan_grows_with_the_data():
     assert vocabularies == [1000, 1000, 5000, 8000]
 
 
-def test_many_characters_and_much_text_change_the_tokenizer():
+def test_the_tokenizer_kind_depends_on_alphabet_and_data_size():
     kinds = [
         make_plan("translation", facts)["tokenizer_kind"]
         for facts in (PAIRS, Facts(20_000, 40, alphabet=3000), Facts(3_000_000, 40, 80))
@@ -136,17 +136,17 @@ def test_many_characters_and_much_text_change_the_tokenizer():
     assert "tokenizer_kind" not in make_plan("language_modeling", Facts(1, 1_000_000, alphabet=3000))
 
 
-def test_a_little_text_keeps_the_best_weights():
+def test_a_plan_for_little_text_keeps_the_best_weights():
     little, more = (make_plan("language_modeling", Facts(1, count, 60)) for count in (50_000, 1_000_000))
     assert little["load_best_model_at_end"] and little["dropout"] > more["dropout"]
     assert "load_best_model_at_end" not in more
 
 
-def test_a_trained_model_needs_fewer_steps_at_a_lower_rate():
+def test_a_plan_for_fine_tuning_has_fewer_steps_and_a_lower_learning_rate():
     plan = make_plan("translation", PAIRS)
     fine = without_replaced(plan, {"model_name_or_path"})
     assert fine["learning_rate"] < plan["learning_rate"] / 10
     assert fine["max_steps"] == plan["max_steps"] // 4
-    assert {"vocab_size", "preset", "norm_position"} & fine.keys() == set()  # the checkpoint has its own learning rate
+    assert {"vocab_size", "preset", "norm_position"} & fine.keys() == set()  # the checkpoint determines these
     given = without_replaced(plan, {"model_name_or_path", "learning_rate", "max_steps"})
     assert {"learning_rate", "max_steps"} & given.keys() == set()

@@ -1,4 +1,4 @@
-"""Recipes are complete commands: each trains as written, on other data too; command-line options override it."""
+"""Test that each recipe trains as written and on other data, and that command-line options override it."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ from vanilla_transformer.tasks.task import TruncatingArguments
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {path.stem: path for path in sorted((ROOT / "recipes").glob("*.yaml"))}
-# options that reduce any recipe to a run of seconds
+# options that shorten any recipe to a run of seconds
 SMALL = (
     "--d_model 32 --d_ff 64 --num_heads 2 --vocab_size 400 --max_steps 2 --use_cpu true --disable_tqdm true".split()
 )
@@ -31,7 +31,7 @@ def header(path: Path) -> str:
 
 
 def rows_of(task: str, columns: dict[str, str]) -> list[dict]:
-    """Return phrasebook rows with the columns that a recipe names; `a.b` is field b of record a."""
+    """Return phrasebook rows with the column names of a recipe; `a.b` means field b of the struct column a."""
     rows = []
     for row in phrasebook(task, size=1000)["train"].select(range(40)):
         given = {}
@@ -43,8 +43,8 @@ def rows_of(task: str, columns: dict[str, str]) -> list[dict]:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes/checkpoints").glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_checkpoints_recipe_states_scores_of_its_card(path):
-    """Each number in the first line of "Reaches" is a rounded result of the card."""
+def test_the_recipe_of_a_checkpoint_states_the_scores_of_its_card(path):
+    """Each number in the "Reaches" line of the recipe is a rounded score from the card."""
     said = re.search(r"^# Reaches: (.*)$", header(path), re.M)[1]
     card = ModelCard.load(ROOT / "checkpoints" / path.stem / "README.md")
     scores = [result.metric_value for result in card.data.eval_results]
@@ -91,7 +91,7 @@ def test_a_recipe_states_its_score_and_trains_on_files_with_its_columns(name, tm
         (["--max_train_samples", "3"], "user/name", []),
     ],
 )
-def test_file_options_replace_the_recipes_data_set(given, dataset, train_file, tmp_path):
+def test_file_options_replace_the_data_set_of_a_recipe(given, dataset, train_file, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("dataset: user/name\ndataset_config: de-en\nsplits: [validation=dev]\ncolumns: [source=en]\n")
     (data,) = parse_options([DataArguments], [str(recipe), *given])
@@ -99,7 +99,7 @@ def test_file_options_replace_the_recipes_data_set(given, dataset, train_file, t
     assert bool(data.dataset_config and data.splits) == (dataset == "user/name")
 
 
-def test_a_data_set_option_replaces_the_recipes_files_or_data_set(tmp_path):
+def test_a_data_set_option_replaces_the_files_or_data_set_of_a_recipe(tmp_path):
     for name, text in {"files": "train_file: [a.jsonl]\n", "hub": "dataset: a/b\nsplits: [validation=dev]\n"}.items():
         recipe = tmp_path / f"{name}.yml"
         recipe.write_text(text)
@@ -107,14 +107,14 @@ def test_a_data_set_option_replaces_the_recipes_files_or_data_set(tmp_path):
         assert (data.dataset, data.train_file, data.splits) == ("user/name", [], [])
 
 
-def test_a_file_option_replaces_only_that_file_of_a_recipe(tmp_path):
+def test_a_file_option_replaces_only_the_same_file_of_a_recipe(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("train_file: [a.jsonl]\ntest_file: [b.jsonl]\n")
     (data,) = parse_options([DataArguments], [str(recipe), "--train_file", "mine.jsonl"])
     assert data.files == {"train": ["mine.jsonl"], "test": ["b.jsonl"]}
 
 
-def test_option_names_in_a_recipe_may_have_dashes(tmp_path):
+def test_option_names_in_a_recipe_may_contain_dashes(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("dataset: user/name\ndataset-config: de-en\n")
     (data,) = parse_options([DataArguments], [str(recipe), "--train_file", "a.jsonl"])

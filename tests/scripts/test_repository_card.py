@@ -1,4 +1,4 @@
-"""The repository's metadata for the Hub: valid, with the scores from the cards of the checkpoints."""
+"""Test that the Hub metadata of the repository is valid and contains the scores from the cards of the checkpoints."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from vanilla_transformer.cli.repository_card import repository_card, repository_
 
 
 def scores(data: ModelCardData) -> set[tuple]:
-    """Return the scores, each with its checkpoint, task, split and metric."""
+    """Return all scores as tuples that include checkpoint, task, split and metric."""
     return {
         (score.dataset_config, score.task_type, score.dataset_split, score.metric_type, score.metric_value)
         for score in data.eval_results or []
     }
 
 
-def test_the_readme_starts_with_its_title_and_gets_metadata_for_the_hub():
+def test_the_repository_card_is_the_readme_with_metadata_for_the_hub():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text.startswith("# Vanilla Transformer\n")
     card = repository_card(ROOT)

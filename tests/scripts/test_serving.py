@@ -1,4 +1,4 @@
-"""Servers: the requirements of vLLM's Transformers backend, and a real `transformers serve`."""
+"""Test serving: the requirements of the Transformers backend of vLLM, and a real `transformers serve`."""
 
 import json
 import os
@@ -28,13 +28,16 @@ from vanilla_transformer import VanillaTransformerDecoderModel, VanillaTransform
 from vanilla_transformer.cli import serve
 
 
-# vLLM: https://docs.vllm.ai/en/latest/models/supported_models/#writing-custom-models (encoder-only and decoder-only)
+# https://docs.vllm.ai/en/latest/models/supported_models/#writing-custom-models (encoder-only and decoder-only)
 
 FAMILIES = {VanillaTransformerEncoderModel: encoder_only, VanillaTransformerDecoderModel: decoder_only}
 
 
 class ServerAttention(nn.Module):
-    """One layer's attention as a server provides it: tokens of many requests in one row, (tokens, heads * width)."""
+    """Attention of one layer over the concatenated tokens of several requests, like the layers that vLLM provides.
+
+    Inputs and output are (tokens, heads * width).
+    """
 
     def __init__(self, lengths: list[int], heads: int, is_causal: bool):
         super().__init__()
@@ -48,7 +51,7 @@ class ServerAttention(nn.Module):
 
 
 def server_attention_forward(module, query, key, value, attention_mask, scaling, attention_instances, **kwargs):
-    """Call the attention of the layer with this index, as the function that a server registers with transformers."""
+    """Call the server's attention for this layer. vLLM registers such a function with transformers."""
     assert attention_mask is None
     flat = (states.transpose(1, 2).flatten(0, 1).flatten(1) for states in (query, key, value))
     return attention_instances[module.layer_idx](*flat, scale=scaling), None
@@ -59,7 +62,7 @@ ALL_ATTENTION_FUNCTIONS.register("server", server_attention_forward)
 
 @pytest.mark.parametrize("base_class", FAMILIES)
 @pytest.mark.parametrize("fields", [{}, {"norm_position": "pre", "position_embedding": "learned"}])
-def test_a_server_can_replace_the_attention_of_the_base_model(base_class, fields):
+def test_attention_of_the_base_model_can_be_replaced_by_a_server(base_class, fields):
     model = FAMILIES[base_class](**fields).model
     is_causal = base_class is VanillaTransformerDecoderModel
     lengths = [5, 1, 8]
@@ -75,7 +78,7 @@ def test_a_server_can_replace_the_attention_of_the_base_model(base_class, fields
 
 
 @pytest.mark.parametrize("base_class", FAMILIES)
-def test_a_server_finds_and_builds_the_base_model(base_class, tmp_path):
+def test_the_base_model_can_be_built_on_the_meta_device_from_its_config(base_class, tmp_path):
     FAMILIES[base_class]().save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["auto_map"]["AutoModel"] == f"modeling_vanilla_transformer.{base_class.__name__}"
@@ -84,12 +87,12 @@ def test_a_server_finds_and_builds_the_base_model(base_class, tmp_path):
     assert type(model) is base_class and base_class.is_backend_compatible()
     assert type(model.get_decoder()) is base_class
     assert isinstance(model.get_input_embeddings(), nn.Embedding)
-    assert not hasattr(model.get_input_embeddings(), "embed_scale")  # otherwise a server would scale a second time
-    assert not list(model.buffers())  # no buffers, which would stay on the meta device
+    assert not hasattr(model.get_input_embeddings(), "embed_scale")  # vLLM would apply this scale a second time
+    assert not list(model.buffers())  # buffers would stay on the meta device
 
 
 @pytest.mark.parametrize("base_class", FAMILIES)
-def test_attention_has_is_causal_and_layers_form_one_list(base_class):
+def test_attention_defines_is_causal_and_layers_are_one_module_list(base_class):
     model = FAMILIES[base_class]().model
     causal = [module.is_causal for module in model.modules() if hasattr(module, "is_causal")]
     assert causal == [base_class is VanillaTransformerDecoderModel] * 2
@@ -98,7 +101,7 @@ def test_attention_has_is_causal_and_layers_form_one_list(base_class):
 
 
 @pytest.mark.parametrize("base_class", FAMILIES)
-def test_the_tensor_parallel_plan_splits_every_projection_once(base_class):
+def test_the_tensor_parallel_plan_covers_every_projection_once(base_class):
     model = FAMILIES[base_class]().model
     projections = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     planned = [
@@ -134,7 +137,7 @@ def is_healthy(url: str) -> bool:
 
 @contextmanager
 def serving(folder: Path, model, tokenizer, *options: str) -> Iterator[tuple[str, Process]]:
-    """Start a server in its own process and yield its address."""
+    """Start a server in its own process; yield its address and the process."""
     write(folder / "model", model, tokenizer)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -153,14 +156,14 @@ def language_model(**fields):
 
 @pytest.fixture
 def served(tmp_path):
-    """Yield the address of a server, and the model and tokenizer that it serves."""
+    """Yield the address of a running server, and the model and tokenizer that it serves."""
     model, tokenizer = language_model(max_position_embeddings=40)
     with serving(tmp_path, model, tokenizer) as (url, _):
         yield url, model, tokenizer
 
 
 def send(port: int, method: str, path: str, body=None, **headers: str) -> tuple[int, bytes]:
-    """Return status and body of the answer to a request; an iterator as `body` is sent in chunks."""
+    """Send a request and return the status and body of the response. An iterator as `body` is sent in chunks."""
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, {"Content-Type": "application/json"} | names)
@@ -184,7 +187,7 @@ def test_transformers_serve_gives_the_same_text_as_generate(served):
     assert (chat["object"], chat["usage"]["completion_tokens"]) == ("chat.completion", 7)
     assert ask(f"{url}/v1/completions", {**options, "prompt": "To be, or"})["choices"][0]["text"] == expected
 
-    # No request may exceed the model's positions, whichever field sets the length.
+    # No field of a request can extend the output beyond the maximum length of the model.
     greedy = json.dumps({"max_new_tokens": 10**9, "num_beams": 10**6, "eos_token_id": None})
     for wish in ({"max_tokens": 10**9}, {"generation_config": greedy}):
         answer = ask(f"{url}/v1/completions", {"model": "model", "prompt": "To be, or", **wish})
@@ -202,7 +205,7 @@ def test_transformers_serve_gives_the_same_text_as_generate(served):
         path, text = ("chat/completions", {}) if "messages" in wish else ("completions", {"prompt": "To be, or"})
         with pytest.raises(HTTPError, match="400") as refused:
             ask(f"{url}/v1/{path}", {"model": "model"} | text | wish)
-        assert reason in json.load(refused.value)["error"]["message"]  # OpenAI's clients look for the message here
+        assert reason in json.load(refused.value)["error"]["message"]  # where OpenAI clients expect the message
     assert ask(f"{url}/v1/models")["object"] == "list"
 
     for blank in ("", " \u3000", "\u200b"):
@@ -213,7 +216,7 @@ def test_transformers_serve_gives_the_same_text_as_generate(served):
             (choice,) = ask(f"{url}/v1/{path}", options | text)["choices"]
             assert (choice["text"] if path == "completions" else choice["message"]["content"]) == ""
 
-    # With a temperature, the answer is sampled, and the seed makes it reproducible.
+    # With a temperature, outputs are sampled and reproducible for a given seed.
     hot = {"model": "model", "prompt": "To be, or", "max_tokens": 20, "temperature": 2.0}
     first, second, again = (
         ask(f"{url}/v1/completions", hot | {"seed": seed})["choices"][0]["text"] for seed in (1, 2, 1)
@@ -240,7 +243,7 @@ def test_a_server_has_four_routes_and_runs_no_code_that_a_request_names(tmp_path
     (harmful / "trap.py").write_text(trap)
 
     everything = {route.path for route in build_server(*[None] * 7).routes}
-    # otherwise the list would not contain transformers' routes
+    # make sure that the list contains the routes of transformers
     assert {"/load_model", "/reset", "/openapi.json"} < everything
     routes = {"/health", "/v1/models", "/v1/completions", "/v1/chat/completions"}
     with serving(tmp_path, model, tokenizer, "--trust-remote-code") as (url, _):
@@ -269,7 +272,7 @@ def test_a_server_has_four_routes_and_runs_no_code_that_a_request_names(tmp_path
 def test_a_server_refuses_other_sites_and_large_requests_before_it_reads_them(served):
     url, *_ = served
     port = int(url.rpartition(":")[2])
-    with pytest.raises(ConnectionRefusedError):  # a server that listens on every address would accept this connection
+    with pytest.raises(ConnectionRefusedError):  # a server that listens on all addresses would accept the connection
         socket.create_connection(("127.0.0.2", port), timeout=10)
     for host in (f"localhost:{port}", f"127.0.0.1:{port}"):
         assert send(port, "GET", "/health", Host=host)[0] == 200
@@ -301,9 +304,9 @@ def test_a_server_refuses_other_sites_and_large_requests_before_it_reads_them(se
 
 
 @needs_server
-def test_sigterm_ends_a_busy_server_within_seconds(tmp_path):
+def test_sigterm_stops_a_busy_server_within_seconds(tmp_path):
     model, tokenizer = language_model(max_position_embeddings=100_000, eos_token_id=None)
-    model.generation_config.eos_token_id = None  # each answer takes minutes
+    model.generation_config.eos_token_id = None  # each response takes minutes
     with serving(tmp_path, model, tokenizer) as (url, server), ThreadPoolExecutor(1) as pool:
         body = {"model": "model", "prompt": "To be", "max_tokens": 10**9}
         answer = pool.submit(ask, f"{url}/v1/completions", body)
@@ -315,7 +318,7 @@ def test_sigterm_ends_a_busy_server_within_seconds(tmp_path):
 
 
 @needs_server
-def test_a_model_that_is_not_a_language_model_gets_a_clear_message(tmp_path):
+def test_serving_a_model_that_is_not_a_language_model_gives_a_clear_error(tmp_path):
     encoder_decoder().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"ForConditionalGeneration; give a VanillaTransformerForCausalLM"):
         serve.main([str(tmp_path)])
@@ -325,14 +328,14 @@ def test_a_model_that_is_not_a_language_model_gets_a_clear_message(tmp_path):
 
 @needs_server
 @pytest.mark.parametrize("option", ["--continuous-batching", "--enable-cors"])
-def test_options_that_lift_a_limit_are_refused(option, tmp_path):
+def test_options_that_lift_a_limit_are_rejected(option, tmp_path):
     language_model()[0].save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match=f"{option} would .* leave it out"):
         serve.main([str(tmp_path / "model"), "--port", "1", option])
 
 
 @needs_server
-def test_an_incompatible_transformers_version_gets_a_clear_message(monkeypatch):
+def test_an_incompatible_transformers_version_gives_a_clear_error(monkeypatch):
     monkeypatch.delattr(serve.model_manager, "transformers")
     with pytest.raises(ImportError, match=r"loads models differently; this is known to work with 5.24"):
         serve.patch_library()

@@ -1,4 +1,4 @@
-"""`make docs` builds the site without a warning; it needs no other host, and can be read and searched on a phone."""
+"""Test that `make docs` builds the site without warnings, and that it works offline and on a phone."""
 
 import os
 import re
@@ -34,12 +34,12 @@ def site(tmp_path_factory) -> Path:
 
 class Handler(SimpleHTTPRequestHandler):
     def log_message(self, *arguments):
-        """Print no log."""
+        """Disable request logging."""
 
 
 @pytest.fixture(scope="module")
 def address(site):
-    """Serve the site, because the search needs a server, and return the address."""
+    """Serve the site over HTTP, which the search requires, and yield the address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(site))) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -48,7 +48,7 @@ def address(site):
 
 @pytest.fixture
 def page(browser, address):
-    """Open a page in a browser without access to other hosts, and fail if the site asks for one."""
+    """Yield a browser page that blocks requests to other hosts; fail if the site makes one."""
     asked = []
     page = browser.new_page(base_url=address)
     page.route(
@@ -75,15 +75,15 @@ def test_every_page_is_in_the_site(site):
     assert {path.stem for path in site.glob("*.html")} - {"404", "conduct"} == pages
 
 
-def test_links_between_pages_and_to_code_exist(site):
+def test_link_targets_exist_in_the_site(site):
     pages = {*site.glob("*.html"), *(site / "notebooks").glob("*.html")} - {site / "404.html"}
-    for page in pages:  # the 404 page has links from the root of the site's address
+    for page in pages:  # links on the 404 page are relative to the root of the site
         text = page.read_text(encoding="utf-8")
         for target in re.findall(r'(?:href|src|srcset)="([^"#:]+)(?:#[^"]*)?"', text):
             assert (page.parent / target).exists(), f"{page.name}: no {target}"
 
 
-def test_a_box_of_a_diagram_links_to_its_line(site):
+def test_diagram_boxes_link_to_existing_line_anchors(site):
     svg = (site / "figures" / "attention.svg").read_text(encoding="utf-8")
     links = set(re.findall(r'xlink:href="\.\./(source/\S+?)#(L\d+)"', svg))
     assert len(links) >= 8
@@ -91,7 +91,7 @@ def test_a_box_of_a_diagram_links_to_its_line(site):
         assert f'id="{anchor}"' in (site / page).read_text(encoding="utf-8")
 
 
-def test_each_equation_is_mathml(site):
+def test_every_equation_is_converted_to_mathml(site):
     written = (ROOT / "docs/walkthrough.md").read_text(encoding="utf-8").count("```math")
     text = (site / "walkthrough.html").read_text(encoding="utf-8")
     assert text.count('display="block"') == written > 5
@@ -106,8 +106,8 @@ def test_pages_link_to_their_neighbours_and_to_the_repository(site):
         assert 'href="https://github.com/vanilla-transformer/vanilla-transformer"' in text
 
 
-def test_token_names_are_not_read_as_html(site):
-    """Outside code, `<s>` would strike out the text after it, and `<mask>` would be invisible."""
+def test_special_tokens_are_not_parsed_as_html(site):
+    """Outside code, `<s>` would strike through the following text, and `<mask>` would be invisible."""
     for page in site.glob("*.html"):
         assert not re.findall(r"<(?:s|mask|pad|unk)>", page.read_text(encoding="utf-8")), page.name
 
@@ -123,12 +123,12 @@ def test_the_reference_documents_the_arguments_of_each_head(site):
 @pytest.mark.parametrize("size", [pytest.param(size, marks=NEEDS_CHROMIUM) for size in (PHONE, *DESKS)], ids=str)
 def test_no_page_and_no_table_is_wider_than_the_screen(size, site, page):
     page.set_viewport_size(size)
-    hidden = []  # (page, pixels) of each table, because several tables may have the same header
+    hidden = []  # (page, hidden pixels) for each table
     for name in pages_of(site):
         page.goto(name)
         page.locator("details").evaluate_all("elements => elements.forEach(e => e.open = true)")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
-        tables = page.locator(".md-typeset__scrollwrap")  # tables inside the theme's element can scroll
+        tables = page.locator(".md-typeset__scrollwrap")  # the element in which the theme lets tables scroll
         beyond = tables.evaluate_all("elements => elements.map(e => e.scrollWidth - e.clientWidth)")
         hidden += [(name, pixels) for pixels in beyond]
     assert len(hidden) > 30
@@ -137,14 +137,14 @@ def test_no_page_and_no_table_is_wider_than_the_screen(size, site, page):
 
 @pytest.mark.usefixtures("site")
 @pytest.mark.parametrize("size", [pytest.param(size, marks=NEEDS_CHROMIUM) for size in (PHONE, DESKS[0])], ids=str)
-def test_equations_are_drawn_without_a_network(size, page):
+def test_equations_render_offline(size, page):
     page.set_viewport_size(size)
     page.goto("walkthrough.html")
     heights = page.locator("math[display=block]").evaluate_all("all => all.map(e => e.getBoundingClientRect().height)")
     assert len(heights) > 5 and min(heights) > 15
     over, under = (page.locator(f"mfrac > :{part}-child").first.bounding_box() for part in ("first", "last"))
-    assert over["y"] + over["height"] <= under["y"] + 1  # the fraction is drawn with its parts above each other
-    # a font with roots and brackets of any height
+    assert over["y"] + over["height"] <= under["y"] + 1  # the numerator is above the denominator
+    # this font has roots and brackets of any height
     assert page.evaluate("document.fonts.check('16px \"STIX Two Math\"')")
 
 
@@ -154,7 +154,7 @@ def test_equations_are_drawn_without_a_network(size, page):
         "masking": "walkthrough", "encoder": "walkthrough", "BERT": "knobs", "GPT": "knobs", "fine-tune": "train",
     }.items()
 ])  # fmt: skip
-def test_the_search_finds_what_people_look_for(word, found, page):
+def test_the_search_ranks_the_expected_page_first(word, found, page):
     page.goto("index.html")
     page.locator(".md-search__input").click()
     page.keyboard.type(word)

@@ -1,4 +1,4 @@
-"""Every task overfits a few rows and leaves a folder that loads and has a model card."""
+"""Test that training on every task overfits a few rows and saves a model that loads and has a model card."""
 
 import json
 import math
@@ -51,14 +51,17 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def overfitted(tmp_path_factory) -> Callable[[str], tuple[Path, dict]]:
-    """Train a model once until it knows a few rows; return its folder, which is next to the rows, and its scores."""
+    """Return a function that overfits a model on a few rows, once per task, and returns its folder and scores.
+
+    The rows are in rows.jsonl next to the folder.
+    """
 
     @cache
     def train_once(name: str) -> tuple[Path, dict]:
         task, data, options, _ = TASKS[name]
         folder = tmp_path_factory.mktemp("overfitted")
         files = write_rows(data, folder)
-        if name == "translation":  # the name of a special token in a text is text
+        if name == "translation":  # "</s>" in the data is ordinary text, not a special token
             rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
             rows[-1] = {"source": "write </s> here", "target": "pon </s> aquí"}
             write_json_lines(folder / "rows.jsonl", rows)
@@ -98,7 +101,7 @@ def test_every_task_overfits_a_few_rows(name, overfitted, tmp_path):
       [*ONE_STACK, "--per_device_train_batch_size", "32", "--max_steps", "60"])],
 )  # fmt: skip
 def test_a_model_trained_in_bfloat16_is_scored_in_its_saved_precision(task, data, options, tmp_path):
-    """The model is half trained, so that the smallest rounding difference decides some of its answers."""
+    """The model is only partly trained, so that tiny rounding differences change some of its predictions."""
     rows = phrasebook(data, size=1000)["train"].select(range(300))
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
     options = [*SMALL, *options, "--bf16", "true", "--output_dir", str(tmp_path / "run")]
@@ -126,7 +129,7 @@ def test_a_translator_trains_on_a_stream_of_two_files(tmp_path):
     assert scores["validation"]["exact_match"] == 100
 
 
-def test_a_stream_too_short_for_scores_still_gives_a_model_and_card(tmp_path, caplog):
+def test_a_stream_too_short_for_evaluation_still_gives_a_model_and_card(tmp_path, caplog):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"{i} miles to go"} for i in range(8)])
     options = ["--train_file", file, "--streaming", "true", "--block_size", "16", "--max_steps", "2"]
     options += [*SMALL, *ONE_STACK]
@@ -142,7 +145,7 @@ def test_a_stream_too_short_for_scores_still_gives_a_model_and_card(tmp_path, ca
         train.main(["language_modeling", *options, *during])
 
 
-def test_a_stream_too_short_for_one_training_block_is_refused(tmp_path):
+def test_a_stream_shorter_than_one_training_block_is_rejected(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"{i} miles to go"} for i in range(8)])
     options = ["--train_file", file, "--streaming", "true", "--block_size", "200", "--max_steps", "2"]
     with pytest.raises(ValueError, match=r"The training stream is empty, or too short .* lower --block_size"):
@@ -158,7 +161,7 @@ def test_the_card_states_the_dropout_schedule_and_the_config_the_final_rate(tmp_
     assert "| `dropout_start` | 0.0 |" in (run / "README.md").read_text()
 
 
-def test_concatenated_pairs_are_trained_on_and_change_the_run(tmp_path):
+def test_concatenating_pairs_changes_the_run(tmp_path):
     run = ["--output_dir", str(tmp_path / "run")]
     options = [
         *write_rows("translation", tmp_path),
@@ -192,7 +195,7 @@ def test_changing_the_bucketing_changes_the_run(tmp_path):
         train.main(["translation", *options, "--max_steps", "4", "--resume_from_checkpoint", "true"])
 
 
-def test_the_card_says_how_tokenised_bleu_was_computed(tmp_path):
+def test_the_card_states_how_tokenised_bleu_was_computed(tmp_path):
     options = [*write_rows("translation", tmp_path), *SMALL, "--max_steps", "1", "--output_dir", str(tmp_path / "run")]
     for name in ("split_compounds", "normalize_punctuation"):
         with pytest.raises(ValueError, match=f"{name}=True needs --moses_language"):
@@ -206,7 +209,7 @@ def test_the_card_says_how_tokenised_bleu_was_computed(tmp_path):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_rows_without_an_answer_or_a_class_are_scored_too(name, tmp_path):
+def test_rows_without_answers_or_classes_are_evaluated(name, tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", ROWS[name])
     task = "multi_label" if name == "classifier" else TASKS[name][0]
     options = [*SMALL, "--max_steps", "2", "--output_dir", str(tmp_path / "run")]
@@ -220,10 +223,10 @@ def test_rows_without_an_answer_or_a_class_are_scored_too(name, tmp_path):
     [
         ("classification", [True, False]),
         ("classification", [-1, 10]),
-        ("multi_label", [[i, (i + 7) % 12] for i in range(12)]),  # as strings, 10 and 11 would come before 2
+        ("multi_label", [[i, (i + 7) % 12] for i in range(12)]),  # sorted as strings, 10 and 11 would precede 2
     ],
 )
-def test_numeric_classes_have_the_same_score_in_training_and_evaluation(task, labels, tmp_path):
+def test_train_and_evaluate_give_the_same_scores_for_numeric_classes(task, labels, tmp_path):
     words = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu".split()
     rows = [{"text": word, "label": label} for word, label in zip(words, labels, strict=False)]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
@@ -234,7 +237,7 @@ def test_numeric_classes_have_the_same_score_in_training_and_evaluation(task, la
     assert again["test"] == pytest.approx(scores["validation"], rel=1e-5)
 
 
-def test_classes_of_a_csv_file_stay_distinct_strings(tmp_path):
+def test_numeric_strings_in_a_csv_file_stay_distinct_classes(tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text("text,code\n" + "".join(f"row {label},{label}\n" for label in ["0101", "203", "0203"] * 3))
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--columns", "label=code"]
@@ -250,7 +253,7 @@ def test_numeric_classes_are_sorted_by_value_before_strings(tmp_path):
     assert list(AutoConfig.from_pretrained(tmp_path / "run").id2label.values()) == ["2", "10", "a", "b"]
 
 
-def test_spaces_around_an_answer_are_not_learned(tmp_path):
+def test_answers_are_trained_without_surrounding_spaces(tmp_path):
     context = "Anna lives in Paris today."
     rows = [
         {"question": question, "context": context, "answers": {"text": [text], "answer_start": [context.index(text)]}}
@@ -262,7 +265,7 @@ def test_spaces_around_an_answer_are_not_learned(tmp_path):
     assert scores["validation"] == {"exact_match": 100, "f1": 100}
 
 
-def test_a_reader_with_learned_positions_is_scored_on_longer_texts_in_windows(tmp_path):
+def test_question_answering_with_learned_positions_evaluates_long_contexts_in_windows(tmp_path):
     row = {"question": "Who?", "context": "Ada was here.", "answers": {"text": ["Ada"], "answer_start": [0]}}
     file = write_json_lines(tmp_path / "rows.jsonl", [row])
     test = write_json_lines(tmp_path / "test.jsonl", [row | {"context": "Ada was here. " * 50}])
@@ -272,9 +275,9 @@ def test_a_reader_with_learned_positions_is_scored_on_longer_texts_in_windows(tm
     assert set(scores) == {"validation", "test"}
 
 
-def test_documents_are_scored_without_an_end_token(tmp_path):
+def test_perplexity_can_be_computed_without_an_end_token(tmp_path):
     model, tokenizer = with_tokenizer(decoder_only, "causal", texts=["a b c"] * 3)
-    # GPT's tokenizer has no end token
+    # like the tokenizer of GPT, without an end token
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="<pad>")
     write(tmp_path / "model", model, bare)
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "a b c"}] * 40)
@@ -283,7 +286,7 @@ def test_documents_are_scored_without_an_end_token(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
-def test_a_regression_on_one_row_is_scored(tmp_path):
+def test_regression_can_be_evaluated_on_a_single_row(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": i / 16} for i in range(16)])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2"]
     scores = train.main(["regression", "--train_file", file, *SMALL, *ONE_STACK, *run])  # one row is held out
@@ -309,7 +312,7 @@ def test_evaluation_without_training_saves_nothing(tmp_path):
     assert files_of(tmp_path) == before
 
 
-def test_the_best_model_by_an_error_metric_has_the_lowest(tmp_path):
+def test_the_best_model_minimises_an_error_metric(tmp_path):
     best = ["--load_best_model_at_end", "true", "--metric_for_best_model", "rmse", "--eval_strategy", "steps"]
     best += ["--eval_steps", "5", "--save_strategy", "steps", "--save_steps", "5", "--max_steps", "25"]
     options = [*write_rows("regression", tmp_path), *SMALL, *ONE_STACK, *best]
@@ -321,7 +324,7 @@ def test_the_best_model_by_an_error_metric_has_the_lowest(tmp_path):
     assert scores["validation"]["rmse"] == pytest.approx(min(errors), rel=1e-4)
 
 
-def test_a_reader_may_give_no_answer_if_the_data_have_such_questions(tmp_path):
+def test_a_model_trained_on_unanswerable_questions_may_give_no_answer(tmp_path):
     answers = {"text": ["Ada"], "answer_start": [0]}
     rows = [
         {"question": "Who was here?", "context": "Ada was here.", "answers": answers},
@@ -335,7 +338,7 @@ def test_a_reader_may_give_no_answer_if_the_data_have_such_questions(tmp_path):
     assert again["test"] == scores["validation"]
 
 
-def test_truncated_words_are_reported_as_not_scored(tmp_path, caplog):
+def test_a_warning_reports_truncated_words_that_are_not_scored(tmp_path, caplog):
     files = write_rows("tagging", tmp_path)
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--max_length"]
     train.main(["tagging", *files, *SMALL, *ONE_STACK, *run, "4"])
@@ -383,7 +386,7 @@ def test_the_card_states_the_number_of_averaged_checkpoints(tmp_path, caplog):
     torch.testing.assert_close(load_file(tmp_path / "run/model.safetensors"), mean)
 
 
-def test_all_rows_are_scored_if_training_drops_the_last_batch(tmp_path):
+def test_evaluation_includes_the_last_batch_with_dataloader_drop_last(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": i % 2} for i in range(13)])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "10"]
     train.main(["classification", *train_and_validate_on(file), *SMALL, *ONE_STACK, *run])
@@ -391,7 +394,7 @@ def test_all_rows_are_scored_if_training_drops_the_last_batch(tmp_path):
     assert evaluate.main([*given, "--dataloader_drop_last", "true"]) == evaluate.main(given)
 
 
-def test_the_label_true_is_not_class_1(tmp_path):
+def test_the_label_true_differs_from_class_1(tmp_path):
     few = write_json_lines(tmp_path / "train.jsonl", [{"text": "row", "label": label} for label in (0, 1, 1)])
     test = write_json_lines(tmp_path / "test.jsonl", [{"text": "row", "label": True}])
     run = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
@@ -399,7 +402,7 @@ def test_the_label_true_is_not_class_1(tmp_path):
         train.main(["classification", "--train_file", few, "--test_file", test, *SMALL, *ONE_STACK, *run])
 
 
-def test_rows_without_any_class_are_refused(tmp_path):
+def test_training_data_without_any_class_are_rejected(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": f"row {i}", "label": []} for i in range(8)])
     run = ["--output_dir", str(tmp_path / "run")]
     with pytest.raises(ValueError, match="No row of the training data has a class"):
@@ -417,14 +420,14 @@ def test_rows_without_any_class_are_refused(tmp_path):
         ),
     ],
 )
-def test_training_data_with_a_single_class_are_refused(task, row, said, tmp_path):
+def test_training_data_with_a_single_class_are_rejected(task, row, said, tmp_path):
     rows = [json.loads(json.dumps(row).replace("{}", str(i))) for i in range(8)]
     file = write_json_lines(tmp_path / "rows.jsonl", rows)
     with pytest.raises(ValueError, match=said):
         train.main([task, *train_and_validate_on(file), *SMALL, *ONE_STACK, "--output_dir", str(tmp_path / "run")])
 
 
-def test_a_held_out_text_shorter_than_a_block_is_refused_before_training(tmp_path):
+def test_held_out_text_shorter_than_a_block_is_rejected_before_training(tmp_path):
     files = [
         write_json_lines(tmp_path / f"{name}.jsonl", [{"text": "some words"}] * rows)
         for name, rows in (("long", 40), ("short", 1))
@@ -464,7 +467,7 @@ def test_truncation_in_training_is_not_saved_with_the_tokenizer(tmp_path):
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         assert tokenizer.truncation is None and len(tokenizer.encode("a b c d e f g h").ids) > 5, folder
 
-    # The mean of finished runs is a model like the mean of checkpoints, without the card and scores of either run.
+    # Averaging finished runs gives a model, like averaging checkpoints, but without the card and scores of any run.
     finished = [str(tmp_path / "run")] * 2
     average.main(["--checkpoints", *finished, "--output", str(tmp_path / "of_runs")])
     assert {file.name for file in (tmp_path / "of_runs").iterdir()} == {
@@ -473,7 +476,7 @@ def test_truncation_in_training_is_not_saved_with_the_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_the_requested_share_of_tokens_is_masked(rate, tmp_path):
+def test_the_requested_fraction_of_tokens_is_masked(rate, tmp_path):
     args = MaskedLanguageModelingArguments(output_dir=str(tmp_path), mask_probability=rate, use_cpu=True)
     tokenizer = train_tokenizer(["a b c d e f g h"] * 3, "encoder", vocab_size=300)
     collator = MaskedLanguageModelingTask(args).collator(tokenizer, None)
@@ -489,11 +492,11 @@ def test_token_batches_do_not_count_labels_as_tokens(task, tmp_path):
     options = [*SMALL, *ONE_STACK, "--tokens_per_batch", "64", "--num_train_epochs", "1"]
     run = tmp_path / "run"
     train.main([task, *train_and_validate_on(file), *options, "--save_strategy", "epoch", "--output_dir", str(run)])
-    rows = 64 // len(AutoTokenizer.from_pretrained(run)("a b c")["input_ids"])  # number of rows in a batch
+    rows = 64 // len(AutoTokenizer.from_pretrained(run)("a b c")["input_ids"])  # rows per batch
     assert [folder.name for folder in run.glob("checkpoint-*")] == [f"checkpoint-{-(-90 // rows)}"]
 
 
-def test_a_reader_trains_on_long_questions_unless_no_context_fits(tmp_path):
+def test_long_questions_are_an_error_only_if_no_context_fits(tmp_path):
     tokenizer = train_tokenizer(["a b c"] * 3, "encoder", vocab_size=300)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     row = {
@@ -505,14 +508,14 @@ def test_a_reader_trains_on_long_questions_unless_no_context_fits(tmp_path):
     file = write_json_lines(tmp_path / "rows.jsonl", [row, {**row, "question": long}])
     options = [*train_and_validate_on(file), *SMALL, "--tokenizer_name_or_path", str(tmp_path / "tokenizer")]
     options += ["--max_steps", "2", "--output_dir", str(tmp_path / "run"), "--max_length"]
-    enough = len(tokenizer(long, "O")["input_ids"])  # the smallest length, with windows of one token and no overlap
+    enough = len(tokenizer(long, "O")["input_ids"])  # smallest usable length: windows of one token without overlap
     with pytest.raises(ValueError, match=rf"Row 2: question: 'Who was .* in max_length={enough - 1}: raise that"):
         train.main(["question_answering", *options, str(enough - 1)])
     scores = train.main(["question_answering", *options, str(enough)])
     assert scores["validation"].keys() == {"exact_match", "f1"}
 
 
-def test_an_unusable_test_row_is_refused_before_training(tmp_path):
+def test_an_unusable_test_row_is_rejected_before_training(tmp_path):
     files = write_rows("question_answering", tmp_path)
     answers = {"text": ["Ada"], "answer_start": [0]}
     test = write_json_lines(
@@ -524,7 +527,7 @@ def test_an_unusable_test_row_is_refused_before_training(tmp_path):
     assert not (tmp_path / "run/model.safetensors").exists() and not list((tmp_path / "run").glob("checkpoint-*"))
 
 
-def test_a_string_instead_of_a_list_of_classes_is_refused_before_training(tmp_path):
+def test_a_string_instead_of_a_list_of_classes_is_rejected_before_training(tmp_path):
     files = write_rows("classification", tmp_path)
     with pytest.raises(ValueError, match=r"rows.jsonl, row 1: label is '..'; it must be a list of classes"):
         train.main(["multi_label", *files, *SMALL, "--output_dir", str(tmp_path / "run")])
@@ -534,7 +537,7 @@ def test_a_string_instead_of_a_list_of_classes_is_refused_before_training(tmp_pa
 def test_lines_are_translated_in_order(overfitted, tmp_path, capsys):
     run, _ = overfitted("translation")
     rows = [json.loads(line) for line in (run.parent / "rows.jsonl").read_text().splitlines()]
-    # Windows editors write such files
+    # Windows editors save files with a byte order mark and CRLF line ends.
     source = "".join(f"{row['source']}\r\n" for row in rows)
     (tmp_path / "source.txt").write_text(source, encoding="utf-8-sig", newline="")
     files = ["--input", str(tmp_path / "source.txt"), "--output", str(tmp_path / "target.txt")]
@@ -548,7 +551,7 @@ def test_lines_are_translated_in_order(overfitted, tmp_path, capsys):
     assert (tmp_path / "target.txt").read_text().splitlines() == [row["target"] for row in rows]
 
 
-def test_prompts_are_continued(overfitted, tmp_path, capsys):
+def test_generate_continues_prompts_from_a_file_or_arguments(overfitted, tmp_path, capsys):
     run, _ = overfitted("language model")
     text = json.loads((run.parent / "rows.jsonl").read_text().splitlines()[0])["text"]
     (tmp_path / "prompts.txt").write_text(f"{text[:30]}\nThe\n")
@@ -562,8 +565,8 @@ def test_prompts_are_continued(overfitted, tmp_path, capsys):
     assert other.startswith("The")
 
 
-def test_the_folder_of_the_code_is_refused_as_output_folder():
-    """transformers copies the code files into the saved folder, which fails if they are already there."""
+def test_the_code_folder_is_rejected_as_output_folder():
+    """transformers copies the code files to the output folder, which fails if source and target are the same."""
     with pytest.raises(ValueError, match="is not empty"):
         train.main(["classification", "--output_dir", str(Path(__file__).parents[2])])
 
@@ -572,7 +575,7 @@ def test_the_folder_of_the_code_is_refused_as_output_folder():
 def test_all_options_can_be_in_one_file(ending, tmp_path):
     given = dict(zip(SMALL[::2], SMALL[1::2], strict=True)) | {"--max_steps": "2", "--num_layers": "1"}
     options = {name.removeprefix("--"): yaml.safe_load(value) for name, value in given.items()}
-    options |= {"learning_rate": 3e-3, "save_strategy": "no"}  # YAML would read these as a string and as False
+    options |= {"learning_rate": 3e-3, "save_strategy": "no"}  # YAML parses unquoted 3e-3 as a string and no as False
     files = write_rows("tagging", tmp_path)
     options |= {"train_file": [files[1]], "validation_file": [files[3]], "output_dir": str(tmp_path / "run")}
     file = tmp_path / f"options.{ending}"

@@ -1,4 +1,4 @@
-"""Wrong use of a command gives one line on stderr that says what would be right, and exit code 2."""
+"""Test that wrong use of a command prints one line on stderr that helps to correct it, and exits with code 2."""
 
 import re
 import sys
@@ -39,9 +39,9 @@ WRONG = [
     ("average --output x", "Give either --run or --checkpoints"),
     ("walk --text caf\udce9", r"'caf\udce9' is not UTF-8 (at character 4)"),
     ("walk --model tr", "--model tr needs a sentence: give --text"),
-    # --- missing models, or models of another task
+    # --- missing models, or models for another task
     ("translate --model missing", "missing: there is no such folder"),
-    # checked before a model is loaded
+    # input files are checked before the model is loaded
     ("translate --model missing --input none.txt", "none.txt: there is no such file"),
     ("generate --model missing --input none.txt", "none.txt: there is no such file"),
     ("translate --model empty", "empty holds no model: it has no config.json"),
@@ -103,7 +103,7 @@ WRONG = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder to run in, with a translator, a classifier, and faulty folders and files."""
+    """Create a working folder with a translation model, a classifier, and faulty folders and files."""
     folder = tmp_path_factory.mktemp("wrong")
     write(folder / "tr", *with_tokenizer(texts=["three miles", "tres millas"] * 3, vocab_size=280))
     encoder_only(VanillaTransformerForSequenceClassification).save_pretrained(folder / "classifier")
@@ -121,7 +121,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def unchanged(folder):
-    """Assert that the test neither adds nor removes a file."""
+    """Assert that the test neither creates nor deletes files."""
     before = sorted(folder.rglob("*"))
     yield
     assert sorted(folder.rglob("*")) == before
@@ -132,7 +132,7 @@ def test_there_are_at_least_40_cases_of_wrong_use():
 
 
 @pytest.mark.parametrize(("command", "said"), WRONG, ids=[command for command, _ in WRONG])
-def test_wrong_use_gives_one_line_and_exit_code_2(command, said, folder, unchanged, monkeypatch, capsys):
+def test_wrong_use_prints_one_line_and_exits_with_code_2(command, said, folder, unchanged, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["vanilla-transformer", *command.split()])
     with pytest.raises(SystemExit) as stop:
@@ -140,13 +140,13 @@ def test_wrong_use_gives_one_line_and_exit_code_2(command, said, folder, unchang
     printed = capsys.readouterr()
     lines = [
         line for line in printed.err.splitlines() if line and not re.search(r"\d+%\||examples/s", line)
-    ]  # no progress bars
+    ]  # ignore progress bars
     assert stop.value.code == 2
     assert len(lines) == 1 and said in lines[0], printed.err
     assert lines[0].startswith(f"vanilla-transformer {command.split()[0]}: error: ")
 
 
-def test_a_wrong_figure_name_is_refused_with_the_known_names(capsys):
+def test_the_error_for_an_unknown_figure_name_lists_the_known_names(capsys):
     with pytest.raises(SystemExit):
         figures.main(["mask"])
     assert "there is no figure 'mask'; choose from encoder-decoder" in capsys.readouterr().err
