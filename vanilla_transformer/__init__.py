@@ -1,8 +1,8 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""All public names of the Transformer of "Attention Is All You Need" for Hugging Face.
+"""Implement the Transformer of "Attention Is All You Need" for Hugging Face.
 
-Importing this module registers the three families with the Auto classes, so that
-`AutoModelForSeq2SeqLM.from_pretrained` and its siblings load their checkpoints without `trust_remote_code`.
+Importing this package registers the three model families with the Auto classes, so that
+`AutoModelForSeq2SeqLM.from_pretrained` and similar methods load checkpoints without `trust_remote_code`.
 """
 
 import sys
@@ -12,7 +12,7 @@ from pathlib import Path
 from vanilla_transformer.lazy import lazy_names
 
 
-# The four model files are at the repository's root in a clone, and inside the package in the wheel.
+# The four model files are in the repository root in a clone, but inside the package in a wheel.
 if not Path(__path__[0], "modeling_vanilla_transformer.py").is_file():
     __path__.append(str(Path(__path__[0]).parent))
 
@@ -35,7 +35,7 @@ __all__ = [
     "VanillaTransformerPreTrainedModel",
 ]
 
-# Importing the models takes seconds, so the command line shows help and reports wrong options before that.
+# Importing the models takes seconds. Delay it on the command line, so that help and invalid options are shown at once.
 if Path(sys.argv[0]).stem == "vanilla-transformer" or ("-m", "vanilla_transformer") in pairwise(sys.orig_argv):
     __getattr__ = lazy_names(__name__, {"models": tuple(__all__)})
 else:

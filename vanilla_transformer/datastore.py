@@ -1,12 +1,12 @@
-"""Nearest-neighbour translation: let similar positions of the training data vote for the next token.
+"""Translate with nearest neighbours: similar positions in the training data vote for the next token.
 
     store = build_datastore(model, batches)      # one pass over the training data
     with use_datastore(model, store):
         model.generate(...)
 
-This is the method of Khandelwal et al. (2021, arXiv 2010.00710), which needs no further training. The datastore holds
-the decoder state (the input of the output projection) at each position of the training data, and the token at that
-position. The stored states most similar to the current one vote for their tokens:
+This is the method of Khandelwal et al. (2021, arXiv 2010.00710), which needs no further training. For each target
+position of the training data, the datastore contains the decoder state (the input of the output projection) and the
+target token. The stored states most similar to the current state vote for their tokens:
 
     p(y) = (1 - share) p_model(y) + share * sum of w_i over the neighbours i whose token is y
     w = softmax(cos(state, state_i) / temperature) over the neighbours
@@ -35,24 +35,24 @@ from vanilla_transformer.loading import weights_hash
 from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 
 
-FOLDER = "datastore"  # name of the folder inside the model folder
+FOLDER = "datastore"  # name of the subfolder of the model folder
 INDEX, SETTINGS = "index.faiss", "settings.json"
-CELLS_SEARCHED = 8  # number of cells to search, of sqrt(number of states)
+CELLS_SEARCHED = 8  # number of cells to search; the index has sqrt(number of states) cells
 
 
 @dataclass
 class Datastore:
-    """Decoder states, normalised to length 1, and the token that follows each.
+    """Decoder states, normalised to length 1, and the next token of each.
 
     Args:
-        index: FAISS index by inner product; the ids of its vectors are the tokens.
+        index: FAISS inner-product index; the ids of its vectors are token ids.
         weights: hash of the model weights that computed the states.
-        neighbours: number of the most similar states that vote.
-        share: weight of their vote in each prediction, from 0 to 1.
-        temperature: temperature of the softmax over their cosines, above 0; a lower one favours the most similar.
+        neighbours: number of nearest states that vote.
+        share: weight of the neighbours in the mixture with the model, from 0 to 1.
+        temperature: softmax temperature for the cosine similarities, above 0; lower values favour the nearest states.
 
     Raises:
-        ValueError: one of the last three is out of its range.
+        ValueError: `neighbours`, `share` or `temperature` is out of range.
     """
 
     index: Any
@@ -70,27 +70,27 @@ class Datastore:
             raise ValueError(f"temperature={self.temperature} must be above 0.")
 
     def search(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosines and tokens, each (..., neighbours), of the states nearest to `states` (..., d_model)."""
+        """Return cosines and tokens (..., neighbours) of the nearest neighbours of `states` (..., d_model)."""
         rows = F.normalize(states.detach().flatten(0, -2).float(), dim=-1).cpu()
         found = self.index.search(rows.numpy(), min(self.neighbours, self.index.ntotal))
         cosines, tokens = (torch.from_numpy(part).to(states.device).unflatten(0, states.shape[:-1]) for part in found)
         return cosines, tokens
 
     def mix(self, states: Tensor, logits: Tensor) -> Tensor:
-        """Return log-probabilities (..., vocab) of model and neighbours, from states (..., d_model) and logits."""
+        """Mix the model's logits with the neighbours of states (..., d_model) into log-probabilities (..., vocab)."""
         cosines, tokens = self.search(states)
-        missing = tokens < 0  # the searched cells contain fewer states than requested
+        missing = tokens < 0  # FAISS returns -1 if the searched cells contain too few states
         weights = (cosines / self.temperature).masked_fill(missing, -torch.inf).softmax(-1)
         mixed = (1 - self.share) * logits.float().softmax(-1)
         mixed.scatter_add_(-1, tokens.masked_fill(missing, 0), self.share * weights)
         return mixed.clamp_(min=torch.finfo(mixed.dtype).tiny).log_()
 
     def __call__(self, projection: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor | None:
-        """Return mixed log-probabilities as a forward hook of the output projection; None, no change, in training."""
+        """Return mixed log-probabilities, as a forward hook of the output projection; None (no change) in training."""
         return None if projection.training else self.mix(inputs[0], logits)
 
     def save(self, model_folder: str | Path) -> None:
-        """Write the datastore into the model folder, and replace an earlier one."""
+        """Save the datastore in the model folder, replacing any previous one."""
         folder = Path(model_folder, FOLDER)
         settings = {name: value for name, value in vars(self).items() if name != "index"}
         with temporary_sibling(folder) as hidden:
@@ -104,16 +104,17 @@ class Datastore:
 
 @torch.inference_mode()
 def build_datastore(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]], **settings: Any) -> Datastore:
-    """Build the datastore of a translator: the state and the token at each position of the labels.
+    """Build a datastore with the decoder state and token at each label position of a translator's training data.
 
-    Takes 136 bytes for each position with d_model=128, and 520 with 512.
+    The datastore takes 136 bytes per position for d_model=128, and 520 bytes for d_model=512.
 
     Args:
-        batches: `input_ids`, `attention_mask` and `labels` (batch, length), as for training.
+        model: trained translator.
+        batches: training batches with `input_ids`, `attention_mask` and `labels`, each (batch, length).
         settings: `neighbours`, `share` and `temperature` of the `Datastore`.
 
     Raises:
-        ValueError: there is no label, or a setting is out of its range.
+        ValueError: the batches contain no labels, or a setting is out of range.
     """
     was_training = model.training
     model.eval()
@@ -140,10 +141,10 @@ def build_datastore(model: PreTrainedModel, batches: Iterable[Mapping[str, Tenso
 
 
 def load_datastore(source: str | Path) -> Datastore:
-    """Load the datastore in a model folder.
+    """Load the datastore of a model.
 
     Args:
-        source: folder of the model, or its name on the Hub.
+        source: model folder, or model name on the Hub.
 
     Raises:
         FileNotFoundError: the model has no datastore.
@@ -163,12 +164,12 @@ def load_datastore(source: str | Path) -> Datastore:
 
 
 def use_datastore(model: PreTrainedModel, store: Datastore) -> RemovableHandle:
-    """Let a translator use a datastore in evaluation mode, until the returned handle is removed.
+    """Make a translator use a datastore in evaluation mode, until the returned handle is removed.
 
-    Its logits are then log-probabilities. Nothing about the datastore is saved with the model.
+    The model's logits then become log-probabilities. Saving the model does not save the datastore.
 
     Raises:
-        ValueError: other weights computed the datastore, or the model already uses one.
+        ValueError: the datastore was built with different weights, or the model already uses a datastore.
     """
     projection = cast(nn.Module, model.get_output_embeddings())
     if any(isinstance(hook, Datastore) for hook in projection._forward_hooks.values()):

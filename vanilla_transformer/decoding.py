@@ -1,4 +1,4 @@
-"""Translate or continue texts with a saved model, in batches."""
+"""Translate inputs or continue prompts with a saved model, in batches."""
 
 import logging
 import sys
@@ -19,14 +19,14 @@ from vanilla_transformer.pipeline_vanilla_transformer import (
 
 
 logger = logging.getLogger(__name__)
-WINDOW = 16  # number of batches whose texts are sorted by length together
+WINDOW = 16  # number of batches within which inputs are sorted by length
 
 
 def paper_decoding(num_beams: int = 4, length_penalty: float = 0.6) -> dict:
-    """Return the generation options of section 6.1: beam search with the length penalty of Wu et al. (2016), stopped
-    when no unfinished hypothesis can win ("terminate early when possible").
+    """Return the generation options of section 6.1 of the paper.
 
-    For a single beam, the options reset those of a beam search, which a saved model may have.
+    These are beam search with the length penalty of Wu et al. (2016), stopped once no unfinished hypothesis can win
+    ("terminate early when possible"). For a single beam, they reset any beam search options of a saved model.
     """
     if num_beams == 1:
         return {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False, "gnmt_length_penalty": False}
@@ -35,10 +35,10 @@ def paper_decoding(num_beams: int = 4, length_penalty: float = 0.6) -> dict:
 
 
 def set_paper_decoding(model: PreTrainedModel, num_beams: int = 4, length_penalty: float = 0.6) -> None:
-    """Set `paper_decoding` in the model's generation config, which is saved with it.
+    """Apply `paper_decoding` to the model's generation config, which is saved with the model.
 
     Raises:
-        ValueError: `generate` of this model has no such option and would ignore it.
+        ValueError: the model's `generate` does not support one of the options and would ignore it.
     """
     unknown = model.generation_config.update(**paper_decoding(num_beams, length_penalty))
     if unknown:
@@ -52,12 +52,12 @@ def translate(
     extra_tokens: int = EXTRA_TOKENS,
     **options,
 ) -> list[str]:
-    """Translate a batch of texts; outputs exceed the longest input by at most `extra_tokens` tokens.
+    """Translate a batch of inputs. Outputs may be up to `extra_tokens` tokens longer than the longest input.
 
     Args:
-        options: options of `TranslationPipeline` and of `generate`.
+        options: options of `TranslationPipeline` and `generate`.
     """
-    # accelerate has already placed the model on devices
+    # None if accelerate has already placed the model on devices
     device = None if getattr(model, "hf_device_map", None) else model.device
     pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, device=device)
     records = pipeline(texts, batch_size=len(texts), extra_tokens=extra_tokens, **options)
@@ -72,21 +72,23 @@ def continue_text(
     truncation: bool = False,
     **generate_options,
 ) -> list[str]:
-    """Continue a batch of prompts. Each result begins with its prompt. "</s>" in a prompt is text, as in training.
+    """Continue a batch of prompts, and return each prompt with its continuation.
 
-    With learned positions, `max_new_tokens` is limited to the positions that the longest prompt leaves.
+    As in training, "</s>" in a prompt is ordinary text.
+
+    With learned position embeddings, `max_new_tokens` is limited to the positions left after the longest prompt.
 
     Args:
-        truncation: if a prompt is as long as the longest input or longer, keep only its last tokens: half of that
-    length.
+        truncation: truncate each prompt that reaches the model's maximum input length to its last tokens, keeping half
+            of that length.
 
     Raises:
-        ValueError: a prompt fills all learned positions, so that it cannot be continued.
+        ValueError: a prompt uses all learned position embeddings, so it cannot be continued.
     """
-    # GPT and GPT-2 have no padding token. Any token works, because the mask hides it.
+    # GPT and GPT-2 have no padding token. Any token can be used, because the attention mask hides it.
     others = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
     padding = next((token for token in others if token is not None), 0)
-    # GPT and GPT-2 have no start token either, but the model needs at least one token.
+    # An empty prompt needs at least one token, but GPT and GPT-2 have no start token.
     first = padding if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     rows = [row or [first] for row in tokenizer(prompts, split_special_tokens=True, verbose=False)["input_ids"]]
     if truncation:
@@ -94,7 +96,7 @@ def continue_text(
         rows = [row if len(row) < limit else row[-max(1, limit // 2) :] for row in rows]
     lengths = [len(row) for row in rows]
     longest = max(lengths)
-    asked = max(1, generate_options.get("max_new_tokens") or 1)  # `generate` refuses values below 1
+    asked = max(1, generate_options.get("max_new_tokens") or 1)  # `generate` rejects values below 1
     left = longest_output(getattr(model, "config", None), longest, asked) - longest
     if left < 1:
         prompt = prompts[lengths.index(longest)]
@@ -112,9 +114,9 @@ def continue_text(
 
 
 def warn_long_lines(texts: list[str], tokenizer: PreTrainedTokenizerBase, limit: int, kept: str) -> None:
-    """Warn about each text with more than `limit` tokens, by line number; `kept` says which tokens are read."""
+    """Warn about each line with more than `limit` tokens. `kept` describes the tokens that are kept ("first 512")."""
     for number, text in enumerate(texts, start=1):
-        if 2 * len(text.encode()) < limit:  # a token has at least half a byte, so short texts need no counting
+        if 2 * len(text.encode()) < limit:  # assume at most two tokens per byte, to skip tokenizing short lines
             continue
         length = len(tokenizer(text, split_special_tokens=True, verbose=False)["input_ids"])
         if length > limit:
@@ -124,9 +126,9 @@ def warn_long_lines(texts: list[str], tokenizer: PreTrainedTokenizerBase, limit:
 def map_by_length(
     function: Callable[[list[str]], Iterable[str]], texts: list[str], batch_size: int, description: str
 ) -> Iterator[str]:
-    """Apply `function` to batches of texts of similar length, and yield results in input order as soon as possible.
+    """Apply `function` to batches of inputs of similar length, and yield results in input order as soon as possible.
 
-    Texts are sorted by length within windows of 16 batches. Blank texts give blank results.
+    Inputs are sorted by length within windows of 16 batches. The result of a blank input is an empty string.
     """
     with tqdm(total=len(texts), desc=description, file=sys.stderr, disable=None, delay=2) as progress:
         for start in range(0, len(texts), WINDOW * batch_size):
@@ -143,6 +145,6 @@ def map_by_length(
 
 
 def token_text(tokenizer: PreTrainedTokenizerBase, i: int) -> str:
-    """Return a token's text with its space, which some tokenizers strip at the start of a text."""
+    """Return a token's text with its leading space, which some tokenizers strip at the start of a sequence."""
     text = str(tokenizer.decode([i]))
     return f" {text}" if tokenizer.decode([i, i]) == f"{text} {text}" else text

@@ -1,4 +1,4 @@
-"""Read lines from files or standard input, and write results to files that are never left half-written."""
+"""Read lines from files or standard input, and write output files atomically."""
 
 import codecs
 import gzip
@@ -21,7 +21,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 def open_binary(path: str) -> io.BufferedReader:
-    """Open a local file, or a file on the Hub for "hf://..."."""
+    """Open a local file, or a file on the Hub if the path starts with "hf://"."""
     if path.startswith("hf://"):
         from huggingface_hub import HfFileSystem  # slow to import
 
@@ -31,10 +31,10 @@ def open_binary(path: str) -> io.BufferedReader:
 
 @contextmanager
 def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """Open a file, decompressed if its name ends in .gz, or standard input for "-".
+    """Open a file, decompressing it if its name ends in .gz, or standard input for "-".
 
     Raises:
-        ValueError: the name ends in .gz, but the file is damaged or not gzipped; or the other way round.
+        ValueError: the name ends in .gz, but the file is damaged or not gzipped; or it is gzipped without that suffix.
         FileNotFoundError: the file does not exist.
     """
     if path == "-":
@@ -51,16 +51,16 @@ def open_bytes(path: str) -> Iterator[BinaryIO | gzip.GzipFile]:
 
 
 def check_input(path: str) -> None:
-    """Raise a FileNotFoundError if a file does not exist; "-" is standard input."""
-    if path != "-" and not Path(path).exists():  # do not open it: a pipe can be opened only once
+    """Raise a FileNotFoundError if a file does not exist; "-" (standard input) is always accepted."""
+    if path != "-" and not Path(path).exists():  # do not open the file: a pipe can be read only once
         raise FileNotFoundError(f"{path}: there is no such file.")
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Return the settings in the config file of a model or a tokenizer.
+    """Return the settings in a JSON config file of a model or tokenizer.
 
     Raises:
-        ValueError: it is not JSON, or not an object.
+        ValueError: the file is not valid JSON, or its content is not an object.
     """
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
@@ -72,10 +72,10 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def read_object(file: Path, setting: str) -> dict[str, Any]:
-    """Return a setting that is itself an object, such as `auto_map`; empty if it is missing.
+    """Return a setting that is itself an object, such as `auto_map`, or an empty dictionary if it is missing.
 
     Raises:
-        ValueError: it is something else, or see `read_settings`.
+        ValueError: the setting is not an object, or see `read_settings`.
     """
     value = read_settings(file).get(setting, {})
     if not isinstance(value, dict):
@@ -87,11 +87,11 @@ def check_source(source: str | Path, short_names: bool = False) -> None:
     """Check that `source` is a folder with a model, or could be a name on the Hub (owner/model).
 
     Args:
-        short_names: accept names without an owner, as of some of the oldest models on the Hub (gpt2).
+        short_names: also accept names without an owner, which some of the oldest models on the Hub have (gpt2).
 
     Raises:
-        FileNotFoundError: there is no such folder, or it contains no model.
-        ValueError: its config.json is damaged.
+        FileNotFoundError: the folder does not exist, or contains no model.
+        ValueError: config.json is damaged.
     """
     path = Path(source)
     if path.is_dir():
@@ -112,12 +112,12 @@ def check_source(source: str | Path, short_names: bool = False) -> None:
 
 
 def is_special(path: str) -> bool:
-    """Whether the path is a pipe, a device, or a system name of an open file, such as /dev/stdout."""
+    """Whether the path is a pipe, a device, or a file descriptor such as /dev/stdout."""
     return path.startswith("/dev/") or (Path(path).exists() and not Path(path).is_file())
 
 
 def check_output(path: str | None) -> None:
-    """Raise a FileNotFoundError if a file's folder does not exist. None and "-" need no file."""
+    """Raise a FileNotFoundError if the folder of an output file does not exist. None and "-" are always accepted."""
     if path not in (None, "-") and not (folder := Path(path).resolve().parent).is_dir():
         raise FileNotFoundError(f"{path}: there is no such folder as {folder}.")
 
@@ -125,8 +125,8 @@ def check_output(path: str | None) -> None:
 def utf8_lines(path: str, keep_ends: bool = False) -> Iterator[str]:
     """Yield the lines of a file, which may be gzipped, or of standard input for "-".
 
-    A line ends with "\\n" or "\\r\\n", which `keep_ends` keeps; a lone "\\r" is text. A byte order mark at the
-    beginning is dropped.
+    Lines end with "\\n" or "\\r\\n", which is removed unless `keep_ends` is set. A lone "\\r" is an ordinary
+    character. A byte order mark at the beginning of the file is dropped.
 
     Raises:
         ValueError: a line is not valid UTF-8, or a gzipped file is damaged.
@@ -147,18 +147,17 @@ def utf8_lines(path: str, keep_ends: bool = False) -> Iterator[str]:
 
 @contextmanager
 def temporary_sibling(path: Path) -> Iterator[Path]:
-    """Create an empty hidden folder next to a file or folder, and remove it at the end."""
+    """Create an empty hidden folder next to a file or folder, and remove it on exit."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         yield Path(folder)
 
 
 @contextmanager
 def open_output(path: str) -> Iterator[TextIO]:
-    """Open standard output for "-"; otherwise a new file that replaces `path` once it is complete.
+    """Open standard output for "-"; otherwise, open a temporary file that replaces `path` once it is complete.
 
-    Text is UTF-8, and gzipped if `path` ends in .gz. The new file has the permissions of the old one. For a symbolic
-    link,
-    its target is replaced. Pipes and devices are written directly. For the errors see `check_output`.
+    Text is encoded as UTF-8, and gzipped if `path` ends in .gz. An existing file keeps its permissions. If `path` is a
+    symbolic link, its target is replaced. Pipes and devices are written directly. For errors, see `check_output`.
     """
     check_output(path)
     if path == "-":
@@ -181,7 +180,7 @@ def open_output(path: str) -> Iterator[TextIO]:
 
 
 def write_lines(stream: TextIO, texts: Iterable[str]) -> None:
-    """Write each text as one line and flush it. Replace line breaks within a text by spaces, and warn once."""
+    """Write each string as one line and flush it. Replace line breaks within a string by spaces, and warn once."""
     warned = False
     for number, text in enumerate(texts, start=1):
         line = " ".join(text.splitlines())
@@ -193,7 +192,7 @@ def write_lines(stream: TextIO, texts: Iterable[str]) -> None:
 
 
 def check_text(text: str) -> None:
-    """Raise a ValueError for a text of the command line whose bytes are not UTF-8."""
+    """Raise a ValueError if a command-line argument is not valid UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -201,11 +200,11 @@ def check_text(text: str) -> None:
 
 
 def check_texts(texts: list[str], file: str) -> None:
-    """Check the input of a command: texts, or the lines of a file.
+    """Check the input of a command: either texts, or a file of lines.
 
     Raises:
-        ValueError: both are given, or a text is not UTF-8.
-        FileNotFoundError: there is no such file.
+        ValueError: both are given, or an argument is not valid UTF-8.
+        FileNotFoundError: the file does not exist.
     """
     if texts and file != "-":
         raise ValueError(f"Give texts or --input {file}, not both.")
@@ -215,14 +214,14 @@ def check_texts(texts: list[str], file: str) -> None:
 
 
 def check_new(path: str | Path) -> None:
-    """Raise a ValueError if a path exists, even as a broken link."""
+    """Raise a ValueError if a path exists, even if it is a broken link."""
     if os.path.lexists(path):
         raise ValueError(f"{path} exists: choose a new folder.")
 
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """Yield the path of a new folder to create. It is moved to `path` when complete, and removed on an error.
+    """Yield a temporary path at which to create a folder. It is moved to `path` on success and deleted on error.
 
     Raises:
         ValueError: `path` exists.
@@ -236,6 +235,6 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 def markdown_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    """Return a table in Markdown."""
+    """Format a table in Markdown."""
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

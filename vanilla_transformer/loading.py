@@ -1,4 +1,4 @@
-"""Load this project's saved models with the installed classes, and report damaged or missing files."""
+"""Load saved models with the installed model classes, and report damaged or missing files."""
 
 import hashlib
 import json
@@ -29,21 +29,21 @@ FAMILIES = (
 AUTO_CLASSES = {name: auto for family in FAMILIES for auto, name in family.auto_classes.items()}
 MODELS = tuple(AUTO_CLASSES)
 
-# The shipped models. A clone and a Space contain them; an installed package downloads them.
+# The shipped models: included in a clone and in a Space, downloaded by an installed package.
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 HUB_NAME = "vanilla-transformer/vanilla-transformer"
 
 
 def shipped_models() -> list[str]:
-    """Return the folders of the shipped models that are on this machine."""
+    """Return the folders of the locally available shipped models."""
     return sorted(str(config.parent) for config in CHECKPOINTS.glob("*/config.json"))
 
 
 def shipped_model(name: str) -> str:
-    """Return the folder of a shipped model such as "en-es": in the clone, or else downloaded from the Hub.
+    """Return the folder of a shipped model such as "en-es", downloading it from the Hub if it is not in the clone.
 
     Raises:
-        FileNotFoundError: it is neither here nor on the Hub, or the Hub does not answer.
+        FileNotFoundError: the model is neither local nor on the Hub, or the Hub cannot be reached.
     """
     if (CHECKPOINTS / name).is_dir():
         return str(CHECKPOINTS / name)
@@ -59,7 +59,7 @@ def shipped_model(name: str) -> str:
 
 @contextmanager
 def errors_only(progress: bool) -> Iterator[None]:
-    """Silence transformers' warnings, which our own checks replace, and without `progress` its progress bars."""
+    """Silence transformers' warnings, which this module's checks replace; hide progress bars unless `progress`."""
     level, bars = library_logging.get_verbosity(), library_logging.is_progress_bar_enabled()
     library_logging.set_verbosity_error()
     if not progress:
@@ -73,10 +73,10 @@ def errors_only(progress: bool) -> Iterator[None]:
 
 
 def find_device(name: str | None) -> str:
-    """Return the device to run on: `name`, or if it is None a GPU if there is one.
+    """Return the device `name`; if it is None, return "cuda" if available and "cpu" otherwise.
 
     Raises:
-        ValueError: PyTorch finds no such device on this machine.
+        ValueError: the device is not available to PyTorch.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     counts = {"cpu": 1} | ({accelerator.type: torch.accelerator.device_count()} if accelerator else {})
@@ -87,7 +87,7 @@ def find_device(name: str | None) -> str:
 
 
 def wrong_class(source: str | Path, architecture: str, heads: Iterable[str]) -> ValueError:
-    """Return the error for a model whose class is not among `heads`."""
+    """Return the ValueError to raise for a model whose class is not in `heads`."""
     wanted = "one of this project" if {*heads} >= {*MODELS} else f"a {' or '.join(heads)}"
     convert = "" if architecture in MODELS else ", or try to convert it with `vanilla-transformer import`"
     return ValueError(f"{source} is a model of class {architecture}; give {wanted}{convert}.")
@@ -95,9 +95,10 @@ def wrong_class(source: str | Path, architecture: str, heads: Iterable[str]) -> 
 
 @contextmanager
 def errors_name(what: str) -> Iterator[None]:
-    """Turn any error of the libraries that read `what` into a ValueError that names it.
+    """Convert any error raised while reading `what` to a ValueError that names it.
 
-    Damaged files make libraries raise errors of many types. Missing files and packages keep their own errors.
+    For damaged files, libraries raise exceptions of many types. OSError and ImportError, as for missing files and
+    packages, are not converted.
     """
     try:
         yield
@@ -116,17 +117,17 @@ def model_class(
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> type[PreTrainedModel]:
-    """Return the class of a saved model: the installed one, or the one in its folder if that code is trusted.
+    """Return the class of a saved model: the installed class or, if trusted, the class in the model folder.
 
     Args:
         source: folder of the model, or its name on the Hub.
-        heads: names of the acceptable classes.
-        trust_remote_code: run the code in the model folder, if there is any.
-        revision: commit or branch of a model on the Hub.
+        heads: names of the accepted classes.
+        trust_remote_code: run the code in the model folder, if it contains any.
+        revision: branch, tag or commit of a model on the Hub.
 
     Raises:
-        FileNotFoundError: there is no such folder, or it holds no model.
-        ValueError: it is of another class, or its config is damaged.
+        FileNotFoundError: the folder does not exist, or contains no model.
+        ValueError: the class is not in `heads`, or the config is damaged.
     """
     check_source(source)
     with errors_name(f"{source}/config.json"):
@@ -143,9 +144,10 @@ def model_class(
 
 
 def has_code(source: str | Path, reference: str, revision: str | None) -> bool:
-    """Whether a model folder contains the class "file.Class". Models in `checkpoints/` share the repository's files.
+    """Whether the code that an `auto_map` reference names is available.
 
-    A reference such as "other/repository--file.Class" names code elsewhere.
+    "file.Class" refers to the model folder; models in `checkpoints/` do not contain that file, because they share the
+    repository's code. "other/repository--file.Class" refers to another repository on the Hub, which is not checked.
     """
     file = f"{reference.split('.')[0]}.py"
     return "--" in reference or bool(
@@ -160,24 +162,25 @@ def load_model(
     revision: str | None = None,
     **options,
 ) -> PreTrainedModel:
-    """Load a saved model in evaluation mode, complete and with finite weights. See `model_class` for its class.
+    """Load a saved model in evaluation mode, and check that its weights are complete and finite.
 
     Args:
+        source, heads, trust_remote_code, revision: see `model_class`.
         options: further arguments of `from_pretrained`, such as `attn_implementation`.
 
     Raises:
-        FileNotFoundError: there is no such folder, or it holds no model.
-        ValueError: it is of another class; weights are missing, left over, of another shape, or not finite; or a file
-            is damaged.
+        FileNotFoundError: the folder does not exist, or contains no model.
+        ValueError: the class is not in `heads`; weights are missing, unexpected, of the wrong shape, or not finite; or
+            a file is damaged.
     """
     loaded_class = model_class(source, heads, trust_remote_code, revision)
-    with errors_name(str(source)), errors_only(progress=not Path(source).is_dir()):  # needed for a download
+    with errors_name(str(source)), errors_only(progress=not Path(source).is_dir()):  # show the progress of downloads
         loaded: Any = loaded_class.from_pretrained(
             source,
             trust_remote_code=trust_remote_code,
             revision=revision or "main",
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # so that the report contains them
+            ignore_mismatched_sizes=True,  # report mismatched shapes instead of raising
             **options,
         )
     model, report = loaded
@@ -188,10 +191,10 @@ def load_model(
 def load_tokenizer(
     source: str | Path, trust_remote_code: bool = False, revision: str | None = None
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a saved model, by its folder or its name on the Hub.
+    """Load the tokenizer of a saved model, given its folder or its name on the Hub.
 
     Raises:
-        ValueError: the folder has none, or its files are damaged.
+        ValueError: the folder contains no tokenizer, or the tokenizer files are damaged.
     """
     if Path(source).is_dir() and not any(Path(source).glob("tokenizer*")):
         raise ValueError(f"{source} has no tokenizer next to the model: put its files there.")
@@ -203,20 +206,20 @@ def load_tokenizer(
 
 
 def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a hash of a tokenizer's tokens and their ids."""
+    """Return a hash of the tokens and ids of a tokenizer."""
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.blake2b(vocabulary.encode(), digest_size=8).hexdigest()
 
 
 def match_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Record the tokenizer in the model's config, and the model's maximum length in the tokenizer."""
+    """Store the tokenizer's hash in the model's config, and the model's maximum length in the tokenizer."""
     config: Any = model.config
     config.tokenizer_hash = vocabulary_hash(tokenizer)
     tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_position_embeddings)
 
 
 def check_tokenizer(source: str | Path, expected: str | None, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Warn if a model was trained with another tokenizer; `expected` is the `vocabulary_hash` of the right one."""
+    """Warn if the tokenizer's `vocabulary_hash` differs from `expected`, the hash stored with the model."""
     if expected not in (None, vocabulary_hash(tokenizer)):
         logger.warning(
             "%s was not trained with this tokenizer, which has other tokens: unless you have added tokens, "
@@ -226,10 +229,10 @@ def check_tokenizer(source: str | Path, expected: str | None, tokenizer: PreTrai
 
 
 def check_weights(source: str | Path, model: PreTrainedModel, report: dict) -> None:
-    """Check the report of `from_pretrained` (`output_loading_info`), and that all weights are finite.
+    """Check the loading info of `from_pretrained` (`output_loading_info`), and that all weights are finite.
 
     Raises:
-        ValueError: weights are missing, unexpected, of another shape than the config requires, or not finite.
+        ValueError: weights are missing, unexpected, of a different shape than the config requires, or not finite.
     """
     shapes = [f"{name} is {tuple(saved)}, not {tuple(wanted)}" for name, saved, wanted in report["mismatched_keys"]]
     state = model.state_dict(keep_vars=True)
@@ -245,13 +248,13 @@ def check_weights(source: str | Path, model: PreTrainedModel, report: dict) -> N
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:
-    """Return the first names and the number of the others."""
+    """Return the first `most` names, sorted and separated by commas, and the number of remaining names."""
     first, rest = sorted(names)[:most], sorted(names)[most:]
     return ", ".join(first) + (f" and {len(rest)} more" if rest else "")
 
 
 def weights_hash(model: PreTrainedModel) -> str:
-    """Return a hash of a model's weights with names, types and shapes, which identifies files made from them."""
+    """Return a hash of a model's weights (names, dtypes, shapes and values), to identify files derived from them."""
     total = hashlib.blake2b(digest_size=8)
     for name, weight in model.state_dict().items():
         total.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())

@@ -1,4 +1,4 @@
-"""Classification: one class for each text."""
+"""Sequence classification: predict one class per text."""
 
 from typing import Any, ClassVar, cast
 
@@ -30,7 +30,7 @@ classify = pipeline("text-classification", model=folder, trust_remote_code=True)
 print(classify("A sentence to classify."))"""
     ranked_by = "accuracy"
     metric_names: ClassVar[tuple[str, ...]] = CLASSIFICATION_SCORES
-    # scikit-learn's models that the results are compared with, and how they are scored.
+    # scikit-learn models that serve as baselines, and the function that scores them.
     simple_models: ClassVar[dict[str, Any]] = {
         "majority class": DummyClassifier(strategy="most_frequent"),
         "TF-IDF with logistic regression": LogisticRegression(max_iter=200),
@@ -40,15 +40,15 @@ print(classify("A sentence to classify."))"""
 
     @classmethod
     def fits(cls, config: PreTrainedConfig) -> bool:
-        """Whether the config has the problem type of this task. By default, a single label means regression."""
+        """Whether the problem type in the config is that of this task. If unset, a single label means regression."""
         default = "regression" if config.num_labels == 1 else "single_label_classification"
         return (config.problem_type or default) == cls.problem_type
 
     def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
-        """Return the names of all classes, in order.
+        """Return the config fields for the problem type and the class names.
 
         Raises:
-            ValueError: no class occurs, or the same class occurs in every row.
+            ValueError: the training data has no classes, or only one.
         """
         names = class_names(rows["label"][:])
         if len(names) == 1 and self.problem_type == ClassificationTask.problem_type:
@@ -57,11 +57,11 @@ print(classify("A sentence to classify."))"""
 
     @staticmethod
     def encode_label(label: Any, config: PreTrainedConfig) -> Any:
-        """Return the label in the form that the model expects: here, the number of its class."""
+        """Convert a label to the format that the model expects: here, the class id."""
         return cast(dict[str, int], config.label2id)[str(label)]
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
-        """Return rows of input_ids and labels."""
+        """Tokenize the rows into input_ids and labels."""
         encode_label, max_length = self.encode_label, self.arguments.max_length
 
         def encode_rows(rows: dict[str, list]) -> dict[str, list]:
@@ -71,11 +71,11 @@ print(classify("A sentence to classify."))"""
         return rows.map(encode_rows, batched=True, remove_columns=["text", "label"], desc="tokenizing")
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> DataCollatorWithPadding:
-        """Return the collator of transformers that pads."""
+        """Return transformers' padding collator."""
         return DataCollatorWithPadding(tokenizer)
 
     def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
-        """Return the label that the model gives to each text. The score is the negative loss."""
+        """Return the predicted label of each text. The score is the negative loss."""
         config = trainer.model.config
         found = trainer.predict(self.encode(rows, trainer.processing_class, config))
         values = torch.as_tensor(np.asarray(found.predictions)).float()
@@ -86,16 +86,16 @@ print(classify("A sentence to classify."))"""
 
     @staticmethod
     def losses(values: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of each row."""
+        """Return the loss of each row, with shape (rows,)."""
         return F.cross_entropy(values, labels, reduction="none")
 
     @staticmethod
     def label_text(values: list[float], config: PreTrainedConfig) -> str:
-        """Return the label that the model's outputs mean for a row."""
+        """Return the predicted label of a row as a string, given the model's outputs for it."""
         return cast(dict[int, str], config.id2label)[int(np.argmax(values))]
 
     def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
-        """Return the scores of `simple_models`."""
+        """Return the scores of each of the `simple_models`."""
         config = trainer.model.config
         labels, wanted = (np.array([self.encode_label(x, config) for x in part["label"]]) for part in (train, rows))
         texts = list(train["text"]), list(rows["text"])
@@ -105,16 +105,16 @@ print(classify("A sentence to classify."))"""
         }
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Compute accuracy and macro F1 of logits (rows, classes)."""
+        """Compute accuracy and macro F1 from logits (rows, classes)."""
         predicted = np.asarray(prediction.predictions).argmax(axis=-1)
         return classification_scores(predicted, np.asarray(prediction.label_ids))
 
 
 def class_names(labels: list) -> dict[int, str]:
-    """Return the names of all classes by number. Integers come first, in numerical order.
+    """Map class ids to the class names in the labels. Integers come first, in numerical order.
 
     Raises:
-        ValueError: there is no class.
+        ValueError: the labels contain no class.
     """
     classes = {name for label in labels for name in as_list(label)}
     if not classes:
@@ -124,5 +124,5 @@ def class_names(labels: list) -> dict[int, str]:
 
 
 def label_fields(names: dict[int, str]) -> dict[str, Any]:
-    """Return the config fields that name the classes."""
+    """Return the config fields `id2label` and `label2id`."""
     return {"id2label": names, "label2id": {name: number for number, name in names.items()}}

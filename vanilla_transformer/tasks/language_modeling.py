@@ -25,7 +25,7 @@ from vanilla_transformer.training.trainer import RecipeTrainer, RecipeTrainerMix
 
 @dataclass
 class LanguageModelingArguments(RecipeArguments):
-    """Training options of the recipe, plus the length of a row."""
+    """Training options of the recipe, plus the block size."""
 
     LIMITS = RecipeArguments.LIMITS | {"block_size": (2, math.inf)}
 
@@ -35,7 +35,7 @@ class LanguageModelingArguments(RecipeArguments):
 class PerTargetTrainer(RecipeTrainer):
     """Like `RecipeTrainer`, but evaluates the mean loss over all targets.
 
-    `Trainer` computes the mean over batches, which have different numbers of targets.
+    `Trainer` averages over batches, although these have different numbers of targets.
     """
 
     def prediction_step(
@@ -45,9 +45,9 @@ class PerTargetTrainer(RecipeTrainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Like `Trainer.prediction_step`, but returns the summed loss and the number of targets of each row.
+        """Like `Trainer.prediction_step`, but return per-row sums instead of logits and labels.
 
-        They replace logits and labels; each is (batch,).
+        The logits are replaced by the summed loss of each row (batch,), the labels by its number of targets (batch,).
         """
         only_logits = [*(ignore_keys or []), "hidden_states", "attentions"]
         loss, logits, labels = cast(Any, super().prediction_step(model, inputs, False, only_logits))
@@ -81,20 +81,20 @@ print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_speci
 
     @classmethod
     def saved_options(cls, config: PreTrainedConfig) -> dict[str, Any]:
-        """Return the model's number of positions as the length of the rows to score."""
+        """Return the model's maximum length as the block size for scoring."""
         return {"block_size": config.max_position_embeddings}
 
     def config_fields(self, rows: Rows, model_options: Any) -> dict[str, Any]:
-        """Return one position per token of a row for a new model, unless an option sets them."""
+        """Set the maximum length of a new model to the block size, unless an option sets it."""
         if model_options.model_name_or_path is not None or model_options.max_position_embeddings is not None:
             return {}
         return {"max_position_embeddings": self.arguments.block_size}
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
-        """Return blocks filled with documents: input_ids, position_ids and labels. Streams are encoded lazily.
+        """Tokenize documents and pack them into blocks of input_ids, position_ids and labels, lazily for streams.
 
         Raises:
-            ValueError: the text does not fill one block.
+            ValueError: there is too little text to fill one block.
         """
         block_size = self.arguments.block_size
         options = {"tokenizer": tokenizer, "block_size": block_size}
@@ -111,7 +111,7 @@ print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_speci
         return default_data_collator
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Return the mean loss over all targets of a `PerTargetTrainer`; nan without targets."""
+        """Return the mean loss over all targets, given the sums of a `PerTargetTrainer`; NaN without targets."""
         losses, numbers = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
         return {"loss": losses.sum(dtype=np.float64) / numbers.sum() if numbers.any() else math.nan}
 
@@ -123,13 +123,13 @@ print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_speci
 
     @staticmethod
     def scores_of(loss: float, rows: Rows, tokens: int) -> dict[str, float]:
-        """Return the loss, and what else it means for rows with so many tokens."""
+        """Return the loss, perplexity and bits per byte. `tokens` is the number of tokens in the rows."""
         text_bytes = sum(len(row["text"].encode()) for row in rows)
         return {"loss": loss} | language_model_scores(loss, tokens, text_bytes)
 
     @torch.no_grad()
     def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
-        """Return the model's next ten tokens after the first half of each text. The score is the negative loss."""
+        """Continue the first half of each text by up to ten tokens. The score is the negative loss of the text."""
         model, tokenizer, examples = unwrap_for_eval(trainer), trainer.processing_class, []
         for text in rows["text"]:
             options = {"truncation": True, "max_length": min(40, self.arguments.block_size), "return_tensors": "pt"}
@@ -146,20 +146,20 @@ print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_speci
         return examples
 
     def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
-        """Return the scores of a unigram model, which knows only how frequent each token is."""
+        """Return the scores of a unigram model, which uses only token frequencies."""
         tokens = tokens_of(trainer.processing_class, rows)
         seen = tokens_of(trainer.processing_class, train)
         loss = unigram_loss(seen, tokens, trainer.model.config.vocab_size)
         return {"unigram model": self.scores_of(loss, rows, len(tokens))}
 
     def shell_command(self, folder: str, row: dict[str, Any]) -> str:
-        """Return the command that continues the beginning of a text."""
+        """Return the command that generates a continuation of the first five words of a row."""
         beginning = " ".join(row["text"].split()[:5])
         return f"vanilla-transformer generate {shlex.quote(beginning)} --model {shlex.quote(folder)}"
 
 
 def tokens_of(tokenizer: PreTrainedTokenizerBase, rows: Rows) -> list[int]:
-    """Return the tokens of all texts."""
+    """Return the token ids of all rows in a single list."""
     texts = [row["text"] for row in rows]
     return [*chain(*tokenizer(texts, verbose=False, split_special_tokens=True)["input_ids"])]
 
@@ -167,7 +167,7 @@ def tokens_of(tokenizer: PreTrainedTokenizerBase, rows: Rows) -> list[int]:
 def encode_rows(
     rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, block_size: int
 ) -> dict[str, list[list[int]]]:
-    """Return input_ids, position_ids and labels of full blocks, instead of text."""
-    # "</s>" in a text is ordinary text
+    """Tokenize a batch of documents and pack them into full blocks of input_ids, position_ids and labels."""
+    # treat "</s>" in the data as ordinary text
     documents = tokenizer(rows["text"], verbose=False, split_special_tokens=True)["input_ids"]
     return pack_documents(documents, block_size, tokenizer.eos_token_id)

@@ -1,4 +1,4 @@
-"""Masked language modeling: predict the masked tokens of a text, which pretrains an encoder."""
+"""Masked language modeling: pretrain an encoder by predicting masked tokens."""
 
 import zlib
 from dataclasses import dataclass, field
@@ -21,10 +21,10 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 @dataclass
 class MaskedLanguageModelingArguments(RecipeArguments):
-    """Training options of the recipe, plus the maximum length of a row and the share of masked tokens.
+    """Training options of the recipe, plus the maximum length of a row and the mask probability.
 
     Raises:
-        ValueError: `mask_probability` is out of its range.
+        ValueError: `mask_probability` is out of range.
     """
 
     max_length: int = field(default=256, metadata={"help": "Split texts into pieces of this many tokens."})
@@ -37,15 +37,14 @@ class MaskedLanguageModelingArguments(RecipeArguments):
 
 
 class ReproducibleMasking(DataCollatorForLanguageModeling):
-    """Like the base class, but with the batch as seed.
+    """Like the base class, but the random seed is a hash of the batch.
 
-    Masks are therefore the same in a resumed run, whose random state differs, and in every evaluation. They differ
-    between
-    epochs, because the batches do.
+    The masks are therefore the same in every evaluation, and in a resumed run despite its different random state. They
+    still differ between epochs, because the batches do.
     """
 
     def torch_mask_tokens(self, inputs: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
-        """Return masked inputs and their labels."""
+        """Like the base class, but seed the generator with a hash of the inputs first."""
         self.generator = torch.Generator().manual_seed(zlib.crc32(inputs.numpy().tobytes()))
         return super().torch_mask_tokens(inputs, *arguments, **options)
 
@@ -68,22 +67,22 @@ print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))"""
     arguments: MaskedLanguageModelingArguments
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
-        """Return a row of input_ids for each piece of a text. Streams are encoded lazily."""
+        """Tokenize the texts and split them into rows of up to `max_length` tokens. Streams are encoded lazily."""
         options = {"tokenizer": tokenizer, "max_length": self.arguments.max_length}
         return rows.map(encode_rows, batched=True, remove_columns=["text"], fn_kwargs=options)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> ReproducibleMasking:
-        """Return the collator that masks tokens."""
+        """Return the collator that masks random tokens."""
         return ReproducibleMasking(tokenizer, mlm_probability=self.arguments.mask_probability)
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Rows) -> tuple[dict[str, float], Notes]:
-        """Compute the loss in nats per masked token, and its perplexity."""
+        """Compute the loss in nats per masked token, and the perplexity."""
         loss = measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config))["loss"]
         return {"loss": loss, "perplexity": perplexity(loss)}, {}
 
     @torch.no_grad()
     def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
-        """Return each text with the model's words for the masked ones. The score is the negative loss."""
+        """Return each text with its masked tokens filled in by the model. The score is the negative loss."""
         model, tokenizer, examples = unwrap_for_eval(trainer), cast(Any, trainer.processing_class), []
         collate = self.collator(tokenizer, model)
         for text in rows["text"]:
@@ -102,19 +101,19 @@ print(fill(f"A sentence with a {fill.tokenizer.mask_token} in it."))"""
         return examples
 
     def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
-        """Return the scores of a unigram model, which knows only how frequent each token is."""
+        """Return the scores of a unigram model, which uses only token frequencies."""
         tokens, seen = (tokens_of(trainer.processing_class, part) for part in (rows, train))
         loss = unigram_loss(seen, tokens, trainer.model.config.vocab_size)
         return {"unigram model": {"loss": loss, "perplexity": perplexity(loss)}}
 
     def pipeline_input(self, row: dict[str, Any]) -> str:
-        """Return the text with a mask in the place of its last word."""
+        """Return the beginning of the text, followed by a mask, as Python code."""
         return as_code(" ".join([*row["text"].split()[:-1][:20], "<mask>"]))
 
 
 def encode_rows(
     rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> dict[str, list[list[int]]]:
-    """Return the input_ids of the pieces of each text."""
+    """Tokenize a batch of texts, splitting long ones into rows of up to `max_length` tokens."""
     encoded = tokenizer(rows["text"], truncation=True, max_length=max_length, return_overflowing_tokens=True)
     return {"input_ids": encoded["input_ids"]}

@@ -1,4 +1,4 @@
-"""Compute the metrics of each task with standard libraries, from predictions and references."""
+"""Compute the metrics of each task from predictions and references, using standard libraries."""
 
 import logging
 import math
@@ -23,31 +23,31 @@ from torchmetrics.text import SQuAD
 
 logger = logging.getLogger(__name__)
 
-# Languages whose abbreviations Moses knows. It silently reads text in any other language as English. As "zh" or "yue",
-# it does not split Chinese sentences; as English, it splits them into characters.
+# Languages for which Moses has a list of abbreviations; it silently treats all others as English. "zh" and "yue" are
+# excluded because Moses then does not split Chinese sentences, whereas as English it splits them into characters.
 MOSES_LANGUAGES = sorted({*NonbreakingPrefixes().available_langs.values()} - {"zh", "yue"})
 
-# sacreBLEU's tokenizers for scripts in which spaces do not separate words. Japanese comes first, because Japanese
-# texts also contain Chinese characters.
+# sacreBLEU's tokenizers for scripts that its default tokenizer cannot split into words. Japanese comes first, because
+# Japanese text also contains Chinese characters.
 SCRIPTS = {
     "ja-mecab": re.compile("[\u3040-\u30ff]"),  # Japanese kana
     "zh": re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"),
     "char": re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]"),  # Thai, Lao, Tibetan, Burmese and Khmer
-    "ko-mecab": re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]"),  # MeCab joins particles to words
+    "ko-mecab": re.compile("[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]"),  # in Korean, particles are attached to words
 }
 SPACELESS = re.compile("|".join(SCRIPTS[name].pattern for name in ("ja-mecab", "zh", "char")))
-LEAST_SHARE = 0.2  # minimum share of all letters; smaller shares come from names in a text in another language
+LEAST_SHARE = 0.2  # minimum share of all letters; smaller shares are foreign names in text of another script
 
-# Metrics that training computes too, so that they can select the best model.
+# Metrics that are also computed during training, so that they can be used to select the best model.
 CLASSIFICATION_SCORES = ("accuracy", "macro_f1")
 REGRESSION_SCORES = ("pearson", "spearman", "rmse")
 TAGGING_SCORES = ("precision", "recall", "f1")
 
 
 def bleu_tokenizer(references: list[str]) -> str:
-    """Return sacreBLEU's tokenizer for the script of the references.
+    """Return the name of the sacreBLEU tokenizer for the script of the references.
 
-    The default, 13a, splits at spaces and punctuation, so without spaces a sentence would be one word.
+    The default, 13a, splits at spaces and punctuation, so it would treat a Chinese sentence as one word.
     """
     text = "".join(references)
     least = LEAST_SHARE * sum(map(str.isalpha, text))
@@ -71,14 +71,15 @@ def translation_scores(
     split_compounds: bool = False,
     normalize_punctuation: bool = False,
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return sacreBLEU and chrF (0 to 100) and exact match (percent), and the signatures of BLEU and chrF.
+    """Return BLEU and chrF (0 to 100), exact match (percent), and the sacreBLEU signatures.
 
-    The script of the references decides how BLEU splits texts: see `bleu_tokenizer`.
+    BLEU uses the tokenizer that `bleu_tokenizer` selects for the script of the references.
 
     Args:
         lowercase: ignore case.
-        moses_language: language of the texts. If given, BLEU is also computed on text tokenised by Moses, as papers
-            of 2017 report it ("tokenized BLEU"): see `moses_tokenized`.
+        moses_language: language of the references. If given, also compute BLEU on text tokenised by Moses ("tokenized
+            BLEU"), which papers of 2017 usually report: see `moses_tokenized`.
+        split_compounds, normalize_punctuation: see `moses_tokenized`.
     """
     tokenizer = bleu_tokenizer(references)
     metrics = {"bleu": BLEU(lowercase, tokenize=tokenizer), "chrf": CHRF(lowercase=lowercase)}
@@ -105,9 +106,9 @@ def moses_tokenized(
     """Return the texts tokenised by Moses, with spaces between tokens.
 
     Args:
-        split_compounds: split words at hyphens, like the script of the paper's authors.
-        normalize_punctuation: apply Moses' normaliser of quotes, dashes and the like, as in the tokenised texts that
-            Multi30k is published with (`lc.norm.tok`).
+        split_compounds: split words at hyphens, like the evaluation script of the paper's authors.
+        normalize_punctuation: first normalise quotes, dashes and other punctuation with Moses, as in the tokenised
+            files of Multi30k (`lc.norm.tok`).
     """
     if normalize_punctuation:
         normalizer = MosesPunctNormalizer(language)
@@ -116,17 +117,17 @@ def moses_tokenized(
     tokenized = [tokenizer.tokenize(text, return_str=True, escape=False) for text in texts]
     if not split_compounds:
         return tokenized
-    # Like the authors' script: matches do not overlap, so only the first hyphen of 3-2-1 is split.
+    # As in the authors' script, matches do not overlap, so only the first hyphen of 3-2-1 is split.
     return [re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text) for text in tokenized]
 
 
 def perplexity(nats: float) -> float:
-    """Return exp(nats), or infinity if that is too large for a float."""
+    """Return exp(nats), or infinity if the result is too large for a float."""
     return math.exp(nats) if nats < 709 else math.inf
 
 
 def language_model_scores(nats_per_token: float, tokens: int, text_bytes: int) -> dict[str, float]:
-    """Return perplexity per token, and bits per byte of text, which compares models with different tokenizers."""
+    """Return the perplexity per token, and bits per byte, which is comparable between different tokenizers."""
     return {
         "perplexity": perplexity(nats_per_token),
         "bits_per_byte": nats_per_token * tokens / (math.log(2) * text_bytes),
@@ -134,23 +135,23 @@ def language_model_scores(nats_per_token: float, tokens: int, text_bytes: int) -
 
 
 def predict_by_words(model: Any, labels: np.ndarray, train: list[str], texts: list[str]) -> np.ndarray:
-    """Fit a model of scikit-learn to the words of the training texts, and return its predictions for `texts`."""
+    """Fit a scikit-learn model to TF-IDF features of the training texts, and return its predictions for `texts`."""
     words = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", max_features=20_000)
     return make_pipeline(words, model).fit(train, labels).predict(texts)
 
 
 def unigram_loss(train: Iterable[int], tokens: Iterable[int], vocab_size: int) -> float:
-    """Return the loss per token of a unigram model: the frequency of each token in `train`, plus one."""
+    """Return the loss per token (nats) of a unigram model with add-one smoothing, estimated from `train`."""
     counts, seen = Counter(train), Counter(tokens)
     total = counts.total() + vocab_size
     return -sum(n * math.log((counts[token] + 1) / total) for token, n in seen.items()) / max(1, seen.total())
 
 
 def classification_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return accuracy and macro F1 in percent. For multi-label data (rows of 0 and 1), accuracy counts whole rows.
+    """Return accuracy and macro F1 in percent. For multi-label data (rows of 0 and 1), accuracy requires exact rows.
 
-    Macro F1 is the mean over the classes that occur in `labels`. Otherwise a class that occurs only as a wrong
-    prediction would add an F1 of 0.
+    Macro F1 averages only over classes that occur in `labels`. Otherwise, a class that occurs only in wrong
+    predictions would contribute an F1 of 0.
     """
     occurring = np.unique(labels) if labels.ndim == 1 else np.flatnonzero(labels.any(axis=0))
     classes = occurring if len(occurring) else None  # None if no row has a class
@@ -160,9 +161,9 @@ def classification_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str
 
 
 def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return Pearson's and Spearman's correlation and the root mean squared error, averaged over the outputs.
+    """Return Pearson's and Spearman's correlation, averaged over the outputs, and the root mean squared error.
 
-    The correlation of a single row is NaN.
+    For a single row, the correlations are NaN.
     """
     predicted, labels = (np.asarray(values, dtype=float).reshape(len(values), -1) for values in (predicted, labels))
     columns = list(zip(predicted.T, labels.T, strict=True)) if len(labels) > 1 else []
@@ -175,11 +176,11 @@ def regression_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, fl
 
 
 def tagging_scores(predicted: list[list[str]], tags: list[list[str]]) -> dict[str, float]:
-    """Return precision, recall and F1 of whole entities (seqeval), in percent.
+    """Return entity-level precision, recall and F1 (seqeval), in percent.
 
-    Without a prefix such as B- or I-, a run of equal tags is an entity, unless the tag is O.
+    For tags without a prefix such as B- or I-, each run of equal tags other than O is an entity.
     """
-    # seqeval looks at the first letter and would read ORG as O
+    # seqeval uses the first letter as the prefix and would treat ORG as O
     predicted, tags = (
         [[tag if tag == "O" or tag[1:2] == "-" else f"I-{tag}" for tag in row] for row in rows]
         for rows in (predicted, tags)
@@ -190,13 +191,14 @@ def tagging_scores(predicted: list[list[str]], tags: list[list[str]]) -> dict[st
 
 
 def question_answering_scores(predicted: dict[str, str], references: dict[str, list[str]]) -> dict[str, float]:
-    """Return SQuAD's exact match and F1 in percent, comparing with the best of each question's answers.
+    """Return SQuAD's exact match and F1 in percent, each computed against the best-matching reference answer.
 
-    A question without an answer has an empty list, for which only "" is right (SQuAD 2.0). F1 compares words, and
-    characters in scripts without spaces between words, such as Chinese.
+    An unanswerable question has an empty list of references, and its correct prediction is "" (SQuAD 2.0). F1 compares
+    words, or characters in scripts without spaces between words, such as Chinese.
 
     Args:
-        predicted, references: by question id.
+        predicted: predicted answer by question id.
+        references: reference answers by question id.
     """
 
     def spaced(text: str) -> str:

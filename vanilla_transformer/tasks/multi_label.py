@@ -1,4 +1,4 @@
-"""Multi-label classification: any number of classes for each text."""
+"""Multi-label classification: predict any number of classes per text."""
 
 from typing import Any, ClassVar, cast
 
@@ -28,21 +28,21 @@ class MultiLabelTask(ClassificationTask):
 
     @staticmethod
     def encode_label(label: Any, config: PreTrainedConfig) -> list[float]:
-        """Return 1 for each class of the text and 0 for the others."""
+        """Return a multi-hot vector: 1 for each class of the text, 0 for all other classes."""
         present, names = {str(name) for name in label}, cast(dict[int, str], config.id2label)
-        return [float(names[i] in present) for i in range(len(names))]  # a saved config sorts its keys as strings
+        return [float(names[i] in present) for i in range(len(names))]  # saved configs sort their keys as strings
 
     @staticmethod
     def losses(values: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of each row over its classes."""
+        """Return the loss of each row (rows,), averaged over all classes."""
         return F.binary_cross_entropy_with_logits(values, labels.float(), reduction="none").mean(dim=1)
 
     @staticmethod
     def label_text(values: list[float], config: PreTrainedConfig) -> str:
-        """Return the names of the classes that the model finds."""
+        """Return the names of the predicted classes, separated by commas."""
         return ", ".join(cast(dict[int, str], config.id2label)[i] for i, value in enumerate(values) if value > 0)
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Compute the accuracy of whole rows, and macro F1, from logits (rows, classes)."""
+        """Compute exact-row accuracy and macro F1 from logits (rows, classes)."""
         predicted = np.asarray(prediction.predictions) > 0
         return classification_scores(predicted.astype(int), np.asarray(prediction.label_ids).astype(int))

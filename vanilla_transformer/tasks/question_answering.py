@@ -1,4 +1,4 @@
-"""Extractive question answering: a span of a text that answers a question."""
+"""Extractive question answering: find the span of a context that answers a question."""
 
 import math
 from collections import Counter
@@ -20,7 +20,7 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 @dataclass
 class QuestionAnsweringArguments(RecipeArguments):
-    """Training options of the recipe, plus the windows into which long texts are split."""
+    """Training options of the recipe, plus options for splitting long contexts into windows."""
 
     LIMITS = RecipeArguments.LIMITS | {
         "max_length": (1, math.inf),
@@ -50,10 +50,10 @@ print(answer(question="What is asked?", context="A text that contains the answer
     arguments: QuestionAnsweringArguments
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
-        """Return a row for each window: input_ids, start_positions and end_positions, and token_type_ids if used.
+        """Return one row per window: input_ids, start_positions, end_positions, and token_type_ids if supported.
 
         Raises:
-            ValueError: a question leaves no room for its text.
+            ValueError: a question is so long that it leaves no room for its context.
         """
         max_length, stride = self.arguments.max_length, self.arguments.stride
         # the collator adds the attention mask
@@ -70,7 +70,7 @@ print(answer(question="What is asked?", context="A text that contains the answer
                         f"for the context in max_length={max_length}: raise that above {needed}, or shorten it."
                     )
                 start, text = (answers["answer_start"] or [0])[0], (answers["text"] or [""])[0]
-                start, text = start + len(text) - len(text.lstrip()), text.strip()  # no token is only a space
+                start, text = start + len(text) - len(text.lstrip()), text.strip()  # token offsets exclude spaces
                 for window in read_windows(tokenizer, question, context, max_length, stride):
                     offsets = window["offset_mapping"]
                     first, last = answer_positions(offsets, start, start + len(text)) if text else (0, 0)
@@ -85,7 +85,7 @@ print(answer(question="What is asked?", context="A text that contains the answer
         )
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> DataCollatorWithPadding:
-        """Return transformers' collator, padding on the right because answer positions count from the left."""
+        """Return transformers' collator; pad on the right, because answer positions are counted from the left."""
         tokenizer.padding_side = "right"
         return DataCollatorWithPadding(tokenizer)
 
@@ -94,7 +94,7 @@ print(answer(question="What is asked?", context="A text that contains the answer
         return answer_scores(self.answers(trainer, rows), rows), {}
 
     def answers(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[str]:
-        """Return the model's answers. If a question has no answer, the model may answer nothing."""
+        """Return the model's answers. Empty answers are allowed if any of the questions is unanswerable."""
         reader = QuestionAnsweringPipeline(
             model=unwrap_for_eval(trainer),
             tokenizer=trainer.processing_class,
@@ -107,7 +107,7 @@ print(answer(question="What is asked?", context="A text that contains the answer
         return [found["answer"] for found in reader(questions, batch_size=64)]
 
     def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
-        """Return the model's answer to each question. The score is its F1."""
+        """Return the model's answer to each question. The score is its F1 (percent)."""
         examples = []
         for row, answer in zip(rows, self.answers(trainer, rows), strict=True):
             f1 = question_answering_scores({"": answer}, {"": row["answers"]["text"]})["f1"]
@@ -116,25 +116,25 @@ print(answer(question="What is asked?", context="A text that contains the answer
         return examples
 
     def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
-        """Return the scores of the most frequent answer that occurs in the text."""
+        """Return the scores of predicting the most frequent training answer that occurs in the context."""
         counts = Counter(text for answers in train["answers"] for text in answers["text"][:1])
         usual = [text for text, _ in counts.most_common(1000)]
         found = [next((text for text in usual if text in context), "") for context in rows["context"]]
         return {"most frequent answer in the text": answer_scores(found, rows)}
 
     def pipeline_input(self, row: dict[str, Any]) -> str:
-        """Return question and text."""
+        """Return the question and the context as keyword arguments, in Python code."""
         return f"question={as_code(row['question'])}, context={as_code(row['context'])}"
 
 
 def answer_scores(answers: list[str], rows: Dataset) -> dict[str, float]:
-    """Return exact match and F1 of an answer to each row."""
+    """Return exact match and F1, given one predicted answer per row."""
     references = {str(i): row["answers"]["text"] for i, row in enumerate(rows)}
     return question_answering_scores({str(i): answer for i, answer in enumerate(answers)}, references)
 
 
 def answer_positions(offsets: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """Return the first and last token of the characters [start, end); 0, 0 if they are not all in the window."""
+    """Return the first and last token of the characters [start, end); (0, 0) if the window lacks any of them."""
     inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
     if not inside or offsets[inside[0]][0] > start or offsets[inside[-1]][1] < end:
         return 0, 0

@@ -1,4 +1,4 @@
-"""Regression: one number, or several, for each text."""
+"""Regression: predict one or more numbers per text."""
 
 from typing import Any, ClassVar
 
@@ -26,24 +26,24 @@ class RegressionTask(ClassificationTask):
     simple_scores: ClassVar[Any] = staticmethod(regression_scores)
 
     def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
-        """Return the number of values that the model predicts."""
+        """Return the config fields for the problem type and the number of outputs."""
         return {"problem_type": self.problem_type, "num_labels": len(np.atleast_1d(rows[0]["label"]))}
 
     @staticmethod
     def encode_label(label: Any, config: PreTrainedConfig) -> list[float]:
-        """Return the numbers as a list."""
+        """Return the label as a list of floats."""
         return np.atleast_1d(label).astype(np.float32).tolist()
 
     @staticmethod
     def losses(values: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean squared error of each row."""
+        """Return the mean squared error of each row, with shape (rows,)."""
         return F.mse_loss(values, labels, reduction="none").mean(dim=1)
 
     @staticmethod
     def label_text(values: list[float], config: PreTrainedConfig) -> str:
-        """Return the predicted numbers."""
+        """Return the predicted numbers, rounded and separated by commas."""
         return ", ".join(f"{value:.4g}" for value in values)
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Compute correlations and the root mean squared error of predictions (rows, numbers)."""
+        """Compute the correlations and the root mean squared error from predictions (rows, outputs)."""
         return regression_scores(np.asarray(prediction.predictions), np.asarray(prediction.label_ids))

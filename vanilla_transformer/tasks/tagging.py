@@ -1,4 +1,4 @@
-"""Tagging: a class for each word, such as named entities in the BIO scheme."""
+"""Token classification: predict a tag for each word, such as named entities in the BIO scheme."""
 
 import logging
 from collections import Counter, defaultdict
@@ -40,7 +40,7 @@ print(tag("A sentence to tag."))"""
     metric_names = TAGGING_SCORES
 
     def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
-        """Return the names of all classes, in order. Metrics take the tag O for "no entity".
+        """Return the config fields that name the tags. The metrics treat the tag O as "no entity".
 
         Raises:
             ValueError: all words have the same tag.
@@ -51,9 +51,9 @@ print(tag("A sentence to tag."))"""
         return label_fields(names)
 
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
-        """Return rows of input_ids and labels: a word's class at its first token, and none at its other tokens.
+        """Tokenize the rows into input_ids and labels. Only the first token of each word has a label.
 
-        Changes the tokenizer, so that it encodes each word with the space before it, as in running text.
+        Modifies the tokenizer so that it encodes each word with a preceding space, as in running text.
         """
         read_words_with_spaces(tokenizer)
         label2id, max_length = cast(dict[str, int], config.label2id), self.arguments.max_length
@@ -72,11 +72,11 @@ print(tag("A sentence to tag."))"""
         return rows.map(encode_rows, batched=True, remove_columns=["tokens", "tags"], desc="tokenizing")
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: Any) -> DataCollatorForTokenClassification:
-        """Return the collator of transformers that also pads labels."""
+        """Return transformers' collator, which also pads the labels."""
         return DataCollatorForTokenClassification(tokenizer)
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Compute precision, recall and F1 from logits (sentences, tokens, classes), at tokens with a label."""
+        """Compute precision, recall and F1 from logits (sentences, tokens, classes) of labelled tokens."""
         tags = cast(dict[int, str], config.id2label)
         best = np.asarray(prediction.predictions).argmax(axis=-1)
         pairs = [
@@ -86,7 +86,7 @@ print(tag("A sentence to tag."))"""
         return tagging_scores([[p for p, _ in row] for row in pairs], [[t for _, t in row] for row in pairs])
 
     def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
-        """Return the tags that the model gives to each sentence. The score is the share of the right ones."""
+        """Return the predicted tags of each sentence. The score is the share of correct tags."""
         config = trainer.model.config
         found = trainer.predict(self.encode(rows, trainer.processing_class, config))
         best, names = np.asarray(found.predictions).argmax(axis=-1), cast(dict[int, str], config.id2label)
@@ -99,7 +99,7 @@ print(tag("A sentence to tag."))"""
         return examples
 
     def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
-        """Return the scores of the most frequent tag of each word."""
+        """Return the scores of predicting the most frequent training tag of each word."""
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         for row in train:
             for word, tag in zip(row["tokens"], map(str, row["tags"]), strict=True):
@@ -110,11 +110,11 @@ print(tag("A sentence to tag."))"""
         return {"most frequent tag of each word": tagging_scores(predicted, [[*map(str, t)] for t in rows["tags"]])}
 
     def pipeline_input(self, row: dict[str, Any]) -> str:
-        """Return the sentence, and how its tags are put together."""
+        """Return the sentence and the aggregation strategy, as Python code."""
         return f'{as_code(" ".join(row["tokens"]))}, aggregation_strategy="first"'
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Dataset) -> tuple[dict[str, float], Notes]:
-        """Compute loss and metrics. Truncated words are not scored; a warning says how many."""
+        """Compute the loss and metrics. Warn about words that are not scored because of truncation."""
         max_length = self.arguments.max_length
         encoded = self.encode(rows, trainer.processing_class, trainer.model.config)
         missing = sum(

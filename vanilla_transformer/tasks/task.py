@@ -1,4 +1,4 @@
-"""The base class of all tasks: the description of a task, its trainer, and its scores."""
+"""Define the base class of all tasks, which describes a task, creates its trainer and computes its scores."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ Notes = dict[str, str]  # details of the metrics, such as a sacreBLEU signature
 
 
 class Example(NamedTuple):
-    """A row with a model's output. A higher score is better."""
+    """A data row with the model's output for it. Higher scores are better."""
 
     source: str
     target: str
@@ -39,22 +39,22 @@ class Example(NamedTuple):
 
 
 class Task:
-    """A task to train and score models for. Each subclass has its own module in this package.
+    """Base class of the tasks that models are trained and scored on. Each subclass has its own module.
 
-    A subclass sets the attributes below and defines `encode` and `collator`; the other methods have defaults.
+    Subclasses set the attributes below and implement `encode` and `collator`; all other methods have defaults.
 
     Attributes:
-        name: as the command `train` takes it; the name of the subclass's module.
+        name: task name for the command `train`; also the name of the subclass's module.
         data: columns of the data, and how rows are read and split.
-        model_class: model with the head for this task.
-        template: how a tokenizer trained for this task completes a text, a key of `TEMPLATES`.
+        model_class: model class with the head for this task.
+        template: special-token template for a tokenizer trained for this task, a key of `TEMPLATES`.
         pipeline_tag: the task's name on the Hub.
-        usage: Python lines of the model card that use a model; `folder` is the path of the model.
-        arguments_class: `RecipeArguments` and the options of this task.
-        trainer_class: trains the model.
-        ranked_by: score by which models are compared; of loss and rmse, less is better.
-        metric_names: metrics that `metrics` computes besides the loss; "loss" if it replaces the loss.
-        in_one_process: `evaluate` does not share its work with other processes, so only the main process runs it.
+        usage: Python example for the model card; `folder` is a variable with the path of the model.
+        arguments_class: dataclass with the options of `RecipeArguments` and of this task.
+        trainer_class: Trainer class for this task.
+        ranked_by: metric for comparing models; lower is better for loss and rmse, higher for all others.
+        metric_names: metrics that `metrics` computes in addition to the loss; "loss" if it replaces the loss.
+        in_one_process: whether `evaluate` runs in the main process only, because it is not distributed.
     """
 
     name: ClassVar[str]
@@ -74,29 +74,29 @@ class Task:
 
     @classmethod
     def auto_class(cls) -> str:
-        """Return the name of the Auto class that loads the models of this task."""
+        """Return the name of the Auto class that loads models of this task."""
         auto_classes = cast(Any, cls.model_class.config_class).auto_classes
         return next(auto for auto, name in auto_classes.items() if name == cls.model_class.__name__)
 
     @classmethod
     def fits(cls, config: PreTrainedConfig) -> bool:
-        """Whether a model with this config belongs to this task. Several tasks may share a model class."""
+        """Whether a model with this config belongs to this task, since several tasks can share a model class."""
         return True
 
     @classmethod
     def saved_options(cls, config: PreTrainedConfig) -> dict[str, Any]:
-        """Return default options for scoring a saved model with this config."""
+        """Return the default options for scoring a saved model with this config."""
         return {}
 
     def config_fields(self, rows: Rows, model_options: Any) -> dict[str, Any]:
-        """Return config fields that depend on the training rows (with the data's columns) or on other options."""
+        """Return the config fields that depend on the unencoded training rows or on other options."""
         return {}
 
     def prepare(self, model: PreTrainedModel) -> None:
-        """Set what a model has besides its config, such as its generation config, before training."""
+        """Prepare the model for training, for example by setting its generation config."""
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
-        """Return the rows with the model's inputs instead of the data's columns.
+        """Convert the data's columns to model inputs.
 
         Raises:
             ValueError: a row cannot be encoded.
@@ -104,7 +104,7 @@ class Task:
         raise NotImplementedError
 
     def augment(self, rows: Rows) -> Rows:
-        """Return the rows for training, given the encoded training rows."""
+        """Return the rows to train on, given the encoded training split."""
         return rows
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> Callable[[list], dict[str, Any]]:
@@ -112,48 +112,48 @@ class Task:
         raise NotImplementedError
 
     def metrics(self, config: PreTrainedConfig, prediction: EvalPrediction) -> dict[str, float]:
-        """Compute the metrics in `metric_names` when the Trainer evaluates."""
+        """Compute the metrics in `metric_names`; the Trainer calls this during evaluation."""
         raise NotImplementedError
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Rows) -> tuple[dict[str, float], Notes]:
-        """Return the model's loss and metrics on rows with the data's columns, and notes on them."""
+        """Return the model's loss and metrics on unencoded rows, and notes on the metrics."""
         return measure(trainer, self.encode(rows, trainer.processing_class, trainer.model.config)), {}
 
     def examples(self, trainer: RecipeTrainerMixin, rows: Dataset) -> list[Example]:
-        """Return the model's output for each row; by default, nothing."""
+        """Return the model's output for each row; by default, an empty list."""
         return []
 
     def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
-        """Return the scores of simple baselines that learn from `train`, by name."""
+        """Return the scores on `rows` of simple baselines fitted to `train`, by baseline name."""
         return {}
 
     def shell_command(self, folder: str, row: dict[str, Any]) -> str:
-        """Return a shell command that uses the saved model on a row, ready to copy."""
+        """Return a copyable shell command that runs the saved model on a row."""
         call = (
             f'pipeline("{self.pipeline_tag}", {as_code(folder)}, trust_remote_code=True)({self.pipeline_input(row)})'
         )
         return f"python -c {shlex.quote(f'from transformers import pipeline; print({call})')}"
 
     def pipeline_input(self, row: dict[str, Any]) -> str:
-        """Return the arguments of a pipeline call for a row, as Python code."""
+        """Return the arguments for calling a pipeline on a row, as Python code."""
         return as_code(row["text"])
 
     def is_worse(self, scores: dict[str, float], before: dict[str, float]) -> bool:
-        """Whether the scores are worse than `before`, judged by `ranked_by`."""
+        """Whether `scores` are worse than `before` according to `ranked_by`."""
         new, old = (each.get(self.ranked_by, 0.0) for each in (scores, before))
         return new > old if self.ranked_by in ("loss", "rmse") else new < old
 
     def make_trainer(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, splits: Any
     ) -> RecipeTrainerMixin:
-        """Return a trainer for a model, with the training and validation splits if they exist.
+        """Create a trainer for the model, with the training and validation splits if they exist.
 
-        All splits are encoded now, so that invalid rows are reported before training.
+        All splits are encoded immediately, so that invalid rows are reported before training.
 
         Raises:
             ValueError: a row cannot be encoded.
         """
-        with self.arguments.main_process_first(desc="encoding the data"):  # other processes read the cache
+        with self.arguments.main_process_first(desc="encoding the data"):  # the other processes read the cached result
             encoded: dict[str, Rows] = {}
             for split, rows in splits.items():
                 try:
@@ -173,14 +173,14 @@ class Task:
         )
 
     def score(self, trainer: RecipeTrainerMixin, splits: Any) -> tuple[Scores, Notes]:
-        """Return the scores of each held-out split. Empty streams and processes that do not evaluate give none."""
+        """Return the scores of each held-out split, omitting empty streams and splits that another process scores."""
         scores: Scores = {}
         notes: Notes = {}
         for split in (name for name in HELD_OUT if name in splits):
             if self.in_one_process and not trainer.is_world_process_zero():
                 continue
             rows = splits[split]
-            # `make_trainer` has already encoded and checked all splits except streams.
+            # `make_trainer` has already encoded all splits, but streams are encoded lazily.
             is_stream = isinstance(rows, IterableDataset)
             encoded = self.encode(rows, trainer.processing_class, trainer.model.config) if is_stream else rows
             if is_empty_stream(encoded):
@@ -192,7 +192,7 @@ class Task:
 
 @dataclass
 class TruncatingArguments(RecipeArguments):
-    """Training options of the recipe, plus the maximum length of a text."""
+    """Training options of the recipe, plus the maximum input length."""
 
     LIMITS = RecipeArguments.LIMITS | {"max_length": (1, math.inf)}
 
@@ -200,19 +200,19 @@ class TruncatingArguments(RecipeArguments):
 
 
 class TruncatingTask(Task):
-    """A task whose texts are truncated to `max_length` tokens."""
+    """A task whose inputs are truncated to `max_length` tokens."""
 
     arguments_class = TruncatingArguments
 
     arguments: TruncatingArguments
 
     def augment(self, rows: Rows) -> Rows:
-        """Return the rows unchanged, after a warning about truncated ones."""
+        """Return the rows unchanged, after warning about truncated rows."""
         return warn_truncated(rows, self.arguments)
 
 
 def warn_truncated(rows: Rows, arguments: Any) -> Rows:
-    """Return the encoded training rows. Warn about rows that reach `max_length` and were probably truncated."""
+    """Warn about encoded rows that reach `max_length` and were probably truncated. Return all rows unchanged."""
     if arguments.process_index == 0 and isinstance(rows, Dataset):
         truncated = int((row_lengths(rows).max(axis=1) >= arguments.max_length).sum())
         if truncated:
@@ -223,15 +223,15 @@ def warn_truncated(rows: Rows, arguments: Any) -> Rows:
 
 
 def unwrap_for_eval(trainer: Trainer) -> Any:
-    """Return the trained model without the wrappers for mixed precision, as if it had been loaded."""
+    """Return the trained model in evaluation mode, without accelerate's wrappers for mixed precision."""
     model = trainer.accelerator.unwrap_model(cast(Any, trainer.model), keep_fp32_wrapper=False)
-    vars(model).pop("forward", None)  # accelerate leaves a `forward` without decorators: restore the class's
+    vars(model).pop("forward", None)  # accelerate leaves an undecorated `forward` on the instance; restore the class's
     return model.eval()
 
 
 @contextmanager
 def scoring_aside(trainer: RecipeTrainerMixin) -> Iterator[None]:
-    """Restore random numbers, computation mode and caching after scoring, so that training is not affected."""
+    """Restore the random state, the wrapped `forward` and `use_cache` after scoring, so as not to affect training."""
     model = trainer.model
     wrapped = {name: value for name, value in vars(model).items() if name in ("forward", "_original_forward")}
     use_cache, model.config.use_cache = model.config.use_cache, trainer.saved_use_cache
@@ -244,16 +244,16 @@ def scoring_aside(trainer: RecipeTrainerMixin) -> Iterator[None]:
 
 
 def as_code(text: str) -> str:
-    """Return a shortened text as a Python string literal."""
+    """Return the first 200 characters of a string as a Python literal."""
     return json.dumps(text if len(text) <= 200 else text[:200], ensure_ascii=False)
 
 
 def measure(trainer: Trainer, rows: Rows) -> dict[str, float]:
-    """Return the loss and the trainer's metrics on encoded rows."""
+    """Return the trainer's loss and metrics on encoded rows."""
     return plain_scores(trainer.evaluate(rows))
 
 
 def plain_scores(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the loss and the metrics of an evaluation, without timings."""
+    """Return the loss and metrics of an evaluation without the "eval_" prefix and the timings."""
     kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if name.startswith("eval_")}
     return {name: value for name, value in kept.items() if not name.endswith(("_time", "runtime", "second"))}

@@ -1,4 +1,4 @@
-"""Translation, or any other task from text to text."""
+"""Translation and other sequence-to-sequence tasks."""
 
 import math
 import shlex
@@ -23,13 +23,13 @@ from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer, RecipeTra
 
 
 def with_default(name: str, default: Any) -> Any:
-    """Return a field of `RecipeArguments` with a different default and the same help."""
+    """Return a field of `RecipeArguments` with a different default, but the same help text."""
     return field(default=default, metadata={f.name: f.metadata for f in fields(RecipeArguments)}[name])
 
 
 @dataclass
 class TranslationArguments(RecipeArguments):
-    """Training options of the recipe with the paper's batches and averaging, and options of decoding and scoring."""
+    """Training options of the recipe with the paper's batch size and averaging, plus decoding and scoring options."""
 
     LIMITS = RecipeArguments.LIMITS | {
         "num_beams": (1, math.inf),
@@ -40,7 +40,7 @@ class TranslationArguments(RecipeArguments):
 
     tokens_per_batch: int = with_default("tokens_per_batch", 25_000)
     average_checkpoints: int = with_default("average_checkpoints", 5)
-    # When a saved model is scored, None means the value in its generation config.
+    # None means the value in the generation config of a saved model, used for scoring.
     num_beams: int | None = field(
         default=4, metadata={"help": "Beam size of the final evaluation and of the saved model."}
     )
@@ -91,7 +91,7 @@ class TranslationArguments(RecipeArguments):
 
     @property
     def decoding(self) -> dict[str, int | float]:
-        """Return the given options of `generate`. A single beam needs no length penalty."""
+        """Return the options of `generate` that are not None. A single beam needs no length penalty."""
         names = ["num_beams"] if self.num_beams == 1 else ["num_beams", "length_penalty"]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -118,7 +118,7 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
 
     @classmethod
     def saved_options(cls, config: PreTrainedConfig) -> dict[str, Any]:
-        """Score a saved model with its own generation config."""
+        """Return options that score a saved model with its own generation config."""
         return {"num_beams": None, "length_penalty": None}
 
     def prepare(self, model: PreTrainedModel) -> None:
@@ -126,28 +126,28 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
         set_paper_decoding(model, cast(int, self.arguments.num_beams), cast(float, self.arguments.length_penalty))
 
     def encode(self, rows: Rows, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Rows:
-        """Return rows of input_ids and labels, truncated to `max_length`."""
+        """Tokenize the pairs into input_ids and labels, truncated to `max_length`."""
         return encode_pairs(rows, tokenizer, self.arguments.max_length, self.arguments.preprocessing_num_workers)
 
     def augment(self, rows: Rows) -> Rows:
-        """Return the rows, plus the concatenated pairs that the options ask for."""
+        """Return the rows plus the concatenated pairs set by `concat_pairs`."""
         args = self.arguments
         warn_truncated(rows, args)
         seed = args.seed if args.data_seed is None else args.data_seed
         return concatenate_pairs(rows, args.concat_pairs, args.max_length, seed)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
-        """Return the collator for pairs of texts."""
+        """Return transformers' sequence-to-sequence collator."""
         return DataCollatorForSeq2Seq(tokenizer, model=model)
 
     def evaluate(self, trainer: RecipeTrainerMixin, rows: Dataset) -> tuple[dict[str, float], Notes]:
-        """Translate the sources and compare with the targets: BLEU, chrF and exact match."""
+        """Translate the sources and compute BLEU, chrF and exact match against the targets."""
         limit = longest_input(trainer.processing_class, trainer.model.config)
         warn_long_lines(list(rows["source"]), trainer.processing_class, limit, f"first {limit}")
         return self.compare(trainer, self.translations(trainer, rows), rows)
 
     def compare(self, trainer: RecipeTrainerMixin, texts: list[str], rows: Dataset) -> tuple[dict[str, float], Notes]:
-        """Return the scores of translations of the rows."""
+        """Return the scores of one translation per row."""
         args = self.arguments
         moses = (args.moses_language, args.split_compounds, args.normalize_punctuation)
         return translation_scores(texts, list(rows["target"]), lowercases(trainer.processing_class), *moses)
@@ -167,20 +167,20 @@ print(tokenizer.batch_decode(model.generate(**batch, num_beams=4), skip_special_
         return [Example(*pair, sentence_chrf(pair[2], [pair[1]]).score) for pair in pairs]
 
     def baselines(self, trainer: RecipeTrainerMixin, train: Dataset, rows: Dataset) -> Scores:
-        """Return the scores of the sources as their own translations."""
+        """Return the scores of copying each source as its translation."""
         return {"copying the source": self.compare(trainer, list(rows["source"]), rows)[0]}
 
     def shell_command(self, folder: str, row: dict[str, Any]) -> str:
-        """Return the command that translates a source."""
+        """Return the command that translates the source of a row."""
         return f"vanilla-transformer translate {shlex.quote(row['source'])} --model {shlex.quote(folder)}"
 
 
 def encode_pairs(
     rows: Rows, tokenizer: PreTrainedTokenizerBase, max_length: int, num_workers: int | None = None
 ) -> Rows:
-    """Return rows of input_ids and labels instead of source and target; "</s>" in a text is ordinary text.
+    """Tokenize source and target into input_ids and labels, treating "</s>" in the data as ordinary text.
 
-    For rows on disk, all processes and runs with the same tokenizer and length share the result.
+    For rows on disk, the result is cached and shared by all processes and runs with the same tokenizer and length.
     """
 
     def encode_texts(texts: list[str]) -> list[list[int]]:
@@ -190,23 +190,25 @@ def encode_pairs(
     def encode_rows(rows: dict) -> dict:
         return {"input_ids": encode_texts(rows["source"]), "labels": encode_texts(rows["target"])}
 
-    # The tokenizer's state is part of the cache key, and its first use with a length changes the state.
+    # The cache key includes the tokenizer's state, which changes when a new length is first used. Change it now.
     encode_texts([""])
     options = {} if isinstance(rows, IterableDataset) else {"num_proc": num_workers, "desc": "tokenizing"}
     return rows.map(encode_rows, batched=True, remove_columns=["source", "target"], **options)
 
 
 def concatenate_pairs(rows: Rows, share: float, max_length: int, seed: int) -> Rows:
-    """Add `share` concatenated rows per row, which vary the positions and contexts of the data.
+    """Augment the data with concatenations of two random rows, to vary positions and contexts.
 
-    Nguyen et al. (2021, arXiv 2105.01691) do so for small datasets. A share of 0.5 uses each row once more.
+    Nguyen et al. (2021, arXiv 2105.01691) use this method for small datasets.
 
     Args:
-        rows: encoded `input_ids` and `labels`, each with its end token. The first of two rows loses it.
-        max_length: maximum number of tokens of a side; longer rows are not added.
+        rows: encoded `input_ids` and `labels`, each with an end token, which is removed from the first row of a pair.
+        share: number of concatenated rows to add per row; 0.5 uses each row once more.
+        max_length: maximum number of tokens of source or target; longer concatenations are dropped.
+        seed: random seed for drawing the pairs.
 
     Raises:
-        ValueError: the rows are a stream, from which random rows cannot be drawn.
+        ValueError: the rows are a stream, which does not support random access.
     """
     if not share:
         return rows
