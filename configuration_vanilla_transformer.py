@@ -1,13 +1,13 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """Configurations of the Transformer of "Attention Is All You Need" (Vaswani et al., 2017; arXiv 1706.03762).
 
-    TransformerConfig                    the fields that every family shares; defaults are the paper's base model
+    TransformerConfig                    fields shared by all families; defaults are the paper's base model
     VanillaTransformerConfig             encoder-decoder
     VanillaTransformerEncoderConfig      encoder-only
     VanillaTransformerDecoderConfig      decoder-only
-    PRESETS                              the rows of the paper's Table 3, and a tiny model, by name
+    PRESETS                              the rows of the paper's Table 3, plus a tiny model
 
-`VanillaTransformerConfig()` is the base model; `VanillaTransformerConfig.from_preset("big")` another row of Table 3.
+`VanillaTransformerConfig()` is the base model. `VanillaTransformerConfig.from_preset("big")` is the paper's big model.
 """
 
 import math
@@ -22,9 +22,9 @@ from transformers import configuration_utils
 from transformers.activations import ACT2FN
 
 
-__version__ = "0.2.0"  # version of the project: pyproject.toml reads it here, and every saved config contains it
+__version__ = "0.2.0"  # project version: pyproject.toml reads it from here, and saved configs record it
 
-OLDEST = "5.20.2"  # lowest supported release of transformers
+OLDEST = "5.20.2"  # oldest supported release of transformers
 KNOWN_TO_WORK = {"transformers": "5.24", "torch": "2.13"}
 
 if Version(transformers.__version__).release < Version(OLDEST).release:
@@ -35,9 +35,9 @@ if Version(transformers.__version__).release < Version(OLDEST).release:
 
 
 def check_private_api(owner: Any, *names: str) -> None:
-    """Raise a RuntimeError unless `owner`, part of transformers or PyTorch, has all these attributes.
+    """Raise a RuntimeError unless `owner`, an object of transformers or PyTorch, has all these attributes.
 
-    A release that renames a private method would otherwise skip our override of it in silence.
+    Without this check, a release that renames a private method would silently ignore our override of it.
     """
     for name in names:
         if not hasattr(owner, name):
@@ -48,20 +48,20 @@ def check_private_api(owner: Any, *names: str) -> None:
             )
 
 
-# Table 3 of the paper. A row lists what differs from the base model, whose values are the defaults below. `num_layers`
-# sets the depth of each stack: of encoder and decoder, if the model has both.
+# Table 3 of the paper. Each row lists only what differs from the base model, whose values are the defaults below.
+# `num_layers` sets the depth of each stack: in an encoder-decoder, both encoder and decoder.
 PRESETS: dict[str, dict[str, Any]] = {
     "base": {},
     "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
-    # (A) number of heads, at constant computation
+    # (A) number of heads, at a constant amount of computation
     "A-h1": {"num_heads": 1, "d_k": 512, "d_v": 512},
     "A-h4": {"num_heads": 4, "d_k": 128, "d_v": 128},
     "A-h16": {"num_heads": 16, "d_k": 32, "d_v": 32},
     "A-h32": {"num_heads": 32, "d_k": 16, "d_v": 16},
-    # (B) width of the keys only
+    # (B) width of the keys
     "B-dk16": {"d_k": 16, "d_v": 64},
     "B-dk32": {"d_k": 32, "d_v": 64},
-    # (C) size of the model
+    # (C) model size
     "C-N2": {"num_layers": 2},
     "C-N4": {"num_layers": 4},
     "C-N8": {"num_layers": 8},
@@ -74,9 +74,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "D-drop0.2": {"dropout": 0.2},
     "D-ls0.0": {"label_smoothing": 0.0},
     "D-ls0.2": {"label_smoothing": 0.2},
-    # (E) learned instead of sinusoidal positions
+    # (E) learned position embeddings instead of sinusoids
     "E-learned": {"position_embedding": "learned"},
-    # not in the paper: a size that is often trained on small data sets such as Multi30k
+    # not in the paper: a common size for small data sets such as Multi30k
     "tiny": {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.3},
 }
 
@@ -85,13 +85,13 @@ OUR_MODULES = ("configuration_vanilla_transformer.", "modeling_vanilla_transform
 
 
 def is_ours(reference: Any) -> bool:
-    """Whether a reference such as "user/repo--modeling_vanilla_transformer.Name" names code of these files."""
+    """Whether a reference such as "user/repo--modeling_vanilla_transformer.Name" points to code in our files."""
     return str(reference).split("--")[-1].startswith(OUR_MODULES)
 
 
 @strict
 class TransformerConfig(configuration_utils.PreTrainedConfig):
-    """The fields that the three families share. Defaults are the base model of the paper's Table 3.
+    """Configuration fields shared by all three families. The defaults are the base model of the paper's Table 3.
 
     Args:
         vocab_size: number of tokens; section 5.1 has about 37,000 for English-German.
@@ -127,7 +127,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         use_cache: whether decoders return their keys and values for the next step.
 
     Raises:
-        StrictDataclassError: a field has the wrong type or an impossible value; the message names both.
+        StrictDataclassError: a field has the wrong type or an invalid value.
     """
 
     attribute_map: ClassVar[dict[str, str]] = {
@@ -140,7 +140,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
     }
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache"]
     auto_classes: ClassVar[dict[str, str]] = {}  # Auto class -> our class of this family
-    # Task without a pipeline in transformers 5 -> (our pipeline, Auto class of its model).
+    # Task that has no pipeline in transformers 5 -> (our pipeline, Auto class of the model)
     pipeline_classes: ClassVar[dict[str, tuple[str, str]]] = {}
     layer_count_fields: ClassVar[tuple[str, ...]] = ("num_layers",)
 
@@ -175,7 +175,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> Self:
-        """Return the configuration of a row of `PRESETS`; `overrides` are fields that take precedence.
+        """Return the configuration of a preset; fields in `overrides` take precedence.
 
         Raises:
             ValueError: `name` is not a preset.
@@ -200,13 +200,13 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         if self.num_heads > 0 and self.d_model % self.num_heads == 0:
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
-        # The version of the project that saved this config; None for a new config
+        # Project version that saved this config; None for a new config
         self.vanilla_transformer_version = kwargs.pop("vanilla_transformer_version", None)
         kwargs.pop("loss_chunk_size", None)  # field of version 0.1
         super().__post_init__(**kwargs)
 
     def _resolve_aliases(self, given: dict[str, Any]) -> None:
-        """Resolve `attribute_map` aliases before other fields are derived from them; raise on contradictions."""
+        """Resolve `attribute_map` aliases before other fields are derived from them; raise an error on conflicts."""
         fields: dict[str, tuple[str, Any]] = {}
         for name in [name for name in self.attribute_map if name in given]:
             field, value = self.attribute_map[name], given.pop(name)
@@ -216,14 +216,14 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
             setattr(self, field, value)
 
     def to_dict(self) -> dict[str, Any]:
-        """Like `PreTrainedConfig.to_dict`, with references to the code that travels with a checkpoint."""
+        """Like `PreTrainedConfig.to_dict`, with references to the code that is saved with a checkpoint."""
         fields = super().to_dict() | {"vanilla_transformer_version": __version__} | self._code_references()
         return {name: value for name, value in fields.items() if name != "custom_pipelines" or value}
 
     def _code_references(self) -> dict[str, dict[str, Any]]:
-        """Return `auto_map` and `custom_pipelines`, which tell the Auto classes and `pipeline` where the code is.
+        """Return `auto_map` and `custom_pipelines`, through which the Auto classes and `pipeline` find our code.
 
-        They list every Auto class of the family, and keep the entries of classes that a user has added.
+        They contain every Auto class of the family, and the entries that users have added for their own classes.
         """
         auto_map = {"AutoConfig": f"configuration_vanilla_transformer.{type(self).__name__}"}
         auto_map |= {auto: f"modeling_vanilla_transformer.{name}" for auto, name in self.auto_classes.items()}
@@ -241,7 +241,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
         return {"auto_map": auto_map, "custom_pipelines": pipelines}
 
     def validate_architecture(self):
-        """Raise a ValueError for a model that cannot be built or cannot learn. `@strict` calls this method."""
+        """Raise a ValueError for fields with which a model cannot be built or trained. `@strict` calls this method."""
         if (self.d_k is None or self.d_v is None) and self.num_heads > 0:
             raise ValueError(
                 f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}. Choose a multiple, or give "
@@ -263,7 +263,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
             raise ValueError(f"activation_function={self.activation_function!r} must be one of: {', '.join(ACT2FN)}.")
 
 
-# Tensor parallelism: how to split the layers of a stack over devices. Heads and hidden units are split by column.
+# Tensor parallelism: how to shard the layers of a stack over devices. Heads and hidden units are split by column.
 STACK_TP_PLAN = {
     "layers.*.self_attn.q_proj": "colwise",
     "layers.*.self_attn.k_proj": "colwise",
@@ -318,7 +318,7 @@ class VanillaTransformerConfig(TransformerConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        """Like `TransformerConfig.from_dict`, but refuses to merge two saved embeddings into one."""
+        """Like `TransformerConfig.from_dict`, but raise an error instead of merging two saved embeddings into one."""
         shared = "share_encoder_decoder_embeddings"
         if kwargs.get(shared) and not config_dict.get(shared, True):
             raise ValueError(
@@ -329,17 +329,17 @@ class VanillaTransformerConfig(TransformerConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def __post_init__(self, **kwargs):
-        if "num_layers" in kwargs and "model_type" not in kwargs:  # saved configs contain it
+        if "num_layers" in kwargs and "model_type" not in kwargs:  # saved configs may contain it
             raise ValueError(
                 f"num_layers={kwargs['num_layers']} is for a single stack: give encoder_layers and decoder_layers."
             )
         super().__post_init__(**kwargs)
         self.decoder_d_ff = self.d_ff if self.decoder_d_ff is None else self.decoder_d_ff
         if self.share_encoder_decoder_embeddings and self.target_vocab_size == self.vocab_size:
-            self.target_vocab_size = None  # a single vocabulary, which `resize_token_embeddings` may change
+            self.target_vocab_size = None  # one vocabulary, so that `resize_token_embeddings` may change its size
 
     def validate_vocabularies(self):
-        """Raise a ValueError for sizes of the decoder that cannot work. `@strict` calls this method."""
+        """Raise a ValueError for invalid sizes of the decoder. `@strict` calls this method."""
         for name in ("target_vocab_size", "decoder_d_ff"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be greater than 0, or None for the encoder's.")
@@ -352,7 +352,7 @@ class VanillaTransformerConfig(TransformerConfig):
 
 @strict
 class VanillaTransformerEncoderConfig(TransformerConfig):
-    """Configuration of the encoder on its own: classification, regression, tagging, question answering, masked LM.
+    """Configuration of the encoder-only model: classification, regression, tagging, question answering, masked LM.
 
     Args:
         num_layers: number of layers N.
@@ -367,7 +367,7 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
     attribute_map: ClassVar[dict[str, str]] = {
         **TransformerConfig.attribute_map,
         "num_hidden_layers": "num_layers",
-        "encoder_layers": "num_layers",  # in the config of an encoder that was saved from a translator
+        "encoder_layers": "num_layers",  # in the config of an encoder saved from an encoder-decoder
     }
     auto_classes: ClassVar[dict[str, str]] = {
         "AutoModel": "VanillaTransformerEncoderModel",
@@ -389,7 +389,7 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
 
 @strict
 class VanillaTransformerDecoderConfig(TransformerConfig):
-    """Configuration of the decoder on its own, without cross-attention: language modelling and generation.
+    """Configuration of the decoder-only model, without cross-attention: language modelling and generation.
 
     Args:
         num_layers: number of layers N.

@@ -1,5 +1,5 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Generation: the beam search of section 6.1, the caches of an encoder-decoder, and both names of the cache."""
+"""Generation: the length penalty of section 6.1, encoder-decoder caches, and both names of the cache argument."""
 
 import copy
 import inspect
@@ -17,14 +17,14 @@ from transformers.utils import is_torchdynamo_compiling
 from .configuration_vanilla_transformer import check_private_api
 
 
-# The keyword by which `generate` passes the cache: "cache" since transformers 5.24, "past_key_values" before.
+# The argument name under which `generate` passes the cache: "cache" since transformers 5.24, before "past_key_values".
 CACHE = "cache"
 if CACHE not in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters:
     CACHE = "past_key_values"
 
 
 def takes_cache(forward: Callable) -> Callable:
-    """Let a `forward` with `past_key_values` accept the cache under either name.
+    """Let a `forward` method with the argument `past_key_values` also accept the cache as `cache`.
 
     If both are given, the non-empty cache wins: PEFT passes its prefix as `past_key_values` next to the fresh `cache`.
     """
@@ -39,7 +39,7 @@ def takes_cache(forward: Callable) -> Callable:
             kwargs["past_key_values"] = cache
         return forward(self, *args, **kwargs)
 
-    # `generate` and Trainer read the signature.
+    # `generate` and Trainer inspect the signature.
     signature = inspect.signature(forward)
     *named, rest = signature.parameters.values()
     named.append(inspect.Parameter("cache", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Cache | None))
@@ -48,7 +48,7 @@ def takes_cache(forward: Callable) -> Callable:
 
 
 class LanguageGenerationMixin(GenerationMixin):
-    """Like `GenerationMixin`, but the model's own `max_length` gives way to `max_new_tokens` without a warning."""
+    """Like `GenerationMixin`, but `max_new_tokens` overrides the model's default `max_length` without a warning."""
 
     def _prepare_generated_length(
         self, *, generation_config: GenerationConfig, has_default_max_length: bool, **kwargs
@@ -61,29 +61,29 @@ class LanguageGenerationMixin(GenerationMixin):
         )
 
 
-USES_GNMT_PENALTY: ContextVar[bool] = ContextVar("uses_gnmt_penalty", default=False)  # set for the running beam search
+USES_GNMT_PENALTY: ContextVar[bool] = ContextVar("uses_gnmt_penalty", default=False)  # of the current beam search
 
 
 class TranslationGenerationMixin(LanguageGenerationMixin):
-    """Generation of an encoder-decoder.
+    """Generation for encoder-decoders, with the length penalty of section 6.1.
 
-    The length penalty of section 6.1 is that of Wu et al. (2016, arXiv 1609.08144), Equation 14: a hypothesis of n
-    tokens scores log P / ((5 + n) / 6)^alpha, where transformers divides by n^alpha. Set
-    `GenerationConfig(gnmt_length_penalty=True)`, or pass `gnmt_length_penalty=True` to `generate`. Beam search counts
-    n from the end of the prompt, so a prompt shorter by 5 adds the 5; multiplying log P by 6^alpha gives the 6.
+    This penalty is Equation 14 of Wu et al. (2016, arXiv 1609.08144): a hypothesis of n tokens has the score
+    log P / ((5 + n) / 6)^alpha, whereas transformers divides by n^alpha. To enable it, set
+    `GenerationConfig(gnmt_length_penalty=True)` or pass `gnmt_length_penalty=True` to `generate`. Beam search counts
+    n from the end of the prompt: a prompt length reduced by 5 gives 5 + n, and 6^alpha * log P accounts for the 6.
     """
 
     def _enable_gnmt_length_penalty(self) -> None:
-        """Add the option to the model's generation config, so that it can be updated, passed and saved."""
+        """Add `gnmt_length_penalty` to the model's generation config, so that it can be set, passed and saved."""
         if not hasattr(self.generation_config, "gnmt_length_penalty"):
             self.generation_config.gnmt_length_penalty = False
-        # A generation config derived from the model's config would lose this project's options on loading.
+        # Otherwise transformers would rebuild the generation config from the model's config and lose the option.
         self.generation_config._from_model_config = False
 
     def adjust_generation_fn(
         self, generation_config, from_auto_class, from_pipeline, pretrained_model_name_or_path, *args, **kwargs
     ) -> None:
-        """Read the generation config next to the weights; for a subfolder of ".", transformers looks elsewhere."""
+        """Read the generation config next to the weights; transformers would not find it in a subfolder of "."."""
         source = pretrained_model_name_or_path
         source = os.path.abspath(source) if source is not None and os.path.isdir(source) else source
         super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, source, *args, **kwargs)
@@ -121,7 +121,7 @@ class TranslationGenerationMixin(LanguageGenerationMixin):
         )
 
     def prepare_inputs_for_generation(self, *args, decoder_attention_mask: Tensor | None = None, **kwargs) -> dict:
-        """Compute position ids from the 2-D mask: with a static cache, transformers expands it to 4-D."""
+        """Compute position ids from the 2-D mask, because with a static cache, transformers expands it to 4-D."""
         inputs = super().prepare_inputs_for_generation(*args, decoder_attention_mask=decoder_attention_mask, **kwargs)
         mask = inputs.get("decoder_attention_mask", decoder_attention_mask)
         unnumbered = decoder_attention_mask is not None and kwargs.get("decoder_position_ids") is None
@@ -131,9 +131,9 @@ class TranslationGenerationMixin(LanguageGenerationMixin):
         return inputs
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
-        """Drop a source mask without padding, and cache all keys of the source, also with a sliding window.
+        """Drop a source mask without padding, and cache all source keys even if there is a sliding window.
 
-        Otherwise every step would check the mask again. Compiled steps keep it, so that they are compiled only once.
+        Otherwise every step would check the mask again. Compiled steps keep the mask to avoid recompilation.
         """
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
         cache, mask = model_kwargs.get(CACHE), model_kwargs.get("attention_mask")
@@ -150,7 +150,7 @@ class TranslationGenerationMixin(LanguageGenerationMixin):
             )
 
     def compute_transition_scores(self, *args, **kwargs) -> Tensor:
-        """Like `GenerationMixin.compute_transition_scores`, but the vocabulary is the target's."""
+        """Like `GenerationMixin.compute_transition_scores`, but with the size of the target vocabulary."""
         model = copy.copy(self)
         model.config = copy.copy(self.config)
         model.config.vocab_size = self.config.target_vocab_size or self.config.vocab_size

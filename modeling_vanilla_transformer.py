@@ -1,22 +1,22 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """The Transformer of "Attention Is All You Need" (Vaswani et al., 2017; arXiv 1706.03762).
 
-Read from top to bottom, it follows the paper:
+From top to bottom, this file follows the paper (section numbers in parentheses):
 
     parts    attention (3.2.1), SelfAttention and CrossAttention (3.2.2, 3.2.3), FeedForward (3.3), AddAndNorm (5.4),
              sinusoids (3.5)
     layers   TransformerLayer: one layer of Figure 1's left half; DecoderLayer: one of its right half
     stacks   encoder and decoder: embedding + position, the masks, N layers
-    models   VanillaTransformerModel: encoder and decoder joined
-    heads    one class for each task
-    losses; restricted attention (4); variants of the sinusoids; checks of the input
+    models   VanillaTransformerModel: encoder and decoder together
+    heads    one model class per task
+    then     losses, restricted attention (4), input checks, registration with the Auto classes
 
-The three families share these parts: the encoder-only model is the encoder; the decoder-only model is the same stack
-of `TransformerLayer` under a causal mask; the encoder-decoder joins an encoder to a decoder that attends to it.
+All three families share these parts. The encoder-only model is the encoder. The decoder-only model is the same stack
+of `TransformerLayer` with a causal mask. The encoder-decoder adds a decoder that attends to the encoder's output.
 
-Shapes: `batch`; `length` of the sequence (`query_length` and `key_length` where two meet); `heads`; widths d_model,
-d_k, d_v and d_ff; `vocab`; `labels`. In parts and layers, `x` is a sequence (batch, length, d_model), `memory` the
-encoder's output (batch, source_length, d_model), and a `mask` says which query may attend to which key.
+Dimensions: `batch`; sequence `length` (in attention, `query_length` and `key_length`); `heads`; widths d_model, d_k,
+d_v and d_ff; `vocab`; number of `labels`. In parts and layers, `x` is a sequence (batch, length, d_model), `memory`
+the encoder's output (batch, source_length, d_model), and `mask` determines which keys each query may attend to.
 """
 
 import math
@@ -51,7 +51,7 @@ from .configuration_vanilla_transformer import (
     check_private_api,
 )
 from .generation_vanilla_transformer import CACHE, LanguageGenerationMixin, TranslationGenerationMixin, takes_cache
-from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401, imported files are saved with a model
+from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401, so that the file is saved with a model
 
 
 # Parts --------------------------------------------------------------------------------------------------------------
@@ -67,21 +67,21 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention, section 3.2.1, Equation 1:
+    """Compute scaled dot-product attention (section 3.2.1, Equation 1):
 
         Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V
 
     Args:
         query: (batch, heads, query_length, d_k); key: (batch, heads, key_length, d_k); value: (..., key_length, d_v).
-        attention_mask: (batch, 1, query_length, key_length); 0 where a query may attend and very negative elsewhere,
-            or True where it may attend and False elsewhere.
+        attention_mask: (batch, 1, query_length, key_length). A float mask is added to the scores: 0 where a query may
+            attend, very negative elsewhere. A boolean mask is True where a query may attend.
         scaling: 1 / sqrt(d_k).
 
     Returns:
-        The weighted values (batch, query_length, heads, d_v), the weights (batch, heads, query_length, key_length).
+        The weighted values (batch, query_length, heads, d_v) and weights (batch, heads, query_length, key_length).
     """
     scores = query @ key.transpose(-2, -1) * scaling  # (batch, heads, query_length, key_length)
-    if attention_mask is not None and attention_mask.dtype == torch.bool:  # 4-D mask of the caller
+    if attention_mask is not None and attention_mask.dtype == torch.bool:  # 4-D mask passed by the caller
         attention_mask = scores.new_zeros(()).masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -92,13 +92,13 @@ def eager_attention_forward(
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention, section 3.2.2: MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W_O.
+    """Multi-head attention (section 3.2.2): MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W_O.
 
-    `config._attn_implementation` selects how Equation 1 is computed: eager as written above, or by a fused kernel
-    (sdpa, flash_attention_2, flex_attention). Subclasses decide where keys and values are cached between two steps.
+    `config._attn_implementation` selects how to compute Equation 1: "eager", the function above, or a fused kernel
+    (sdpa, flash_attention_2, flex_attention). Subclasses decide how to cache keys and values between decoding steps.
     """
 
-    num_key_value_groups = 1  # every query head has its own key head
+    num_key_value_groups = 1  # each query head has its own key and value head
     sliding_window: int | None = None
 
     def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool = False):
@@ -127,10 +127,10 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, x: Tensor, source: Tensor, mask: Tensor | None, past_key_values: Cache | None = None, **kwargs
     ) -> tuple[Tensor, Tensor | None]:
-        """Let each position of `x` (batch, query_length, d_model) attend to `source` (batch, key_length, d_model).
+        """Attend from each position of `x` (batch, query_length, d_model) to `source` (batch, key_length, d_model).
 
-        Returns a tensor shaped like `x`, and the weights (batch, heads, query_length, key_length). Fused kernels
-        return None instead of the weights.
+        Return a tensor shaped like `x` and the attention weights (batch, heads, query_length, key_length). Fused
+        kernels do not return weights; they are None.
         """
         query = self.split_heads(self.q_proj(x), self.d_k)
         # A paged cache adds keyword arguments for the attention function.
@@ -145,16 +145,16 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(MultiHeadAttention):
-    """A sequence attends to itself: each position to all positions in the encoder, to no later one in the decoder."""
+    """Self-attention: in the encoder, each position attends to all positions; in the decoder, to no later ones."""
 
     def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool):
         super().__init__(config, layer_idx, is_causal)
-        # Attention kernels take the number of positions on one side of the query, including the query.
+        # Attention kernels define the window as the positions on one side of the query, including the query itself.
         window = config.sliding_window
         self.sliding_window = window if window is None or is_causal else window // 2 + 1
 
     def keys_and_values(self, source: Tensor, cache: Cache | None = None, **options) -> tuple[Tensor, Tensor]:
-        """Append the keys and values of `source` to those in the cache, and return all of them."""
+        """Append the keys and values of `source` to the cache, and return all cached keys and values."""
         key, value = super().keys_and_values(source)
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
@@ -162,7 +162,7 @@ class SelfAttention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """The decoder attends to the encoder's output, whose keys and values are computed once per generation."""
+    """Attention from decoder to encoder; during generation, keys and values of the source are computed only once."""
 
     def keys_and_values(
         self, source: Tensor, cache: EncoderDecoderCache | None = None, **options
@@ -177,7 +177,7 @@ class CrossAttention(MultiHeadAttention):
 
 
 class FeedForward(nn.Module):
-    """Position-wise feed-forward network, section 3.3, Equation 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2."""
+    """Position-wise feed-forward network (section 3.3, Equation 2): FFN(x) = max(0, x W_1 + b_1) W_2 + b_2."""
 
     def __init__(self, config: TransformerConfig, d_ff: int | None = None):
         super().__init__()
@@ -198,8 +198,8 @@ def layer_norm(config: TransformerConfig) -> nn.LayerNorm:
 class AddAndNorm(nn.Module):
     """The "Add & Norm" box of Figure 1, with the dropout of section 5.4: LayerNorm(x + Dropout(Sublayer(x))).
 
-    With `norm_position="pre"`, as in many later models: x + Dropout(Sublayer(LayerNorm(x))). The sub-layer is passed
-    as a function: when accelerate offloads a model, it would move a module that is passed as an argument.
+    `norm_position="pre"`, as in many later models, computes x + Dropout(Sublayer(LayerNorm(x))). Callers pass the
+    sub-layer as a function, because accelerate's offloading hooks move modules that are passed as arguments.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -215,11 +215,11 @@ class AddAndNorm(nn.Module):
 
 
 def sinusoids(position_ids: Tensor, d_model: int, period: int | None = None) -> Tensor:
-    """Positional encoding, section 3.5; positions count from 0 and have no limit.
+    """Return the positional encodings of section 3.5. Positions start at 0 and have no upper limit.
 
         PE(pos, 2i) = sin(pos / 10000^(2i / d_model))        PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
 
-    (batch or 1, length) -> (batch or 1, length, d_model), in float32. `period` replaces d_model in the exponents.
+    Shapes: (batch or 1, length) -> (batch or 1, length, d_model), in float32. `period` replaces d_model in exponents.
     """
     even = torch.arange(0, d_model, 2, device=position_ids.device, dtype=torch.float32)
     angles = position_ids[..., None] * torch.exp(even * (-math.log(10000.0) / (period or d_model)))
@@ -227,10 +227,10 @@ def sinusoids(position_ids: Tensor, d_model: int, period: int | None = None) -> 
 
 
 class SinusoidalPositions(nn.Module):
-    """Positional encoding as a module without weights or buffers, with the variants of other published models.
+    """Sinusoidal positional encodings, without weights or buffers, and the variants of other published models.
 
-    `sinusoid_layout="half_split"` puts all sines before all cosines. `sinusoid_frequencies="tensor2tensor"`, the code
-    of the paper's authors, has a lowest frequency of exactly 1 / 10000.
+    `sinusoid_layout="half_split"` puts all sines before all cosines. `sinusoid_frequencies="tensor2tensor"` follows
+    the code of the paper's authors, where the lowest frequency is exactly 1 / 10000.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -248,9 +248,9 @@ class SinusoidalPositions(nn.Module):
 
 
 class TransformerLayer(GradientCheckpointingLayer):
-    """One layer of the encoder (Figure 1, left): self-attention, then feed-forward, each with its Add & Norm.
+    """One encoder layer (Figure 1, left): self-attention, then feed-forward, each followed by Add & Norm.
 
-    With a causal mask, it is also the layer of the decoder-only model.
+    With a causal mask, this is also a layer of the decoder-only model.
     """
 
     def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool):
@@ -267,7 +267,7 @@ class TransformerLayer(GradientCheckpointingLayer):
 
 
 class DecoderLayer(GradientCheckpointingLayer):
-    """One layer of the decoder (Figure 1, right): masked self-attention, attention to the encoder, feed-forward."""
+    """One decoder layer (Figure 1, right): masked self-attention, cross-attention, feed-forward."""
 
     def __init__(self, config: TransformerConfig, layer_idx: int):
         super().__init__()
@@ -297,7 +297,7 @@ class DecoderLayer(GradientCheckpointingLayer):
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
-    """Initialisation, loading, attention backends and parallel plans of all models below."""
+    """Base class of all models: initialisation, loading, saving, attention backends and parallelism plans."""
 
     config: TransformerConfig
     base_model_prefix = "model"
@@ -311,14 +311,14 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """With a window, replace "sdpa" (the default) by "windowed_sdpa", whose cost is linear in the length."""
+        """Use "windowed_sdpa", whose cost is linear in the length, in place of "sdpa" if there is a sliding window."""
         implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
         if self.config.sliding_window is None:
             return "sdpa" if implementation == "windowed_sdpa" else implementation
         return "windowed_sdpa" if implementation in ("sdpa", "packed_sdpa") else implementation
 
     def save_pretrained(self, *args, **kwargs):
-        """Like `PreTrainedModel.save_pretrained`. If the shared embedding was split (PEFT), say so in the config."""
+        """Record in the config if the shared embedding has been split, as PEFT does, then save the model."""
         if self.config.is_encoder_decoder and self.config.share_encoder_decoder_embeddings:
             shared = self.get_encoder().embed_tokens.weight is self.get_decoder().embed_tokens.weight
             self.config.share_encoder_decoder_embeddings = shared
@@ -326,19 +326,19 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module. The paper does not say how; Xavier initialisation of linear weights is usual.
+        """Initialise one module. The paper specifies no initialisation; Xavier is usual for linear weights.
 
-        Embeddings have a standard deviation of d_model^-0.5. Multiplied by sqrt(d_model) (section 3.4), they are about
-        as large as the sinusoids that are added to them, and logits of tied weights start at about unit scale.
+        Embeddings get a standard deviation of d_model^-0.5. Multiplied by sqrt(d_model) (section 3.4), they are about
+        as large as the sinusoids added to them. With tied weights, initial logits have about unit variance.
         """
-        super()._init_weights(module)  # layer norms to one and zero, biases to zero
+        super()._init_weights(module)  # layer norm weights to 1, all biases to 0
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
 
     def mark_tied_weights_as_initialized(self, loading_info) -> None:
-        """Initialise a shared embedding that a checkpoint lacks: transformers would skip both of its names as tied."""
+        """Initialise a shared embedding missing from a checkpoint; transformers would skip both its names as tied."""
         missing = set(loading_info.missing_keys)
         super().mark_tied_weights_as_initialized(loading_info)
         for tied, source in self.all_tied_weights_keys.items():
@@ -348,7 +348,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 weight._is_hf_initialized = False
 
     def _resize_token_embeddings(self, new_num_tokens, pad_to_multiple_of=None, mean_resizing=True) -> nn.Embedding:
-        """Like `PreTrainedModel._resize_token_embeddings`, but a separate target embedding is resized too."""
+        """Like `PreTrainedModel._resize_token_embeddings`, but also resize a separate target embedding."""
         if (target := getattr(self.config, "target_vocab_size", None)) is not None:
             sizes = f"vocab_size={self.config.vocab_size} and target_vocab_size={target}"
             raise ValueError(f"{sizes} are two vocabularies: their embeddings cannot be given one new size.")
@@ -361,9 +361,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
 
 class TransformerStack(VanillaTransformerPreTrainedModel):
-    """The common part of encoder and decoder: embedding + position, N layers, and a final norm if pre-norm.
+    """Base class of encoder and decoder: embedding + position, N layers, and a final norm if pre-norm.
 
-    A subclass adds the layers and then calls `post_init`.
+    Subclasses must add the layers and then call `post_init`.
     """
 
     _tp_plan = STACK_TP_PLAN
@@ -383,7 +383,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         self.gradient_checkpointing = False
 
     def token_embeddings(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """(batch, length) ids -> (batch, length, d_model), before scale and position; or return `inputs_embeds`."""
+        """Embed ids (batch, length) as (batch, length, d_model), before scale and position, or use `inputs_embeds`."""
         if (input_ids is None) == (inputs_embeds is None):
             given = "neither" if input_ids is None else "both"
             raise ValueError(f"Give exactly one of input_ids and inputs_embeds to {type(self).__name__}; got {given}.")
@@ -394,7 +394,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         return inputs_embeds
 
     def add_positions(self, inputs_embeds: Tensor, position_ids: Tensor) -> Tensor:
-        """Dropout(embedding * sqrt(d_model) + position): sections 3.4, 3.5 and 5.4."""
+        """Compute Dropout(embedding * sqrt(d_model) + position), see sections 3.4, 3.5 and 5.4."""
         if self.config.position_embedding == "learned":
             limit = self.config.max_position_embeddings
             check_ids("position_ids", position_ids, limit, "position_embedding='learned'")
@@ -405,7 +405,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
 
     @staticmethod
     def make_position_ids(x: Tensor, attention_mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
-        """Return position ids (batch or 1, length) that count real tokens from 0, on either side of the padding."""
+        """Return position ids (batch or 1, length) that number real tokens from 0, with padding on either side."""
         length = x.shape[1]
         if is_padding(attention_mask):
             return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
@@ -420,7 +420,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
         memory_mask: Tensor | None = None,
         **kwargs,
     ) -> Tensor:
-        """Positions, the N layers and the final norm: (batch, length, d_model) -> (batch, length, d_model)."""
+        """Add positions, then apply N layers and the final norm: (batch, length, d_model) -> the same shape."""
         x = self.add_positions(inputs_embeds, position_ids)
         attended = (mask,) if memory is None else (mask, memory, memory_mask)
         for layer in self.layers:
@@ -429,7 +429,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
 
 
 class VanillaTransformerEncoderModel(TransformerStack):
-    """The encoder of section 3.1: a model of its own, and the left half of the encoder-decoder."""
+    """The encoder (section 3.1): the encoder-only model, and the left half of the encoder-decoder in Figure 1."""
 
     config: VanillaTransformerEncoderConfig
     _can_record_outputs = {"hidden_states": TransformerLayer, "attentions": SelfAttention}
@@ -442,7 +442,7 @@ class VanillaTransformerEncoderModel(TransformerStack):
         self.post_init()
 
     def add_types(self, x: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """Add the embeddings of token types, if the config has any (BERT's segments)."""
+        """Add token type embeddings (BERT's segments) to `x`, if the config has token types."""
         if self.embed_types is None:
             return x
         if token_type_ids is None:
@@ -467,7 +467,7 @@ class VanillaTransformerEncoderModel(TransformerStack):
             input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
             attention_mask: (batch, length), 1 for real tokens and 0 for padding; or (batch, 1, length, length).
             position_ids: (batch, length); by default real tokens are numbered from 0.
-            token_type_ids: (batch, length) in [0, type_vocab_size); by default all are 0.
+            token_type_ids: (batch, length), each in [0, type_vocab_size); all 0 by default.
         """
         x = self.add_types(self.token_embeddings(input_ids, inputs_embeds), token_type_ids)
         batch, length = x.shape[:2]
@@ -484,13 +484,13 @@ class VanillaTransformerEncoderModel(TransformerStack):
 
 
 class CausalStack(TransformerStack):
-    """The common part of both decoders, with and without an encoder: each position sees itself and those before it."""
+    """Base class of both decoders: each position attends only to itself and earlier positions."""
 
     def positions_and_mask(
         self, x: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, past_key_values: Cache | None
     ) -> tuple[Tensor, Tensor | None]:
         """Return the position ids and the causal mask of the embeddings `x` (batch, length, d_model)."""
-        if isinstance(past_key_values, PagedAttentionCache):  # continuous batching passes masks and positions
+        if isinstance(past_key_values, PagedAttentionCache):  # continuous batching passes mask and positions
             past_key_values = None
         if not isinstance(past_key_values, Cache | None):
             kind = type(past_key_values).__name__
@@ -510,8 +510,8 @@ class CausalStack(TransformerStack):
         make_mask = (
             masking_utils.create_causal_mask if window is None else masking_utils.create_sliding_window_causal_mask
         )
-        # An empty dynamic cache needs the same mask as no cache. Only without a cache does transformers detect several
-        # sequences in one row, by position ids that restart at 0.
+        # An empty dynamic cache needs the same mask as no cache. Pass None: transformers detects packed sequences, by
+        # position ids that restart at 0, only without a cache.
         is_empty = past_key_values is not None and not past_key_values.is_compileable and past_length == 0
         mask = make_mask(
             config=self.config,
@@ -526,7 +526,7 @@ class CausalStack(TransformerStack):
 
 
 class VanillaTransformerDecoderModel(CausalStack):
-    """The decoder of section 3.1 without attention to an encoder."""
+    """The decoder-only model: the decoder of section 3.1 without cross-attention."""
 
     config: VanillaTransformerDecoderConfig
     _can_record_outputs = {"hidden_states": TransformerLayer, "attentions": SelfAttention}
@@ -553,9 +553,9 @@ class VanillaTransformerDecoderModel(CausalStack):
         Args:
             input_ids: (batch, length) token ids, or `inputs_embeds` (batch, length, d_model) in their place.
             attention_mask: (batch, past + length), 1 for real tokens and 0 for padding; or (batch, 1, length, keys).
-            position_ids: (batch, length); by default real tokens are numbered from 0. Without a mask, each restart
-                from 0 begins a new sequence, which does not attend to the one before it.
-            past_key_values: keys and values of earlier tokens; `cache` in transformers since 5.24.
+            position_ids: (batch, length); by default real tokens are numbered from 0. Without a mask, each position 0
+                starts a new packed sequence, which does not attend to the previous one.
+            past_key_values: keys and values of earlier tokens; called `cache` since transformers 5.24.
         """
         if use_cache and past_key_values is None and not self.training:
             past_key_values = DynamicCache(config=self.config)
@@ -566,7 +566,7 @@ class VanillaTransformerDecoderModel(CausalStack):
 
 
 class VanillaTransformerDecoderStack(CausalStack):
-    """The decoder of section 3.1: the right half of Figure 1, which attends to the encoder's output."""
+    """The decoder of the encoder-decoder (section 3.1; the right half of Figure 1), with cross-attention."""
 
     config: VanillaTransformerConfig
     _no_split_modules = ["DecoderLayer"]
@@ -601,9 +601,9 @@ class VanillaTransformerDecoderStack(CausalStack):
     ) -> modeling_outputs.BaseModelOutputWithPastAndCrossAttentions:
         """
         Args:
-            encoder_hidden_states: (batch, source_length, d_model)
-            encoder_attention_mask: (batch, source_length), 1 for real tokens of the source and 0 for its padding.
-        All others: see `VanillaTransformerDecoderModel.forward`.
+            encoder_hidden_states: (batch, source_length, d_model), the encoder's output.
+            encoder_attention_mask: (batch, source_length), 1 for real source tokens and 0 for padding.
+        All other arguments: see `VanillaTransformerDecoderModel.forward`.
         """
         if encoder_hidden_states is None:
             raise ValueError("The decoder of an encoder-decoder attends to encoder_hidden_states; got None.")
@@ -635,7 +635,7 @@ class VanillaTransformerDecoderStack(CausalStack):
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
-    """Encoder and decoder together: Figure 1 without its last linear layer and softmax."""
+    """Encoder and decoder together: Figure 1 without the final linear layer and softmax."""
 
     config: VanillaTransformerConfig
 
@@ -649,7 +649,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Like `PreTrainedModel`'s, but the stacks may share an embedding even if the output layer is not tied."""
+        """Return all tied weights; the stacks may share an embedding even if the output layer is not tied to it."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
@@ -683,10 +683,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         Args:
             input_ids: (batch, source_length) token ids of the source, or `inputs_embeds` (batch, source_length,
                 d_model), or `encoder_outputs` of an earlier call.
-            attention_mask: (batch, source_length), 1 for real tokens of the source and 0 for its padding.
+            attention_mask: (batch, source_length), 1 for real source tokens and 0 for padding.
             decoder_input_ids: (batch, length) token ids of the target, shifted right by one so that position t
                 predicts token t; or `decoder_inputs_embeds` (batch, length, d_model).
-            decoder_attention_mask: (batch, past + length); not needed where the target is padded on the right.
+            decoder_attention_mask: (batch, past + length); not needed if the target is padded on the right.
             past_key_values: keys and values of earlier target tokens and of the source; `cache` since 5.24.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -723,18 +723,18 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
 
 def without_states(outputs: ModelOutput) -> dict[str, Any]:
-    """Return the outputs of a model that its heads also return: all except `last_hidden_state`."""
+    """Return all outputs of the base model except `last_hidden_state`; heads return these too."""
     return {name: value for name, value in outputs.items() if name != "last_hidden_state"}
 
 
 class LMHeadModel(VanillaTransformerPreTrainedModel):
-    """The common part of models that predict tokens: the output projection (section 3.4) and its loss."""
+    """Base class of models that predict tokens: the output projection (section 3.4) and the loss."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def add_lm_head(self, embedding: str) -> None:
-        """Add the projection d_model -> vocab, tied to the parameter `embedding` if the config says so."""
+        """Add the projection d_model -> vocab, tied to the parameter `embedding` if `tie_word_embeddings` is set."""
         vocab_size = getattr(self.config, "target_vocab_size", None) or self.config.vocab_size
         self.lm_head = nn.Linear(self.config.d_model, vocab_size, bias=self.config.output_bias)
         self._tied_weights_keys = {"lm_head.weight": embedding}
@@ -748,7 +748,7 @@ class LMHeadModel(VanillaTransformerPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         logits_to_keep: int | Tensor = 0,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Logits (batch, length, vocab), and their cross-entropy with labels (batch, length), smoothed in training."""
+        """Return logits (batch, length, vocab) and cross-entropy with labels (batch, length), smoothed in training."""
         label_smoothing = self.config.label_smoothing if self.training else 0.0
         if isinstance(logits_to_keep, int):
             logits_to_keep = slice(-logits_to_keep, None)
@@ -758,13 +758,13 @@ class LMHeadModel(VanillaTransformerPreTrainedModel):
 
 
 class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerationMixin):
-    """The encoder-decoder with its output layer: the model of the paper, for translation and similar tasks."""
+    """The encoder-decoder with an output layer: the paper's model, for translation and similar tasks."""
 
     config: VanillaTransformerConfig
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        # `model.loss_function` is for callers; with this type it does not shift the labels again.
+        # Only callers use `model.loss_function`. With this type, it does not shift the labels.
         self.loss_type = "ForMaskedLM"
         self.model = VanillaTransformerModel(config)
         stack = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
@@ -773,7 +773,7 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift labels (batch, length) right by one, after a start token, and replace -100 by padding."""
+        """Prepend the start token to labels (batch, length), drop the last label, and replace -100 by padding."""
         vocab_size = self.config.target_vocab_size or self.config.vocab_size
         check_ids("labels", labels, vocab_size, "the vocabulary", ignored=IGNORED_LABEL)
         for name in ("decoder_start_token_id", "pad_token_id"):
@@ -807,10 +807,10 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
     ) -> modeling_outputs.Seq2SeqLMOutput:
         """
         Args:
-            labels: (batch, length) target tokens. -100 means "no target", and so does a 0 in `decoder_attention_mask`.
-                If no decoder inputs are given, they are made from the labels.
-            logits_to_keep: compute logits for only this many last positions, or for these indices (count,). 0: all.
-        All others: see `VanillaTransformerModel.forward`.
+            labels: (batch, length) target tokens. The loss ignores -100 and positions that `decoder_attention_mask`
+                masks out. If no decoder inputs are given, they are made from the labels.
+            logits_to_keep: compute logits only for the last n positions, or for these indices (count,). 0: all.
+        All other arguments: see `VanillaTransformerModel.forward`.
         """
         if labels is not None:
             use_cache = False
@@ -826,7 +826,7 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
 
 
 class VanillaTransformerForCausalLM(LMHeadModel, LanguageGenerationMixin):
-    """The decoder-only model with its output layer: language modelling and generation."""
+    """The decoder-only model with an output layer, for language modelling and generation."""
 
     config: VanillaTransformerDecoderConfig
 
@@ -853,12 +853,12 @@ class VanillaTransformerForCausalLM(LMHeadModel, LanguageGenerationMixin):
     ) -> modeling_outputs.CausalLMOutputWithPast:
         """
         Args:
-            labels: (batch, length), the input tokens; the logits of position t are compared with label t + 1. -100,
-                padding, and the first token after padding are no targets. Trainer counts targets: give it -100 there.
-            shift_labels: (batch, length), shifted already, instead of `labels`. It is not a named parameter, because
+            labels: (batch, length), usually the input ids; logits at position t are compared with label t + 1. The
+                loss ignores -100, padding and the first token after it; set all to -100 so that Trainer skips them.
+            shift_labels: (batch, length), labels that are already shifted. It is not a named parameter, because
                 Trainer expects a column in the data for each parameter with "label" in its name.
-            logits_to_keep: compute logits for only this many last positions, or for these indices (count,). 0: all.
-        All others: see `VanillaTransformerDecoderModel.forward`. With labels, no cache is returned.
+            logits_to_keep: compute logits only for the last n positions, or for these indices (count,). 0: all.
+        All other arguments: see `VanillaTransformerDecoderModel.forward`. With labels, no cache is returned.
         """
         shift_labels = kwargs.pop("shift_labels", None)
         if labels is not None and shift_labels is None:
@@ -874,7 +874,7 @@ class VanillaTransformerForCausalLM(LMHeadModel, LanguageGenerationMixin):
 
 
 class EncoderHead(VanillaTransformerPreTrainedModel):
-    """The common part of encoders with one output layer; subclasses compute logits and loss in `head`."""
+    """Base class of encoders with one output layer; subclasses compute logits and loss in `head`."""
 
     config: VanillaTransformerEncoderConfig
     output_class: type[ModelOutput]
@@ -901,7 +901,7 @@ class EncoderHead(VanillaTransformerPreTrainedModel):
 
 
 class VanillaTransformerForMaskedLM(EncoderHead, LMHeadModel):
-    """The encoder with an output layer that predicts the masked tokens."""
+    """The encoder with an output layer that predicts masked tokens."""
 
     output_class = modeling_outputs.MaskedLMOutput
 
@@ -915,29 +915,29 @@ class VanillaTransformerForMaskedLM(EncoderHead, LMHeadModel):
         self.post_init()
 
     def head(self, states: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_items_in_batch=None):
-        """Logits (batch, length, vocab) for labels (batch, length): the masked tokens, and -100 elsewhere."""
+        """Return logits (batch, length, vocab) and loss. Labels (batch, length): masked tokens, or -100 elsewhere."""
         labels = without_padding(labels, attention_mask)
         return self.logits_and_loss(self.transform(states), labels, num_items_in_batch)
 
 
 def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
-    """Return one vector per sequence, from its real tokens: (batch, length, d_model) -> (batch, d_model)."""
+    """Pool the real tokens of each sequence into one vector: (batch, length, d_model) -> (batch, d_model)."""
     if not is_padding(attention_mask):
         attention_mask = hidden_states.new_ones(hidden_states.shape[:2])
     real = attention_mask.to(hidden_states.device).bool()
     if pooling == "first":
         return hidden_states[torch.arange(real.shape[0], device=real.device), real.int().argmax(dim=1)]
     if pooling == "max":
-        real = real | ~real.any(dim=1, keepdim=True)  # take the maximum over a row of padding only
+        real = real | ~real.any(dim=1, keepdim=True)  # in a row of only padding, use all positions
         return hidden_states.masked_fill(~real[..., None], torch.finfo(hidden_states.dtype).min).amax(dim=1)
     return (hidden_states * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 class VanillaTransformerForSequenceClassification(EncoderHead):
-    """The encoder with one prediction per sequence: a class, several classes, or numbers.
+    """The encoder with one prediction per sequence: a class, several classes, or real values.
 
-    As everywhere in transformers, if `config.problem_type` is None, `num_labels=1` means regression, integer labels
-    single-label classification, and floating-point labels multi-label classification.
+    If `config.problem_type` is None, transformers' rule applies: `num_labels=1` means regression, integer labels mean
+    single-label classification, and floating-point labels mean multi-label classification.
     """
 
     output_class = modeling_outputs.SequenceClassifierOutput
@@ -949,7 +949,7 @@ class VanillaTransformerForSequenceClassification(EncoderHead):
         self.post_init()
 
     def head(self, states: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_items_in_batch=None):
-        """Logits (batch, labels) for class ids (batch,), or numbers (batch, labels): 0 or 1 if multi-label."""
+        """Return logits (batch, labels) and loss. Labels: class ids (batch,), or 0/1 or floats (batch, labels)."""
         logits = self.classifier(self.dropout(pool(states, attention_mask, self.config.pooling)))
         if labels is None:
             return logits, None
@@ -960,7 +960,7 @@ class VanillaTransformerForSequenceClassification(EncoderHead):
 
 
 class VanillaTransformerForTokenClassification(EncoderHead):
-    """The encoder with one class per token: tagging."""
+    """The encoder with a classifier for each token, for tagging."""
 
     output_class = modeling_outputs.TokenClassifierOutput
 
@@ -971,14 +971,14 @@ class VanillaTransformerForTokenClassification(EncoderHead):
         self.post_init()
 
     def head(self, states: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_items_in_batch=None):
-        """Logits (batch, length, labels) for class ids (batch, length), -100 for tokens without a class."""
+        """Return logits (batch, length, labels) and loss. Labels (batch, length): class ids, or -100 for no class."""
         logits = self.classifier(self.dropout(states))
         labels = without_padding(labels, attention_mask)
         return logits, None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
 
 
 class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
-    """The encoder with a start and an end score per token: extractive question answering."""
+    """The encoder with a start and an end score for each token, for extractive question answering."""
 
     config: VanillaTransformerEncoderConfig
 
@@ -1002,9 +1002,9 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
     ) -> modeling_outputs.QuestionAnsweringModelOutput:
         """
         Args:
-            start_positions, end_positions: (batch,) index of the answer's first and last token. The loss ignores an
-                index outside the sequence, where the answer was truncated.
-        All others: see `VanillaTransformerEncoderModel.forward`.
+            start_positions, end_positions: (batch,) indices of the answer's first and last token. The loss ignores
+                indices outside the sequence: the answer was truncated.
+        All other arguments: see `VanillaTransformerEncoderModel.forward`.
         """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, return_dict=True, **kwargs)
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
@@ -1017,8 +1017,8 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
 
 
 # Losses --------------------------------------------------------------------------------------------------------------
-# Each loss is a sum divided by the number of targets. With gradient accumulation or several processes, that number is
-# of the whole step (`num_items_in_batch`), so the gradient does not depend on how a step is split into batches.
+# Each loss is a sum divided by the number of targets. With gradient accumulation or several processes, this is the
+# number in the whole step (`num_items_in_batch`), so gradients do not depend on how the step is split into batches.
 
 
 IGNORED_LABEL = -100  # PyTorch's value for "no target"
@@ -1027,7 +1027,7 @@ IGNORED_LABEL = -100  # PyTorch's value for "no target"
 def cross_entropy(
     logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Cross-entropy of logits (..., classes) with labels (...): class ids, or -100 for "no target".
+    """Return the cross-entropy of logits (..., classes) with labels (...): class ids, or -100 for "no target".
 
     Label smoothing (section 5.4) spreads epsilon evenly over all classes.
     """
@@ -1043,23 +1043,23 @@ def cross_entropy(
 
 
 def mean(total: Tensor, number: Tensor | int) -> Tensor:
-    """Divide a sum by the number of targets, at least 1, without reading its value, which may be on a GPU."""
+    """Divide a sum by the number of targets, at least 1, without synchronising if the number is on a GPU."""
     if not isinstance(number, Tensor):
         return total / max(number, 1)
     number = number.clamp(min=1)
-    is_host_scalar = number.dim() == 0 and number.device.type == "cpu"  # divides a tensor on any device
+    is_host_scalar = number.dim() == 0 and number.device.type == "cpu"  # may divide a tensor on any device
     return total / (number if is_host_scalar else number.to(total.device))
 
 
 def is_padding(attention_mask: Any) -> bool:
-    """Whether a mask is a padding mask (batch, length), not a 4-D mask."""
+    """Whether the mask is a padding mask (batch, length) and not a 4-D mask."""
     return isinstance(attention_mask, Tensor) and attention_mask.dim() == 2
 
 
 def without_padding(labels: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
-    """Replace labels (batch, length) by -100 where the mask (batch, past + length) has padding.
+    """Set labels (batch, length) to -100 where the mask (batch, past + length) is 0.
 
-    The logits of padding have no meaning, and attention implementations compute different ones.
+    Logits of padding are meaningless and differ between attention implementations.
     """
     if labels is None or not is_padding(attention_mask) or labels.dim() != 2:
         return labels
@@ -1070,7 +1070,7 @@ def without_padding(labels: Tensor | None, attention_mask: Tensor | None) -> Ten
 def sequence_loss(
     logits: Tensor, labels: Tensor, problem_type: str, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
-    """Cross-entropy of logits (batch, labels) with class ids (batch,), or mean error over numbers (batch, labels)."""
+    """Return the loss of logits (batch, labels): targets are class ids (batch,) or real values (batch, labels)."""
     if problem_type == "single_label_classification":
         column = labels.shape == (len(logits), 1)
         return cross_entropy(logits, labels[:, 0] if column else labels, num_items_in_batch)
@@ -1086,8 +1086,8 @@ def sequence_loss(
     error = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
     total = error(logits.float(), labels.reshape(logits.shape).to(logits.device).float(), reduction="sum")
     if problem_type == "regression" and num_items_in_batch is not None:
-        # Trainer does not count labels equal to -100, but for regression -100 is an ordinary target: correct the
-        # count, assuming that the other batches of the step have the same share of such targets.
+        # Trainer does not count labels equal to -100, but in regression, -100 is an ordinary target. Correct the
+        # count, assuming the same proportion of such targets in the other batches of the step.
         counted = (labels != IGNORED_LABEL).sum()
         num_items_in_batch = torch.as_tensor(num_items_in_batch).clamp(min=1) * labels.numel() / counted.clamp(min=1)
     return mean(total, labels.numel() if num_items_in_batch is None else num_items_in_batch)
@@ -1099,7 +1099,7 @@ def span_loss(
     attention_mask: Tensor | None = None,
     num_items_in_batch: Tensor | int | None = None,
 ) -> Tensor:
-    """Mean cross-entropy of start and end logits, each (batch, length), with positions (batch,) of real tokens."""
+    """Return the mean of the cross-entropies of start and end logits (batch, length) with positions (batch,)."""
     losses = []
     for name, scores, position in zip(("start_positions", "end_positions"), logits, positions, strict=True):
         check_tensor(name, position)
@@ -1127,12 +1127,12 @@ def windowed_sdpa_attention_forward(
     sliding_window: int | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """Compute Equation 1 in a neighbourhood of r positions at a cost of O(r n d) instead of O(n^2 d).
+    """Compute Equation 1 with a window of r positions, at a cost of O(r n d) instead of O(n^2 d).
 
-    The queries are split into blocks, and each block attends only to the keys in its reach. Cross-attention and
-    decoding steps have no blocks; they use PyTorch's fused attention over all keys. Takes and returns the same as
-    `eager_attention_forward`, but the mask is (batch, length), True for real tokens, or the mask of "sdpa".
-    `sliding_window` is the number of positions that a query sees on one side, itself included.
+    The queries are split into blocks, and each block attends only to the keys within its windows. Cross-attention
+    and decoding steps use PyTorch's fused attention over all keys. Arguments and outputs are those of
+    `eager_attention_forward`, except that the mask is (batch, length), True for real tokens, or the mask of "sdpa",
+    and `sliding_window` is the number of positions on one side of a query, including the query itself.
     """
     batch, _, length, _ = query.shape
     if attention_mask is not None and attention_mask.dim() == 2:
@@ -1145,7 +1145,7 @@ def windowed_sdpa_attention_forward(
     before = min(sliding_window, length) - 1
     after = 0 if module.is_causal else before
     block = before + 1 + after
-    span = before + block + after  # the keys that some query of a block can reach
+    span = before + block + after  # number of keys that the queries of a block can attend to
     blocks = -(-length // block)
     rest = blocks * block - length
 
@@ -1167,9 +1167,9 @@ def windowed_sdpa_attention_forward(
 
 
 def windowed_sdpa_mask(q_length: int, kv_length: int, attention_mask: Tensor | None = None, **kwargs) -> Tensor | None:
-    """Return the padding (batch, length) if a whole sequence attends to itself, otherwise the mask of "sdpa".
+    """Return the padding mask (batch, length) if a whole sequence attends to itself, or else the mask of "sdpa".
 
-    `allow_is_causal_skip=False` means that several sequences are packed into one row, which needs the mask of "sdpa".
+    `allow_is_causal_skip=False` means that rows contain several packed sequences, which need the mask of "sdpa".
     """
     packed = kwargs.get("local_size") is not None and not kwargs.get("allow_is_causal_skip", True)
     if q_length == kv_length and not packed:
@@ -1181,11 +1181,11 @@ ALL_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_attention_forwar
 masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register("windowed_sdpa", windowed_sdpa_mask)
 
 
-# Checks of the input. They read values only on a CPU: on other devices, reading would synchronise. -------------------
+# Input checks. They check values only on a CPU: on a GPU, reading them would synchronise. ----------------------------
 
 
 def check_tensor(name: str, value: Any) -> None:
-    """Raise a TypeError unless `value` is a tensor, or stands for one while the model is traced."""
+    """Raise a TypeError unless `value` is a tensor, or a proxy for one while the model is traced."""
     if not hasattr(value, "dim"):
         raise TypeError(f"{name} is of type {type(value).__name__}; it must be a tensor: torch.tensor(...).")
 
@@ -1199,11 +1199,11 @@ def check_ids(
     same_rows: bool = False,
     ignored: int | None = None,
 ) -> None:
-    """Raise an error unless `ids` are integers of this shape, each `ignored` or in [0, limit).
+    """Raise an error unless `ids` are integers of the given shape, each in [0, limit) or equal to `ignored`.
 
     Args:
-        owner: what has `limit` entries, for the error message.
-        shape: by default any (batch, length). `same_rows` also allows one row (1, length) for the whole batch.
+        owner: name of the table with `limit` entries, for the error message.
+        shape: any (batch, length) by default. `same_rows` also allows one row (1, length) for the whole batch.
     """
     check_tensor(name, ids)
     if ids.dtype not in (torch.int32, torch.int64):
@@ -1231,12 +1231,12 @@ def check_ids(
 
 
 def check_labels(labels: Tensor, shape: tuple[int, ...], classes: int) -> None:
-    """Raise an error unless `labels` are integers of this shape, each in [0, classes) or -100."""
+    """Raise an error unless `labels` are integers of the given shape, each in [0, classes) or -100."""
     check_ids("labels", labels, classes, "the output layer", shape, ignored=IGNORED_LABEL)
 
 
 def check_embeds(inputs_embeds: Tensor, d_model: int, dtype: torch.dtype) -> None:
-    """Raise an error unless `inputs_embeds` are finite numbers (batch, length, d_model) of type `dtype`."""
+    """Raise an error unless `inputs_embeds` (batch, length, d_model) are finite and of type `dtype`."""
     check_tensor("inputs_embeds", inputs_embeds)
     shape, given, on_cpu = tuple(inputs_embeds.shape), inputs_embeds.dtype, inputs_embeds.device.type == "cpu"
     is_cast = torch.is_autocast_enabled("cpu") or not on_cpu  # FSDP casts as well
@@ -1253,11 +1253,11 @@ def check_embeds(inputs_embeds: Tensor, d_model: int, dtype: torch.dtype) -> Non
 
 
 def check_mask(name: str, mask: Tensor | None, shape: tuple[int, int, int, int], cache_has_room: bool = False) -> None:
-    """Raise an error unless `mask` is (batch, key_length), or fits `shape` (batch, heads, query_length, key_length).
+    """Raise an error unless `mask` is (batch, key_length) or fits `shape` (batch, heads, query_length, key_length).
 
-    A 4-D mask may have a batch size or head count of 1, and more keys than there are yet if a cache has room for them.
+    A 4-D mask may have a batch size or head count of 1. If `cache_has_room`, it may also cover unused cache slots.
     """
-    if isinstance(mask, list | tuple | np.ndarray):  # other types may be masks of an attention backend
+    if isinstance(mask, list | tuple | np.ndarray):  # attention backends may have other mask types
         check_tensor(name, mask)
     if not isinstance(mask, Tensor) or is_tracing(mask):
         return
@@ -1290,7 +1290,7 @@ check_private_api(
     "mark_tied_weights_as_initialized",
 )
 
-# `save_pretrained` copies the files that travel next to the weights, once for each Auto class.
+# Let `save_pretrained` copy the code next to the weights, with one entry per Auto class.
 MODELS = []
 for _config_class in (VanillaTransformerConfig, VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig):
     for _auto_class, _name in _config_class.auto_classes.items():

@@ -1,11 +1,11 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Pipelines for two tasks that transformers 5 no longer has: translation and extractive question answering.
+"""Pipelines for two tasks that transformers 5 has dropped: translation and extractive question answering.
 
     pipeline("translation", model=folder, trust_remote_code=True)("How are you?", num_beams=4)
     pipeline("question-answering", model=folder, trust_remote_code=True)(question="Who?", context="A text ...")
 
-`transformers.pipeline` finds these classes in `custom_pipelines` of a saved config. For a model in memory, construct
-one: `TranslationPipeline(model=model, tokenizer=tokenizer)`.
+`transformers.pipeline` finds these classes through `custom_pipelines` in a saved config. For a model in memory,
+construct the pipeline yourself: `TranslationPipeline(model=model, tokenizer=tokenizer)`.
 """
 
 import math
@@ -18,44 +18,44 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline, Pipeline
 
 
-# Output keys of other tasks for which a config may name `TranslationPipeline`.
+# Output keys for other tasks under which `TranslationPipeline` may be registered.
 TEXT_KEYS = {"summarization": "summary_text", "text2text-generation": "generated_text"}
-EXTRA_TOKENS = 50  # section 6.1: the longest output exceeds its input by this many tokens
+EXTRA_TOKENS = 50  # section 6.1: the maximum output length is the input length + 50
 
-# option of question answering -> lowest value
+# question answering option -> minimum value
 READER_OPTIONS = {"max_seq_len": 1, "doc_stride": 0, "top_k": 1, "max_answer_len": 1, "handle_impossible_answer": 0}
 Answers = dict[tuple[int, int], float]  # (start, end) characters of the context -> probability
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text shows nothing: it has only white space of any script, control characters and invisible marks."""
+    """Whether the text has no visible character: only Unicode white space, control characters and invisible marks."""
     return not any(character.isprintable() and character != " " for character in text)
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig | None) -> int:
-    """Return the maximum number of tokens of a text: the tokenizer's limit, or the number of positions if smaller."""
+    """Return the maximum input length in tokens: the tokenizer's limit or the model's, whichever is smaller."""
     return min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", tokenizer.model_max_length))
 
 
 def longest_output(config: PreTrainedConfig | None, input_length: int, extra_tokens: int = EXTRA_TOKENS) -> int:
-    """Return the maximum number of tokens of an output with its start token, which learned positions limit."""
+    """Return the maximum output length in tokens, start token included; learned positions limit it."""
     is_limited = getattr(config, "position_embedding", None) == "learned"
     return min(input_length + extra_tokens, config.max_position_embeddings if is_limited else math.inf)
 
 
 class TranslationPipeline(Pipeline):
-    """Translate texts with an encoder-decoder. Every other keyword is an option of `generate`, such as `num_beams`.
+    """Translate with an encoder-decoder. All keywords except the options below, such as `num_beams`, go to `generate`.
 
-    A text gives `[{"translation_text": ...}]`. A list of texts gives a list with one such record per text, or with a
-    list of records per text if `num_return_sequences` is above 1. A blank text stays blank.
+    A string gives `[{"translation_text": ...}]`. A list of strings gives a list with one such record per string, or
+    with a list of records per string if `num_return_sequences` is above 1. Blank strings stay blank.
 
     Options:
-        batch_size: texts translated at once.
-        truncation: whether to truncate texts that are longer than the model was trained for.
-        extra_tokens: how many tokens longer than its input an output may be (50).
-        src_lang, tgt_lang: languages of a multilingual model.
-        return_tensors: whether to return tokens, as "translation_token_ids".
-        stop_sequence: text whose first token ends a translation.
+        batch_size: number of inputs to translate at once.
+        truncation: whether to truncate inputs that are longer than the model was trained for.
+        extra_tokens: maximum number of tokens by which an output may exceed its input (50).
+        src_lang, tgt_lang: source and target language of a multilingual model.
+        return_tensors: whether to return token ids, as "translation_token_ids".
+        stop_sequence: string whose first token ends the translation.
         clean_up_tokenization_spaces: see the tokenizer's `decode`.
     """
 
@@ -63,7 +63,7 @@ class TranslationPipeline(Pipeline):
     _load_processor = _load_feature_extractor = _load_image_processor = _load_video_processor = False
 
     def __call__(self, inputs: Any, **options) -> Any:
-        """Translate a text, or each text of a list."""
+        """Translate a string or a list of strings."""
         if isinstance(inputs, list) and not inputs:
             return []
         results = super().__call__(inputs, **options)
@@ -81,11 +81,11 @@ class TranslationPipeline(Pipeline):
         return reading, options, writing
 
     def preprocess(self, text: str, truncation: bool = False, **languages: str) -> dict[str, Any]:
-        """Return `input_ids` and `attention_mask`, each (1, length), and whether the text is blank, (1,)."""
+        """Return `input_ids` and `attention_mask`, each (1, length), and `is_blank` (1,)."""
         if not isinstance(text, str):
             raise TypeError(f"A translation needs a text; got {text!r}.")
         encode = getattr(self.tokenizer, "_build_translation_inputs", None) if languages else None
-        # As in training, a special token such as "</s>" in a text is ordinary text.
+        # As in training, treat special tokens such as "</s>" in the input as ordinary text.
         limit = longest_input(self.tokenizer, getattr(self.model, "config", None)) if truncation else None
         options = {"return_tensors": "pt", "split_special_tokens": True, "verbose": False}
         options |= {"truncation": truncation, "max_length": limit}
@@ -112,12 +112,12 @@ class TranslationPipeline(Pipeline):
 
 
 def question_inputs(config: PreTrainedConfig) -> list[str]:
-    """Return the names of the model's inputs; token types distinguish question and context, if the model has them."""
+    """Return the names of the model's inputs, including `token_type_ids` if the model has token types."""
     return ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size else [])]
 
 
 def tokens_beside_context(tokenizer: PreTrainedTokenizerBase, question: str) -> int:
-    """Count the tokens of a window that do not belong to the context: the question and the special tokens."""
+    """Count the tokens of a window that are not part of the context: the question and the special tokens."""
     length = len(tokenizer(question, add_special_tokens=False, verbose=False)["input_ids"])
     return length + tokenizer.num_special_tokens_to_add(pair=True)
 
@@ -127,8 +127,8 @@ def read_windows(
 ) -> Iterator[dict[str, list]]:
     """Yield windows of at most `length` tokens, each with the question and a part of the context.
 
-    Parts overlap by `overlap` tokens, at most half of the room for the context. A window has the tokenizer's values,
-    and in `offset_mapping` the (start, end) characters of each token of the context; (0, 0) for all other tokens.
+    Parts overlap by `overlap` tokens, but at most by half of a part. Each window has the tokenizer's outputs. Its
+    `offset_mapping` has the (start, end) characters of each context token, and (0, 0) for all other tokens.
     """
     room = length - tokens_beside_context(tokenizer, question)
     options = {"truncation": "only_second", "max_length": length, "stride": min(overlap, room // 2)}
@@ -140,34 +140,34 @@ def read_windows(
 
 
 class QuestionAnsweringPipeline(ChunkPipeline):
-    """Find the answer to a question in a text, its context.
+    """Extract the answer to a question from a context.
 
-    Takes `question=` and `context=`, or a record {"question", "context"}; or lists of them, which give a list. An
-    answer is {"score", "start", "end", "answer"}, where `context[start:end] == answer`, and `score` is the probability
-    of the start times that of the end. A context too long for one window is read in several overlapping ones.
+    Takes `question=` and `context=`, a record {"question", "context"}, or lists of these, which return a list. An
+    answer is {"score", "start", "end", "answer"}, where `context[start:end] == answer` and `score` is the product of
+    the start and end probabilities. A context that exceeds one window is split into several overlapping windows.
 
     Options:
         top_k: number of answers, best first; 1 (the default) returns the answer itself instead of a list.
-        max_seq_len: tokens of one window, question included (384).
-        doc_stride: tokens by which windows overlap (128), at most half of the room for the context.
-        max_answer_len: longest answer in tokens (30).
-        handle_impossible_answer: whether "" (no answer) is an answer too, with the score of each window's first token.
-        batch_size: windows read at once.
-        padding, max_question_len, align_to_words: options in transformers 4, without effect here.
+        max_seq_len: maximum length of a window in tokens, question included (384).
+        doc_stride: number of tokens by which windows overlap (128), at most half of each window's context.
+        max_answer_len: maximum length of an answer in tokens (30).
+        handle_impossible_answer: whether to allow "" (no answer), with the score of each window's first token.
+        batch_size: number of windows to process at once.
+        padding, max_question_len, align_to_words: ignored; accepted because transformers 4 had them.
     """
 
     _load_tokenizer = True
     _load_processor = _load_feature_extractor = _load_image_processor = _load_video_processor = False
 
     def __call__(self, inputs: Any = None, context: Any = None, *, question: Any = None, **options) -> Any:
-        """Answer a question, or each question of a list."""
+        """Answer one question or a list of questions."""
         if question is not None or context is not None:
             inputs = self.pair(inputs if question is None else question, context)
         return [] if inputs == [] else super().__call__(inputs, **options)
 
     @staticmethod
     def pair(question: str | list[str], context: str | list[str]) -> dict[str, str] | list[dict[str, str]]:
-        """Return one record, or a list for lists; a single question or context goes with each of the others."""
+        """Return one record, or a list for lists; a single question or context is paired with every item of a list."""
         if not isinstance(question, list) and not isinstance(context, list):
             return {"question": question, "context": context}
         count = len(question if isinstance(question, list) else context)
@@ -190,8 +190,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     def preprocess(self, inputs: dict[str, str], max_seq_len: int = 384, doc_stride: int = 128) -> Iterator[dict]:
         """Yield the windows of one context.
 
-        Each has `input_ids` and `attention_mask` (1, length), `token_type_ids` if the model and its tokenizer have
-        types, and `offsets` (1, length, 2), the `offset_mapping` of `read_windows`.
+        Each has `input_ids` and `attention_mask` (1, length), `token_type_ids` if model and tokenizer both support
+        token types, and `offsets` (1, length, 2), the `offset_mapping` from `read_windows`.
         """
         for name in ("question", "context"):
             if not isinstance(text := inputs.get(name), str) or not text.strip():
@@ -217,8 +217,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     def postprocess(
         self, windows: list[dict], top_k: int = 1, max_answer_len: int = 30, handle_impossible_answer: bool = False
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return the best answers over all windows of one context."""
-        scores, no_answer = {}, 1.0  # the best score in any window
+        """Return the best answers from all windows of one context."""
+        scores, no_answer = {}, 1.0  # answer -> highest score in any window; lowest score of "no answer"
         for window in windows:
             found, nothing = window_answers(window, top_k, max_answer_len)
             scores |= {span: max(score, scores.get(span, 0.0)) for span, score in found.items()}
@@ -232,10 +232,10 @@ class QuestionAnsweringPipeline(ChunkPipeline):
 
 
 def window_answers(window: dict[str, Any], top_k: int, max_answer_len: int) -> tuple[Answers, float]:
-    """Return the best `top_k` answers in one window, and the probability that it holds no answer.
+    """Return the best `top_k` answers in one window, and the probability that the window has no answer.
 
-    The probabilities are over the tokens of the context and the first token of the window, where models learn to put
-    start and end if a window does not hold the answer.
+    The softmax is over the context tokens and the first token of the window: models are trained to predict the first
+    token as start and end if the window does not contain the answer.
     """
     offsets, context = window["offsets"][0], window["context"]
     in_context = offsets[:, 0] < offsets[:, 1]

@@ -1,14 +1,14 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """Train a model faster and in less memory, with the same loss and gradients.
 
-    make_fast(model)      no padding, the loss in chunks, cheaper random numbers for dropout, and oneDNN products on
-                          processors where they are faster
-    fast_products(model)  only the products, which also make inference faster
+    make_fast(model)      skip padding, compute the loss in chunks, draw dropout masks faster, and use oneDNN for
+                          matrix products on processors where it is faster
+    fast_products(model)  only use oneDNN, which also speeds up inference
     make_plain(model)     undo both
 
-The config, the weights and the saved code are unaffected. A model that is loaded or unpickled is plain; a copy made by
-`copy.deepcopy` stays fast. A module that is no longer a plain `nn.Linear` with plain weights (replaced, quantised,
-sharded, wrapped by PEFT, or with hooks) keeps its own computation.
+The config, the weights and the saved code are unaffected. Loaded and unpickled models are plain; copies made by
+`copy.deepcopy` stay fast. Linear layers that are no longer a plain `nn.Linear` with plain weights (replaced,
+quantised, sharded, wrapped by PEFT, or with hooks) keep their own computation.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,8 +27,8 @@ from vanilla_transformer.fast.packing import mask_from_labels, round_up, run_lay
 from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL, LMHeadModel, check_labels, mean
 
 
-LOSS_CHUNK_SIZE = 512  # number of positions whose logits exist at once
-# attributes of a module that change its computation
+LOSS_CHUNK_SIZE = 512  # number of positions whose logits are in memory at once
+# module attributes that hold hooks, which may change the module's computation
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 check_private_api(nn.Module(), *HOOKS)
 
@@ -41,14 +41,14 @@ def make_fast(
     quick_dropout: bool = True,
     onednn: bool = True,
 ) -> PreTrainedModel:
-    """Make the training of one of this project's models faster, and return the model.
+    """Speed up the training of a Vanilla Transformer model in place, and return the model.
 
     Args:
-        packing: leave padding out of all layers, see `vanilla_transformer.fast.packing`.
+        packing: skip padding in all layers, see `vanilla_transformer.fast.packing`.
         loss_chunk_size: in training with labels, compute logits and loss for this many positions at a time, and
-            return no logits. 0: all at once. Applies only to models that predict tokens.
-        quick_dropout: on a CPU, draw four random numbers for dropout at a time.
-        onednn: compute large float32 products with oneDNN, if it is faster on this processor.
+            return no logits. 0 computes all at once. Applies only to models that predict tokens.
+        quick_dropout: on a CPU, get four random numbers for dropout from each draw.
+        onednn: compute large float32 matrix products with oneDNN, if this is faster on this processor.
 
     Raises:
         ValueError: `loss_chunk_size` is negative.
@@ -73,12 +73,12 @@ def make_fast(
 
 
 def fast_products(model: PreTrainedModel) -> PreTrainedModel:
-    """Compute large products with oneDNN where it is faster, also in inference; return the model."""
+    """Compute large matrix products with oneDNN where this is faster, in training and inference; return the model."""
     return make_fast(model, packing=False, loss_chunk_size=0, quick_dropout=False)
 
 
 def make_plain(model: PreTrainedModel) -> PreTrainedModel:
-    """Undo `make_fast`; attention is then the default of transformers, "sdpa". Return the model."""
+    """Undo `make_fast`, set attention to "sdpa", the default of transformers, and return the model."""
     if model.config._attn_implementation == "packed_sdpa":
         model.set_attn_implementation("sdpa")
     for module in cast(Iterator[Any], model.modules()):
@@ -92,12 +92,12 @@ def make_plain(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-# A fast method is bound to the module under the original method's name. A deep copy therefore gets its own, and
-# unpickling, which looks methods up by name, finds the original.
+# A fast method is bound to the module under the original method's name. A deep copy therefore gets its own fast
+# method, and unpickling, which looks methods up by name, restores the original.
 
 
 def forward(self: nn.Linear, x: Tensor) -> Tensor:
-    """x W^T + b, bound in place of `nn.Linear.forward`."""
+    """Compute x W^T + b; bound to modules in place of `nn.Linear.forward`."""
     return linear(x, self.weight, self.bias)
 
 
@@ -113,7 +113,7 @@ def is_plain_linear(module: nn.Module) -> bool:
 
 
 def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
-    """Return the method `logits_and_loss` of a model, for `size` positions at a time."""
+    """Return a `logits_and_loss` method that processes `size` positions at a time."""
 
     def logits_and_loss(
         self: LMHeadModel,
@@ -130,7 +130,7 @@ def in_chunks(size: int) -> Callable[..., tuple[Tensor | None, Tensor | None]]:
         real = labels != IGNORED_LABEL
         label_smoothing = self.config.label_smoothing
         states, targets = states.flatten(0, -2), labels.flatten()
-        # Drop positions without a label; on a GPU, counting them would synchronise.
+        # Drop positions without a label, except on a GPU, where counting them would synchronise.
         if states.device.type == "cpu":
             chosen = real.flatten().nonzero()[:, 0]
             padding = 0, round_up(len(chosen)) - len(chosen)

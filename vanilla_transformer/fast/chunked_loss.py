@@ -9,11 +9,10 @@ from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """Output projection and smoothed cross-entropy together, for a chunk of positions at a time.
+    """Fused output projection and smoothed cross-entropy, one chunk of positions at a time.
 
-    The forward pass also computes the gradients. Memory therefore grows with the hidden states and the projection, not
-    with
-    positions times vocabulary.
+    The forward pass also computes the gradients. Memory therefore grows with the size of the hidden states and of the
+    projection, not with positions times vocabulary.
     """
 
     @staticmethod
@@ -22,7 +21,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         """
         Args:
-            states: (positions, d_model); weight: (vocab, d_model); bias: (vocab,); labels: (positions,) classes, or
+            states: (positions, d_model); weight: (vocab, d_model); bias: (vocab,); labels: (positions,) class ids, or
                 -100 for "no target".
 
         Returns:
@@ -30,19 +29,19 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         """
         total = states.new_zeros((), dtype=torch.float32)
         states_grad = torch.empty_like(states)
-        # `transposed_product` returns a transposed layout; adding it to another layout takes twice as long. The sum is
-        # at least in float32, because a long sum in 16 bits would lose small terms.
+        # Use the transposed layout that `transposed_product` returns: adding tensors of different layouts takes twice
+        # as long. Accumulate at least in float32, because a long sum in 16 bits would lose small terms.
         kept, exact = weight.dtype, torch.promote_types(weight.dtype, torch.float32)
         weight_grad = weight.new_zeros(weight.shape[::-1], dtype=exact).T
         bias_grad = None if bias is None else torch.zeros_like(bias, dtype=exact)
         kind = states.device.type
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # cast once, not for each chunk
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # cast once, not per chunk
             dtype = torch.get_autocast_dtype(kind)
             states, weight = states.to(dtype), weight.to(dtype)
-        # Reuse one block for the logits, probabilities and gradients of all chunks: large allocations are expensive.
+        # Reuse the same buffers for the logits, probabilities and gradients of all chunks: large allocations are slow.
         size = (min(chunk, len(states)), weight.shape[0])
         memory = states.new_empty(2, *size, dtype=torch.float32), states.new_empty(size)
-        # Label smoothing adds terms to the gradient and the loss without a pass over the logits.
+        # The label smoothing terms of loss and gradient need no further pass over the logits.
         share = label_smoothing / weight.shape[0]
         mean_weight = weight.mean(dim=0, dtype=torch.float32)
         sum_of_states = torch.zeros_like(mean_weight)
@@ -53,7 +52,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             logits, probabilities = memory[0][:, : len(part)]
             logits.copy_(linear(part, weight, bias))
             torch.softmax(logits, dim=-1, out=probabilities)
-            # log(sum(exp(logits))), computed from the largest logit, whose probability cannot underflow
+            # log(sum(exp(logits))), computed from the largest logit because its probability cannot underflow
             normalizer = logits.amax(dim=-1, keepdim=True) - probabilities.amax(dim=-1, keepdim=True).log()
             target_losses = ((normalizer - logits.gather(1, targets)) * real).sum()
             mean_logits = (part * mean_weight).sum(dim=-1, keepdim=True) + mean_bias
@@ -74,7 +73,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients computed by `forward`, times the gradient of the loss.
+        """Return the gradients that `forward` computed, times the gradient of the loss.
 
         Raises:
             RuntimeError: second derivatives are requested.

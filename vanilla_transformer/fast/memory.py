@@ -12,11 +12,10 @@ NEVER = -1
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let this process keep freed memory until it ends; return whether the C library supports this.
+    """Let this process keep freed memory until it exits; return whether the C library supports this.
 
     By default, glibc returns each large freed block to the system. A training step frees and allocates hundreds of
-    blocks,
-    and the system fills every page of a new block with zeros, which takes a tenth of the step's time.
+    such blocks, and the kernel zeroes every page of a new block, which takes a tenth of the step time.
     """
     if sys.platform != "linux":
         return False

@@ -1,8 +1,8 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """Compute the linear projection x W^T + b with the faster of PyTorch's two CPU libraries, MKL and oneDNN.
 
-In float32, PyTorch calls MKL, which does not use AVX-512 on AMD processors. There, oneDNN is twice as fast except for
-small products, with another order of additions. `torch.backends.mkldnn.flags(enabled=False)` disables oneDNN.
+In float32, PyTorch calls MKL, which does not use AVX-512 on AMD processors. On these, oneDNN is twice as fast except
+for small products, but sums in another order. `torch.backends.mkldnn.flags(enabled=False)` disables oneDNN.
 """
 
 from functools import cache
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-PLAIN = (Tensor, nn.Parameter)  # types of plain tensors: not sharded, quantised or traced
-SMALLEST_PRODUCT = 2_000_000  # multiplications; for fewer, calling oneDNN costs more than it gains
+PLAIN = (Tensor, nn.Parameter)  # types of plain tensors, which are not sharded, quantised or traced
+SMALLEST_PRODUCT = 2_000_000  # multiplications; for smaller products, the overhead of calling oneDNN exceeds its gain
 
 
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b by a private operator of PyTorch, which `onednn_agrees` checks."""
+    """Compute x W^T + b with a private PyTorch operator, which `onednn_agrees` checks."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 @cache
 def onednn_agrees() -> bool:
-    """Whether this PyTorch has the operator, and its product equals that of `F.linear`."""
+    """Whether this version of PyTorch has the operator, and its result equals that of `F.linear`."""
     x, weight, bias = (torch.arange(float(n)).sin() for n in (8 * 16, 4 * 16, 4))
     x, weight = x.view(8, 16), weight.view(4, 16)
     try:
@@ -42,17 +42,17 @@ def onednn_is_faster() -> bool:
 
 
 class OneDNNLinear(torch.autograd.Function):
-    """x W^T + b in oneDNN, whose operator has no derivative."""
+    """Autograd function for x W^T + b in oneDNN, because the operator has no derivative."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute x W^T + b, and keep x and W for the derivatives."""
+        """Compute x W^T + b, and save x and W for the backward pass."""
         ctx.save_for_backward(x, weight)
         return onednn_product(x, weight, bias)
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the required gradients of x, W and b."""
+        """Return the gradients of x, W and b, or None for those that are not needed."""
         (x, weight), needs, rows = ctx.saved_tensors, ctx.needs_input_grad, gradient.flatten(0, -2)
         of_x = linear(gradient, weight.T) if needs[0] else None
         of_weight = transposed_product(rows, x.flatten(0, -2)) if needs[1] else None
@@ -60,12 +60,12 @@ class OneDNNLinear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b: (..., inputs), (outputs, inputs), (outputs,) -> (..., outputs)"""
+    """Compute x W^T + b: (..., inputs), (outputs, inputs), (outputs,) -> (..., outputs)"""
     if (
-        torch.compiler.is_compiling()  # first, because a compiler cannot trace the other conditions
+        torch.compiler.is_compiling()  # first, because the compiler cannot trace the other conditions
         or torch.jit.is_tracing()
         or type(x) not in PLAIN
-        # before the slower conditions, because decoding has small products
+        # Check the size before the slower conditions, because decoding has many small products.
         or x.numel() * weight.shape[0] < SMALLEST_PRODUCT
         or not (onednn_is_faster() and torch.backends.mkldnn.enabled and type(weight) in PLAIN and x.dim() > 1)
         or not (x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu")
@@ -76,5 +76,5 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """a^T b: (rows, m), (rows, n) -> (m, n). oneDNN copies a transposed left operand, so that is the narrower one."""
+    """Compute a^T b: (rows, m), (rows, n) -> (m, n). oneDNN copies a transposed left operand: use the narrower one."""
     return linear(a.T, b.T) if a.shape[1] <= b.shape[1] else linear(b.T, a.T).T

@@ -1,8 +1,8 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Batches without padding: the layers work on one packed row that holds all real tokens of a batch.
+"""Skip padding: the layers process one packed row that contains all real tokens of a batch.
 
-Everything in a layer except Equation 1 works on one position at a time, so it can work on the packed row. For
-Equation 1, a `Layout` separates the sequences again. `make_fast` binds `run_layers` to each stack and selects
+Everything in a layer except attention (Equation 1) is position-wise and can process the packed row directly. For
+attention, a `Layout` separates the sequences again. `make_fast` binds `run_layers` to each stack and selects
 "packed_sdpa"; without the binding, "packed_sdpa" computes the same as "sdpa".
 """
 
@@ -31,16 +31,16 @@ from vanilla_transformer.modeling_vanilla_transformer import IGNORED_LABEL, chec
 
 
 def round_up(number: int) -> int:
-    """Return the next number with at most five significant bits, which is at most 6 % larger.
+    """Round up to a number with at most five significant bits, which is at most 6 % larger.
 
     On a CPU, oneDNN compiles a kernel for each new shape, which takes several times as long as the product itself.
-    Token-budget batches rarely repeat a shape; rounding leaves few distinct ones.
+    Batches with a token budget rarely repeat a shape; rounding leaves few distinct shapes.
     """
     step = 1 << max(number.bit_length() - 5, 0)
     return -(-number // step) * step
 
 
-SHORTEST_ROUNDED = 256  # tokens; shorter rows are fast to compute and to compile
+SHORTEST_ROUNDED = 256  # tokens; shorter rows are not rounded, because their kernels are fast to compile
 
 
 class Packing:
@@ -50,18 +50,18 @@ class Packing:
     """
 
     def __init__(self, real: Tensor, device: torch.device):
-        """`real`: (batch, length) on the host, True for real tokens; padding may be on either side."""
+        """Pack by a mask `real` (batch, length) on the host: True for real tokens, with padding on either side."""
         self.batch, self.length = real.shape
         self.lengths = real.sum(dim=1)
         self.longest = max(int(self.lengths.max()), 1)
         ends = F.pad(self.lengths.cumsum(0), (1, 0))
         self.tokens = int(ends[-1])
-        self.sequence = torch.arange(self.batch).repeat_interleave(self.lengths)  # (tokens,) sequence of each token
-        self.position = torch.arange(self.tokens) - ends[self.sequence]  # (tokens,) position within that sequence
-        # On a CPU, a long row is padded with copies of its first token, which nothing attends to.
+        self.sequence = torch.arange(self.batch).repeat_interleave(self.lengths)  # (tokens,) sequence index
+        self.position = torch.arange(self.tokens) - ends[self.sequence]  # (tokens,) position in sequence
+        # On a CPU, pad long rows with copies of the first token, to which no token attends.
         few_shapes = device.type == "cpu" and self.tokens >= SHORTEST_ROUNDED
         self.padding = round_up(self.tokens) - self.tokens if few_shapes else 0
-        # (tokens,) indices of real tokens in the flat batch
+        # (tokens,) indices of the real tokens in the flattened batch
         self.indices = to_device(real.flatten().nonzero()[:, 0], device)
         self.ends = to_device(ends.int(), device)  # (batch + 1,) cumulative lengths
 
@@ -69,28 +69,28 @@ class Packing:
         self.has_kernel = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
     def gather(self, rows: Tensor, indices: Tensor) -> Tensor:
-        """Gather `rows[indices]`, padded to the rounded length: (any number, width) -> (tokens + padding, width)"""
+        """Gather `rows[indices]`, padded to the rounded length: (row count, width) -> (tokens + padding, width)."""
         return rows.index_select(0, F.pad(indices, (0, self.padding)) if self.padding else indices)
 
     def scatter(self, row: Tensor, indices: Tensor, count: int) -> Tensor:
-        """Scatter the tokens of `row` (tokens + padding, width) to `indices` of `count` rows of zeros."""
+        """Scatter the tokens of `row` (tokens + padding, width) to `indices` of a zero tensor (count, width)."""
         return row.new_zeros(count, row.shape[-1]).index_copy_(0, indices, row[: self.tokens])
 
     def pack(self, states: Tensor) -> Tensor:
-        """(batch, length, width) -> (1, tokens + padding, width)"""
+        """Pack states of a padded batch: (batch, length, width) -> (1, tokens + padding, width)."""
         return self.gather(states.flatten(0, 1), self.indices)[None]
 
     def unpack(self, states: Tensor) -> Tensor:
-        """(1, tokens + padding, width) -> (batch, length, width), with zeros where the batch has padding"""
+        """Undo `pack`: (1, tokens + padding, width) -> (batch, length, width), with zeros at padding."""
         rows = self.scatter(states[0], self.indices, self.batch * self.length)
         return rows.view(self.batch, self.length, -1)
 
 
-LONGEST_PLAIN = 512  # maximum number of keys
+LONGEST_PLAIN = 512  # maximum number of keys for which plain matrix products are faster
 
 
 def plain_is_faster(query: Tensor, keys: int) -> bool:
-    """Whether plain matrix products train faster than PyTorch's fused kernel, whose backward is slow in bfloat16."""
+    """Whether plain matrix products train faster than PyTorch's fused kernel, as they do in bfloat16 on a CPU."""
     on_cpu_in_bfloat16 = query.device.type == "cpu" and query.dtype == torch.bfloat16
     return on_cpu_in_bfloat16 and torch.is_grad_enabled() and keys <= LONGEST_PLAIN
 
@@ -104,7 +104,7 @@ def plain_attention(
     is_causal: bool,
     scale: float,
 ) -> Tensor:
-    """Compute `F.scaled_dot_product_attention` by Equation 1. The mask is boolean, or added to the scores."""
+    """Compute `F.scaled_dot_product_attention` with matrix products. The mask is boolean or added to the scores."""
     scores = query * scale @ key.transpose(-2, -1)
     if is_causal:
         attn_mask = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
@@ -116,7 +116,7 @@ def plain_attention(
 
 
 def kernel_supports(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
-    """Whether FlashAttention supports these heads: 16 bits, one width for all, no dropout."""
+    """Whether FlashAttention supports these heads: 16-bit, all of the same width, without dropout."""
     return (
         query.dtype == key.dtype == value.dtype
         and query.dtype in (torch.bfloat16, torch.float16)
@@ -126,15 +126,15 @@ def kernel_supports(query: Tensor, key: Tensor, value: Tensor, dropout: float) -
     )
 
 
-SHARED_WIDTH = 32  # positions per row
+SHARED_WIDTH = 32  # minimum number of positions in a row that several sequences share
 
 
 def worst_fit_decreasing(sizes: list[int], width: int) -> list[int]:
-    """Place sequences of these sizes into rows of `width` positions; return where each starts in the flattened rows.
+    """Pack sequences of the given sizes into rows of `width` positions; return their start in the flattened rows.
 
-    The longest sequence comes first, and each goes into the row with the most room. No size may exceed `width`.
+    Sequences are placed from longest to shortest, each into the emptiest row. No size may exceed `width`.
     """
-    rows: list[tuple[int, int]] = []  # a heap of (used positions, row number)
+    rows: list[tuple[int, int]] = []  # heap of (used positions, row index)
     starts = [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
         if not rows or rows[0][0] + sizes[index] > width:
@@ -146,14 +146,14 @@ def worst_fit_decreasing(sizes: list[int], width: int) -> list[int]:
 
 
 class Layout:
-    """Packed sequences as the rows of a batch, for Equation 1. Each sequence starts at the left of its own row.
+    """Layout of packed sequences as the rows of a batch, for attention. Each sequence starts its own row.
 
-    Where plain products are faster, several sequences share a row. It has 32 positions, or the next multiple of 16
-    that holds the longest sequence: short rows leave vector units idle, and few widths need few compiled kernels.
+    If plain matrix products are faster, several sequences share a row. Such rows have 32 positions, or the multiple of
+    16 that fits the longest sequence: shorter rows leave vector units idle, and few widths need few compiled kernels.
     """
 
     def __init__(self, queries: Packing, keys: Packing, is_causal: bool, like: Tensor):
-        """`like`: any tensor with the device and, without autocast, the dtype of the heads."""
+        """Lay out queries and keys; `like` has the device and, without autocast, the dtype of the heads."""
         kind = like.device.type
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             like = like.new_empty(0, dtype=torch.get_autocast_dtype(kind))
@@ -163,7 +163,7 @@ class Layout:
         starts = [torch.arange(self.rows) * width for width in self.widths]
         if shared:
             width = max(-(-max(self.widths) // 16) * 16, SHARED_WIDTH)
-            # A sequence without keys gets its own row, where its queries attend to zeros.
+            # A sequence without keys gets a row of its own, where its queries attend to zeros.
             sizes = queries.lengths.maximum(keys.lengths).masked_fill(keys.lengths == 0, width)
             shared_starts = torch.tensor(worst_fit_decreasing(sizes.tolist(), width))
             self.widths, starts = (width, width), [shared_starts, shared_starts]
@@ -181,31 +181,32 @@ class Layout:
             if is_causal:
                 seen = seen.tril()
             self.mask = like.new_zeros(seen.shape).masked_fill(~seen, torch.finfo(like.dtype).min)[:, None]
-        elif not is_causal:  # a causal mask also hides the padding, which is to the right of every query
+        elif not is_causal:  # a causal mask also hides the padding, which is on the right
             seen = (owners[1] >= 0) | (keys.lengths == 0)[:, None]
             self.mask = to_device(seen, like.device)[:, None, None, :]
 
     def unpack_heads(self, heads: Tensor, packing: Packing, indices: Tensor, width: int) -> Tensor:
-        """(1, heads, tokens + padding, width) -> (rows, heads, positions, width)"""
+        """Arrange packed heads in rows: (1, heads, tokens + padding, width) -> (rows, heads, positions, width)."""
         _, count, _, size = heads.shape
         rows = packing.scatter(heads[0].transpose(0, 1).flatten(1), indices, self.rows * width)
         return rows.view(self.rows, width, count, size).transpose(1, 2)
 
     def unpack(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Lay out the heads of two packed rows as heads of a batch."""
+        """Arrange packed queries, keys and values in rows, see `unpack_heads`."""
         query = self.unpack_heads(query, self.queries, self.query_indices, self.widths[0])
         key, value = (self.unpack_heads(heads, self.keys, self.key_indices, self.widths[1]) for heads in (key, value))
         return query, key, value
 
     def pack(self, output: Tensor) -> Tensor:
-        """(rows, heads, positions, width) -> (1, tokens + padding, heads, width)"""
+        """Pack the attention output: (rows, heads, positions, width) -> (1, tokens + padding, heads, width)."""
         return self.queries.gather(output.transpose(1, 2).flatten(0, 1), self.query_indices)[None]
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, dropout: float, scale: float
     ) -> Tensor:
-        """Compute Equation 1 for packed heads (1, heads, tokens + padding, width) -> (1, tokens + padding, heads,
-        width).
+        """Compute attention (Equation 1) for packed heads.
+
+        Shapes: (1, heads, tokens + padding, width) -> (1, tokens + padding, heads, width).
         """
         queries, keys = self.queries, self.keys
         if queries.has_kernel and kernel_supports(query, key, value, dropout):
@@ -213,7 +214,7 @@ class Layout:
                 states[0].transpose(0, 1) for states in (query, key, value)
             ]  # (tokens, heads, width)
             arguments += [queries.ends, keys.ends, queries.longest, keys.longest]
-            window = (-1, 0 if is_causal else -1)  # number of visible positions before and after; -1: all
+            window = (-1, 0 if is_causal else -1)  # visible positions before and after a query; -1: all
             return cast(Tensor, varlen_attn(*arguments, scale=scale, window_size=window))[None]
         attention = plain_attention if self.shared else F.scaled_dot_product_attention
         output = attention(
@@ -240,7 +241,7 @@ def packed_sdpa_mask(
 ) -> Tensor | None:
     """Return the padding mask (batch, key_length), as FlashAttention's mask function does, or the mask of "sdpa".
 
-    The mask of "sdpa" is for batches without padding, and for masks that padding and causality do not determine.
+    The mask of "sdpa" is for batches without padding, and for masks with more than padding and causality.
     """
     if attention_mask is not None:
         on_host = attention_mask.device.type == "cpu" and not is_tracing(attention_mask)
@@ -267,14 +268,14 @@ def packed_sdpa_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """Compute Equation 1 for each sequence of a packed row, or for a padded batch as "sdpa" does.
+    """Compute attention (Equation 1) for each sequence of a packed row, or for a padded batch as "sdpa" does.
 
     Args:
         query: (1, heads, tokens, d_k); key: (1, heads, source tokens, d_k); value: (1, heads, source tokens, d_v).
-        attention_mask: the layout of the packed row. Given a mask or None, the heads are those of a padded batch.
+        attention_mask: the `Layout` of a packed row; or a mask or None for a padded batch.
 
     Returns:
-        The weighted values (1, tokens, heads, d_v), and no weights.
+        The weighted values (1, tokens, heads, d_v), and None instead of the weights.
     """
     if isinstance(attention_mask, Layout):
         return attention_mask.attend(query, key, value, module.is_causal, dropout, scaling), None
@@ -292,12 +293,12 @@ ALL_MASK_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_sdpa_mask)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What `make_fast` binds to a model
+# Functions that `make_fast` binds to a model
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def real_tokens(mask: Tensor | None) -> Tensor | None:
-    """Return a padding mask on the host, or None if there is none to pack by."""
+    """Copy a padding mask to the host; return None for other masks, and if the batch is all padding."""
     if not isinstance(mask, Tensor) or mask.dim() != 2 or is_tracing(mask):
         return None
     real = to_host(mask)
@@ -305,7 +306,7 @@ def real_tokens(mask: Tensor | None) -> Tensor | None:
 
 
 def run_layers(
-    self: Any,  # a TransformerStack, to which this method is bound
+    self: Any,  # the TransformerStack to which this method is bound
     x: Tensor,
     position_ids: Tensor,
     mask: Tensor | None,
@@ -315,9 +316,9 @@ def run_layers(
     past_key_values: Cache | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """Run the layers of a stack on a packed row; this replaces the stack's own `run_layers`.
+    """Run the layers of a stack on a packed row; replaces the stack's own `run_layers`.
 
-    Nothing is packed with a cache, with a 4-D mask, under a compiler, or if `output_hidden_states` is set.
+    Batches stay padded with a cache, with a 4-D mask, while compiling, or if `output_hidden_states` is set.
     """
     plain_layers = type(self).run_layers
     can_pack = (
@@ -343,7 +344,7 @@ def run_layers(
 def mask_from_labels(
     model: PreTrainedModel, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Give the decoder the mask of its labels if it has none; a causal mask already hides trailing padding."""
+    """Pass a decoder mask derived from the labels, if there is none, so that padding of the target is packed away."""
     labels = options.get("labels")
     others = ("decoder_attention_mask", "past_key_values", "cache")
     given = args[4:] or any(options.get(name) is not None for name in others)

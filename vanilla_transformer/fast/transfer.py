@@ -1,9 +1,8 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
 """Copy values between the host and a GPU without making either wait.
 
-A host that reads a value from a GPU waits until the GPU has finished all its work, and the GPU then idles until the
-host
-sends more.
+When the host reads a value from a GPU, it waits until the GPU has finished all queued work. Then the GPU is idle until
+the host queues more.
 """
 
 from typing import Any
@@ -18,7 +17,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
         return values
     if device.type == "cuda":
         values = values.pin_memory()
-    sent: Any = values.to(device, non_blocking=device.type != "mps")  # MPS might copy values that have changed since
+    sent: Any = values.to(device, non_blocking=device.type != "mps")  # on MPS, it might copy values changed later
     if not sent.is_inference():  # inference tensors have no `_version`
         sent.kept_on_host = values, sent._version
     return sent
@@ -31,16 +30,16 @@ def to_host(values: Tensor) -> Tensor:
 
 
 class AsyncScalars:
-    """Delivers each step's GPU values to the host one step late, so that neither waits for the other.
+    """Delivers the GPU values of each step to the host one step later, so that neither waits for the other.
 
-    Values on any other device are delivered at once.
+    Values on other devices are delivered immediately.
     """
 
     def __init__(self) -> None:
         self.pending: tuple[int, Tensor, torch.cuda.Event] | None = None
 
     def push(self, step: int, numbers: Tensor) -> tuple[int, list[float]] | None:
-        """Take the numbers (n,) of a step; return an earlier step with its numbers, or None if none have arrived."""
+        """Take the values (n,) of a step; return the previous step and its values, or None at the first step."""
         if numbers.device.type != "cuda":
             return step, numbers.tolist()
         previous = self.pending
