@@ -31,7 +31,7 @@ SESSIONS = 100  # maximum number of sessions whose state Gradio keeps
 WAITING = 64  # maximum length of Gradio's queue; further requests get status 503
 
 # On narrow screens, heat maps keep their size and scroll horizontally, with a permanent scroll bar and a hint. Numbers
-# in cells are for screen readers. Clickable tokens have a visible outline.
+# in cells are for screen readers. Clickable tokens are underlined separately.
 STYLE = """
 .heat-map .wide { overflow-x: auto; position: relative }
 .heat-map .wide::-webkit-scrollbar { height: 8px }

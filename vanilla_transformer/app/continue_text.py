@@ -152,7 +152,7 @@ class Writer:
         return dict(zip([token_name(self.loaded, i) for i in best.tolist()], probabilities.tolist(), strict=True))
 
     def next_tokens(self, text: str, shown: int | None = None) -> dict[str, float]:
-        """Return the most probable tokens after the first `shown` characters of a text, by default after the whole text."""
+        """Return the most probable tokens after `shown` characters of a text, by default after the whole text."""
         if shown is not None and not (is_integer(shown) and shown >= 0):
             raise refusal(f"The number of characters must be an integer from 0, not {shown!r:.50}.")
         return self.most_probable(self.ids(check_text(text, "to continue", keep_space=True)[:shown]))

@@ -1,8 +1,8 @@
-// Calls the demo's endpoints through Gradio's queue, as any client does.
+// Call the demo's endpoints through Gradio's queue, like any API client.
 function host(models, runs) {
   const home = window.gradio_config?.root?.replace(/[/]?$/, "/") ?? document.baseURI;
   const base = new URL("gradio_api/call/", home);
-  const SILENCE = 60_000; // milliseconds without an event after which a call fails; there is a heartbeat every 15 s
+  const SILENCE = 60_000; // timeout in milliseconds without an event; the server sends a heartbeat every 15 s
   const again = (reason) => new Error(`${reason} Please try again.`);
 
   async function reach(url, options) {
@@ -20,7 +20,7 @@ function host(models, runs) {
       body: JSON.stringify(content),
     });
 
-  /** Ask an endpoint for its answer. onFrame: called with each part of a stream. onJoined: called with the event's id. */
+  /** Call an endpoint. onFrame is called with each part of a stream, and onJoined with the event's id. */
   async function call(name, values, onFrame = null, onJoined = null) {
     const joined = await post(new URL(name, base), { data: values });
     if (joined.status === 503) throw new Error("The demo is busy. Please try again in a minute.");
@@ -38,7 +38,7 @@ function host(models, runs) {
         clearTimeout(timer);
         timer = setTimeout(() => silent.abort(), SILENCE);
         const events = (text + value).split("\n\n");
-        text = events.pop(); // incomplete
+        text = events.pop(); // the last event may be incomplete
         for (const lines of events) {
           const event = lines.match(/^event: (.*)$/m)?.[1];
           const data = JSON.parse(lines.match(/^data: (.*)$/m)?.[1] ?? "null");
@@ -67,9 +67,9 @@ function host(models, runs) {
     train({ heads, positions, warmup, mask, norm }, onFrame) {
       let running = null,
         stopped = false;
-      // An event without a session uses its id as the session.
+      // An event without a session has its id as session. If the server is unreachable, there is nothing to cancel.
       const cancel = () =>
-        post(new URL("../cancel", base), { event_id: running, session_hash: running, fn_index: 0 }).catch(() => {}); // a server that cannot be reached notices by itself
+        post(new URL("../cancel", base), { event_id: running, session_hash: running, fn_index: 0 }).catch(() => {});
       const ended = call("train", [heads, positions, warmup, mask, norm], onFrame, (id) => {
         running = id;
         if (stopped) cancel();

@@ -1,12 +1,12 @@
-// Answer the explorer's questions inside the page, with a model of transformer.js. The data are those of
-// inside/page.py.
+// Answer the explorer's requests inside the page, with a model from transformer.js. The data have the same format as
+// those of inside/page.py.
 
-const NEW_TOKENS = 12; // maximum number of tokens that a language model writes
-const ANSWER_TOKENS = 30; // maximum number of tokens of a reader's answer
-const MOST_TOKENS = 200; // maximum number of tokens of a text
-const OPTIONS = 8; // number of options shown for each position
+const NEW_TOKENS = 12; // maximum number of tokens that a language model generates
+const ANSWER_TOKENS = 30; // maximum number of tokens in an answer span
+const MOST_TOKENS = 200; // maximum number of tokens in a text
+const OPTIONS = 8; // number of top candidates shown for each position
 const LENS_OPTIONS = 3;
-const SHOWN = [8, 6]; // number of rows and columns shown of a matrix
+const SHOWN = [8, 6]; // maximum number of rows and columns to show of a matrix
 
 const TASKS = {
   ForConditionalGeneration: "translate",
@@ -19,7 +19,7 @@ const TASKS = {
 const rounded = (value, digits) => Number(value.toFixed(digits));
 const perMille = (weights) => weights.map((weight) => Math.round(weight * 1000));
 
-/** Load a model of a static page (app/static_page.py). The model's file stores it in `savedModels`. */
+/** Load a model of a static page (app/static_page.py). The model's script adds it to `savedModels`. */
 async function loadSavedModel(name) {
   const script = document.createElement("script");
   script.src = `${encodeURIComponent(name)}.js`;
@@ -35,10 +35,10 @@ async function loadSavedModel(name) {
 }
 
 /**
- * Answer the explorer as host.js does, but in the page.
+ * Answer requests like host.js, but in the page instead of on a server.
  *
- * `models` have name, task, regression and examples; `load` takes a name and resolves to a Transformer, whose `steps`
- * are those of each layer without numbers.
+ * Each of `models` has a name, task, regression and examples. `load` maps a name to a promise of a Transformer, whose
+ * `steps` describe each layer's steps without their values.
  */
 function pageHost(models, load = loadSavedModel) {
   const loading = new Map();
@@ -72,7 +72,7 @@ function pageHost(models, load = loadSavedModel) {
   };
 }
 
-/** Return how much log-probability the answer loses without each head, largest effect first (as inside/effects.py). */
+/** Return how much log-probability the prediction loses without each head, largest first. See inside/effects.py. */
 async function ablationEffects(model, prediction) {
   const { source, read, run, positions, regression } = prediction;
   const values = (changed) => {
@@ -98,7 +98,7 @@ async function ablationEffects(model, prediction) {
 function predictInPage(model, given, target = null, context = null, changes = {}) {
   const { tokenizer, config } = model,
     task = TASKS[model.head],
-    text = task === "generate" ? given : given.trim(), // a space at the end matters to a language model
+    text = task === "generate" ? given : given.trim(), // trailing spaces matter to a language model
     position = (name, token, query, chosen = -1) => ({ name, token, query, chosen });
   if (!text.trim() || (task === "answer" && !context?.trim())) throw new Error("Please type something to explore.");
   const made = { task, text, context, target: null, read: null, written: 0, hypotheses: [], changes, prefix: [] };
@@ -155,7 +155,7 @@ function predictInPage(model, given, target = null, context = null, changes = {}
   return made;
 }
 
-/** Return the log-probabilities of each position's options, or the numbers of a regression. */
+/** Return each position's log-probabilities over candidates, or the predicted values for regression. */
 function scoresOf({ tokenizer, config }, { task, positions, source, regression }, { logits }) {
   if (task === "classify") {
     if (regression) return logits;
@@ -165,7 +165,7 @@ function scoresOf({ tokenizer, config }, { task, positions, source, regression }
     );
   }
   if (task === "answer") {
-    // The context is between the second special token and the last one.
+    // The context lies between the second special token and the last one.
     const special = source.flatMap((id, i) => (tokenizer.special.has(id) ? [i] : []));
     const inContext = (i) => i > special.at(-2) && i < special.at(-1);
     return [0, 1].map((end) =>
@@ -175,7 +175,7 @@ function scoresOf({ tokenizer, config }, { task, positions, source, regression }
   return positions.map(({ query }) => logSoftmax(logits[query]));
 }
 
-/** Choose the best option of each position without a choice; for a reader, choose the best span. */
+/** Choose the best candidate of each position that has none; for question answering, choose the best span. */
 function choose({ task, positions, scores }) {
   if (task === "answer") {
     let best = -Infinity;
@@ -199,7 +199,7 @@ function answered({ task, positions, written }) {
   return task === "generate" && written ? all.slice(-1 - written, -1) : all;
 }
 
-/** Return the text of a token; a part of a character is shown as hexadecimal bytes. */
+/** Return the text of a token, or its bytes in hexadecimal if it is only part of a character. */
 function shownToken(tokenizer, id) {
   const token = tokenizer.tokens.get(id);
   if (tokenizer.special.has(id)) return { text: token, bytes: false };
@@ -221,7 +221,7 @@ const topOptions = (model, prediction, scores, count) =>
     .filter((id) => scores[id] > -Infinity)
     .map((id) => ({ id, text: optionText(model, prediction, id), p: probability(prediction, scores[id]) }));
 
-/** Describe each position: its prediction with probability and rank, and the best options. */
+/** Describe each position: its prediction with probability and rank, and the top candidates. */
 function steps(model, prediction, scores) {
   const { task, positions, prefix } = prediction;
   const chosen = positions.map((position) => position.chosen);
@@ -238,9 +238,9 @@ function steps(model, prediction, scores) {
   }));
 }
 
-/** Return the end of each token of `source` in the text; -1 for special tokens. */
+/** Return the end offset of each token of `source` in the text; -1 for special tokens. */
 function tokenEnds({ tokens, special, bytes, prefix }, text, source) {
-  // At each byte of the text, the index of the character after its character. A prefix is not part of the text.
+  // For each byte, the end offset of its character in the text. The tokenizer's prefix is not part of the text.
   const before = Array(prefix.length).fill(0);
   let index = 0;
   for (const character of text) {
@@ -253,7 +253,7 @@ function tokenEnds({ tokens, special, bytes, prefix }, text, source) {
   );
 }
 
-/** Return the answer as text. */
+/** Return the prediction as text. */
 function answerText(model, prediction) {
   const { task, positions, scores, source, text } = prediction;
   const { tokenizer, config } = model;
@@ -272,7 +272,7 @@ function answerText(model, prediction) {
   return config.id2label[chosen[0]];
 }
 
-/** Return the tagged spans, such as "Kenya: COUNTRY"; a word has the tag of its first token. */
+/** Return the tagged spans, such as "Kenya: COUNTRY". A word gets the tag of its first token. */
 function taggedSpans(model, { text, positions }, ends) {
   const spans = [];
   let end = 0;
@@ -300,7 +300,7 @@ function taggedSpans(model, { text, positions }, ends) {
   );
 }
 
-/** Return all data that the explorer shows of one prediction, like `explore_data` of inside/page.py. */
+/** Return all data that the explorer shows for one prediction, like `explore_data` in inside/page.py. */
 function answerData(model, prediction) {
   const { tokenizer, config, layers } = model,
     { task, source, target, run, changes } = prediction;
@@ -344,7 +344,7 @@ function answerData(model, prediction) {
   return data;
 }
 
-/** Return the weights of each kind of attention, per mille, and statistics of each head. */
+/** Return the weights of each kind of attention in per mille, and statistics of each head. */
 function attentionData({ tokenizer }, { source, target, run }) {
   const written = target ?? source;
   const texts = {
@@ -370,7 +370,7 @@ function attentionData({ tokenizer }, { source, target, run }) {
 
 const mean = (numbers) => (numbers.length ? numbers.reduce((sum, number) => sum + number, 0) / numbers.length : 0);
 
-/** Return means over the queries of one head, like `head_statistics` of inside/effects.py. */
+/** Return statistics of one head, averaged over queries, like `head_statistics` in inside/effects.py. */
 function headStatistics(kind, weights, queries, keys, isSpecial) {
   const sum = (row, wanted) => row.reduce((total, weight, s) => (wanted(s) ? total + weight : total), 0);
   const along = (offset) =>
@@ -391,8 +391,8 @@ function headStatistics(kind, weights, queries, keys, isSpecial) {
 }
 
 /**
- * Gradient times input of the highest logit for each piece of the text: how fast the logit grows with the size of the
- * token's embedding, by a difference quotient.
+ * Return gradient times input of the highest logit for each piece of the text. The gradient is approximated by finite
+ * differences: how fast the logit grows when a token's embedding is scaled.
  */
 function mattered(model, { source, text, run, changes }) {
   const step = 2e-3;
@@ -414,7 +414,7 @@ function mattered(model, { source, text, run, changes }) {
   return pieces.map((piece) => ({ ...piece, share: rounded(piece.share / most, 3) }));
 }
 
-/** Return the numbers of each step of a layer, with its name, equation and line of code. */
+/** Return the values of each step of a layer, with its name, equation and line of code. */
 function layerValues(model, run, stack, layer, ids) {
   const { config } = model,
     prefix = model.stacks[stack],
@@ -487,8 +487,8 @@ function layerValues(model, run, stack, layer, ids) {
 }
 
 /**
- * Set weights of one query, like `Weight` of inside/interventions.py: the others are rescaled so that all sum to 1, or
- * share the rest evenly if they were all 0. `wanted` lists (kind, layer, head, query, key, weight).
+ * Set weights of one query, like `Weight` in inside/interventions.py. Other weights are rescaled so that all sum to 1;
+ * if they were all 0, they share the remainder evenly. `wanted` lists (kind, layer, head, query, key, weight).
  */
 function setWeights(weights, isSeen, wanted, query) {
   const set = new Map(wanted.filter((each) => query.every((part, i) => each[i] === part)).map((each) => each.slice(4)));

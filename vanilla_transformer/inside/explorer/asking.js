@@ -1,6 +1,6 @@
-// Send requests, draw their answers, and start the page.
+// Send requests, draw the responses, and start the page.
 
-/** Show an error below the control that has the focus, and scroll it into view. */
+/** Show an error message below the focused control, and scroll it into view. */
 function complain(error) {
   const place = root.activeElement?.closest("fieldset, .row, .stage, section") ?? parts.top;
   message.textContent = error.message ?? String(error);
@@ -9,12 +9,12 @@ function complain(error) {
   message.scrollIntoView({ block: "nearest" });
 }
 
-/** Add the model's name and the request to the data, so that they are saved with it. */
+/** Add the model's name and the request to the data, so that all are saved together. */
 const named = (data, request, name = host.models[request.model].name) => Object.assign(data, { name, request });
 
 /**
- * Ask, and draw the answer.
- * then: called instead of adding a history entry and playing. failed: called if there is no answer.
+ * Send a request and draw the response.
+ * then: called on success, instead of adding a history entry and playing. failed: called if the request fails.
  */
 async function ask(request, then = null, failed = null) {
   const number = ++state.asked;
@@ -45,7 +45,7 @@ async function ask(request, then = null, failed = null) {
     state.own.effects = effects;
     show("heads");
   } catch {
-    // the page is complete without effects
+    // effects are optional
   }
 }
 
@@ -59,7 +59,7 @@ function take(answer, request) {
   show(...Object.keys(DRAW));
 }
 
-/** Draw the data of the original model, or of the model next to it. */
+/** Draw the data of the original model, or of the model compared with it. */
 function view(data) {
   Object.assign(state, { data, step: 0, hover: null, pinned: null, revealed: Infinity, box: null });
   state.kinds = new Set(data.attention.map(({ kind }) => kind));
@@ -85,14 +85,14 @@ const DRAW = {
   save: drawSave,
 };
 
-/** Redraw parts. Open tables stay open, and the focus stays on its control, or moves to the first one of its part. */
+/** Redraw parts. Open tables stay open. The focus stays on its control, or moves to the first control of its part. */
 function show(...names) {
   const nameOf = (element) =>
     element.getAttribute("aria-label") ?? (element.labels?.[0] ?? element).textContent;
   const tables = () => [...root.querySelectorAll("details.table")];
   const titleOf = (details) => nameOf(details.querySelector("summary"));
   const focused = root.activeElement,
-    name = focused && nameOf(focused), // find it before its label is replaced
+    name = focused && nameOf(focused), // look it up before the label is replaced
     part = focused?.closest("section"),
     before = tables();
   names.forEach((name) => DRAW[name]());
@@ -114,7 +114,7 @@ function drawTop() {
   const fields = make("form", {
     submit: (event) => {
       event.preventDefault();
-      ask(wish(), null, () => frame.classList.add("stale")); // the page shows the answer to another text
+      ask(wish(), null, () => frame.classList.add("stale")); // the page still shows the previous text
     },
   });
   const field = (label, name, value, extra = {}) =>
@@ -131,7 +131,7 @@ function drawTop() {
     context: value("context"),
     target: value("target"),
   });
-  /** Fill the form with a request, and open the field of a forced answer if the request has one. */
+  /** Fill in the form from a request, and open the field for a forced output if the request has one. */
   const fillIn = ({ text, context, target }) => {
     for (const [name, content] of Object.entries({ text, context, target }))
       if (fields.elements[name]) fields.elements[name].value = typeof content === "string" ? content : "";
@@ -175,13 +175,13 @@ function drawTop() {
     const pressed = chips.children[on ? models.length : chosen];
     for (const button of chips.children) button.setAttribute("aria-pressed", String(button === pressed));
     if (on) {
-      state.asked++; // ignore pending answers
+      state.asked++; // ignore pending responses
       frame.classList.remove("busy");
       pause();
       startTraining();
     } else stopTraining();
   };
-  /** Show the form of a model. If it is already shown, keep it, with its focus. */
+  /** Show the form of a model. If it is already shown, keep it and its focus. */
   const turnTo = (number) => (state.data && number === chosen ? learning(false) : pick(number));
   const back = () => {
     if (!state.request) return;
@@ -199,7 +199,7 @@ function drawTop() {
         ask(wish(), null, () => (wasLearning ? learning(true) : back()));
       }),
     ),
-    host.train // a page without a server cannot train
+    host.train // training needs a server
       ? chip("Train", "watch a model learn", () => {
           learning(true);
           remember(true);
@@ -215,7 +215,7 @@ function drawTop() {
     const [hasModel, hasText] = ["model", "text"].map((name) => typeof linked[name] === "string");
     const [example] = models[chosen].examples;
     if (hasText) fillIn({ ...linked, context: linked.context ?? example.context });
-    // token ids belong to one model
+    // token ids are valid for one model only
     const target = number >= 0 && Array.isArray(linked.target) ? linked.target : wish().target;
     const tell = (isWhole) => {
       if (hasModel && number < 0) complain(`The link is for the model ${linked.model}, which is not loaded here.`);
@@ -230,7 +230,7 @@ function drawTop() {
     };
     ask({ ...wish(), target }, () => tell(look(linked)), failed);
   };
-  /** Restore the state in the address. Returns whether there is one. */
+  /** Restore the state in the address, and return whether there is one. */
   const follow = () => {
     const linked = fromLink();
     if (linked) restore(linked);

@@ -1,6 +1,6 @@
-// Side-by-side comparison of two answers.
+// Side-by-side comparison of two predictions.
 
-/** Indices of the longest common subsequence in each of two lists, as two sets. */
+/** Return the indices of the longest common subsequence in each of two lists, as two sets. */
 function common(one, other) {
   const lengths = Array.from({ length: one.length + 1 }, () => new Array(other.length + 1).fill(0));
   for (let i = one.length - 1; i >= 0; i--)
@@ -18,15 +18,15 @@ function common(one, other) {
   return found;
 }
 
-/** The original answer (0) or the other one (1), with marks where they differ. */
+/** Draw the original (0) or the other (1) prediction, with differences marked. */
 function marked(which) {
   const both = [state.own, state.beside.data],
     each = both[which];
   if (!["translate", "generate"].includes(each.model.task))
     return both[0].answer === both[1].answer ? answerOf(each) : make("mark", {}, answerOf(each));
-  // The prediction after the last token is not part of a language model's answer.
+  // A language model's last prediction, after the end of the text, is not part of its answer.
   const stepsOf = ({ steps, model }) => (model.task === "generate" ? steps.slice(0, -1) : steps);
-  // The text that each step adds. The end token adds none; a character of several tokens comes with its last token.
+  // The text that each step adds: none for the end token. A character of several tokens is added by the last one.
   const pieces = both.map((data) =>
     stepsOf(data)
       .map((step, n, all) => step.so_far.slice(all[n - 1]?.so_far.length ?? 0))
@@ -45,7 +45,7 @@ function drawBeside() {
   const log = (list) => list.reduce((sum, step) => sum + Math.log(Math.max(step.p, 1e-9)), 0);
   const stays = own.answer === data.answer;
   const { regression } = own.model;
-  // A language model's answer is the text that it wrote, without the prompt and the prediction after the last token.
+  // A language model's answer is the generated text, without the prompt and the last prediction.
   const answered = (list) =>
     task() === "generate" && own.written ? list.slice(list.length - 1 - own.written, -1) : list;
   const [before, after] = [own.steps, kept ?? []].map((list) => log(answered(list)));
@@ -94,7 +94,7 @@ function drawBeside() {
     view(each);
     show(...Object.keys(DRAW));
     remember();
-    parts.beside.querySelectorAll(".side button")[i].focus({ preventScroll: true }); // not the other one
+    parts.beside.querySelectorAll(".side button")[i].focus({ preventScroll: true }); // of this side
     parts.player.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
   };
   const side = (name, each, i) => {

@@ -1,8 +1,8 @@
-// An open box of the map: equations with numbers, shapes and lines of code.
+// An open box of the map: equations with values, shapes and lines of code.
 
 const layerOf = (stack, layer, data) => host.layer({ ...data.request, target: writtenIds(data), stack, layer });
 
-/** Open a box, or close it if it is open. Returns whether that succeeded: loading its numbers may fail. */
+/** Toggle a box, and return whether that succeeded: loading its values may fail. */
 async function openBox(id) {
   pause();
   state.box = state.box?.join() === id.join() ? null : id;
@@ -29,7 +29,7 @@ async function openBox(id) {
   return state.box === id;
 }
 
-/** Ids of the tokens that the model wrote; null for models that do not write. */
+/** Return the ids of the generated tokens; null for models that do not generate text. */
 function writtenIds({ model, steps, source, written }) {
   if (model.task === "translate") return steps.map((step) => step.chosen);
   return model.task === "generate" ? source.slice(source.length - written).map((token) => token.id) : null;
@@ -48,7 +48,7 @@ function drawBox() {
   const close = () => {
     const [opener] = mapped.boxes.find(([, id]) => id.join() === state.box.join());
     opener.focus();
-    openBox(state.box); // which closes it
+    openBox(state.box); // closes the open box
     remember(true);
   };
   fill(

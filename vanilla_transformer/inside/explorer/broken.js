@@ -1,4 +1,4 @@
-// Interventions: disabled parts, weights set by hand, and another model for comparison.
+// Interventions: ablated parts, weights set by hand, and comparison with another model.
 
 const unchanged = () => ({
   heads_off: [],
@@ -12,9 +12,9 @@ const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const isOff = (name, item) => state.changes[name].some((each) => same(each, item));
 const isChanged = () => !same(state.changes, unchanged());
 
-/** Set some of the changes, and ask for the changed model's answer. */
+/** Update some of the changes, and request the changed model's prediction. */
 function change(changes) {
-  if (isBusy()) return show("broken", "heads"); // the answer on its way is of the unchanged model
+  if (isBusy()) return show("broken", "heads"); // the pending response is for the unchanged model
   Object.assign(state.changes, changes);
   remember(true);
   breakIt();
@@ -26,10 +26,10 @@ function toggleOff(name, item) {
   if (name === "heads_off") show("heads");
 }
 
-let broke = 0; // number of requests
+let broke = 0; // number of requests sent
 let breaking = false;
 
-/** Ask for the changed model's answer. Send one request at a time, and then the latest changes. */
+/** Request the changed model's prediction. Send one request at a time, always with the latest changes. */
 async function breakIt() {
   pause();
   broke++;
@@ -51,7 +51,7 @@ async function breakIt() {
       named(changed, wish, `${state.own.name}, changed`);
       if (isChanged() && request === state.request) putBeside({ title: "Changed", data: changed, same: steps, rows });
     } catch (error) {
-      if (number === broke) complain(error); // otherwise newer changes are requested next
+      if (number === broke) complain(error); // otherwise, a request with newer changes follows
     }
   }
   breaking = false;
@@ -60,7 +60,7 @@ async function breakIt() {
   remember();
 }
 
-/** Show a changed or another model next to the original; null removes it. */
+/** Show a changed model or another model next to the original; null removes the comparison. */
 function putBeside(beside) {
   const shown = state.data !== state.own;
   state.beside = beside;
@@ -88,7 +88,7 @@ async function setBeside(model, step = false) {
 
 const textOf = (column, index) => visible(state.own[column]?.[index]?.text ?? "");
 
-/** The set weights, with equal weights of several heads grouped: [kind, layer, query, key, weight, all of them]. */
+/** Return the set weights, grouping equal ones of several heads: [kind, layer, query, key, weight, group]. */
 function weightsSet() {
   const groups = new Map();
   for (const each of state.changes.weights) {

@@ -3,8 +3,8 @@
 /**
  * Draw curves over training steps.
  *
- * A series is {name, color, points: [[step, value]], least, shared, write}. Its scale reaches from 0 or the smallest
- * negative value to the largest value, at least to `least`. Series with `shared` have a common scale.
+ * A series is {name, color, points: [[step, value]], least, shared, write}. Its scale ranges from 0, or the smallest
+ * negative value, to the largest value or `least`, whichever is larger. All `shared` series have the same scale.
  */
 function curves(series, steps) {
   const width = frame.clientWidth < 680 ? 330 : 520, // scales the drawing but not the text

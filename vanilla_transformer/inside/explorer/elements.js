@@ -1,17 +1,17 @@
-// The explorer draws a model's forward pass on one text, from the JSON of `explore_data` (page.py). It needs no other file
-// or host. A shadow root keeps the style of the page around it out. page.py joins the files of this folder into one
-// function:
+// The explorer draws a model's forward pass on one text, from the JSON of `explore_data` (page.py). It loads no other
+// file and contacts no other host. A shadow root isolates it from the styles of the surrounding page. page.py
+// concatenates the files of this folder into one function:
 //
-//     mountExplorer(place, {style, data})    draw given data: notebooks, saved pages
-//     mountExplorer(place, {style, host})    ask a server: app/explorer.py
+//     mountExplorer(place, {style, data})    draw the given data: notebooks, saved pages
+//     mountExplorer(place, {style, host})    request data from a server: app/explorer.py
 //
 // Events change `state`; `show` then redraws the parts that depend on it.
 //
-// This file: page elements, words and numbers, tables.
+// This file: helpers for page elements, formatting and tables.
 
 const SVG_TAGS = new Set("svg g path rect circle text title line".split(" "));
 
-/** Make an element. Attributes that are functions become listeners; children that are null or false are left out. */
+/** Create an element. Attributes that are functions become event listeners; null or false children are skipped. */
 function make(tag, attributes = {}, ...children) {
   const element = SVG_TAGS.has(tag)
     ? document.createElementNS("http://www.w3.org/2000/svg", tag)
@@ -33,11 +33,11 @@ const fill = (element, ...children) => element.replaceChildren(...present(childr
 const button = (label, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, label);
 const note = (...content) => make("p", { class: "note" }, content);
 
-/** A switch with a label. */
+/** Create a labelled switch. */
 const toggle = (label, checked, change, attributes = {}) =>
   make("label", { class: "toggle" }, make("input", { type: "checkbox", checked, change, ...attributes }), label);
 
-/** Draw a row of buttons with one chosen; `choices` are [value, text]. */
+/** Create a row of buttons of which one is selected; `choices` are [value, text]. */
 const segments = (label, choices, choose, attributes = () => ({})) =>
   make(
     "div",
@@ -67,9 +67,9 @@ const TASKS = {
   tag: ["Tag", "Text", "The tags"],
   answer: ["Answer", "Question", "The answer"],
 };
-/** Return the names of a model's button, text field and answer. */
+/** Return the labels of a model's button, text field and answer. */
 const wordsFor = ({ task, regression }) => (regression ? ["Estimate", "Text", "The estimate"] : TASKS[task]);
-/** Return the answer, with a minus sign before negative numbers. */
+/** Return the answer, with true minus signs before negative numbers. */
 const answerOf = ({ answer, model }) => (model.regression ? answer.replace(/-(?=[\d.]+(, |$))/g, "−") : answer);
 const headSizes = ({ heads, d_k }) => `${plural(heads, "head")} of ${d_k}`;
 const PART_SIZES = {
@@ -81,7 +81,7 @@ const ROW = 30; // height of a token in pixels
 
 const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-/** Return a token without the space before it. */
+/** Return a token's text without its leading space. */
 const visible = (text) => text.trim() || text.replaceAll(" ", "␣").replaceAll("\n", "⏎") || "∅";
 const percent = (p) =>
   p >= 0.9995
@@ -91,17 +91,17 @@ const percent = (p) =>
       : p >= 0.0001
         ? `${(100 * p).toPrecision(2)} %`
         : "< 0.01 %";
-/** Format a share given in thousandths. */
+/** Format a fraction given in thousandths. */
 const share = (thousandths) =>
   thousandths >= 999.5 ? "100 %" : thousandths >= 0.5 ? `${(thousandths / 10).toFixed(1)} %` : "< 0.05 %";
 /** Format a weight set by hand, rounded to a hundredth. */
 const setTo = (weight) => `${Math.round(100 * weight)} %`;
-/** Blue for a positive and orange for a negative share of 1; `most` is the percentage of colour for 1. */
+/** Return blue for a positive and orange for a negative share (-1 to 1); `most` is the opacity at 1 in percent. */
 const shade = (share, most) =>
   `color-mix(in srgb, var(--${share < 0 ? "orange" : "blue"}) ${Math.round(most * Math.abs(share))}%, transparent)`;
 const decimals = (value, digits) => value.toFixed(digits).replace("-", "−");
 const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Extended_Pictographic}\uff01-\uff60]/u;
-/** Shorten a text to `most` letters; wide letters count twice. */
+/** Shorten a text to `most` characters; wide characters count twice. */
 const shortened = (text, most = 13) => {
   const letters = [...new Intl.Segmenter().segment(text)].map((part) => part.segment);
   const room = (letter) => (WIDE.test(letter) ? 2 : 1);
@@ -110,7 +110,7 @@ const shortened = (text, most = 13) => {
   return `${letters.filter((letter) => (left -= room(letter)) >= 0).join("")}…`;
 };
 
-/** A table behind a picture, filled when it is opened; `renew` fills an open table again. */
+/** Create a collapsible table for a picture, filled when it is opened; `renew` refreshes an open table. */
 function table(title, rows) {
   const place = make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title });
   const details = make("details", { class: "table", toggle: () => details.renew() }, make("summary", {}, title), place);
@@ -118,7 +118,7 @@ function table(title, rows) {
   return details;
 }
 
-/** A table. Cells are contents or <td> elements; the first of each row is its header. `header` may be null. */
+/** Create a table. Cells are contents or <td> elements; the first of each row is its header. `header` may be null. */
 function grid(caption, header, rows) {
   const heading = (scope) => (content) => make("th", { scope }, content);
   const cell = (content) => (content?.tagName === "TD" ? content : make("td", {}, content));

@@ -1,31 +1,31 @@
-// Links to the current state, and files to download.
+// Links to the current state, and downloads.
 
 const addressOf = (kept) => `#explore=${encodeURIComponent(JSON.stringify(kept))}`;
 
-/** Encode the state as an address. */
+/** Encode the state as a URL. */
 function link() {
   if (!parts.train.hidden) return addressOf({ train: true });
   const { request, layer, head, kinds, step, changes, beside, box } = state;
   const kept = { ...request, model: host.models[request.model].name };
-  // A link opens with the original model, whose steps, heads and boxes may differ from the other model's.
+  // A link opens on the original model, whose steps, heads and boxes may differ from the other model's.
   if (state.data === state.own) Object.assign(kept, { layer, head, kinds: [...kinds], step, ...(box && { box }) });
   if (isChanged()) kept.changes = changes;
   else if (beside && !beside.same) kept.beside = beside.title;
   return addressOf(kept);
 }
 
-/** Put the state into the address. With `step`, the browser's Back returns to the state before. */
+/** Write the state to the address bar. With `step`, the browser's Back button returns to the previous state. */
 function remember(step = false) {
   if (!host || !state.request || location.hash === link()) return;
   try {
     history[(step || state.astray) && fromLink() ? "pushState" : "replaceState"](history.state, "", link());
     state.astray = false;
   } catch {
-    // Some browsers allow only about a hundred history entries in a few seconds.
+    // Some browsers limit history entries to about a hundred within a few seconds.
   }
 }
 
-/** The state in the address; null if there is none. */
+/** Return the state in the address; null if there is none. */
 function fromLink() {
   const text = location.hash.match(/^#explore=(.*)$/)?.[1];
   if (text === undefined) return null;
@@ -36,7 +36,7 @@ function fromLink() {
   }
 }
 
-/** Restore the state of a link. Returns whether it fits the model; otherwise the usual view stays. */
+/** Restore the state of a link, and return whether it fits the model; otherwise, keep the default view. */
 function look(linked) {
   const { layer, head, step, kinds, changes, beside, box } = linked;
   const usual = { ...state };
@@ -75,7 +75,7 @@ function download(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
-/** Return all shown data: that of the original model, and that of the model next to it. */
+/** Return all data shown: that of the original model, and of the model compared with it. */
 const seen = () =>
   state.beside ? { ...state.own, beside: { ...state.beside, above: state.data !== state.own } } : state.own;
 
@@ -92,7 +92,7 @@ async function savePage() {
   download("explorer.html", page, "text/html");
 }
 
-/** Save the tokens and arcs as a picture. */
+/** Save the tokens and arcs as a PNG image. */
 async function savePicture() {
   const shown = parts.flow.querySelector("svg"),
     copy = shown.cloneNode(true);
@@ -120,7 +120,7 @@ async function savePicture() {
   canvas.toBlob((blob) => download("attention.png", blob), "image/png");
 }
 
-/** Save the drawn weights, one row per query. */
+/** Save the displayed attention weights as CSV, one row per query. */
 function saveTable() {
   const cell = (text) => `"${String(text).replaceAll('"', '""')}"`;
   const lines = [...state.kinds].flatMap((kind) => {

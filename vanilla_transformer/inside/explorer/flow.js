@@ -1,4 +1,4 @@
-// The flow: tokens, and arcs to the tokens that they attend to.
+// The flow: tokens, with arcs to the tokens that they attend to.
 
 let chips = {}; // column -> elements of its tokens
 let arcs = null;
@@ -94,7 +94,7 @@ function drawFlow() {
   updateFlow();
 }
 
-/** Return a note if tokens are shown as bytes. */
+/** Return a note that explains tokens shown as bytes, if there are any. */
 function bytesNote(names) {
   const part = names.flatMap((name) => tokens(name)).find((token) => token.bytes);
   if (!part) return null;
@@ -105,7 +105,7 @@ function bytesNote(names) {
 
 let pressed = []; // [button, whether it is pressed]
 
-/** Redraw after another layer, head or kind of attention was chosen. */
+/** Redraw after a different layer, head or kind of attention is selected. */
 function chose() {
   show("flowing", "mapping", "box", "heads", "beside");
   remember();
@@ -158,7 +158,7 @@ function chip(column, token, index) {
       blur: (event) => {
         const intoHandles = handles.group.contains(event.relatedTarget);
         over(false)();
-        // the focus was on a handle that has been replaced
+        // a handle that had the focus has been replaced
         if (intoHandles) handles.group.querySelector("[tabindex='0']")?.focus();
       },
       click: choose,
@@ -191,7 +191,7 @@ function chip(column, token, index) {
   );
 }
 
-/** Draw arcs and tint the attended tokens: for the current token, or the strongest weights of all tokens. */
+/** Draw arcs and tint attended tokens: for the current token, or for the largest weights of all tokens. */
 function drawArcs() {
   const hidden = state.revealed,
     first = growing() ? firstWritten() : Infinity;
@@ -219,7 +219,7 @@ function drawArcs() {
     const query = overview ? null : queryOf(kind);
     if (!overview && query === null) continue;
     const rows = query === null ? all.map((row, q) => [q, row]) : [[query, rowSeen(kind, query)]];
-    if (query === null && twoStacks() && token && now.stack !== "encoder") continue; // no overview while the decoder writes
+    if (query === null && twoStacks() && token && now.stack !== "encoder") continue; // no overview during decoding
     for (const [q, row] of rows)
       row.forEach((thousandths, key) => {
         const weight = thousandths / 1000;
@@ -277,7 +277,7 @@ function arc(kind, from, start, to, end, weight, faint) {
   });
 }
 
-/** Return the weights of a kind of attention as a table. */
+/** Return the attention weights of one kind as a table. */
 function weightTable(kind, data, caption, rows = weights(kind, state.layer, state.head, data)) {
   const { from, to, ahead } = columns(kind);
   return grid(

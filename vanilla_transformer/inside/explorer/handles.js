@@ -1,12 +1,12 @@
 // Handles for setting attention weights by hand.
 
-let handles = null; // {group, of: name of the query and head, list}
+let handles = null; // {group, of: id of the query and head, list}
 const hint = note();
-const STEP = 0.05; // for an arrow key
+const STEP = 0.05; // weight change per press of an arrow key
 
 const total = (numbers) => numbers.reduce((sum, each) => sum + each, 0);
 
-/** Set some weights of a row, by key, like `set_weights` in interventions.py. */
+/** Set some weights of a row, given by key, like `set_weights` in interventions.py. */
 function withWeights(row, given, seen) {
   const left = 1000 - total([...given.values()]);
   const free = row.map((_, key) => seen[key] && !given.has(key));
@@ -16,7 +16,7 @@ function withWeights(row, given, seen) {
   return row.map((_, key) => given.get(key) ?? (others[key] * left) / Math.max(1e-9, total(others)));
 }
 
-/** The shown layer of a kind of attention; its stack may have fewer layers than the other one. */
+/** Return the layer to show for a kind of attention; its stack may have fewer layers than the other stack. */
 const layerSeen = (kind) => Math.min(state.layer, layersOf(kind) - 1);
 const headsSeen = () =>
   state.head === "mean" ? Array.from({ length: state.data.model.heads }, (_, head) => head) : [state.head];
@@ -36,10 +36,10 @@ function rowSeen(kind, query) {
   return rows[0].map((_, key) => total(rows.map((row) => row[key])) / rows.length);
 }
 
-/** The weights of all queries, including those set by hand. */
+/** Return the weights of all queries, including those set by hand. */
 const rowsSeen = (kind) => weights(kind).map((_, query) => rowSeen(kind, query));
 
-/** The track of a token's handle, on the side of its arcs; `out` is the direction away from the token. */
+/** Return the track of a token's handle, on the side of its arcs; `out` points away from the token. */
 function track(kind, key) {
   const { from, to } = columns(kind);
   const right = from !== to || from === "target";
@@ -53,7 +53,7 @@ function setWeight(kind, query, key, weight) {
     heads = headsSeen();
   const isOf = ([of, at, head, q]) => of === kind && at === layer && heads.includes(head) && q === query;
   const kept = state.changes.weights.filter((each) => !isOf(each) || each[4] !== key);
-  // Weights sum to 1, and weights that were set before stay.
+  // Weights sum to 1, and weights set earlier keep their values.
   const taken = (head) => total(kept.filter((each) => isOf(each) && each[2] === head).map((each) => each[5]));
   const left = 1 - Math.max(...heads.map(taken));
   const rounded = Math.round(100 * Math.min(left, Math.max(0, weight))) / 100;
@@ -73,7 +73,7 @@ function drawHandles() {
     handles.of = name;
     const keysOf = (kind, query) => [...weights(kind)[query].keys()].filter((key) => sees(kind, query, key));
     handles.list = of
-      .filter((each) => keysOf(...each).length > 1) // a query with one visible key has no choice
+      .filter((each) => keysOf(...each).length > 1) // a query with one visible key always has weight 1
       .flatMap((each) => keysOf(...each).map((key) => handle(...each, key)));
     fill(handles.group, handles.list.map(({ element }) => element));
     const strongest = handles.list.toSorted((a, b) => b.weight() - a.weight())[0];
@@ -140,7 +140,7 @@ function handle(kind, query, key) {
     make("title", {}),
   );
 
-  /** Follow the pointer until it is released; meanwhile the query stays the same. */
+  /** Follow the pointer until it is released, keeping the same query. */
   function drag(begun) {
     const { ownerSVGElement: svg } = element;
     const follow = (event) => {

@@ -1,9 +1,9 @@
-// The attention of all heads, drawn small.
+// Thumbnails of the attention of all heads.
 
 const headOf = (list, kind, layer, head) =>
   list?.find((each) => each.kind === kind && each.layer === layer && each.head === head);
 
-/** The main property of a head, in a few words. */
+/** Return the main property of a head in a few words. */
 function trait(numbers) {
   const [name, most] = Object.keys(TRAITS)
     .filter((each) => each in numbers)
@@ -13,7 +13,7 @@ function trait(numbers) {
 }
 
 function drawHeads() {
-  const { attention: kinds, heads, effects, model } = state.data; // a changed model has no effects
+  const { attention: kinds, heads, effects, model } = state.data; // data of a changed model contain no effects
   const most = Math.max(1e-9, ...(effects ?? []).map(({ effect }) => Math.abs(effect)));
   const cell = (kind, layer, head) => {
     const numbers = headOf(heads, kind, layer, head),
@@ -49,7 +49,7 @@ function drawHeads() {
     });
     return make("div", { class: "cell" }, host && off, square);
   };
-  /** Number of columns, at most `most`, such that all rows have the same length. */
+  /** Return the number of columns, at most `most`, that gives rows of equal length. */
   const columnsOf = (most) => {
     const { heads: all } = state.data.model;
     for (let n = Math.min(most, all); n > 1; n--) if (all % n === 0) return n;
@@ -110,7 +110,7 @@ function drawHeads() {
   paintHeads();
 }
 
-/** Paint weights [query][key], one pixel each. */
+/** Paint attention weights [query][key], one pixel each. */
 function paint(canvas, rows, color) {
   const probe = make("span", { style: `color:${color}` });
   frame.append(probe);

@@ -1,4 +1,4 @@
-// The logit lens.
+// The logit lens: the prediction after each layer.
 
 function drawLens() {
   const { lens, steps, model } = state.data;

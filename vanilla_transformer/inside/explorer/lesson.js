@@ -34,7 +34,7 @@ async function startTraining() {
   }
 }
 
-/** A sentence about the state of the training, and why it may fail. */
+/** Return a sentence about the state of training, and why it may fail. */
 function moral() {
   const { positions, warmup, mask, norm } = lesson.options,
     last = lesson.frames.at(-1);
@@ -56,7 +56,7 @@ function moral() {
     : "Attention becomes focused: watch the squares.";
 }
 
-/** Draw the controls, which stay while the pictures change. */
+/** Draw the controls, which are not redrawn with the pictures. */
 function drawLessonControls() {
   const { options } = lesson;
   lesson.controls = [];
@@ -118,7 +118,7 @@ function drawLessonControls() {
   );
 }
 
-/** Draw loss and accuracy, and the digits that the model writes. */
+/** Draw loss and accuracy, and the digits that the model generates. */
 function drawLessonCurves(element) {
   const { frames } = lesson,
     last = frames.at(-1),

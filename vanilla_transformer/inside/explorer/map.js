@@ -24,7 +24,7 @@ function drawMap() {
   const items = [];
   mapped = { lit: [], boxes: [], dots: [] };
 
-  /** Draw a box that can be opened. */
+  /** Draw a box that opens on click. */
   const box = (x, y, w, h, label, id, extra, isLit = () => false, color = "var(--ink)") => {
     const open = async () => {
       if (await openBox(id)) remember(true);
@@ -174,7 +174,7 @@ function drawMap() {
 
 let mapped = null; // elements of the map, with the parts of the model that they show
 
-/** Highlight the running layer, and heads by the current token's largest attention weight. */
+/** Highlight the current layer, and its heads by the current token's largest attention weight. */
 function updateMap() {
   const now = phases()[state.phase];
   for (const [element, isLit] of mapped.lit)
@@ -213,7 +213,7 @@ function headDots(kind, layer, x, width, y, heads) {
   });
 }
 
-/** The current token's row in the attention of a kind; null if it has none. */
+/** Return the current token's attention weights of one kind; null if it has none. */
 function queryOf(kind) {
   const token = looking();
   const { from, ahead } = columns(kind);

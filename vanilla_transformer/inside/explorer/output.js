@@ -44,10 +44,10 @@ const hypothesisList = (hypotheses, show) =>
     ),
   );
 
-/** The best options, and the chosen one if it is not among them. */
+/** Return the top candidates, and the chosen one if it is not among them. */
 const withChosen = (top, id, text, p) => (top.some((option) => option.id === id) ? top : [...top, { id, text, p }]);
 
-/** Draw the prediction of the changed or other model: its answer, the current step, and its hypotheses. */
+/** Draw the prediction of the changed or other model: its answer, current step and hypotheses. */
 function besideOutput() {
   const { title, data, same: steps } = state.beside;
   const { regression } = state.own.model;
@@ -62,7 +62,7 @@ function besideOutput() {
   );
 }
 
-/** The text of a classifier, coloured by how much each word raises or lowers the score of its answer. */
+/** Draw a classifier's input text, coloured by how much each word raises or lowers the predicted class's score. */
 function mattered() {
   const { mattered: pieces, model } = state.data;
   if (!pieces) return null;
@@ -90,7 +90,7 @@ function mattered() {
   ];
 }
 
-/** A bar for each option. */
+/** Draw a bar for each candidate. */
 const bars = (options, chosen, regression) =>
   make(
     "ol",
@@ -110,7 +110,7 @@ const bars = (options, chosen, regression) =>
     ),
   );
 
-/** Return the part of the answer that has been revealed. */
+/** Return the part of the answer revealed so far. */
 function answerText() {
   const { steps, written } = state.data;
   if (!growing()) return state.revealed === Infinity || phases()[state.phase].answer ? answerOf(state.data) : "…";

@@ -1,9 +1,9 @@
 // Curves of any training run, from its trainer_state.json.
 
-const TIMES = /_runtime$|_per_second$|^total_flos$|^train_|_jit_compilation_time$/; // logged values that are not drawn
-const EVERY = 5000; // milliseconds between requests for a running training
+const TIMES = /_runtime$|_per_second$|^total_flos$|^train_|_jit_compilation_time$/; // logged values to ignore
+const EVERY = 5000; // milliseconds between requests for a run in progress
 
-/** The curves of a run: title -> list of series. */
+/** Return the curves of a run: title -> list of series. */
 function curvesOf(history) {
   const names = [...new Set(history.flatMap(Object.keys))].filter(
     (name) =>
@@ -30,11 +30,11 @@ function curvesOf(history) {
   return found;
 }
 
-/** Read a trainer_state.json. */
+/** Parse the text of a trainer_state.json. */
 function readRun(text, name) {
   let found;
   try {
-    found = JSON.parse(text.replace(/:\s*(NaN|-?Infinity)\b/g, ": null")); // Python writes these, but JSON does not have them
+    found = JSON.parse(text.replace(/:\s*(NaN|-?Infinity)\b/g, ": null")); // Python writes NaN, JSON forbids it
   } catch {
     throw new Error(`${name} is not JSON. Open the trainer_state.json of a checkpoint.`);
   }
@@ -45,7 +45,7 @@ function readRun(text, name) {
 
 function makeRuns() {
   const picture = make("div");
-  let shown = null, // {name, run, from: number of the run on the server, or null}
+  let shown = null, // {name, run, from: index of the run on the server, or null}
     curve = null,
     timer = null;
 
@@ -57,7 +57,7 @@ function makeRuns() {
     if (from !== null && run.global_step < run.max_steps) timer = setTimeout(() => follow(from), EVERY);
   }
 
-  /** Update the curves of a running training while they are visible. */
+  /** Update the curves of a run in progress while they are visible. */
   async function follow(from) {
     if (shown?.from !== from) return;
     if (parts.train.hidden || !place.isConnected) {
@@ -73,7 +73,7 @@ function makeRuns() {
       put(host.runs[from], await host.run(from), from);
     } catch (error) {
       complain(error);
-      if (shown?.from === from) timer = setTimeout(() => follow(from), EVERY); // the file may be incomplete
+      if (shown?.from === from) timer = setTimeout(() => follow(from), EVERY); // the file may still be incomplete: try again
     }
   }
 

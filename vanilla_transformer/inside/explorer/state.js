@@ -1,15 +1,15 @@
-// State, the frame of the page, light and dark theme, motion, and access to the data.
+// The explorer's state, its frame, light and dark theme, motion, and access to the data.
 
 const root = place.shadowRoot ?? place.attachShadow({ mode: "open" });
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const state = {
-  data: null, // data that are drawn
+  data: null, // data being displayed
   own: null, // data of the unchanged model
   beside: null, // {title, data, same, rows} of a changed model or another model
   changes: null, // interventions
-  request: null, // the text and model that `own` belongs to
+  request: null, // the text and model of `own`
   astray: false, // whether the address could not be restored
-  kinds: new Set(), // kinds of attention that are drawn
+  kinds: new Set(), // kinds of attention to draw
   layer: 0,
   head: "mean",
   step: 0,
@@ -17,10 +17,10 @@ const state = {
   dragging: false, // whether a handle is being dragged
   pinned: null, // {column, index} of a clicked token
   phase: 0,
-  revealed: Infinity, // number of answer tokens that are shown
+  revealed: Infinity, // number of answer tokens shown
   playing: false,
   motion: !still.matches,
-  box: null, // [stack, layer, part] that is open
+  box: null, // [stack, layer, part] of the open box
   asked: 0,
 };
 const parts = Object.fromEntries(
@@ -71,7 +71,7 @@ function adoptTheme() {
 new MutationObserver(adoptTheme).observe(document.body, { attributes: true });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", adoptTheme);
 
-/** Whether the answer to another request is on its way. What is shown cannot be changed until it comes. */
+/** Whether a request is pending. The displayed model cannot be changed until its response arrives. */
 const isBusy = () => frame.classList.contains("busy");
 
 function setMotion(on) {
@@ -87,7 +87,7 @@ const layersOf = (kind, data = state.data) => attention(kind, data)?.weights.len
 const mostLayers = () => Math.max(...state.data.attention.map((each) => each.weights.length));
 const means = new WeakMap();
 
-/** Attention weights of one head, or the mean of all heads: [query][key], in thousandths. */
+/** Return the attention weights [query][key] of one head, or the mean of all heads, in thousandths. */
 function weights(kind, layer = state.layer, head = state.head, data = state.data) {
   const heads = attention(kind, data).weights[Math.min(layer, layersOf(kind, data) - 1)];
   if (head !== "mean" && head < heads.length) return heads[head];
@@ -100,13 +100,13 @@ function weights(kind, layer = state.layer, head = state.head, data = state.data
   return means.get(heads);
 }
 
-/** Whether a query may attend to a key, by the causal mask and the sliding window. */
+/** Whether the causal mask and the sliding window let a query attend to a key. */
 function sees(kind, query, key, data = state.data) {
   const [back, ahead] = attention(kind, data).reach.map((far) => far ?? Infinity);
   return query - key <= back && key - query <= ahead;
 }
 
-/** The columns of queries and keys, and `ahead`: a decoder's query is drawn at the token that it predicts, one further. */
+/** Return the columns of queries and keys, and `ahead`: 1 if a query is drawn at the next token, which it predicts. */
 const columns = (kind) =>
   ({
     encoder: { from: "source", to: "source", ahead: 0 },
@@ -114,7 +114,7 @@ const columns = (kind) =>
     decoder: twoStacks() ? { from: "target", to: "target", ahead: 1 } : { from: "source", to: "source", ahead: 1 },
   })[kind];
 
-/** The tokens of a column; for a language model, also the token predicted after the last one. */
+/** Return the tokens of a column; for a language model, including the token predicted after the last one. */
 function tokens(column, data = state.data) {
   const list = data[column];
   const last = data.steps.at(-1);
@@ -123,19 +123,19 @@ function tokens(column, data = state.data) {
     : list;
 }
 
-const answers = () => (twoStacks() ? "target" : "source"); // the column of the answer
+const answers = () => (twoStacks() ? "target" : "source"); // the column that shows the answer
 const growing = () => ["translate", "generate"].includes(task());
 const firstWritten = () =>
   task() === "generate" ? Math.max(0, state.data.steps.length - 1 - state.data.written) : 0;
 
-/** The token whose attention is shown: under the pointer, clicked, or of the current step. */
+/** Return the token whose attention is shown: under the pointer, clicked, or at the current step. */
 function looking() {
   if (state.hover ?? state.pinned) return state.hover ?? state.pinned;
   const { token } = state.data.steps[state.step];
   return token === null ? null : { column: answers(), index: token };
 }
 
-/** The phases of the player: layers of the encoder; for each token, layers of the decoder and the answer. */
+/** Return the player's phases: the encoder's layers; then, for each token, the decoder's layers and the answer. */
 function phases() {
   const { stacks } = state.data.model;
   const through = (stack, step) =>

@@ -1,23 +1,23 @@
-// The vanilla Transformer in plain JavaScript: reads a saved model (config.json, model.safetensors, tokenizer.json),
-// runs it, and writes with greedy or beam search. It follows modeling_vanilla_transformer.py part by part.
+// The vanilla Transformer in plain JavaScript: loads a saved model (config.json, model.safetensors, tokenizer.json),
+// runs it, and generates text by greedy or beam search. Its parts match those of modeling_vanilla_transformer.py.
 //
 //   const model = await loadTransformer("checkpoints/en-es/");
 //   const ids = model.tokenizer.encode("I like to travel.");
 //   model.tokenizer.decode(model.search(ids)[0].ids); // "Me gusta viajar."
 //
-// A sequence is an array of rows, one Float32Array of d_model numbers for each token, without batches and padding. Rows
-// are never changed once they are made, so the caches of several beams can share them.
+// A sequence is an array of rows: one Float32Array of length d_model per token. There are no batches and no padding.
+// Rows are immutable, so the caches of several beams can share them.
 
 // Parts ---------------------------------------------------------------------------------------------------------------
 
-/** Compute x W^T + b for each row of x; `weight` contains the rows of W one after the other. */
+/** Compute x W^T + b for each row of x; `weight` stores W in row-major order. */
 function linear(x, { weight, bias }) {
   const width = x[0].length;
   const out = x.map(() => new Float32Array(weight.length / width));
   for (let o = 0, at = 0; at < weight.length; o++, at += width)
     x.forEach((row, t) => {
       let sum = bias ? bias[o] : 0;
-      let other = 0; // two independent sums are faster than one
+      let other = 0; // two independent accumulators are faster than one
       let i = 0;
       for (; i + 1 < width; i += 2) {
         sum += row[i] * weight[at + i];
@@ -53,14 +53,14 @@ function logSoftmax(logits) {
   return Float64Array.from(logits, (logit) => logit - most - Math.log(sum));
 }
 
-/** Positional encoding, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), and the cosine next to it. */
+/** Positional encoding, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)); PE(pos, 2i+1) is the cosine. */
 function sinusoids(position, width) {
-  const single = Math.fround; // the original model computes the angles in single precision
+  const single = Math.fround; // the PyTorch model computes the angles in float32
   const angle = (even) => single(position * single(Math.exp(single(even * single(-Math.log(10000) / width)))));
   return Float32Array.from({ length: width }, (_, i) => (i % 2 ? Math.cos(angle(i - 1)) : Math.sin(angle(i))));
 }
 
-/** Pool a text into one row: its first row, or the mean or maximum of all rows. */
+/** Pool a sequence into one row: its first row, or the mean or maximum over rows. */
 function pool(rows, pooling) {
   if (pooling === "first") return rows[0];
   const column = (i) => rows.map((row) => row[i]);
@@ -86,7 +86,7 @@ function largest(numbers, count) {
 const UNCHANGED = { heads_off: [], layers_off: [], residuals_off: [], positions_off: [], causal_off: false, weights: [] };
 const isListed = (list, ...item) => list.some((each) => item.every((part, i) => each[i] === part));
 
-// Supported values of config fields; a model with other values must run on the server.
+// Supported values of config fields. Models with other values must run on a server.
 const SUPPORTED = {
   activation_function: ["relu"],
   mlm_head_transform: [false, undefined],
@@ -97,7 +97,7 @@ const SUPPORTED = {
   type_vocab_size: [0, undefined],
 };
 
-/** A Transformer of one of the three families. `weights` are Float32Arrays by the names of the saved model. */
+/** An encoder, decoder or encoder-decoder. `weights` maps the names in the saved model to Float32Arrays. */
 class Transformer {
   constructor(config, weights, tokenizer, generation = {}) {
     for (const [name, values] of Object.entries(SUPPORTED))
@@ -114,12 +114,12 @@ class Transformer {
     }
   }
 
-  /** Return weight and bias of the module with this name. */
+  /** Return the weight and bias of the module with this name. */
   at(name) {
     return { weight: this.weights[`${name}.weight`], bias: this.weights[`${name}.bias`] };
   }
 
-  /** Return the embedding of a stack's tokens. Shared weights are saved under one name. */
+  /** Return the token embedding of a stack. Shared weights are saved under one name only. */
   embedding(stack) {
     const own = this.weights[`${this.stacks[stack]}.embed_tokens.weight`];
     return own ?? this.weights["model.encoder.embed_tokens.weight"] ?? this.weights["lm_head.weight"];
@@ -127,7 +127,7 @@ class Transformer {
 
   /**
    * Multi-head attention, section 3.2: softmax(Q K^T / sqrt(d_k)) V for each head, then the output projection.
-   * `kind` is "encoder" or "decoder" (self-attention), or "cross"; `cache` has the keys and values so far.
+   * `kind` is "encoder" or "decoder" (self-attention), or "cross"; `cache` holds past keys and values.
    */
   attention(name, kind, layer, x, source, run, cache) {
     const { num_heads: heads, d_k, d_v } = this.config;
@@ -184,7 +184,7 @@ class Transformer {
     return output;
   }
 
-  /** One layer of Figure 1; with `memory`, the encoder's output, a layer of the decoder. */
+  /** One layer of Figure 1: a decoder layer if the encoder's output `memory` is given. */
   layer(stack, layer, x, run, cache, memory) {
     const name = `${this.stacks[stack]}.layers.${layer}`;
     const box = (part, title, input, sublayer) => {
@@ -199,7 +199,7 @@ class Transformer {
     return isListed(run.changes.layers_off, stack, layer) ? x : out;
   }
 
-  /** A whole stack: embedding * sqrt(d_model) + position (sections 3.4, 3.5), its layers, and pre-norm's final norm. */
+  /** A stack: embedding * sqrt(d_model) + position (sections 3.4, 3.5), the layers, and the final norm of pre-norm. */
   stack(stack, ids, run, cache = this.emptyCache(stack), memory = null) {
     const { d_model: width, scale_embedding: isScaled, position_offset: offset } = this.config;
     const prefix = this.stacks[stack];
@@ -219,7 +219,7 @@ class Transformer {
     return this.finalNorm(stack, run.hidden[stack].at(-1));
   }
 
-  /** The norm after the last layer, which only pre-norm has. */
+  /** Apply the norm after the last layer, which exists only with pre-norm. */
   finalNorm(stack, x) {
     const { norm_position: kind, layer_norm_eps: epsilon } = this.config;
     return kind === "pre" ? layerNorm(x, this.at(`${this.stacks[stack]}.norm`), epsilon) : x;
@@ -230,12 +230,12 @@ class Transformer {
     return Array.from({ length: this.layers[stack] }, () => ({ self: empty(), cross: empty() }));
   }
 
-  /** The record of a run: its changes (see inside/interventions.py) and its results. */
+  /** Create the record of a run: its changes (see inside/interventions.py) and its results. */
   newRun(changes = {}, scales = null) {
     return { changes: { ...UNCHANGED, ...changes }, scales, attention: {}, hidden: {}, seen: {} };
   }
 
-  /** Return the logits of a stack's final rows: [position][token or tag], [position][start, end], or one row of classes. */
+  /** Return the logits for a stack's output: [position][token or tag], [position][start, end], or a row of classes. */
   output(states) {
     if (this.head === "ForTokenClassification") return linear(states, this.at("classifier"));
     if (this.head === "ForQuestionAnswering") return linear(states, this.at("qa_outputs"));
@@ -246,11 +246,11 @@ class Transformer {
   }
 
   /**
-   * Run the whole model on the ids of a source, and of a target if it has two stacks.
+   * Run the whole model on source ids, and on target ids if it is an encoder-decoder.
    *
-   * Returns the record of the run: `logits`; `attention[kind][layer][head][query][key]`, the weights;
-   * `hidden[stack][layer]`, the rows before each layer and after the last; `seen`, the steps of each module by its name.
-   * `scales` multiplies the embedding of each token of the source; `memory` is the encoder's output, if it is known.
+   * Returns the record of the run: `logits`; attention weights in `attention[kind][layer][head][query][key]`;
+   * `hidden[stack][layer]`, the rows before each layer and after the last; `seen`, the steps of each module by name.
+   * `scales` multiplies the embedding of each source token; `memory` is the encoder's output if already computed.
    */
   forward(source, target = null, changes = {}, { scales = null, memory = null } = {}) {
     const run = this.newRun(changes, scales);
@@ -259,10 +259,10 @@ class Transformer {
     return Object.assign(run, { memory: states, logits: this.output(last) });
   }
 
-  /** Continue a text with the most probable token at each step. Yield ids until the end token, at most `most`. */
+  /** Generate greedily, yielding ids up to and including the end token, but at most `most`. */
   *greedy(prompt, most, changes = {}) {
     const run = this.newRun(changes);
-    // without the causal mask, each new token changes the earlier ones, so nothing can be cached
+    // without the causal mask, each new token changes earlier positions, so nothing can be cached
     const isWhole = run.changes.causal_off;
     const cache = this.emptyCache(this.last);
     for (let ids = prompt, count = 0; count < most; count++) {
@@ -275,10 +275,10 @@ class Transformer {
   }
 
   /**
-   * Translate by beam search as `generate` does: with the length penalty of section 6.1 (Wu et al., 2016), until no
+   * Translate by beam search, like `generate`: with the length penalty of section 6.1 (Wu et al., 2016), until no
    * unfinished hypothesis can become better than the finished ones.
    *
-   * Returns {ids, score} of each hypothesis, best first. `most` limits the number of ids; the last is the end token.
+   * Returns {ids, score} of each hypothesis, best first. `most` limits the number of ids, including the end token.
    */
   search(source, changes = {}, most = source.length + 49) {
     const { eos_token_id: end, decoder_start_token_id: start } = this.config;
@@ -325,7 +325,7 @@ class Tokenizer {
     if (model.type !== "BPE" || !isKnown || parts[0]?.type !== "Split" || parts[1]?.type !== "ByteLevel")
       throw new Error(`This kind of tokenizer (${model.type}) is not supported in the page.`);
     this.pattern = new RegExp(parts[0].pattern.Regex, "gu");
-    this.prefix = steps.map(({ prepend }) => prepend).join(""); // before the first word of a text
+    this.prefix = steps.map(({ prepend }) => prepend).join(""); // added before the first word of a text
     this.strips = decoder?.decoders?.some(({ type }) => type === "Strip");
     this.added = added;
     this.special = new Set(added.filter((token) => token.special).map(({ id }) => id));
@@ -333,14 +333,14 @@ class Tokenizer {
     this.tokens = new Map([...this.ids].map(([token, id]) => [id, token]));
     this.ranks = new Map(model.merges.map((pair, rank) => [[pair].flat().join(" "), rank]));
     this.template = post.processors.find(({ type }) => type === "TemplateProcessing");
-    // Bytes that are not printable are written as characters from U+0100 on, as in GPT-2.
+    // As in GPT-2, non-printable bytes are represented by characters from U+0100 on.
     let next = 256;
     const letter = (byte) => ((byte > 32 && byte < 127) || (byte > 160 && byte !== 173) ? byte : next++);
     this.letters = Array.from({ length: 256 }, (_, byte) => String.fromCharCode(letter(byte)));
     this.bytes = new Map(this.letters.map((character, byte) => [character, byte]));
   }
 
-  /** Return the ids of one or two texts, with special tokens. */
+  /** Encode one text, or a pair of texts, with special tokens. */
   encode(text, second = null, isPlain = false) {
     const texts = { A: text, B: second };
     return this.template[second === null ? "single" : "pair"].flatMap(({ Sequence, SpecialToken }) =>
@@ -348,7 +348,7 @@ class Tokenizer {
     );
   }
 
-  /** Return the ids of a text without special tokens. "</s>" in the text is a special token, or four characters if `isPlain`. */
+  /** Encode a text without adding special tokens; with `isPlain`, "</s>" in the text is treated as ordinary text. */
   encodePlain(text, isPlain = false) {
     const token = isPlain ? null : this.added.find(({ content }) => text.includes(content));
     if (!token) return ((text && this.prefix + text).match(this.pattern) ?? []).flatMap((word) => this.merge(word));
@@ -358,7 +358,7 @@ class Tokenizer {
     return [...this.encodePlain(token.lstrip ? before.trimEnd() : before), token.id, ...rest];
   }
 
-  /** Merge the bytes of a word in the order in which the merges were learned, and return the ids. */
+  /** Apply the BPE merges to a word in the order in which they were learned, and return the token ids. */
   merge(word) {
     const parts = Array.from(new TextEncoder().encode(word), (byte) => this.letters[byte]);
     for (;;) {
@@ -370,7 +370,7 @@ class Tokenizer {
     }
   }
 
-  /** Decode ids, without special tokens. */
+  /** Decode ids, skipping special tokens. */
   decode(ids) {
     const letters = ids.filter((id) => !this.special.has(id)).map((id) => this.tokens.get(id));
     const text = new TextDecoder().decode(Uint8Array.from(letters.join(""), (letter) => this.bytes.get(letter)));
@@ -380,7 +380,7 @@ class Tokenizer {
 
 // Files ---------------------------------------------------------------------------------------------------------------
 
-/** Return the tensors of a .safetensors file by name, in float32. The file may contain float32 and bfloat16. */
+/** Return the tensors of a .safetensors file by name, converted to float32. Supports float32 and bfloat16. */
 function readSafetensors(buffer) {
   const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
   const { __metadata__, ...tensors } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
@@ -388,18 +388,18 @@ function readSafetensors(buffer) {
     const bytes = buffer.slice(...offsets.map((offset) => start + offset));
     if (dtype === "F32") return [name, new Float32Array(bytes)];
     if (dtype !== "BF16") throw new Error(`${name} is stored as ${dtype}, which is not supported in the page.`);
-    // bfloat16 is the first half of a float32
+    // bfloat16 is the upper half of a float32
     const doubled = Uint32Array.from(new Uint16Array(bytes), (half) => half << 16);
     return [name, new Float32Array(doubled.buffer)];
   };
   return Object.fromEntries(Object.entries(tensors).map(read));
 }
 
-/** Load the saved model from the folder at this address. */
+/** Load the saved model from the folder at this URL. */
 async function loadTransformer(folder) {
   const names = ["config.json", "tokenizer.json", "model.safetensors", "generation_config.json"];
   const [config, tokenizer, weights, generation] = await Promise.all(names.map((name) => fetch(folder + name)));
-  // models that do not generate have no generation_config.json
+  // only models that generate text have a generation_config.json
   const missing = [config, tokenizer, weights].find((answer) => !answer.ok);
   if (missing) throw new Error(`The server answered ${missing.status} for ${missing.url}.`);
   const options = generation.ok ? await generation.json() : {};
