@@ -1,6 +1,6 @@
-"""The paper's training recipe on top of Trainer, for the models of this project and of others.
+"""The paper's training recipe as subclasses of Trainer, for the models of this package and any other.
 
-Training needs the extra `train`; averaging checkpoints does not, so names are imported when they are first used.
+Training needs the extra `train`, but averaging checkpoints does not. Names are therefore imported on first use.
 """
 
 from vanilla_transformer.lazy import lazy_names

@@ -1,4 +1,4 @@
-"""Training arguments: Trainer's own with the paper's values as defaults, and this project's options."""
+"""Training arguments: Trainer's own, with the paper's values as defaults, and the options of the recipes."""
 
 import logging
 import math
@@ -15,9 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 def has_bf16_matmul(device: str) -> bool:
-    """Whether a device of this type ("cpu", "cuda", ...) has instructions for matrix products in bfloat16.
+    """Whether devices of this type ("cpu", "cuda", ...) have instructions for bfloat16 matrix multiplication.
 
-    Without them a bfloat16 product takes ten times as long as one in float32, or more.
+    Without them, a multiplication in bfloat16 takes at least ten times as long as in float32.
     """
     if device != "cpu":
         return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -27,13 +27,13 @@ def has_bf16_matmul(device: str) -> bool:
 
 @dataclass
 class RecipeArguments(Seq2SeqTrainingArguments):
-    """Like `Seq2SeqTrainingArguments`, with the paper's values as defaults and the options of this project's recipes.
+    """Like `Seq2SeqTrainingArguments`, but with the paper's values as defaults and additional options for recipes.
 
     Raises:
-        ValueError: a number is out of range, or two options contradict each other.
+        ValueError: a value is out of range, or two options contradict each other.
     """
 
-    # Lower and upper limits of numbers: low <= value < high. Subclasses add limits for their own fields.
+    # Bounds of numeric fields: low <= value < high. Subclasses add bounds for their own fields.
     LIMITS: ClassVar[dict[str, tuple[float, float]]] = {
         "average_checkpoints": (1, math.inf),
         "dropout_start": (0, 1),
@@ -52,7 +52,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "default is library if a --learning_rate is given, and paper otherwise."
         },
     )
-    # The inherited types exclude None, which `resolve_schedule` and `resolve_precision` replace.
+    # The inherited types exclude None. `resolve_schedule` and `resolve_precision` replace None by a value.
     learning_rate: float | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "Peak learning rate of a transformers schedule."}
     )
@@ -150,17 +150,17 @@ class RecipeArguments(Seq2SeqTrainingArguments):
         self.resolve_precision()
         if self.greater_is_better is None and str(self.metric_for_best_model).removeprefix("eval_") == "rmse":
             self.greater_is_better = False  # Trainer assumes this only for losses
-        # the command line gives strings
+        # the command line passes strings
         given = str(self.resume_from_checkpoint).lower()
         self.resume_from_checkpoint = {"true": True, "false": None}.get(given, self.resume_from_checkpoint)
         super().__post_init__()
         if self.device_type() == "cpu":
-            self.dataloader_pin_memory = False  # pinned memory would give a warning without a GPU
+            self.dataloader_pin_memory = False  # without a GPU, PyTorch would warn about pinned memory
 
     def check_conflicts(self) -> None:
-        """Raise a ValueError for two contradicting options."""
+        """Raise a ValueError if two options contradict each other."""
         if self.label_smoothing_factor:
-            # Trainer does not shift labels for language models that are not in transformers.
+            # Trainer's label smoother shifts labels only for language models defined in transformers.
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor}: the model smooths its labels, so give "
                 "--label_smoothing instead."
@@ -188,7 +188,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"optim={self.optim} has no effect with muon=True: leave out one of the two.")
 
     def resolve_average(self) -> None:
-        """Average no checkpoints that will not exist; warn if fewer are averaged than planned."""
+        """Reduce `average_checkpoints` to the number that other options allow, and log a warning."""
         if self.load_best_model_at_end and self.average_checkpoints > 1:
             logger.warning("The final model is the best one, not the average of the last checkpoints.")
             self.average_checkpoints = 1
@@ -213,7 +213,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             self.learning_rate = self.learning_rate_scale  # PaperSchedule multiplies its rate by this
 
     def resolve_precision(self) -> None:
-        """Enable bfloat16 if the processor has instructions for it and no precision was chosen."""
+        """Enable bfloat16 if no precision was chosen and the processor has instructions for it."""
         device = self.device_type()
         if self.bf16 is None:
             chosen = self.fp16 or "ACCELERATE_MIXED_PRECISION" in os.environ  # `accelerate launch` sets this variable
@@ -225,10 +225,10 @@ class RecipeArguments(Seq2SeqTrainingArguments):
                 "processor" if device == "cpu" else device,
             )
         if self.bf16 and not torch.accelerator.is_available():
-            self.use_cpu = True  # otherwise TrainingArguments would refuse bfloat16
+            self.use_cpu = True  # otherwise TrainingArguments would reject bfloat16
 
     def device_type(self) -> str:
-        """Return the device type of training ("cpu", "cuda", ...) before Trainer sets up its devices."""
+        """Return the type of the training device ("cpu", "cuda", ...), even before Trainer sets up its devices."""
         accelerator = None if self.use_cpu else torch.accelerator.current_accelerator(check_available=True)
         return accelerator.type if accelerator else "cpu"
 

@@ -1,4 +1,4 @@
-"""Average the weights of the last checkpoints (section 6.1), as weights or as a complete model folder."""
+"""Average the last checkpoints of a run (section 6.1), in memory or into a complete model folder."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ from vanilla_transformer.training.checkpoints import (
 )
 
 
-# Files that an averaged model does not copy: the weights, the training state, and reports about the final model
+# Files not copied into the averaged model: weights, training state, and reports about the final model
 NOT_COPIED = (
     *"optimizer* scheduler* rng_state* trainer_state* training_args* scaler* pytorch_model_fsdp* global_step*".split(),
     *(RUN_FILE, "*.safetensors*", "checkpoint-*", "runs", "README.md", "curves.png", "examples.md"),
@@ -27,7 +27,7 @@ NOT_COPIED = (
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Load all weights of a checkpoint by name, from one file or several shards.
+    """Load the weights of a checkpoint, from one file or several shards. Return them by name.
 
     Raises:
         FileNotFoundError: a file does not exist.
@@ -47,7 +47,7 @@ def average_checkpoints(folders: list[Path]) -> dict[str, torch.Tensor]:
     """Return the mean of the weights of several checkpoints of one model, computed in float32.
 
     Raises:
-        ValueError: there is no checkpoint, two of them differ in a name or a shape, or one is damaged or not finite.
+        ValueError: no checkpoint is given, or weights differ in name or shape, are damaged, or are not finite.
     """
     if not folders:
         raise ValueError("There is no checkpoint to average.")
@@ -70,10 +70,10 @@ def average_checkpoints(folders: list[Path]) -> dict[str, torch.Tensor]:
 
 
 def load_average(model: PreTrainedModel, folders: list[Path]) -> None:
-    """Load the mean of the checkpoints' weights into `model`.
+    """Load the averaged weights of the checkpoints into `model`.
 
     Raises:
-        ValueError: the checkpoints lack weights of the model, or the reverse.
+        ValueError: the weights of the checkpoints and of the model have different names.
     """
     names = model.load_state_dict(average_checkpoints(folders), strict=False)
     # Tied weights are saved once, under the name of their source.
@@ -86,8 +86,9 @@ def save_average(folders: list[Path], output: Path) -> None:
     """Write a model folder with the mean of the checkpoints and the other model files of the last one.
 
     Raises:
-        FileNotFoundError: a checkpoint or a file of it does not exist.
-        ValueError: there is no checkpoint; they are of different models; `output` exists or is in the last checkpoint.
+        FileNotFoundError: a checkpoint or one of its files does not exist.
+        ValueError: no checkpoint is given, the checkpoints are of different models, or `output` exists or is inside
+            the last checkpoint.
     """
     if not folders:
         raise ValueError("There is no checkpoint to average.")

@@ -1,4 +1,4 @@
-"""Build batches: within a token budget (section 5.1), from packed documents, or padded from Arrow tables."""
+"""Build batches within a token budget (section 5.1), pack documents into blocks, and check the rows of a dataset."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -20,32 +20,33 @@ from vanilla_transformer.training.arguments import RecipeArguments
 
 
 SIDES = ("input_ids", "labels")
-BUFFER_SIZE = 50_000  # number of rows of a stream that are sorted by length together
-FIRST_ROWS = 100  # number of first rows that identify a stream
+BUFFER_SIZE = 50_000  # number of rows of a stream that are buffered and sorted by length together
+FIRST_ROWS = 100  # number of rows from which the fingerprint of a stream is computed
 
 Bucketing = Literal["length", "none"]
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
-    """Batches of row numbers whose padded size stays within a budget of tokens.
+    """Yield batches of row indices whose padded size stays within a token budget.
 
-    Each epoch shuffles the rows by seed and epoch, sorts them by length (rows of one length stay shuffled), splits
-    them into batches, and shuffles the batches. The sorted lengths are the same in each epoch, and so are the
-    positions of the splits, which are computed once, and the number of batches.
+    Each epoch shuffles the rows (reproducibly, from the seed and the epoch), sorts them by length with a stable sort,
+    splits them into batches, and shuffles the batches. The sorted lengths are the same in each epoch, so the batch
+    boundaries are computed only once.
 
-    With `bucketing="none"` the rows stay shuffled. All batches have about as many tokens, counted without padding.
-    What sentences of one length have in common, such as the position of their end, then does not dominate a step.
+    With `bucketing="none"`, the rows stay shuffled, and all batches have about the same number of tokens without
+    padding. A step then contains sentences of all lengths. Otherwise, features that sentences of equal length share,
+    such as the position of the last token, could dominate a step.
 
-    A batch is that of an optimizer step: each process gets its share of each batch, in `accumulation_steps` parts of
-    about as many tokens. So a step has the same rows for any number of devices, unless a batch has fewer rows than
-    parts (see `shared_batches`). With `per_device` the budget is that of one device: each process takes every n-th
-    batch as a whole.
+    A batch holds the rows of one optimizer step. Each process gets its share of every batch, in `accumulation_steps`
+    parts with about the same number of tokens. A step therefore has the same rows for any number of devices, unless a
+    batch has fewer rows than parts (see `shared_batches`). With `per_device`, the budget applies to a single device,
+    and each of n processes gets every n-th batch as a whole.
 
     Args:
-        lengths: (rows, sides) tokens of each row on each side, such as source and target.
-        tokens_per_batch: maximum number of tokens on any one side of a batch, padding included. With
-            `bucketing="none"`, the maximum of the mean over batches, where a row counts as long as its longest side.
-        accumulation_steps: forward and backward passes of each process per optimizer step.
+        lengths: (rows, sides) number of tokens of each row on each side, such as source and target.
+        tokens_per_batch: maximum number of tokens on either side of a batch, including padding. With
+            `bucketing="none"`, a limit for the mean over all batches; the longest side of a row counts.
+        accumulation_steps: number of forward and backward passes of each process per optimizer step.
 
     Raises:
         ValueError: a single row exceeds the budget, or there are too few rows for the processes.
@@ -83,19 +84,19 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.batches = len(self.ends)
 
     def order(self, rows: np.ndarray) -> np.ndarray:
-        """Sort rows by length: by the longest side first, then by each side. The sort is stable."""
+        """Sort row indices by the longest side, then by each side, with a stable sort."""
         lengths = self.lengths[rows]
         return rows[np.lexsort((*lengths.T, lengths.max(axis=1)))]
 
     @staticmethod
     def split(longest: np.ndarray, budget: int) -> list[int]:
-        """Return the ends of batches, given the longest side of each row in ascending order.
+        """Return the end index of each batch, given the longest side of each row in ascending order.
 
-        The last row of a batch is as wide as the batch.
+        The last row of a batch determines its padded width.
         """
         ends = [0]
         while (start := ends[-1]) < len(longest):
-            # An upper limit: the number of rows if all were as short as the first
+            # Upper bound: the number of rows that would fit if all were as short as the first
             widths = longest[start : start + (budget // longest[start] if longest[start] else len(longest))]
             tokens = widths * np.arange(1, len(widths) + 1)
             ends.append(start + int(np.searchsorted(tokens, budget, side="right")))
@@ -103,15 +104,18 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
     @staticmethod
     def split_evenly(longest: np.ndarray, batches: int) -> list[int]:
-        """Return the ends of `batches` batches with about the same number of tokens. The middle of a row decides its
-        batch.
+        """Return the end indices of `batches` batches with about the same number of tokens.
+
+        A row that crosses a boundary belongs to the batch that contains its middle token.
         """
         tokens = longest.cumsum()
         return [*np.searchsorted(2 * tokens - longest, 2 * tokens[-1] * np.arange(1, batches) / batches), len(longest)]
 
     def count_even_batches(self, longest: np.ndarray, budget: int) -> int:
-        """Return the number of batches without bucketing. In any order of the rows, each part of a batch must get a
-        row.
+        """Return the number of batches for `bucketing="none"`.
+
+        Raises:
+            ValueError: in some order of the rows, a part of a batch could be empty.
         """
         devices = self.num_processes if self.per_device else 1
         parts = 1 if self.per_device else self.num_processes * self.accumulation_steps
@@ -125,9 +129,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return batches
 
     def shared_batches(self, ends: list[int], longest: np.ndarray, budget: int) -> list[int]:
-        """Return the ends of batches with at least one row for each part.
+        """Return the end indices of batches that have at least one row for each part.
 
-        A batch with too few rows, such as the last, takes rows from the batch before it.
+        A batch with too few rows, such as the last one, takes rows from the previous batch.
         """
         ends = [0, *ends]
         parts = self.num_processes * self.accumulation_steps
@@ -143,7 +147,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return ends[1:]
 
     def whole_batches(self, ends: list[int], longest: np.ndarray, budget: int) -> list[int]:
-        """Split the largest batches in two until each process has the same number. No row is repeated."""
+        """Split the largest batches in half until each process gets the same number of batches. No row is repeated."""
         ends = list(ends)
         while len(ends) % self.num_processes:
             starts = [0, *ends[:-1]]
@@ -157,7 +161,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return ends
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, counted from 0, of the next iteration."""
+        """Set the epoch of the next iteration, counted from 0."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -185,13 +189,13 @@ class TokenBudgetSampler(Sampler[list[int]]):
 
 
 class TokenBudgetStream(TorchIterableDataset):
-    """Like `TokenBudgetSampler`, for a stream: an endless stream of batches.
+    """Yield an infinite stream of batches from a stream of rows; see `TokenBudgetSampler`.
 
-    Rows are read into a buffer, shuffled, sorted by length and split into batches within the budget; the batches are
-    shuffled. Rows that fill no batch stay in the buffer. After its last row, the stream starts again.
+    Rows are read into a buffer, shuffled, sorted by length, and split into batches within the budget. The batches are
+    then shuffled. An incomplete batch stays in the buffer. After its last row, the stream starts again.
 
     Args:
-        rows: with sequences `input_ids`, and `labels` or not. Labels that are real numbers are not tokens.
+        rows: rows with `input_ids` and optional `labels`. Real-valued labels do not count as tokens.
         tokens_per_batch, bucketing: see `TokenBudgetSampler`.
 
     Raises:
@@ -219,12 +223,12 @@ class TokenBudgetStream(TorchIterableDataset):
                 random.shuffle(batches)
                 yield from batches
             if not left:
-                return  # no rows at all, as in a worker that gets no part of the stream
+                return  # no rows at all, as in a worker without a share of the stream
             yield left
             left = []
 
     def batches(self, rows: list[dict], random: np.random.Generator) -> list[list[dict]]:
-        """Yield all rows in batches, sorted by length unless `bucketing` is none."""
+        """Split all rows into batches, sorted by length unless `bucketing` is "none"."""
         lengths = np.array([[len(row[name]) for name in SIDES if holds_tokens(row.get(name))] for row in rows])
         longest = lengths.max(axis=1)
         if longest.max() > self.tokens_per_batch:
@@ -242,12 +246,12 @@ class TokenBudgetStream(TorchIterableDataset):
 
 
 def holds_tokens(values: Any) -> bool:
-    """Whether `values` is a sequence of token ids, not of classes or regression targets."""
+    """Whether `values` is a list of token ids, not of multi-label or regression targets."""
     return isinstance(values, list) and (not values or type(values[0]) is int)
 
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
-    """Count the tokens of each row: (rows, 1) for input_ids, or (rows, 2) if labels are token sequences too."""
+    """Return the number of tokens of each row: (rows, 1), or (rows, 2) if the labels are token sequences too."""
     types = {field.name: getattr(field.type, "value_type", pa.null()) for field in dataset.features.arrow_schema}
     names = [name for name in SIDES if name in types and pa.types.is_integer(types[name])]  # columns of integer lists
     tables = dataset.select_columns(names).with_format("arrow").iter(batch_size=10_000)
@@ -257,7 +261,7 @@ def row_lengths(dataset: Dataset) -> np.ndarray:
 
 
 def check_positions(model: PreTrainedModel, rows: Any) -> None:
-    """Raise a ValueError before training if a row is longer than the table of learned positions."""
+    """Raise a ValueError before training if a row is longer than the table of learned position embeddings."""
     config = getattr(model, "config", None)
     if config is None or getattr(config, "position_embedding", None) != "learned" or not isinstance(rows, Dataset):
         return
@@ -282,12 +286,12 @@ EMPTY_STREAM = (
 
 
 def is_empty_stream(rows: Any) -> bool:
-    """Whether the stream `rows` is empty. Reads at most the rows of a first batch."""
+    """Whether `rows` is a stream without rows. Reads at most the first batch."""
     return isinstance(rows, IterableDataset) and next(iter(rows), None) is None
 
 
 def dataset_fingerprint(rows: Any) -> str | None:
-    """Hash the encoded rows in order, or the first rows of a stream; None if a stream is not deterministic."""
+    """Return a hash of the encoded rows (of a stream, the first ones), or None if a stream is not deterministic."""
     if isinstance(rows, IterableDataset):
         hashes = {dataset_fingerprint(Dataset.from_list([*rows.take(FIRST_ROWS)])) for _ in range(2)}
         return hashes.pop() if len(hashes) == 1 else None
@@ -308,16 +312,16 @@ def dataset_fingerprint(rows: Any) -> str | None:
 def pack_documents(
     documents: Sequence[Sequence[int]], block_size: int, eos_token_id: int | None
 ) -> dict[str, list[list[int]]]:
-    """Concatenate documents and split them into full blocks; a document may continue in the next block.
+    """Concatenate documents and split them into full blocks. A document may continue in the next block.
 
-    Positions restart with each document, which keeps attention inside it. The first token of a document in a block is
-    not a target (-100): the block has no context for it. Tokens that do not fill the last block are dropped, so pass
-    many documents at once.
+    Position ids restart at each document, so attention does not cross document boundaries. The first token of a
+    document in a block gets the label -100, because the block contains no context for it. An incomplete last block is
+    dropped, so pass many documents at once.
 
     Returns:
         `input_ids`, `position_ids` and `labels`, each (blocks, block_size).
     """
-    end = [] if eos_token_id is None else [eos_token_id]  # GPT-1's tokenizer has no end token
+    end = [] if eos_token_id is None else [eos_token_id]  # GPT-1's tokenizer has no end-of-text token
     tokens: list[int] = []
     firsts = []
     for document in documents:
@@ -334,7 +338,7 @@ def pack_documents(
 
 
 def token_budget_loader(rows: Dataset, args: RecipeArguments, options: dict[str, Any]) -> DataLoader:
-    """Build the loader of a dataset whose columns are all inputs of the model."""
+    """Build the loader of a dataset whose columns are all model inputs."""
     sampler = TokenBudgetSampler(
         row_lengths(rows),
         args.tokens_per_batch,
@@ -354,7 +358,7 @@ def stream_loader(rows: IterableDataset, args: RecipeArguments, options: dict[st
     """Build the loader for this process's part of a stream."""
     share, parts = split_dataset_by_node(rows, args.process_index, args.world_size), 1
     if not args.tokens_per_batch:
-        # Repeat without end: a resumed run would continue the next pass at another batch.
+        # Repeat the stream forever; otherwise a resumed run would continue its next pass at a different batch.
         return DataLoader(share.repeat(None), args.train_batch_size, **options)
     if args.tokens_per_batch_of == "step":
         parts = args.world_size * args.gradient_accumulation_steps

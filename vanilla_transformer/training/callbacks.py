@@ -1,4 +1,4 @@
-"""Callbacks for any Trainer: a checkpoint on SIGTERM or Ctrl-C, and a dropout rate that changes over the steps."""
+"""Callbacks for any Trainer: save a checkpoint on SIGTERM or Ctrl-C, and change the dropout rate during training."""
 
 import logging
 import os
@@ -20,28 +20,28 @@ from vanilla_transformer.fast.transfer import AsyncScalars
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 6.0  # maximum seconds to wait for the end of a step after a signal
+PATIENCE = 6.0  # seconds to wait for the current step to end after a signal
 
 
 class SaveOnSignal(TrainerCallback):
-    """On SIGTERM or Ctrl-C, finish the step, save a checkpoint, and exit (143) or raise a KeyboardInterrupt.
+    """On SIGTERM or Ctrl-C, finish the step, save a checkpoint, and raise SystemExit(143) or KeyboardInterrupt.
 
-    The Trainer's own `enable_jit_checkpoint` does not resume exactly: it saves before the optimizer's step, after
-    dropout has drawn its random numbers. With several processes, each would save when its own timer fires.
+    A run saved by Trainer's own `enable_jit_checkpoint` does not resume exactly: the checkpoint is saved after dropout
+    has drawn random numbers, but before the optimizer step. Also, each of several processes uses its own timer.
 
     Args:
-        save_model: saves the model. Called if the step does not end within some seconds, before the process exits.
+        save_model: function that saves the model, called before exiting if the step takes longer than `PATIENCE`.
     """
 
-    received = 0  # number of the received signal, or 0
-    stopping = False  # all processes stop after the current step
-    interrupting = False  # the run would not save a checkpoint at this step without the signal
+    received = 0  # number of the received signal, or 0 if there was none
+    stopping = False  # whether all processes stop after the current step
+    interrupting = False  # whether the checkpoint of this step is saved only because of the signal
 
     def __init__(self, save_model: Callable[[], Any]):
         self.save_model = save_model
 
     def receive(self, number: int, _: Any) -> None:
-        """Remember the signal until the step ends. A second Ctrl-C stops immediately."""
+        """Remember the signal until the step ends. A second Ctrl-C stops the run immediately."""
         if not self.received and self.alone:
             self.timer.start()
             if number == signal.SIGINT:
@@ -49,7 +49,7 @@ class SaveOnSignal(TrainerCallback):
         self.received = number
 
     def give_up(self) -> None:
-        """Save the weights from before a long step, and exit, because Python cannot interrupt the step."""
+        """Save the weights from before the current step, and exit. Python cannot interrupt the step itself."""
         self.save_model()
         logger.warning(
             "The step took too long and was abandoned. The weights from before the step are saved as the model; "
@@ -58,14 +58,14 @@ class SaveOnSignal(TrainerCallback):
         os._exit(128 + self.received)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        """Install the signal handlers, unless Ctrl-C is ignored or another program handles it."""
+        """Install the signal handlers. For SIGINT, keep a handler other than Python's default."""
         self.received, self.stopping, self.interrupting = 0, False, False
         self.alone = args.world_size == 1
         self.timer = threading.Timer(PATIENCE, self.give_up)
         self.timer.daemon = True
         self.scalars = AsyncScalars()
         self.previous: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():  # only the main thread may handle signals
+        if threading.current_thread() is threading.main_thread():  # only the main thread may set signal handlers
             self.previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self.receive)
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 self.previous[signal.SIGINT] = signal.signal(signal.SIGINT, self.receive)
@@ -74,8 +74,8 @@ class SaveOnSignal(TrainerCallback):
         """Save and stop if any process has received a signal."""
         asked = self.received > 0
         if args.world_size > 1:
-            # All processes must stop after the same step (on GPUs, the next one); otherwise one waits for gradients
-            # forever.
+            # All processes must stop after the same step; otherwise one would wait for gradients forever. On GPUs,
+            # that is the next step, because the sum arrives one step late.
             askers = reduce(torch.full((1,), float(asked), device=args.device), "sum")
             found = self.scalars.push(state.global_step, askers)
             asked = found is not None and found[1][0] > 0
@@ -86,20 +86,20 @@ class SaveOnSignal(TrainerCallback):
             self.stopping = control.should_save = control.should_training_stop = True
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        """Skip the actions due at the end of an epoch if this epoch was interrupted."""
+        """Skip the actions at the end of an epoch if a signal interrupted the epoch."""
         if self.stopping and state.epoch % 1 and state.global_step < state.max_steps:
-            # The resumed run performs them when it ends the epoch.
+            # The resumed run performs them when it completes the epoch.
             control.should_log = control.should_evaluate = control.should_save = False
         elif control.should_save:
             self.interrupting = False
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        """Restore the previous signal handlers, and stop if a signal was received."""
+        """Restore the previous signal handlers, and exit if a signal was received."""
         self.timer.cancel()
         for number, handler in self.previous.items():
             signal.signal(number, handler)
         if self.stopping:
-            args.distributed_state.wait_for_everyone()  # each process writes its part of the checkpoint
+            args.distributed_state.wait_for_everyone()  # until each has written its part of the checkpoint
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
         if self.received:
@@ -107,14 +107,14 @@ class SaveOnSignal(TrainerCallback):
 
 
 def init_worker(exiting: Tensor, init: Callable[[int], None] | None, worker: int) -> None:
-    """Ignore SIGTERM in a worker of a DataLoader until the main process exits, and call its own `worker_init_fn`."""
+    """Make a DataLoader worker ignore SIGTERM until the main process exits, and call the original `worker_init_fn`."""
     signal.signal(signal.SIGTERM, lambda *_: exiting and os._exit(0))
     if init is not None:
         init(worker)
 
 
 def survive_sigterm(loader: DataLoader) -> DataLoader:
-    """Keep the workers of a loader alive on SIGTERM, which a process group gets as a whole: saving needs them."""
+    """Keep a loader's workers alive if SIGTERM is sent to the whole process group, because saving needs them."""
     inner = getattr(loader, "base_dataloader", loader)  # accelerate wraps the loader
     if inner.num_workers:
         # At exit, multiprocessing terminates the remaining workers and waits for them.
@@ -125,12 +125,12 @@ def survive_sigterm(loader: DataLoader) -> DataLoader:
 
 
 class DropoutSchedule(TrainerCallback):
-    """Change the dropout rate (section 5.4) linearly from `start` at the first step to the model's own at the last.
+    """Change the dropout rate (section 5.4) linearly, from `start` at the first step to `config.dropout` at the last.
 
-    The rate depends on the step alone, so a resumed run continues with the same rates.
+    The rate depends only on the step, so a resumed run continues with the same rates.
 
     Raises:
-        ValueError: when training begins, if no `nn.Dropout` of the model has the config's rate.
+        ValueError: when training begins, if no `nn.Dropout` of the model has the rate `config.dropout`.
     """
 
     def __init__(self, start: float):
@@ -138,8 +138,8 @@ class DropoutSchedule(TrainerCallback):
         self.dropouts: list[nn.Dropout] = []
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Find the dropout modules with the config's rate."""
-        self.set_rate(self.end)  # an earlier run may have been interrupted
+        """Find the dropout modules with the rate `config.dropout`."""
+        self.set_rate(self.end)  # in case an earlier run was interrupted
         model: PreTrainedModel = kwargs["model"]
         self.end = getattr(model.config, "dropout", 0.0)  # configs of other models may lack the field
         dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
@@ -151,15 +151,15 @@ class DropoutSchedule(TrainerCallback):
             )
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Set the rate of this step."""
+        """Set the dropout rate of this step."""
         done = state.global_step / max(1, state.max_steps - 1)
         self.set_rate(self.start + (self.end - self.start) * done)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Restore the model's own rate, also if training stopped early."""
+        """Restore the model's own rate, even if training stopped early."""
         self.set_rate(self.end)
 
     def set_rate(self, rate: float) -> None:
-        """Set the rate of all dropout modules found."""
+        """Set the rate of all scheduled dropout modules."""
         for dropout in self.dropouts:
             dropout.p = rate

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which are complete, which can be resumed, and which belong together."""
+"""Find the checkpoints of a run, and check whether they are complete, resumable, and from the same run or model."""
 
 import hashlib
 import json
@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 
 TRAINER_STATE = "trainer_state.json"
 TOKENIZER = "tokenizer.json"
-RUN_FILE = "run.json"  # in each checkpoint: the options of the run, whether SIGTERM interrupted it, digests
-LOCK_FILE = ".lock"  # file in the folder of a run while it trains
-# Files of the training state. DeepSpeed saves all of it in its own folder.
+RUN_FILE = "run.json"  # in each checkpoint: options of the run, whether SIGTERM interrupted it, and file digests
+LOCK_FILE = ".lock"  # exists in the folder of a run during training
+# File patterns of the training state. DeepSpeed saves optimizer and schedule in the folder global_step*.
 TRAINING_STATE = {
     "optimizer": ("optimizer*", "global_step*"),
     "schedule": ("scheduler*", "global_step*"),
     "random numbers": ("rng_state*.pth",),
 }
 DIGESTED = ("*.safetensors", "optimizer*", "scheduler*", "scaler*", "rng_state.pth")
-# Config fields that saving or Trainer sets, or that do not affect the outputs
+# Config fields that Trainer or saving sets, or that do not affect the outputs
 NOT_COMPARED = {
     "_attn_implementation", "_name_or_path", "architectures", "auto_map", "custom_pipelines", "dtype", "problem_type",
     "transformers_version", "use_cache", "vanilla_transformer_version",
@@ -45,10 +45,10 @@ NOT_COMPARED = {
 
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Lock the folder of a run against other processes. A killed process loses the lock.
+    """Lock the folder of a run against other processes. If the process is killed, the system releases the lock.
 
     Raises:
-        ValueError: another process trains into the folder.
+        ValueError: another process is training in this folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE)
@@ -61,13 +61,13 @@ def run_lock(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # Windows deletes the file on release, but not earlier
+        with suppress(OSError):  # Windows cannot delete the file before its release
             (folder / LOCK_FILE).unlink()
         lock.release()
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:
-    """Read `RUN_FILE` of a checkpoint; empty if the checkpoint has none, because another program wrote it.
+    """Read `RUN_FILE` of a checkpoint. Return {} if there is none because another program saved the checkpoint.
 
     Raises:
         ValueError: the file is not a JSON object.
@@ -77,7 +77,7 @@ def read_run_file(folder: Path) -> dict[str, Any]:
 
 
 def file_digest(file: Path) -> str:
-    """Return a hash of a file's contents; empty if it cannot be read."""
+    """Return the SHA-256 hash of a file, or an empty string if the file cannot be read."""
     try:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -86,7 +86,7 @@ def file_digest(file: Path) -> str:
 
 
 def write_digests(folder: Path) -> None:
-    """Add a digest of each file of weights and training state to `RUN_FILE`."""
+    """Add the digest of each file with weights or training state to `RUN_FILE`."""
     files = [file for pattern in DIGESTED for file in folder.glob(pattern) if file.is_file()]
     facts = read_run_file(folder) | {"digests": {file.name: file_digest(file) for file in files}}
     temporary = folder / f"{RUN_FILE}.tmp"
@@ -95,7 +95,7 @@ def write_digests(folder: Path) -> None:
 
 
 def damaged_files(folder: Path, pattern: str = "*") -> list[str]:
-    """Return the names of files in a checkpoint whose digest no longer equals that in `RUN_FILE`."""
+    """Return the names of a checkpoint's files whose digests differ from those in `RUN_FILE`."""
     digests = read_run_file(folder).get("digests", {})
     return [
         name for name, digest in digests.items() if fnmatch(name, pattern) and file_digest(folder / name) != digest
@@ -103,13 +103,13 @@ def damaged_files(folder: Path, pattern: str = "*") -> list[str]:
 
 
 def check_digests(folder: Path, pattern: str = "*") -> None:
-    """Raise a ValueError if a file of a checkpoint is damaged."""
+    """Raise a ValueError if a file of a checkpoint that matches `pattern` is damaged."""
     if damaged := damaged_files(folder, pattern):
         raise ValueError(f"{folder} is damaged: the contents of {', '.join(damaged)} have changed since it was saved.")
 
 
 def is_sound(folder: Path, pattern: str = "*") -> bool:
-    """Whether all files of a checkpoint are intact; warn if one is damaged."""
+    """Whether all files of a checkpoint that match `pattern` are intact. Warn if one is damaged."""
     try:
         check_digests(folder, pattern)
     except ValueError as error:
@@ -119,14 +119,14 @@ def is_sound(folder: Path, pattern: str = "*") -> bool:
 
 
 def was_interrupted(folder: Path) -> bool:
-    """Whether a checkpoint was saved because of SIGTERM, at a step without a regular checkpoint."""
+    """Whether a checkpoint was saved only because of SIGTERM, between the regular checkpoints."""
     return read_run_file(folder).get("interrupted", False)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a checkpoint, one or several shards.
+    """Return the safetensors files of a checkpoint: a single file or several shards.
 
-    If a folder has both, from two saves, return the single file, as `from_pretrained` does.
+    If two saves have left both in the folder, return the single file, which `from_pretrained` prefers too.
 
     Raises:
         ValueError: the index of the shards is not valid JSON, or does not name files.
@@ -141,9 +141,9 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether all files of a checkpoint can be read: weights, config, and its training state if it has one.
+    """Whether all files of a checkpoint can be read: weights, config, and training state if present.
 
-    A checkpoint without training state, as saved with `save_only_model`, can be complete: see `missing_state`.
+    A checkpoint without training state, as saved with `save_only_model`, can be complete; see `missing_state`.
     """
     if list(folder.glob("*incomplete*")):
         return False
@@ -158,11 +158,11 @@ def is_complete(folder: Path) -> bool:
         return False
     patterns = ("optimizer*", "scheduler*", "scaler*", "rng_state*")
     states = [file for pattern in patterns for file in folder.glob(pattern) if file.is_file()]
-    return all(map(zipfile.is_zipfile, states))  # torch.save writes zip files, which end with their directory
+    return all(map(zipfile.is_zipfile, states))  # torch.save writes zip files; a truncated one is invalid
 
 
 def missing_state(folder: Path) -> list[str]:
-    """Return the missing parts of the training state, without which a complete checkpoint does not resume exactly."""
+    """Return the missing parts of the training state. Without them, a run cannot be resumed exactly."""
     missing = [name for name, patterns in TRAINING_STATE.items() if not any(any(folder.glob(p)) for p in patterns)]
     processes = read_run_file(folder).get("processes", 1)
     if not missing and len(list(folder.glob("rng_state*.pth"))) < processes:
@@ -171,7 +171,7 @@ def missing_state(folder: Path) -> list[str]:
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
-    """Return the checkpoints of a run, complete or not, oldest first."""
+    """Return all checkpoint folders of a run, complete or not, oldest first."""
     folders = [folder for folder in Path(run).glob("checkpoint-*") if folder.name.split("-", 1)[1].isdecimal()]
     return sorted((folder for folder in folders if folder.is_dir()), key=step_of)
 
@@ -182,13 +182,13 @@ def complete_checkpoints(run: Path) -> list[Path]:
 
 
 def checkpoints_to_average(run: Path) -> list[Path]:
-    """Return the complete checkpoints of a run except those saved on SIGTERM, oldest first."""
+    """Return the complete checkpoints of a run, oldest first, without damaged ones and those saved on SIGTERM."""
     regular = [folder for folder in complete_checkpoints(run) if not was_interrupted(folder)]
     return [folder for folder in regular if is_sound(folder, "*.safetensors")]
 
 
 def last_checkpoint(run: Path) -> Path | None:
-    """Return the last checkpoint that a run can resume from, or None if it has no complete one yet.
+    """Return the last checkpoint from which a run can be resumed, or None if no checkpoint is complete.
 
     Raises:
         ValueError: the run has complete checkpoints, but all are damaged or lack their training state.
@@ -208,15 +208,15 @@ def last_checkpoint(run: Path) -> Path | None:
 
 
 def step_of(folder: Path) -> int:
-    """Return the step of a checkpoint from the name of its folder."""
+    """Return the training step in the name of a checkpoint folder."""
     return int(folder.name.split("-")[1])
 
 
 def prune_checkpoints(last: Path, save_total_limit: int | None, best: str | None) -> None:
-    """Keep the checkpoints that a run would have if nothing had interrupted it after the checkpoint `last`.
+    """Delete the checkpoints that an uninterrupted run would not have right after the checkpoint `last`.
 
-    Incomplete and damaged checkpoints, and complete ones beyond the limit, are deleted. Trainer deletes folders by
-    modification time, the oldest first, so those left get times in the order of their steps.
+    These are incomplete and damaged checkpoints, and complete ones beyond the limit. Trainer deletes folders by
+    modification time, oldest first, so the remaining folders get modification times in the order of their steps.
     """
     run = last.parent
     for folder in checkpoint_folders(run):
@@ -230,30 +230,30 @@ def prune_checkpoints(last: Path, save_total_limit: int | None, best: str | None
 
 
 def make_readable(folder: Path) -> None:
-    """Give the weights in a folder the permissions of its config, because safetensors makes them private."""
+    """Give the weight files in a folder the permissions of its config, because safetensors makes them private."""
     for file in folder.glob("*.safetensors"):
         shutil.copymode(folder / CONFIG_NAME, file)
 
 
 def config_differences(folder: Path, config: PreTrainedConfig) -> list[str]:
-    """Compare a config with a checkpoint's, and return the differences that affect the outputs."""
+    """Return the differences between a config and that of a checkpoint, as far as they affect the outputs."""
     saved = read_settings(folder / CONFIG_NAME)
     if saved.get("model_type") != config.model_type:
         return [f"model_type is {config.model_type}, and was {saved.get('model_type')}"]
-    # JSON turns tuples into lists, and integer keys into strings.
+    # Compare both as JSON, which turns tuples into lists and integer keys into strings.
     then, now = (json.loads(c.to_json_string(use_diff=False)) for c in (type(config).from_dict(saved), config))
     names = [name for name in now if name not in NOT_COMPARED and not name.endswith("_token_id")]
     return [f"{name} is {now[name]}, and was {then.get(name)}" for name in names if now[name] != then.get(name)]
 
 
 def tokenizer_differences(folder: Path, tokenizer: Tokenizer | None) -> list[str]:
-    """Compare a tokenizer with a checkpoint's, if it has one; return a difference in a list, or an empty list."""
+    """Return a list with the difference between a tokenizer and a checkpoint's; an empty list if there is none."""
     file = folder / TOKENIZER
     if tokenizer is None or not file.is_file():
         return []
     then, now = map(json.loads, (file.read_text(encoding="utf-8"), tokenizer.to_str()))
     for state in (then, now):
-        state["truncation"] = state["padding"] = None  # every call sets these
+        state["truncation"] = state["padding"] = None  # changed by every call of the tokenizer
     if then == now:
         return []
     ids, before = tokenizer.get_vocab(), Tokenizer.from_str(json.dumps(then)).get_vocab()
@@ -262,13 +262,13 @@ def tokenizer_differences(folder: Path, tokenizer: Tokenizer | None) -> list[str
 
 
 def check_same_run(folder: Path, facts: dict[str, Any], config: PreTrainedConfig, tokenizer: Any) -> None:
-    """Raise an error if the checkpoint has another architecture, tokenizer, dataset or order of the data.
+    """Check that a checkpoint has the architecture, tokenizer, data and options of the current run.
 
     Args:
-        facts: the options of the current run, to compare with the checkpoint's `RUN_FILE`.
+        facts: options and data of the current run, to compare with the checkpoint's `RUN_FILE`.
 
     Raises:
-        ValueError: names all differences.
+        ValueError: they differ. The message lists all differences.
     """
     then = read_run_file(folder)
     differences = config_differences(folder, config)
@@ -284,24 +284,24 @@ def check_same_run(folder: Path, facts: dict[str, Any], config: PreTrainedConfig
 
 
 def check_same_model(folders: Sequence[Path]) -> None:
-    """Raise an error if the models to average differ in their architecture or tokenizer.
+    """Check that the models to average have the same architecture and tokenizer.
 
     Training options, such as dropout, may differ.
 
     Raises:
         FileNotFoundError: a folder does not exist or contains no model.
-        ValueError: names all differences between a model and the last one.
+        ValueError: a model differs from the last one. The message lists all differences.
     """
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: there is no such folder.")
         check_source(folder)
     *others, last = folders
-    # Compare files, not config objects, because a model may need its own code. Compare classes too: the heads of two
-    # tasks can have weights with the same names and shapes.
+    # Compare config files, because config objects might need a model's own code. Compare class names too, because
+    # models for two tasks can have weights with the same names and shapes.
     now = read_settings(last / CONFIG_NAME)
     names = [name for name in now if name not in NOT_COMPARED - {"architectures"} and not name.endswith("_token_id")]
-    # Shapes of weights include the vocabulary sizes; `target_vocab_size` may be left out if both are equal.
+    # Different vocabulary sizes show in the weights' shapes. Configs may omit an equal `target_vocab_size`.
     names = [name for name in names if "drop" not in name and name not in ("label_smoothing", "target_vocab_size")]
     tokenizer = Tokenizer.from_file(str(last / TOKENIZER)) if (last / TOKENIZER).is_file() else None
     for folder in others:

@@ -1,5 +1,5 @@
 # Copyright 2026 The Vanilla Transformer authors. Licensed under the Apache License, Version 2.0.
-"""Initial weights and their updates: small initialisation, Muon with Adam, and the paper's learning rate."""
+"""Small weight initialisation, Muon with Adam, and the paper's learning-rate schedule."""
 
 import math
 from collections import defaultdict
@@ -15,7 +15,7 @@ from vanilla_transformer.training.arguments import has_bf16_matmul
 
 
 class PaperSchedule:
-    """The learning rate of Equation 3 in section 5.3. Its steps count from 1, those of PyTorch's schedulers from 0."""
+    """Learning-rate schedule of Equation 3 (section 5.3). The equation counts steps from 1, PyTorch from 0."""
 
     def __init__(self, d_model: int, warmup_steps: int):
         self.d_model, self.warmup_steps = d_model, warmup_steps
@@ -27,7 +27,7 @@ class PaperSchedule:
 
 
 def layer_matrices(model: PreTrainedModel) -> list[Tensor]:
-    """Return the trainable weights of all `nn.Linear`, except the output projection and tied embeddings."""
+    """Return the trainable weights of all `nn.Linear` modules, without the output projection and tied embeddings."""
     head = model.get_output_embeddings()
     tied = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     linear = [module for module in model.modules() if isinstance(module, nn.Linear) and module is not head]
@@ -35,10 +35,10 @@ def layer_matrices(model: PreTrainedModel) -> list[Tensor]:
 
 
 def init_small(model: PreTrainedModel) -> PreTrainedModel:
-    """Initialise the matrices of a new model's layers with small weights, and return the model.
+    """Initialise the weight matrices of a new model's layers with small values, and return the model.
 
-    The weights are normal with variance 2 / (5 fan_in) (Nguyen and Salazar 2019, arXiv 1910.05895); Xavier's have
-    2 / (fan_in + fan_out).
+    The weights are drawn from a normal distribution with variance 2 / (5 fan_in) (Nguyen and Salazar 2019, arXiv
+    1910.05895). The variance of Xavier initialisation is 2 / (fan_in + fan_out).
     """
     for matrix in layer_matrices(model):
         nn.init.normal_(matrix, std=(2 / (5 * matrix.shape[1])) ** 0.5)
@@ -46,11 +46,11 @@ def init_small(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def orthogonalize(matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Replace each matrix U S V^T by about U V^T with Newton-Schulz steps: (matrices, rows, columns) -> the same.
+    """Approximate U V^T for each matrix U S V^T of `matrices` (matrices, rows, columns) with Newton-Schulz steps.
 
-    PyTorch's Muon processes the matrices one by one; for small matrices, starting a kernel takes longer than the
-    product.
-    Like PyTorch's, this computes in bfloat16, but in float32 on devices without bfloat16 instructions.
+    PyTorch's Muon processes one matrix at a time. For small matrices, launching a kernel takes longer than the
+    multiplication itself. Like PyTorch's Muon, this function computes in bfloat16, but in float32 on devices without
+    bfloat16 instructions.
     """
     a, b, c = coefficients
     x = matrices.to(torch.bfloat16 if has_bf16_matmul(matrices.device.type) else torch.float32)
@@ -65,11 +65,11 @@ def orthogonalize(matrices: Tensor, coefficients: tuple[float, float, float], st
 
 
 class BatchedMuon(Muon):
-    """Like PyTorch's `Muon`, but updates all matrices of one shape together (see `orthogonalize`)."""
+    """Like PyTorch's `Muon`, but updates all matrices of the same shape together; see `orthogonalize`."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
-        """Take one step with the scale of `adjust_lr_fn="match_rms_adamw"`. Do not call the closure."""
+        """Take one step, scaled as with `adjust_lr_fn="match_rms_adamw"`. The closure is not called."""
         for group in self.param_groups:
             by_shape = defaultdict(list)
             for matrix in group["params"]:
@@ -88,7 +88,7 @@ class BatchedMuon(Muon):
                     matrix.add_(update, alpha=-group["lr"] * size)
 
     def direction(self, matrix: Tensor, momentum: float) -> Tensor:
-        """Update the running mean of the matrix's gradient, and return it one step ahead (Nesterov)."""
+        """Update the moving average of a matrix's gradient, and return the direction with Nesterov momentum."""
         state, gradient = self.state[matrix], cast(Tensor, matrix.grad)
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
@@ -97,13 +97,13 @@ class BatchedMuon(Muon):
 
 
 class MuonWithAdam(Optimizer):
-    """Muon (Jordan et al. 2024) for matrices and Adam for everything else, with one learning rate.
+    """Muon (Jordan et al. 2024) for matrices and Adam for all other parameters, with a shared learning rate.
 
     Muon's updates are orthogonal matrices. They are scaled to the size of Adam's updates (Liu et al. 2025, arXiv
-    2502.16982), so that both can share a learning rate.
+    2502.16982), so that both optimizers can share a learning rate.
 
     Args:
-        muon, adam: optimizers of different parameters, with one learning rate. Muon has one group.
+        muon, adam: optimizers of different parameters with the same learning rate. Muon has one parameter group.
     """
 
     def __init__(self, muon: Muon, adam: Optimizer):
@@ -112,13 +112,13 @@ class MuonWithAdam(Optimizer):
         self.share_state()
 
     def share_state(self) -> None:
-        """Share the groups and the state of this optimizer with both inner ones."""
+        """Share the parameter groups and the state of this optimizer with its two inner optimizers."""
         self.muon.param_groups, self.adam.param_groups = self.param_groups[:1], self.param_groups[1:]
         self.muon.state = self.adam.state = self.state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> None:  # type: ignore[override]
-        """Take one step of both optimizers. Do not call the closure."""
+        """Take one step with both optimizers. The closure is not called."""
         self.muon.step()
         self.adam.step()
 
@@ -137,14 +137,14 @@ def muon_with_adam(
     weight_decay: float = 0.0,
     embedding_decay: float = 0.0,
 ) -> MuonWithAdam:
-    """Build the optimizer of a model: Muon for the matrices of its layers, Adam for everything else.
+    """Build an optimizer for a model: Muon for the weight matrices of its layers, Adam for all other parameters.
 
     Args:
-        lr: learning rate of both.
-        momentum: of Muon.
-        betas, eps: of Adam.
-        weight_decay: decoupled weight decay of those matrices.
-        embedding_decay: weight decay of the embeddings, tied to the output projection or not.
+        lr: learning rate of both optimizers.
+        momentum: Muon's momentum.
+        betas, eps: Adam's coefficients and epsilon.
+        weight_decay: decoupled weight decay of the layers' matrices.
+        embedding_decay: decoupled weight decay of the embeddings, whether tied to the output projection or not.
     """
     matrices = layer_matrices(model)
     chosen = {id(matrix) for matrix in matrices}

@@ -1,6 +1,6 @@
-"""Plan a training run: options of `train` that suit the data, the machine and the time.
+"""Plan a training run: choose options of `train` that suit the data, the machine and the time limit.
 
-A plan is a recipe. Its values are those of the tuned recipes in `recipes/`, scaled to the number of rows.
+A plan has the format of a recipe. Its values come from the tuned recipes in `recipes/`, scaled to the number of rows.
 """
 
 import math
@@ -19,22 +19,22 @@ from vanilla_transformer.data.recognition import SAMPLE
 
 Recipe = dict[str, Any]
 
-SHORTEST_RUN = 500  # steps; with fewer, small batches and a small model learn more
+SHORTEST_RUN = 500  # steps; in shorter runs, a small model with small batches learns more
 FEWEST_STEPS = 50
-PROBE_STEPS, PROBE_SECONDS = 8, 15.0  # steps and seconds for measuring the speed
-SAFETY = 0.9  # share of the remaining time to use, because other programs may slow the training down
-SHARE_OF_SCORING = 0.15  # share of the time left for training and final scores
+PROBE_STEPS, PROBE_SECONDS = 8, 15.0  # maximum steps and seconds for measuring the speed
+SAFETY = 0.9  # fraction of the remaining time to use, because other programs may slow training down
+SHARE_OF_SCORING = 0.15  # fraction of the time for training and scoring that scoring may take
 EVALUATIONS = 10
 LARGEST_IN_MEMORY = 100_000_000  # bytes; larger files are streamed if the task allows it
 OF_STREAM = {"streaming": True, "validation_fraction": 0.005, "max_eval_samples": 1000}
-SMALL_TEXT = 3_000_000  # characters; language models of shorter texts use characters as tokens
-FEW_ROWS = 20_000  # encoders overfit fewer rows, unless dropout is higher and the learning rate lower
-LITTLE_TEXT = 300_000  # characters; language models would overfit shorter texts
-MOST_CHARACTERS = 350  # maximum number of different characters for a vocabulary of characters, or of unigrams
-MOST_TEXT_OF_UNIGRAM = 30_000_000  # characters; training a unigram tokenizer on more takes minutes
-LONG_TEXT = 400  # characters; longer rows are truncated, and their batches are smaller
-LONGEST_PAIR = 1500  # characters; longer texts would be truncated in training, and take minutes to translate
-# option given by the user -> options of the plan that it makes meaningless
+SMALL_TEXT = 3_000_000  # characters; language models for less text use characters as tokens
+FEW_ROWS = 20_000  # with fewer rows, encoders overfit unless dropout is higher and the learning rate lower
+LITTLE_TEXT = 300_000  # characters; with less text, language models overfit without dropout
+MOST_CHARACTERS = 350  # maximum number of distinct characters for a character or unigram tokenizer
+MOST_TEXT_OF_UNIGRAM = 30_000_000  # characters; training a unigram tokenizer on more text takes minutes
+LONG_TEXT = 400  # characters; longer rows are truncated and use smaller batches
+LONGEST_PAIR = 1500  # characters; longer inputs would be truncated in training and take minutes to translate
+# option given by the user -> options of the plan that no longer apply
 REPLACES: dict[str, Set[str]] = {
     "num_train_epochs": {"max_steps"},
     "preset": {"num_layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads"},
@@ -52,10 +52,10 @@ REPLACES: dict[str, Set[str]] = {
 
 @dataclass
 class PlanArguments:
-    """Options of planned training, `train FILE ...`.
+    """Options of a planned training run, `train FILE ...`.
 
     Raises:
-        ValueError: the time is not positive.
+        ValueError: `minutes` is not positive.
     """
 
     minutes: float | None = field(
@@ -76,10 +76,10 @@ class Facts:
     """Facts about the data that a plan depends on.
 
     Args:
-        rows: number of rows; of a stream, an estimate.
-        characters: mean number of characters per row, in its longest text.
-        alphabet: number of different characters.
-        is_stream: whether the rows are read as they arrive.
+        rows: number of rows; for a stream, an estimate.
+        characters: number of characters in the longest field of a row, averaged over the rows.
+        alphabet: number of distinct characters.
+        is_stream: whether the rows are streamed.
     """
 
     rows: int
@@ -89,7 +89,7 @@ class Facts:
 
     @classmethod
     def of(cls, rows: Dataset | IterableDataset, files: Sequence[str]) -> "Facts":
-        """Return the facts about rows that were read from files, estimated from a sample."""
+        """Return the facts about rows that were read from `files`, estimated from a sample."""
         is_stream = isinstance(rows, IterableDataset)
         sample = list(rows.take(SAMPLE) if is_stream else rows.select(range(0, len(rows), len(rows) // SAMPLE + 1)))
         texts = [[text for value in row.values() for text in as_texts(value)] for row in sample]
@@ -104,32 +104,32 @@ class Facts:
 
 
 def size_of(files: Sequence[str]) -> int:
-    """Return the number of bytes in files; packed texts have about three times as many as their file."""
+    """Return the total size of files in bytes. Compressed files count three times, as an estimate of their content."""
     return sum(Path(file).stat().st_size * (3 if file.endswith((".gz", ".parquet")) else 1) for file in files)
 
 
 def how_to_read(files: Sequence[str], streams: bool) -> Recipe:
-    """Return options that stream large files, if the task `streams`; a large text is read by lines."""
+    """Return options that stream large files (plain text line by line) if the task supports streaming (`streams`)."""
     return {"streaming": True, "sample_by": "line"} if streams and size_of(files) > LARGEST_IN_MEMORY else {}
 
 
 def as_texts(value: Any) -> list[str]:
-    """Return the texts of a value; a list of tokens is one text."""
+    """Return the strings in a value. The tokens of a list are joined into one string."""
     if isinstance(value, list):
         return [" ".join(item for item in value if isinstance(item, str))]
     return [value] if isinstance(value, str) else []
 
 
 def clamp(value: float, low: int, high: int) -> int:
-    """Round a number to an integer from `low` to `high`."""
+    """Round a number to an integer between `low` and `high`."""
     return round(min(max(value, low), high))
 
 
 def make_plan(task: str, facts: Facts, short: bool = False) -> Recipe:
-    """Return options for a task, including a number of steps that suits the data.
+    """Return the options for a task, including a number of steps that suits the data.
 
     Args:
-        short: whether there is time only for a small model and few steps.
+        short: whether the time only allows a small model and few steps.
     """
     if task == "translation":
         plan = plan_translation(facts, short)
@@ -141,10 +141,10 @@ def make_plan(task: str, facts: Facts, short: bool = False) -> Recipe:
 
 
 def plan_translation(facts: Facts, short: bool) -> Recipe:
-    """Return the options of recipes/multi30k_en_de.yaml, or of recipes/quickstart.yaml in a short run.
+    """Return the options of recipes/multi30k_en_de.yaml or, for a short run, of recipes/quickstart.yaml.
 
     Raises:
-        ValueError: the texts are too long to translate.
+        ValueError: the texts are too long to be translated as one row each.
     """
     if facts.characters > LONGEST_PAIR:
         raise ValueError(
@@ -184,7 +184,7 @@ def plan_translation(facts: Facts, short: bool) -> Recipe:
 
 
 def plan_language_model(task: str, facts: Facts) -> Recipe:
-    """Return the options of recipes/tiny_shakespeare.yaml, or a larger model of subwords for more text."""
+    """Return the options of recipes/tiny_shakespeare.yaml, with a subword vocabulary if there is more text."""
     characters = facts.rows * facts.characters
     size = {"num_layers": 4, "num_heads": 4, "d_model": 128, "d_ff": 512, "dropout": 0.0, "label_smoothing": 0.0}
     plan = {
@@ -210,10 +210,10 @@ def plan_language_model(task: str, facts: Facts) -> Recipe:
 
 
 def plan_encoder(task: str, facts: Facts) -> Recipe:
-    """Return options for an encoder that reads whole texts.
+    """Return the options for an encoder.
 
-    For regression and question answering they are those of recipes/clear.yaml and
-    recipes/phrasebook_question_answering.yaml, with steps by the number of rows.
+    Regression uses those of recipes/clear.yaml, and question answering those of
+    recipes/phrasebook_question_answering.yaml. The number of steps depends on the number of rows.
     """
     batch, steps, metric = 32, 14, "accuracy"
     model: Recipe = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4, "norm_position": "pre"}
@@ -245,7 +245,7 @@ def plan_encoder(task: str, facts: Facts) -> Recipe:
 
 
 def best_of_run(metric: str) -> Recipe:
-    """Return options that keep the weights with the best validation score."""
+    """Return the options that keep the weights with the best validation score."""
     return {
         "eval_strategy": "steps", "eval_steps": 1 / EVALUATIONS, "save_strategy": "steps",
         "save_steps": 1 / EVALUATIONS, "save_total_limit": 1, "load_best_model_at_end": True,
@@ -254,21 +254,21 @@ def best_of_run(metric: str) -> Recipe:
 
 
 def subwords(facts: Facts, vocab_size: int) -> str:
-    """Return the kind of tokenizer: unigram, unless the characters are many or the text is long."""
+    """Return the kind of subword tokenizer: byte-level BPE for much text or many distinct characters, else unigram."""
     fits = facts.alphabet <= min(MOST_CHARACTERS, vocab_size / 4)
     return "unigram" if fits and facts.rows * facts.characters <= MOST_TEXT_OF_UNIGRAM else "byte_bpe"
 
 
 def held_out(rows: int) -> float:
-    """Return the share of rows to hold out: a tenth, but at most about 2,000 rows."""
+    """Return the fraction of rows to hold out: 10 % of fewer than 2,000 rows, otherwise 5 % or at most 2,000 rows."""
     return 0.1 if rows < 2000 else round(min(0.05, 2000 / rows), 4)
 
 
 def without_replaced(plan: Recipe, given: Set[str]) -> Recipe:
-    """Return the plan without the options that the user gives, and without those that they make meaningless."""
+    """Return the plan without the options that the user has given, and without those that no longer apply."""
     gone = set(given).union(*(REPLACES.get(name, set()) for name in given))
     kept = {name: value for name, value in plan.items() if name not in gone}
-    if "model_name_or_path" in given:  # at higher rates a trained translator forgets
+    if "model_name_or_path" in given:  # a trained translator forgets at higher learning rates
         for name, divisor in (("learning_rate", 12), ("max_steps", 4)):
             if name in kept:
                 kept[name] = type(kept[name])(kept[name] / divisor)
@@ -277,16 +277,16 @@ def without_replaced(plan: Recipe, given: Set[str]) -> Recipe:
 
 @dataclass(frozen=True)
 class Budget:
-    """The costs of a plan, measured on this machine.
+    """The cost of a plan, measured on this machine.
 
     Args:
-        step: seconds of a training step.
+        step: seconds per training step.
         setup: seconds to read and encode the data and to build the model.
-        row: seconds to score a row; an upper estimate, because an untrained translator generates longer texts.
-        rows: number of rows to train on; 0 for a stream.
+        row: seconds to score a row. This is an overestimate, because an untrained translator generates longer outputs.
+        rows: number of training rows; 0 for a stream.
         held_out: number of rows of each split that is scored.
-        parameters: number of parameters of the model.
-        memory: bytes of the process.
+        parameters: number of model parameters.
+        memory: memory of the process in bytes.
     """
 
     step: float
@@ -298,21 +298,21 @@ class Budget:
     memory: int
 
     def scored(self, plan: Recipe) -> int:
-        """Return the total number of scored rows: all splits at the end, and validation also during training."""
+        """Return how many rows a run scores: all splits at the end, and the validation split also during training."""
         most = plan.get("max_eval_samples", math.inf)
-        # At the end, validation is read twice: for the scores and for the examples.
+        # At the end, the model runs on the validation rows twice: for the scores and for the examples.
         times = {"validation": 2 + EVALUATIONS if "eval_steps" in plan else 2}
         return sum(times.get(split, 1) * min(rows, most) for split, rows in self.held_out.items())
 
     def steps_within(self, seconds: float) -> int:
-        """Return the number of training steps that fit into the time left."""
+        """Return the number of training steps that fit into `seconds`, leaving time for scoring."""
         return int(max(0.0, SAFETY * seconds - self.setup) * (1 - SHARE_OF_SCORING) / self.step)
 
     def fit(self, plan: Recipe, seconds: float) -> Recipe:
-        """Return the plan with as many steps and scored rows as the time allows.
+        """Return the plan, with no more steps and scored rows than the time allows.
 
         Raises:
-            ValueError: the time is too short to learn anything.
+            ValueError: the time is too short for a useful model.
         """
         if self.steps_within(seconds) < FEWEST_STEPS:
             missing = (self.setup + FEWEST_STEPS * self.step / (1 - SHARE_OF_SCORING)) / SAFETY - seconds
@@ -327,7 +327,7 @@ class Budget:
         return plan | limited | steps
 
     def describe(self, plan: Recipe, facts: Facts, passed: float) -> list[str]:
-        """Return lines that describe the plan to the user; `passed` is the time used so far, in seconds."""
+        """Return lines that describe the plan to the user. `passed` is the time used so far, in seconds."""
         steps = plan.get("max_steps", 0)
         seconds = passed + self.setup + steps * self.step + self.scored(plan) * self.row
         rows = f"{self.rows:,}" if self.rows else f"about {facts.rows:,}"
@@ -342,7 +342,7 @@ class Budget:
 
 
 class StepTimer(TrainerCallback):
-    """Measures the time of a training step, and then stops the training."""
+    """Measure the time per training step, and stop training after a few steps."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -357,6 +357,6 @@ class StepTimer(TrainerCallback):
 
     @property
     def seconds(self) -> float:
-        """The median time of a step, without the first ones, which set up memory."""
+        """The median time per step in seconds, without the first steps, which allocate memory."""
         differences = [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
         return median(differences[len(differences) // 3 :])

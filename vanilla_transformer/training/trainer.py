@@ -1,4 +1,4 @@
-"""Trainer with the paper's recipe (section 5): optimizer, schedule, token batches, and exact resuming."""
+"""Trainers with the paper's recipe (section 5): optimizer, schedule, token-budget batches, and exact resuming."""
 
 import json
 import logging
@@ -62,7 +62,7 @@ from vanilla_transformer.training.optimizer import PaperSchedule, muon_with_adam
 
 logger = logging.getLogger(__name__)
 
-# Private methods of Trainer that are overridden below. If a release renamed one, the override would be ignored.
+# Private methods of Trainer that are overridden below. If transformers renamed one, its override would never run.
 check_private_api(
     Trainer,
     "_get_dataloader",
@@ -85,7 +85,7 @@ DIVERGED = (
 def load_into_shards(model: PreTrainedModel, folder: Path) -> None:
     """Load the weights of a checkpoint into a model that FSDP has sharded.
 
-    PyTorch cannot do this for a module that two stacks share, such as the embedding of an encoder-decoder.
+    PyTorch's own loading does not support a module shared by two stacks, such as the embedding of an encoder-decoder.
     """
     weights = load_weights(folder)
     for name, parameter in model.named_parameters():
@@ -95,7 +95,7 @@ def load_into_shards(model: PreTrainedModel, folder: Path) -> None:
 
 
 def restore_class_name(model: PreTrainedModel) -> None:
-    """Restore the original class name of a model before saving; FSDP2 replaces the class by a subclass."""
+    """Restore the original class name of a model before saving, because FSDP2 replaces the class by a subclass."""
     sharded = type(model)
     if sharded.__name__.startswith("FSDP"):
         original = sharded.__bases__[-1]
@@ -114,7 +114,7 @@ def check_finite(model: PreTrainedModel) -> None:
 def send_batch(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     """Start copying the tensors of a batch to the device.
 
-    Padding masks are sent as booleans: transformers' mask functions would convert them, and lose the host copy.
+    Padding masks are sent as booleans. Otherwise, transformers would convert them, and the host copy would be lost.
     """
     tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
     masks = {name: mask for name, mask in tensors.items() if name.endswith("attention_mask") and mask.dim() == 2}
@@ -123,7 +123,7 @@ def send_batch(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]
 
 
 def count_tokens(batch: Mapping[str, Any]) -> int:
-    """Count the inputs of a batch without padding, and the labels if they are the tokens of an output."""
+    """Count the input tokens of a batch without padding and, for an encoder-decoder, its target tokens."""
     ids, mask = batch.get("input_ids", torch.empty(0)), batch.get("attention_mask")
     tokens = ids.numel() if mask is None else int(mask.sum())
     return tokens + (int((batch["labels"] != IGNORED_LABEL).sum()) if "decoder_input_ids" in batch else 0)
@@ -141,11 +141,11 @@ class RecipeTrainerMixin(Base):
     args: RecipeArguments
     model: PreTrainedModel
     processing_class: Any  # a tokenizer or None
-    tokens_seen: int = 0  # in training, by this process
-    loss_sum: Tensor | float = 0.0  # of the training steps
+    tokens_seen: int = 0  # training tokens processed by this process
+    loss_sum: Tensor | float = 0.0  # sum of the losses of the training steps
 
     def __init__(self, model: PreTrainedModel | None = None, *arguments: Any, **options: Any):
-        # Trainer sets config.use_cache to False while it trains; `_save` saves this value instead.
+        # Trainer sets config.use_cache to False during training, but `_save` saves the model's original value.
         self.saved_use_cache = getattr(getattr(model, "config", None), "use_cache", True)
         super().__init__(model, *arguments, **options)
         self.scalars = AsyncScalars()
@@ -158,7 +158,7 @@ class RecipeTrainerMixin(Base):
 
     @cached_property
     def run_facts(self) -> dict[str, Any]:
-        """Return the facts that must be equal when a run resumes, besides model and tokenizer."""
+        """Return the options and data properties that must not change when a run is resumed."""
         args = self.args
         names = ["seed", "data_seed", "muon", "embedding_decay", "dropout_start", "tokens_per_batch", "bucketing"]
         names += ["muon_momentum"] if args.muon else []
@@ -173,13 +173,12 @@ class RecipeTrainerMixin(Base):
         }
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any):
-        """Like `Trainer.train`, but True resumes from the last complete checkpoint, and checkpoints of other runs are
-        refused.
+        """Like `Trainer.train`, but True resumes from the last complete checkpoint.
 
         Raises:
-            FileNotFoundError: there is no such checkpoint.
-            ValueError: the checkpoint is incomplete, of another run, or older than others in the folder; a row exceeds
-                the learned positions; an option does not fit the task or a stream.
+            FileNotFoundError: the checkpoint does not exist.
+            ValueError: the checkpoint is incomplete, from another run, or older than others in the folder; a row is
+                longer than the table of learned position embeddings; an option does not suit the task or a stream.
             FloatingPointError: a gradient or a weight is no longer finite.
         """
         self.check_options()
@@ -190,12 +189,12 @@ class RecipeTrainerMixin(Base):
         return super().train(resume_from_checkpoint, *arguments, **options)
 
     def check_options(self) -> None:
-        """Raise a ValueError before the first step for options and rows with which training would fail later."""
+        """Raise a ValueError before the first step if training would later fail because of an option or a row."""
         if isinstance(self.train_dataset, IterableDataset):
             for name in ("eval_strategy", "save_strategy"):
                 if getattr(self.args, name) == "epoch":
                     raise ValueError(f"{name}=epoch: a stream is read until --max_steps, as one epoch; give steps.")
-            _ = self.run_facts  # reads the first rows now instead of during training
+            _ = self.run_facts  # read the first rows now instead of during training
         if is_empty_stream(self.train_dataset):
             raise ValueError(
                 "The training stream is empty, or too short to fill a row of a language model: give a longer one, or "
@@ -207,10 +206,10 @@ class RecipeTrainerMixin(Base):
             check_positions(self.model, rows)
 
     def prepare_resume(self, run: Path) -> Path:
-        """Return the last checkpoint of a run, after deleting the remains of an interruption.
+        """Return the last complete checkpoint of a run, after deleting what an interruption has left behind.
 
         Raises:
-            ValueError: there is no complete checkpoint, or it is of another run.
+            ValueError: there is no complete checkpoint, or it is from another run.
         """
         checkpoint = last_checkpoint(run)
         if checkpoint is None:
@@ -223,9 +222,9 @@ class RecipeTrainerMixin(Base):
         return checkpoint
 
     def check_checkpoint(self, folder: Path) -> None:
-        """Raise an error if this run cannot resume from a checkpoint, or if it is not the run's last one.
+        """Raise an error if this run cannot resume from a checkpoint, or if the output folder has later checkpoints.
 
-        Later checkpoints would be averaged, or resumed next time.
+        The later checkpoints would become part of the average, or be resumed next time.
         """
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: there is no such folder.")
@@ -247,7 +246,7 @@ class RecipeTrainerMixin(Base):
     def _init_training_state(
         self, max_steps: int, num_update_steps_per_epoch: int, num_train_epochs: int, resume_from_checkpoint, trial
     ) -> tuple[int, int]:
-        """Like `Trainer._init_training_state`, but does not train a finished run further, and allows moved folders."""
+        """Like `Trainer._init_training_state`, but does not continue a finished run, and supports moved folders."""
         position = super()._init_training_state(
             max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
         )
@@ -260,7 +259,7 @@ class RecipeTrainerMixin(Base):
         return (num_train_epochs, 0) if stopped or self.state.global_step >= max_steps else position
 
     def restore_patience(self) -> bool:
-        """Restore the counter of early stopping from a checkpoint; return whether the run had stopped early."""
+        """Restore the early-stopping counter from a checkpoint, and return whether the run had stopped early."""
         stopped = False
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback):
@@ -271,7 +270,7 @@ class RecipeTrainerMixin(Base):
         return stopped
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Like `Trainer._get_grad_norm`, which is called before each step, but stops a diverging run."""
+        """Like `Trainer._get_grad_norm`, which runs before each step, but raises an error if training diverges."""
         norm = super()._get_grad_norm(model, grad_norm)
         if self.accelerator.mixed_precision == "fp16":
             return norm  # the gradient scaler skips steps whose gradients are not finite
@@ -284,7 +283,7 @@ class RecipeTrainerMixin(Base):
     def get_batch_samples(
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Any]], torch.Tensor | int | None]:
-        """Like `Trainer.get_batch_samples`, but counts tokens, and copies the batches to the device asynchronously."""
+        """Like `Trainer.get_batch_samples`, but counts tokens and copies the batches to the device asynchronously."""
 
         def send(batch: dict[str, Any]) -> dict[str, Any]:
             self.tokens_seen += count_tokens(batch)
@@ -293,13 +292,13 @@ class RecipeTrainerMixin(Base):
         return super().get_batch_samples(map(send, epoch_iterator), num_batches, device)
 
     def training_step(self, *arguments: Any, **options: Any) -> torch.Tensor:
-        """Like `Trainer.training_step`, but adds the loss to `loss_sum`, which a callback may read and reset."""
+        """Like `Trainer.training_step`, but adds the loss to `loss_sum`, which callbacks may read and reset."""
         loss = super().training_step(*arguments, **options)
         self.loss_sum = self.loss_sum + loss
         return loss
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Like `Trainer._save_checkpoint`, but adds `RUN_FILE`, and deletes checkpoints saved on SIGTERM."""
+        """Like `Trainer._save_checkpoint`, but adds `RUN_FILE`, and deletes earlier checkpoints saved on SIGTERM."""
         if not self.args.should_save:
             super()._save_checkpoint(model, trial)
             return
@@ -314,14 +313,14 @@ class RecipeTrainerMixin(Base):
         kept = (folder, Path(self.state.best_model_checkpoint or folder))
         superseded = [other for other in checkpoint_folders(run) if other not in kept and was_interrupted(other)]
         for other in superseded:
-            os.utime(other, (0, 0))  # Trainer deletes the oldest first
+            os.utime(other, (0, 0))  # Trainer deletes the oldest checkpoints first
         super()._save_checkpoint(model, trial)
         write_digests(folder)
         for other in superseded:
             shutil.rmtree(other, ignore_errors=True)
 
     def save_model(self, *arguments: Any, **options: Any) -> None:
-        """Like `Trainer.save_model`, but saves the original class name when FSDP has replaced it.
+        """Like `Trainer.save_model`, but saves the original class name if FSDP has replaced it.
 
         Raises:
             FloatingPointError: a weight is not finite.
@@ -331,9 +330,9 @@ class RecipeTrainerMixin(Base):
         super().save_model(*arguments, **options)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Like `Trainer._save`, but saves the model's own `use_cache`, and pickles arguments only into checkpoints."""
+        """Like `Trainer._save`, but saves the original `use_cache`, and saves the arguments only in checkpoints."""
         if isinstance(self.processing_class, PreTrainedTokenizerFast):
-            # otherwise truncation would be saved with the tokenizer
+            # otherwise, the truncation settings would be saved with the tokenizer
             self.processing_class.backend_tokenizer.no_truncation()
         config = self.model.config
         in_training, config.use_cache = config.use_cache, self.saved_use_cache
@@ -352,28 +351,28 @@ class RecipeTrainerMixin(Base):
         super()._issue_warnings_after_load(load_result)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
-        """Like `Trainer._load_from_checkpoint`; see `load_into_shards`."""
+        """Like `Trainer._load_from_checkpoint`, but loads FSDP models with `load_into_shards`."""
         if self.is_fsdp_enabled:
             load_into_shards(self.model, Path(resume_from_checkpoint))
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
-        """Like `Trainer._load_best_model`; see `load_into_shards`."""
+        """Like `Trainer._load_best_model`, but loads FSDP models with `load_into_shards`."""
         if self.is_fsdp_enabled:
             load_into_shards(self.model, Path(cast(str, self.state.best_model_checkpoint)))
         else:
             super()._load_best_model()
 
     def gather_full_model(self, model_class: type[PreTrainedModel]) -> None:
-        """Replace the shards of FSDP by the full model in every process, after training."""
+        """Replace the FSDP-sharded model by the full model in every process after training."""
         self.save_model()
         self.accelerator.wait_for_everyone()
         self.model = model_class.from_pretrained(self.args.output_dir).to(self.args.device)  # type: ignore[arg-type]
         self.is_fsdp_enabled = False
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> Optimizer:
-        """Like `Trainer.create_optimizer`, but builds Muon with Adam if the arguments ask for it."""
+        """Like `Trainer.create_optimizer`, but builds Muon with Adam if `args.muon` is set."""
         if self.optimizer is None and self.args.muon:
             self.optimizer = muon_with_adam(
                 cast(PreTrainedModel, self.model if model is None else model),
@@ -387,7 +386,7 @@ class RecipeTrainerMixin(Base):
         return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
-        """Like `Trainer.create_scheduler`, but builds the schedule of section 5.3 if the arguments ask for it."""
+        """Like `Trainer.create_scheduler`, but builds the schedule of section 5.3 if `args.schedule` is "paper"."""
         given = self.lr_scheduler is not None
         warmup_steps = max(1, self.args.get_warmup_steps(num_training_steps))
         warms_up = self.args.schedule == "paper" or self.args.lr_scheduler_type not in WITHOUT_WARMUP
@@ -410,10 +409,10 @@ class RecipeTrainerMixin(Base):
         stream = isinstance(self.train_dataset, IterableDataset)
         if not args.tokens_per_batch and not stream:
             if isinstance(loader, DataLoaderShard):
-                loader.device = None  # `get_batch_samples` copies the batches
+                loader.device = None  # `get_batch_samples` copies the batches to the device
             return loader
-        # Each process makes its own batches. accelerate would distribute them a second time; for a stream, one process
-        # would make the batches of all processes, which fails if their lengths differ.
+        # Each process builds its own batches. accelerate would distribute them a second time. For a stream, it would
+        # build the batches of all processes in one process, which fails if their lengths differ.
         options: dict[str, Any] = {
             "collate_fn": loader.collate_fn,
             "pin_memory": args.dataloader_pin_memory,
@@ -429,10 +428,10 @@ class RecipeTrainerMixin(Base):
         return survive_sigterm(loader) if args.save_on_signal else loader
 
     def _get_dataloader(self, dataset: Any, *arguments: Any, **options: Any) -> DataLoader:
-        """Like `Trainer._get_dataloader`, but evaluates all rows: it ignores `dataloader_drop_last`."""
+        """Like `Trainer._get_dataloader`, but ignores `dataloader_drop_last` in evaluation."""
         drop_last, is_training = self.args.dataloader_drop_last, options.get("is_training", False)
         if isinstance(dataset, IterableDataset) and self.args.world_size > 1 and not is_training:
-            dataset = Dataset.from_list(list(dataset))  # batches of different lengths cannot be distributed
+            dataset = Dataset.from_list(list(dataset))  # accelerate cannot distribute batches of different lengths
         self.args.dataloader_drop_last = drop_last and is_training
         loader = super()._get_dataloader(dataset, *arguments, **options)
         self.args.dataloader_drop_last = drop_last
@@ -440,8 +439,8 @@ class RecipeTrainerMixin(Base):
 
 
 class RecipeTrainer(RecipeTrainerMixin, Trainer):
-    """Trainer with the paper's recipe."""
+    """Trainer with the paper's training recipe."""
 
 
 class RecipeSeq2SeqTrainer(RecipeTrainerMixin, Seq2SeqTrainer):
-    """Seq2SeqTrainer with the paper's recipe, for models that are evaluated by their generated text."""
+    """Seq2SeqTrainer with the paper's training recipe, for models whose generated text is evaluated."""
