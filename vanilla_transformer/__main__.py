@@ -1,6 +1,6 @@
-"""`vanilla-transformer COMMAND`, or `python -m vanilla_transformer COMMAND`.
+"""Entry point of `vanilla-transformer COMMAND` and `python -m vanilla_transformer COMMAND`.
 
-Help, and errors in names of options and files, need neither torch nor transformers, which take seconds to import.
+Printing help and checking the names of options and files does not import torch and transformers, which takes seconds.
 """
 
 import sys
@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 def usage() -> str:
-    """Return the text of `vanilla-transformer --help`: each command with the first line of its help."""
+    """Return the output of `vanilla-transformer --help`: each command with the first line of its help."""
     lines = [f"  {name:<10} {all_help()[name].description.partition(chr(10))[0]}" for name in COMMANDS]
     return "\n".join(
         ["usage: vanilla-transformer COMMAND [options]", "", *lines, "", "COMMAND --help shows its options."]
@@ -44,15 +44,15 @@ def usage() -> str:
 
 
 def is_answered(name: str, arguments: list[str]) -> bool:
-    """Show the help of a command if requested; otherwise check the names of options and files.
+    """Print the help of a command if requested, and return whether it was. Otherwise check options and file names.
 
     Raises:
-        FileNotFoundError: a file or a model's folder does not exist.
-        ValueError: a task or an option does not exist, or the name of a data file has a wrong ending.
+        FileNotFoundError: a file or model folder does not exist.
+        ValueError: a task or option does not exist, or a data file has an unknown suffix.
     """
     names, task, recipe = [name], None, None
     task_of_files, files, options = data_files(arguments) if name == "train" else (None, [], [])
-    if files:  # without a task, the options of all tasks exist
+    if files:  # without a task, the options of all tasks are accepted
         task, arguments = task_of_files, options
         names = [f"train {each}" for each in ([task] if task else task_names())]
         file_formats(files, parallel=len(files) == 2 and task in (None, "translation"))
@@ -73,16 +73,16 @@ def is_answered(name: str, arguments: list[str]) -> bool:
 
 
 def known_options(name: str) -> set[str] | None:
-    """Return the names of a command's options, or None if they are not known before its libraries are imported."""
+    """Return the names of a command's options, or None if they are only known after importing its libraries."""
     text = all_help()[name]
-    # The options of `evaluate` are also those of the model's task.
+    # `evaluate` also accepts the options of the model's task.
     texts = [text, *(all_help()[f"train {task}"] for task in task_names() if name == "evaluate")]
     trainers = trainer_options() if any(each.has_trainer_options for each in texts) else set()
     return None if text.passes_on or trainers is None else trainers.union(*(each.names for each in texts))
 
 
 def check_files(name: str, arguments: list[str], task: str | None) -> None:
-    """Check that files and models on the command line exist, and that the suffixes of data files are known."""
+    """Check that the files and models on the command line exist, and that data files have a known suffix."""
     for option in ("--input", "--numbers"):
         for file in values_of(arguments, option):
             check_input(file)
@@ -94,14 +94,15 @@ def check_files(name: str, arguments: list[str], task: str | None) -> None:
             check_source(source, short_names=name == "import" or task is not None)
     for split in ("train", "validation", "test"):
         if files := values_of(arguments, f"--{split}_file"):
-            file_formats(files, parallel=len(files) == 2)  # whether the task accepts parallel files is checked later
+            # A later check rejects parallel files if the task does not support them.
+            file_formats(files, parallel=len(files) == 2)
 
 
 def command(arguments: list[str]) -> None:
-    """Run the command that the first argument names.
+    """Run the command named by the first argument.
 
     Raises:
-        ValueError: there is no command of this name; see also `is_answered`.
+        ValueError: the command does not exist; see also `is_answered`.
     """
     name, *arguments = arguments or ["--help"]
     if name in ("-h", "--help"):
@@ -115,12 +116,12 @@ def command(arguments: list[str]) -> None:
     if not is_answered(name, arguments):
         if name == "demo":
             print("Starting the demo; its address follows.", flush=True)
-        import_module("vanilla_transformer.models")  # register the Auto classes
+        import_module("vanilla_transformer.models")  # registers the Auto classes
         import_module(f"vanilla_transformer.cli.{COMMANDS[name]}").main(arguments)
 
 
 def main() -> None:
-    """Run the console command."""
+    """Run the `vanilla-transformer` console script."""
     sys.argv[0] = "vanilla-transformer"  # the name shown in errors
     run_command(command)
 

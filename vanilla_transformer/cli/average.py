@@ -14,7 +14,7 @@ from vanilla_transformer.training.checkpoints import checkpoints_to_average
 
 @dataclass
 class AverageArguments:
-    """Options of the command: the checkpoints, and the folder for their average."""
+    """Options of `average`: the checkpoints, and the folder for their average."""
 
     output: str = field(metadata={"help": "Folder to create for the averaged model."})
     run: str | None = field(default=None, metadata={"help": "Folder of a training run, with its checkpoints."})
@@ -28,9 +28,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        FileNotFoundError: there is no such checkpoint, or a part is missing from it.
-        ValueError: neither a run nor checkpoints, or both; a run with too few; checkpoints of different models; an
-            output folder that exists, or is inside the last checkpoint.
+        FileNotFoundError: a checkpoint does not exist, or one of its files is missing.
+        ValueError: neither a run nor checkpoints are given, or both are; the run has too few checkpoints; the
+            checkpoints are of different models; the output folder exists or is inside the last checkpoint.
     """
     (args,) = CommandParser(AverageArguments, __doc__).parse_args_into_dataclasses(arguments)
     if bool(args.run) == bool(args.checkpoints):

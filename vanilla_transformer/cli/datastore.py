@@ -27,7 +27,7 @@ from vanilla_transformer.training.batching import TokenBudgetSampler, row_length
 
 @dataclass
 class DatastoreArguments:
-    """Options of the command: the model, and the influence of the neighbours."""
+    """Options of `datastore`: the model, and the influence of the neighbours."""
 
     model: str = field(metadata={"help": "Folder of the model; the datastore is saved in it."})
     neighbours: int = field(
@@ -57,15 +57,15 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        FileNotFoundError: there is no such model.
-        ValueError: the model is on the Hub, or no translator; there are no pairs, or they come as a stream; a setting
-            is out of its range.
+        FileNotFoundError: the model does not exist.
+        ValueError: the model is on the Hub or is not a translator; there are no pairs, or they are streamed; a setting
+            is out of range.
     """
     parser = CommandParser([DatastoreArguments, DataArguments], __doc__)
-    parser.set_defaults(validation_fraction=0.0)  # hold out nothing, to keep all pairs
+    parser.set_defaults(validation_fraction=0.0)  # by default, hold out no pairs
     args, data = parser.parse_args_into_dataclasses(arguments)
     settings = {name: getattr(args, name) for name in ("neighbours", "share", "temperature")}
-    Datastore(None, "", **settings)  # report invalid settings before the long work
+    Datastore(None, "", **settings)  # report invalid settings before the slow part
     check_source(args.model)
     if not Path(args.model).is_dir():
         raise ValueError(f"--model {args.model} must be a folder, where the datastore is saved: download it first.")

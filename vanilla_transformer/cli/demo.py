@@ -30,10 +30,10 @@ NO_MODEL = (
 
 @dataclass
 class DemoArguments:
-    """Options of the command.
+    """Options of `demo`.
 
     Raises:
-        ValueError: a quantization for PyTorch; a port that does not exist.
+        ValueError: a quantization is given for PyTorch, or the port number is invalid.
     """
 
     model: list[str] = field(default_factory=list, metadata={"help": "The same as FOLDER."})
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError, OSError: a model cannot be loaded, or the port is taken.
+        ValueError, OSError: a model cannot be loaded, or the port is in use.
     """
     parser = CommandParser(DemoArguments, __doc__)
     parser.add_argument(

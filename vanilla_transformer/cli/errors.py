@@ -1,4 +1,4 @@
-"""Run a command so that errors that the user can fix print one line on stderr and exit with code 2."""
+"""Run a command. For errors that the user can fix, print one line on stderr and exit with code 2."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 
-# Errors that the user can fix. Any other error is a bug and keeps its traceback. Errors of libraries are listed by
-# name, because importing the libraries would delay an early error.
+# Errors that the user can fix. Any other error is a bug and keeps its traceback. Errors from libraries are listed by
+# name, because importing the libraries takes seconds.
 USER_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 USER_ERRORS_OF_LIBRARIES = {*"DatasetsError EntryNotFoundError HTTPError SafetensorError StrictDataclassError".split()}
 
-# The modules that each extra of pyproject.toml installs. Commands import them only when needed.
+# Modules that are installed by each extra of pyproject.toml. Commands import them only when needed.
 EXTRAS = {
     "train": "accelerate babel datasets matplotlib pandas psutil pyarrow sacrebleu sacremoses scipy "
     "seqeval sklearn torchmetrics",
@@ -27,12 +27,12 @@ EXTRAS = {
 
 
 def run_command(main: Callable[[list[str]], Any]) -> None:
-    """Run a command with the arguments of the command line, and exit with code 2 after a user error.
+    """Run a command with the command-line arguments, and exit with code 2 after a user error.
 
-    With `--traceback` the error keeps its traceback. Output is UTF-8 in any locale, except on a terminal.
+    With `--traceback`, errors keep their traceback. Output is UTF-8 in any locale, except on a terminal.
 
     Args:
-        main: the command's function, which takes the list of arguments.
+        main: the function of the command, which takes a list of arguments.
     """
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")
@@ -44,9 +44,9 @@ def run_command(main: Callable[[list[str]], Any]) -> None:
         try:
             main(arguments)
         finally:
-            if sys.stdout:  # a service may have closed stdout
+            if sys.stdout:  # stdout may be closed when run as a service
                 sys.stdout.flush()
-    except BrokenPipeError:  # the reader closed the pipe, as `head` does: discard the rest
+    except BrokenPipeError:  # a program such as `head` closed the pipe: discard the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)  # 128 + SIGPIPE, the exit code of a program killed by that signal
     except KeyboardInterrupt:
@@ -77,7 +77,7 @@ def explain(error: Exception) -> str | None:
 
 
 def is_of_torch_save(error: Exception) -> bool:
-    """Whether PyTorch failed to write a file, which raises a bare RuntimeError."""
+    """Whether the error is from `torch.save`, which raises a bare RuntimeError if it cannot write a file."""
     frames = traceback.walk_tb(error.__traceback__)
     codes = {(frame.f_globals.get("__name__"), frame.f_code.co_name) for frame, _ in frames}
     return type(error) is RuntimeError and ("torch.serialization", "save") in codes

@@ -26,10 +26,10 @@ from vanilla_transformer.files import markdown_table
 
 
 GIB = 2**30
-FLOAT = 4  # bytes: weights, gradients and Adam's states are float32 even if products are bfloat16
-ADAM_STATES = 2  # running means of the gradient and of its square
-CHUNK_LOGIT = 2 + 4 + 4 + 2  # bytes per logit: bfloat16, float32, its logarithm, and the gradient in bfloat16
-# The parts that n devices divide among each other
+FLOAT = 4  # bytes per weight, gradient or Adam state: float32 even if matrix multiplications use bfloat16
+ADAM_STATES = 2  # moving averages of the gradient and of its square
+CHUNK_LOGIT = 2 + 4 + 4 + 2  # bytes per logit: bfloat16, float32, log-probability, and bfloat16 gradient
+# Parts of the memory that are sharded across devices
 SHARDED: dict[str, tuple[str, ...]] = {
     "ddp": (),
     "zero2": ("gradients", "optimizer"),
@@ -39,10 +39,10 @@ SHARDED: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class EstimateArguments:
-    """Options of the command: of the model, of a step, of the machines.
+    """Options of `estimate`: the model, the training step, and the machines.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: a value is out of range.
     """
 
     preset: str = field(default="base", metadata={"help": f"A row of the paper's Table 3: {', '.join(PRESETS)}."})
@@ -90,8 +90,8 @@ class StepCost:
 
     Args:
         parameters: number of trained parameters.
-        memory: peak bytes on each device, by part.
-        operations: multiplications and additions in the matrix products of a whole step, over all devices.
+        memory: peak memory per device in bytes, by part.
+        operations: multiplications and additions in all matrix multiplications of a step, summed over the devices.
     """
 
     parameters: int
@@ -101,7 +101,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """Bytes that the forward pass keeps for the backward pass: all activations, the logits, and the part per layer."""
+    """Bytes that the forward pass keeps for the backward pass: for all activations, the logits, and each layer."""
 
     activations: int
     logits: int
@@ -110,8 +110,8 @@ class ForwardPass:
 
 @contextmanager
 def saved_bytes(model: nn.Module) -> Iterator[Callable[[], int]]:
-    """Give a function that returns how many bytes autograd has saved, counting each storage once and no weights."""
-    # A fake storage has no data pointer, but a unique address while it lives.
+    """Yield a function that counts the bytes saved by autograd. Each storage counts once, and weights do not count."""
+    # Fake storages have no data pointer, but each has a unique address while it exists.
     weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
     saved: dict[int, UntypedStorage] = {}
 
@@ -126,12 +126,12 @@ def saved_bytes(model: nn.Module) -> Iterator[Callable[[], int]]:
 
 
 def fused_dropout(probability: float, states: Tensor) -> Tensor:
-    """Apply dropout as a GPU does, which keeps one byte per number; PyTorch on a CPU keeps a float."""
+    """Apply dropout as on a GPU, where the saved mask has one byte per element; on a CPU, it is a float mask."""
     return torch.native_dropout(states, probability, True)[0]
 
 
 def checkpoint_layers(model: PreTrainedModel) -> None:
-    """Switch on gradient checkpointing under its name in the installed version of transformers."""
+    """Enable gradient checkpointing with the method of the installed transformers version."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
 
@@ -139,7 +139,7 @@ def checkpoint_layers(model: PreTrainedModel) -> None:
 def count_pass(
     config: VanillaTransformerConfig, rows: int, length: int, bf16: bool, checkpointing: bool, on_accelerator: bool
 ) -> ForwardPass:
-    """Run `rows` pairs of sentences of `length` tokens forward on fake tensors."""
+    """Run a forward pass over `rows` sentence pairs of `length` tokens with fake tensors, and measure its memory."""
     with FakeTensorMode():
         model = VanillaTransformerForConditionalGeneration(config).train()
         if checkpointing:
@@ -160,13 +160,13 @@ def count_pass(
 
 
 def count_operations(config: VanillaTransformerConfig, length: int, checkpointing: bool) -> int:
-    """Count the operations in the matrix products of training on one pair of sentences of `length` tokens.
+    """Count the operations in the matrix multiplications of a training step with one sentence pair of `length` tokens.
 
-    The full length x length attention matrix is counted.
+    The count includes the full length x length attention matrix.
     """
     with FakeTensorMode():
         model = VanillaTransformerForConditionalGeneration(deepcopy(config)).train()
-        # the counter recognises products in eager attention; this changes the config
+        # the counter only recognises eager attention; setting it changes the config
         model.set_attn_implementation("eager")
         if checkpointing:
             checkpoint_layers(model)
@@ -188,13 +188,13 @@ def step_cost(
     checkpointing: bool = False,
     on_accelerator: bool = True,
 ) -> StepCost:
-    """Return the cost of a step over `tokens` source and as many target tokens, in sentences of `length` tokens.
+    """Return the cost of a step with `tokens` source and as many target tokens, in sentences of `length` tokens.
 
-    The model runs on fake tensors, which have shapes but no content. PyTorch's own hooks count what it would keep for
-    the backward pass and which matrix products it would compute.
+    The model runs on fake tensors, which have shapes but no data. PyTorch's hooks count the memory that would be kept
+    for the backward pass, and the operations of the matrix multiplications.
 
     Raises:
-        ValueError: there is less than one sentence for each device and accumulation step.
+        ValueError: `tokens` is less than one sentence for each device and accumulation step.
     """
     rows = tokens // (devices * accumulation_steps * length)
     if rows < 1:
@@ -203,15 +203,15 @@ def step_cost(
             f"{accumulation_steps} accumulation steps."
         )
     config = deepcopy(config)
-    config.use_cache = False  # as Trainer sets it
+    config.use_cache = False  # like Trainer
     with torch.device("meta"):
         parameters = VanillaTransformerForConditionalGeneration(config).num_parameters(only_trainable=True)
-    # All memory is proportional to the rows, except autocast's bfloat16 copies of the weights.
+    # All memory is proportional to the number of rows, except autocast's bfloat16 copies of the weights.
     two, three = (count_pass(config, n, length, bf16, False, on_accelerator) for n in (2, 3))
     by_row, positions = three.activations - two.activations, rows * length
     copies = two.activations - 2 * by_row
     if checkpointing:
-        # The inputs of all layers; in the backward pass, also the activations of one layer at a time
+        # Memory of the inputs of all layers, plus the activations of one layer at a time in the backward pass
         inputs = [count_pass(config, n, length, bf16, True, on_accelerator).activations for n in (2, 3)]
         by_row = inputs[1] - inputs[0] + max(b - a for a, b in zip(two.layers, three.layers, strict=True))
     vocab_size = config.target_vocab_size or config.vocab_size
@@ -224,7 +224,7 @@ def step_cost(
     memory = {"weights": states, "gradients": states, "optimizer": ADAM_STATES * states}
     for part in SHARDED[sharding]:
         memory[part] = -(-memory[part] // devices)
-    memory["weights"] += copies  # autocast keeps them until the end of the forward pass
+    memory["weights"] += copies  # autocast keeps these copies until the end of the forward pass
     if devices > 1 and sharding == "ddp":
         memory["exchange of gradients"] = states
     memory |= {"activations": rows * by_row, "logits and loss": loss}
@@ -235,7 +235,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: an unknown preset, or a number that is out of range.
+        ValueError: the preset is unknown, or a value is out of range.
     """
     (args,) = CommandParser(EstimateArguments, __doc__).parse_args_into_dataclasses(arguments)
     config = VanillaTransformerConfig.from_preset(args.preset, vocab_size=args.vocab_size)

@@ -30,7 +30,7 @@ from vanilla_transformer.training.batching import EMPTY_STREAM
 
 @dataclass
 class EvaluationArguments:
-    """Options of the command: the model, and the file for the scores."""
+    """Options of `evaluate`: the model, and the file for the scores."""
 
     model: str = field(metadata={"help": "Model folder, or name on the Hub."})
     scores: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> Scores:
     """Run the command, and return the scores by split.
 
     Raises:
-        ValueError: the model has no head for a task; there are no data to score it on.
+        ValueError: the model has no head for a task, or there is no data to score.
     """
     given = sys.argv[1:] if arguments is None else arguments
     first = ArgumentParser(add_help=False)
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> Scores:
     first.add_argument("--trust_remote_code", nargs="?", type=string_to_bool, const=True, default=False)
     known = first.parse_known_args(given)[0]
     name, trusted = known.model, known.trust_remote_code
-    if name is None:  # show --help, or report that --model is missing
+    if name is None:  # print the help, or an error that --model is missing
         CommandParser([EvaluationArguments, DataArguments], __doc__).parse_args(given)
     found = model_class(name, model_classes(), trusted)
     config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)

@@ -16,14 +16,14 @@ from vanilla_transformer.files import check_new, new_folder
 from vanilla_transformer.loading import MODELS, load_model, load_tokenizer
 
 
-# other runtimes cannot use a decoder without its output layer
+# exclude the bare decoder: other runtimes need the output layer
 EXPORTED = tuple(name for name in MODELS if name not in ("VanillaTransformerModel", "VanillaTransformerDecoderModel"))
 QUANTIZATIONS = ("int8", "int16", "float16", "bfloat16", "float32")
 
 
 @dataclass
 class ExportArguments:
-    """Options of the command.
+    """Options of `export`.
 
     Raises:
         ValueError: a quantization is given for ONNX, or the output folder exists.
@@ -47,7 +47,7 @@ class ExportArguments:
 
 
 def write_facts(config: PreTrainedConfig, file: Path) -> None:
-    """Write the config, which contains the class names, without its references to code."""
+    """Write the config with its class names, but without references to the model's code."""
     facts = config.to_dict()
     for name in ("auto_map", "custom_pipelines"):
         facts.pop(name, None)
@@ -58,10 +58,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the format does not support the model.
+        ValueError: the export format does not support the model.
     """
     (args,) = CommandParser(ExportArguments, __doc__).parse_args_into_dataclasses(arguments)
-    # imported here because each format has its own extra
+    # imported here, because each format needs a different extra
     if args.to == "ctranslate2":
         from vanilla_transformer.conversion.to_ctranslate2 import export_ctranslate2
     else:

@@ -18,7 +18,7 @@ from vanilla_transformer.loading import find_device, load_model, load_tokenizer
 
 @dataclass
 class GenerateArguments:
-    """Options of the command: model, files, and the choice of the next token.
+    """Options of `generate`: the model, the files, and how to choose the next token.
 
     Raises:
         ValueError: `batch_size` is below 1, or the device does not exist.

@@ -1,4 +1,4 @@
-"""Show help and check option names without importing the libraries of a command: torch alone takes seconds.
+"""Show help and check option names without importing the libraries of a command. Importing torch takes seconds.
 
 `help.json` contains the help of each command. `make help` generates it from the parsers of the commands.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 
 FILE = Path(__file__).with_name("help.json")
-INDENT = 24  # indentation of an option's explanation
+INDENT = 24  # column where the description of an option starts
 MAX_WIDTH = 110
 
 
@@ -26,9 +26,9 @@ class Help:
     """The help of one command.
 
     Args:
-        groups: (title, explanations by option); an option is followed by its value, as in "--port N".
-        has_trainer_options: the command also accepts Trainer's options, which its help leaves out.
-        passes_on: the command passes unknown options to another program.
+        groups: (title, descriptions by option). The option includes its value, as in "--port N".
+        has_trainer_options: whether the command also accepts Trainer's options, which are not in its help.
+        passes_on: whether the command passes unknown options to another program.
     """
 
     usage: str
@@ -38,7 +38,7 @@ class Help:
     passes_on: bool = False
 
     def render(self) -> str:
-        """Return the text of `--help`, as wide as the terminal."""
+        """Return the output of `--help`, wrapped to the width of the terminal."""
         width = min(shutil.get_terminal_size().columns - 2, MAX_WIDTH)
         lines = [f"usage: {self.usage}", "", *self.description.strip().splitlines()]
         for title, options in self.groups:
@@ -52,19 +52,19 @@ class Help:
 
     @property
     def names(self) -> set[str]:
-        """The names of the options in the help."""
+        """Names of the options in the help."""
         return {name for _, options in self.groups for option in options for name in re.findall(r"--\w+", option)}
 
 
 @cache
 def load() -> dict[str, Any]:
-    """Return the content of help.json."""
+    """Read help.json."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 @cache
 def all_help() -> dict[str, Help]:
-    """Return the help of every command; that of `train` has one entry for each task, such as "train tagging"."""
+    """Return the help of each command. For `train`, each task has its own entry, such as "train tagging"."""
     content = load()
     texts = {}
     for name, text in content["commands"].items():
@@ -74,7 +74,7 @@ def all_help() -> dict[str, Help]:
 
 
 def trainer_options() -> set[str] | None:
-    """Return the names of the Trainer's options, or None if another version of transformers is installed."""
+    """Return the names of Trainer's options, or None if help.json is for another version of transformers."""
     from importlib.metadata import version
 
     options = load()["trainer"]
@@ -82,27 +82,27 @@ def trainer_options() -> set[str] | None:
 
 
 def normalize(option: str) -> str:
-    """Return the name of an option, written with underscores and without its value."""
+    """Return the name of an option with underscores instead of dashes, and without its value."""
     return "--" + option.partition("=")[0].removeprefix("--").replace("-", "_")
 
 
 def is_option(argument: str) -> bool:
-    """Whether an argument of the command line is an option with a long name."""
+    """Whether a command-line argument is a long option, such as `--port` or `--port=8000`."""
     return re.match(r"--\w[\w-]*(=|$)", argument) is not None
 
 
 def before_dashes(arguments: Iterable[str]) -> list[str]:
-    """Return the arguments up to "--"."""
+    """Return the arguments before "--"."""
     return list(takewhile(lambda argument: argument != "--", arguments))
 
 
 def options_in(arguments: Iterable[str]) -> list[str]:
-    """Return the arguments that are options, up to "--"."""
+    """Return the arguments before "--" that are options."""
     return [argument for argument in before_dashes(arguments) if is_option(argument)]
 
 
 def check_names(arguments: Iterable[str], names: Iterable[str]) -> None:
-    """Raise a ValueError for the first unknown option; a unique prefix of an option is accepted."""
+    """Raise a ValueError if an option is unknown. Unique prefixes of options are accepted."""
     known = sorted(names)
     for option in options_in(arguments):
         name = normalize(option)
@@ -111,13 +111,13 @@ def check_names(arguments: Iterable[str], names: Iterable[str]) -> None:
 
 
 def hint(option: str, names: Iterable[str]) -> str:
-    """Return the end of an error about an unknown option, which suggests a similar option."""
+    """Return the end of the error message for an unknown option: a similar option, or a reference to --help."""
     similar = difflib.get_close_matches(normalize(option), names, n=1) if is_option(option) else []
     return f"; did you mean {similar[0]}?" if similar else "; see --help"
 
 
 def values_of(arguments: list[str], name: str) -> list[str]:
-    """Return the values that follow an option on the command line, or its "="."""
+    """Return the values of an option on the command line, whether they follow a space or "="."""
     values: list[str] = []
     taking = False
     for argument in before_dashes(arguments):

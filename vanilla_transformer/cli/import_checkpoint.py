@@ -24,7 +24,7 @@ from vanilla_transformer.training.checkpoints import make_readable
 
 @dataclass
 class ImportArguments:
-    """Options of the command: source, output, and direction of the conversion."""
+    """Options of `import`: source, output, and direction of the conversion."""
 
     source: str = field(metadata={"help": "Model folder, or name on the Hub."})
     output: str = field(metadata={"help": "Folder to create for the converted model."})
@@ -47,7 +47,7 @@ def load(source: str, revision: str | None, to: str | None) -> PreTrainedModel:
         theirs, loading = getattr(transformers, architecture).from_pretrained(
             source, revision=revision, output_loading_info=True
         )
-        # Published BERT models may lack weights that this project does not use, such as poolers.
+        # Published BERT checkpoints may lack weights that our models do not use, such as poolers.
         missing = sorted(name for name in loading["missing_keys"] if not re.fullmatch(mapping.dropped, name))
         require(not missing, f"{source} has no weights for: {', '.join(missing)}.")
         return convert(theirs)
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model uses something that the other architecture does not support, or the output folder exists.
+        ValueError: the target architecture does not support a feature of the model, or the output folder exists.
     """
     (args,) = CommandParser(ImportArguments, __doc__).parse_args_into_dataclasses(arguments)
     with new_folder(args.output) as part:

@@ -1,4 +1,4 @@
-"""Write the model card of a training run: README.md with metadata, results, hyper-parameters and loss curve."""
+"""Write the model card of a training run: a README.md with metadata, results, hyper-parameters and loss curve."""
 
 import json
 from dataclasses import dataclass, field
@@ -84,7 +84,7 @@ class CardFacts:
     origin: str | None = None  # the model from which training started
 
     def begin_from(self, origin: str, task: Task, trainer: RecipeTrainerMixin, rows: Any) -> None:
-        """Score a model on validation before further training, for comparison."""
+        """Score a pretrained model on the validation split before training, for comparison."""
         if isinstance(rows, Dataset) and not trainer.is_fsdp_enabled:  # FSDP shards the model when training begins
             self.origin = origin
             with scoring_aside(trainer):
@@ -93,9 +93,9 @@ class CardFacts:
 
 
 def plot_curves(log_history: list[dict[str, Any]], metric: str, path: Path) -> None:
-    """Plot the training loss, the validation loss and the validation metric by step, as far as they were measured.
+    """Plot the training loss, validation loss and validation metric against the step, as far as they were logged.
 
-    For a run shorter than `logging_steps`, only the mean over all its batches is known.
+    For a run shorter than `logging_steps`, only the mean training loss over all steps is known.
     """
     training = "loss" if any("loss" in entry for entry in log_history) else "train_loss"
     labels = {
@@ -107,7 +107,7 @@ def plot_curves(log_history: list[dict[str, Any]], metric: str, path: Path) -> N
     panels = {"loss (nats)": [training, "eval_loss"], metric: [f"eval_{metric}"]}
     if metric == "loss" or not points[f"eval_{metric}"]:
         del panels[metric]
-    figure = Figure(figsize=(7, 1 + 3 * len(panels)), layout="constrained")  # not pyplot, which has global state
+    figure = Figure(figsize=(7, 1 + 3 * len(panels)), layout="constrained")  # pyplot would change global state
     for axes, (title, keys) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels.items(), strict=True):
         for key in filter(points.get, keys):
             marker = "o" if len(points[key]) < 30 else None
@@ -121,7 +121,7 @@ def plot_curves(log_history: list[dict[str, Any]], metric: str, path: Path) -> N
 
 
 def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
-    """Return the options that affected the result, without options that are off or overridden by another."""
+    """Return the options that affected the result. Leave out options that are off or overridden by others."""
     values = {name: getattr(arguments, name, None) for name in HYPER_PARAMETERS}
     replaced = {
         *(("learning_rate", "lr_scheduler_type") if values["schedule"] == "paper" else ("learning_rate_scale",)),
@@ -131,14 +131,14 @@ def options_in_force(arguments: TrainingArguments) -> dict[str, Any]:
     if not values["muon"]:
         replaced.add("muon_momentum")
     return {
-        name: getattr(value, "value", value)  # replace enumerations by their values
+        name: getattr(value, "value", value)  # convert enums to their values
         for name, value in values.items()
         if name not in replaced and (value or (name in ("seed", "dropout_start") and value is not None))
     }
 
 
 def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: TrainerState, facts: CardFacts) -> None:
-    """Write README.md and curves.png into `folder`, which contains the saved model."""
+    """Write README.md and curves.png into the model folder `folder`."""
     plot_curves(state.log_history, task.ranked_by, folder / "curves.png")
     results = [
         EvalResult(
@@ -180,7 +180,7 @@ def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: Tr
         results=(markdown_table(("split", "metric", "value"), rows) if rows else "It was not scored.")
         + "".join(f"\n\n{name}: `{text}`" for name, text in facts.notes.items()),
         data=f"`{facts.dataset}`",
-        # label smoothing affects only losses over a vocabulary
+        # label smoothing only affects losses over a vocabulary
         label_smoothing=getattr(model.config, "label_smoothing", 0) if hasattr(model, "lm_head") else 0,
         hyper_parameters=markdown_table(
             ("option", "value"), [(f"`{name}`", value) for name, value in options_in_force(task.arguments).items()]

@@ -1,4 +1,4 @@
-"""Model options of the command line: a preset of Table 3 or a checkpoint, and every field of its config."""
+"""Command-line options of the model: a preset from Table 3 or a checkpoint, and all fields of its config."""
 
 import dataclasses
 import json
@@ -24,11 +24,11 @@ from vanilla_transformer.training.optimizer import init_small
 
 @dataclass
 class ModelSource:
-    """Options of the model: a checkpoint or a preset, and the computation.
+    """Options of the model: a checkpoint or a preset, and how to run it.
 
     Raises:
-        ValueError: there is no such preset.
-        FileNotFoundError: there is no such checkpoint.
+        ValueError: the preset does not exist.
+        FileNotFoundError: the checkpoint does not exist.
     """
 
     model_name_or_path: str | None = field(
@@ -69,12 +69,12 @@ class ModelSource:
             check_source(self.model_name_or_path, short_names=True)
 
 
-# Fields that the tokenizer, Trainer or the model family sets
+# Config fields that are set by the tokenizer, Trainer or the model family
 NOT_OPTIONS = {"vocab_size", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
 
 
 def explanations(config_class: type) -> dict[str, str]:
-    """Return the help of each field that the docstrings of a config explain."""
+    """Return the help text of each config field, taken from the docstrings of the config class."""
     found: dict[str, str] = {}
     for cls in reversed(config_class.__mro__):
         for names, lines in re.findall(
@@ -86,17 +86,17 @@ def explanations(config_class: type) -> dict[str, str]:
 
 
 def plain_type(annotation: Any) -> Any:
-    """Return the type of an option: the first of a union such as `float | int`."""
+    """Return the type of an option. For a union such as `float | int`, this is the first member."""
     if isinstance(annotation, types.UnionType):
         return next(member for member in typing.get_args(annotation) if member is not type(None))
     return annotation
 
 
 def model_options(config_class: type) -> type:
-    """Build a dataclass of options: `ModelSource`, and each field of `config_class` with the default None.
+    """Build a dataclass of options: those of `ModelSource`, and all fields of `config_class` with the default None.
 
     Raises:
-        KeyError: no docstring explains a field.
+        KeyError: a field is not documented in a docstring.
     """
     others = NOT_OPTIONS | {f.name for f in dataclasses.fields(PreTrainedConfig)}
     types_of = {f.name: plain_type(f.type) for f in dataclasses.fields(config_class) if f.name not in others}
@@ -112,8 +112,8 @@ def check_model(model_class: type[PreTrainedModel], options: Any) -> None:
     """Validate the model options before reading data.
 
     Raises:
-        ValueError: the checkpoint is of another family, or its weights do not fit an option.
-        StrictDataclassError: a config that cannot work.
+        ValueError: the checkpoint is from another model family, or its weights do not fit an option.
+        StrictDataclassError: the config is not valid.
     """
     config_class = cast(type[TransformerConfig], model_class.config_class)
     if options.model_name_or_path is None:
@@ -135,14 +135,14 @@ def check_model(model_class: type[PreTrainedModel], options: Any) -> None:
 
 
 def shapes(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict[str, torch.Size]:
-    """Return the shapes of the weights without the head, which may differ from the checkpoint's."""
+    """Return the shapes of all weights except those of the head, which may differ from the checkpoint's."""
     with torch.device("meta"):
         model = model_class(config)
     return {name: weight.shape for name, weight in model.base_model.named_parameters()}
 
 
 def given_fields(options: Any) -> dict[str, Any]:
-    """Return the config fields that the options set."""
+    """Return the config fields that are set by the options, with their values."""
     source = {f.name for f in dataclasses.fields(ModelSource)}
     return {name: value for name, value in vars(options).items() if name not in source and value is not None}
 
@@ -150,16 +150,16 @@ def given_fields(options: Any) -> dict[str, Any]:
 def make_model(
     model_class: type[PreTrainedModel], options: Any, tokenizer: PreTrainedTokenizerBase, **task_fields: Any
 ) -> PreTrainedModel:
-    """Make a new model, or load the checkpoint in `options` and report missing and unused weights.
+    """Create a new model, or load the checkpoint named in `options` and report missing and unused weights.
 
     Args:
         options: an instance of `model_options(model_class.config_class)`.
         task_fields: config fields that depend on the data, such as `id2label`.
 
     Raises:
-        ValueError: unknown preset; the checkpoint's weights do not fit the options or the data; its vocabulary is
-            smaller than the tokenizer's.
-        StrictDataclassError: a config that cannot work.
+        ValueError: the preset is unknown, the checkpoint's weights do not fit the options or the data, or the
+            checkpoint's vocabulary is smaller than the tokenizer's.
+        StrictDataclassError: the config is not valid.
     """
     given = given_fields(options)
     if options.model_name_or_path is None:
@@ -172,7 +172,7 @@ def make_model(
         return fast(init_small(model) if options.init == "small" else model, options)
 
     try:
-        # Many checkpoints are saved in 16 bits, where small updates would vanish.
+        # Many checkpoints are saved in 16 bits; in that precision, small updates would be rounded away.
         model = model_class.from_pretrained(options.model_name_or_path, dtype=torch.float32, **given, **task_fields)
     except RuntimeError as error:
         raise ValueError(
@@ -190,7 +190,7 @@ def make_model(
 
 
 def fast(model: PreTrainedModel, options: ModelSource) -> PreTrainedModel:
-    """Enable the speed-ups of a model that `options` ask for."""
+    """Enable the speed-ups that are selected in `options`."""
     model.set_attn_implementation(options.attn_implementation)
     return make_fast(
         model, packing=options.attn_implementation == "packed_sdpa", loss_chunk_size=options.loss_chunk_size
@@ -198,7 +198,7 @@ def fast(model: PreTrainedModel, options: ModelSource) -> PreTrainedModel:
 
 
 def recipe_arguments(file: str, parser: CommandParser, overriding: list[str]) -> list[str]:
-    """Return a recipe's options as command-line arguments, without its task and the data that `overriding` replaces.
+    """Return a recipe's options as command-line arguments, without the task and the data that `overriding` replaces.
 
     Raises:
         FileNotFoundError, ValueError: see `read_recipe`.
@@ -209,7 +209,7 @@ def recipe_arguments(file: str, parser: CommandParser, overriding: list[str]) ->
 
 
 def as_arguments(recipe: dict[str, Any]) -> list[str]:
-    """Return options as command-line arguments, leaving out those without a value."""
+    """Return options as command-line arguments. Options without a value are left out."""
     arguments = []
     for name, value in recipe.items():
         if value in (None, []):
@@ -217,7 +217,7 @@ def as_arguments(recipe: dict[str, Any]) -> list[str]:
         if isinstance(value, list):
             arguments += [f"--{name}", *map(str, value)]
         else:
-            # YAML reads the "no" of `save_strategy: no` as false.
+            # YAML parses the "no" in `save_strategy: no` as false.
             text = "no" if value is False else value if isinstance(value, str) else json.dumps(value)
             arguments.append(f"--{name}={text}")
     return arguments
@@ -226,13 +226,13 @@ def as_arguments(recipe: dict[str, Any]) -> list[str]:
 def parse_options(
     dataclasses: list[type], arguments: list[str], description: str | None = None, usage: str | None = None
 ) -> tuple[Any, ...]:
-    """Return an instance of each dataclass. If the arguments begin with a recipe, later options override it.
+    """Parse the arguments into an instance of each dataclass. Options after a recipe file override the recipe.
 
     Args:
-        description, usage: texts for the help.
+        description, usage: parts of the help text.
 
     Raises:
-        FileNotFoundError, ValueError: see `read_recipe`; or an option does not exist.
+        FileNotFoundError, ValueError: see `read_recipe`; also if an option does not exist.
     """
     parser = CommandParser(dataclasses, description, usage=usage)
     if arguments and is_recipe(arguments[0]):

@@ -13,7 +13,7 @@ from transformers.hf_argparser import string_to_bool
 from vanilla_transformer.cli.help import Help, check_names, hint, normalize, options_in
 
 
-# For commands that load a model: `field(default=False, metadata=TRUST_REMOTE_CODE)`.
+# Use in commands that load a model: `field(default=False, metadata=TRUST_REMOTE_CODE)`.
 TRUST_REMOTE_CODE = {
     "help": "Run the Python files in the model's folder instead of the installed classes. They run with "
     "your rights, and can use your files and your network: read them first."
@@ -21,14 +21,14 @@ TRUST_REMOTE_CODE = {
 
 
 class CommandParser(HfArgumentParser):
-    """Like `HfArgumentParser`, but with a shorter help and one-line errors.
+    """Like `HfArgumentParser`, but with a shorter help text and one-line errors.
 
-    The help shows this project's options in groups, and `--help_trainer` those of the Trainer. An error suggests a
-    similar option.
+    `--help` shows our own options in groups, and `--help_trainer` shows those of the Trainer. The error for an unknown
+    option suggests a similar one.
 
     Args:
-        dataclass_types: dataclasses of options; none if all options are added one by one.
-        description: the module's docstring, which the help shows unchanged.
+        dataclass_types: dataclasses of options; empty if all options are added with `add_argument`.
+        description: docstring of the command's module, shown unchanged in the help.
     """
 
     def __init__(self, dataclass_types: Any = None, description: str | None = None, **options: Any):
@@ -46,7 +46,7 @@ class CommandParser(HfArgumentParser):
 
     @property
     def trainer_options(self) -> set[str]:
-        """The names of Trainer's options, except those that one of our classes redefines."""
+        """Names of Trainer's options, except those that our own dataclasses redefine."""
         names: set[str] = set()
         for dtype in self.dataclass_types:
             if issubclass(dtype, TrainingArguments):
@@ -57,11 +57,11 @@ class CommandParser(HfArgumentParser):
 
     @property
     def names(self) -> set[str]:
-        """The names of all options, as `normalize` gives them."""
+        """Names of all options, as returned by `normalize`."""
         return {normalize(option) for option in self._option_string_actions if option.startswith("--")}
 
     def describe(self, of_the_trainer: bool = False) -> Help:
-        """Return the help of all options without Trainer's, or of Trainer's alone."""
+        """Return the help for all options except Trainer's, or for Trainer's options only."""
         groups = [
             (title, {invocation(action): explanation(action) for action in actions})
             for title, actions in self.groups(of_the_trainer)
@@ -72,9 +72,9 @@ class CommandParser(HfArgumentParser):
         return Help(usage, self.description or "", groups, has_trainer_options=bool(self.trainer_options))
 
     def groups(self, of_the_trainer: bool) -> Iterator[tuple[str, list[argparse.Action]]]:
-        """Yield title and options of each group: one group per dataclass, and one for all other options."""
+        """Yield the title and options of each group: one group per dataclass, and one for all other options."""
         hidden = self.trainer_options
-        # Only the first action of each name: Trainer's `--no_x` is the same as `--x false`.
+        # Use only the first action of each name. Trainer's `--no_x` is the same as `--x false`.
         shown = list({action.dest: action for action in reversed(self._actions)}.values())[::-1]
         if of_the_trainer:
             yield "options of the Trainer", [action for action in shown if action.dest in hidden]
@@ -89,25 +89,25 @@ class CommandParser(HfArgumentParser):
         yield "help" if grouped else "options", [action for action in others if action.option_strings]
 
     def format_help(self) -> str:
-        """Return the text of `--help`."""
+        """Return the output of `--help`."""
         return self.describe().render() + "\n"
 
     def error(self, message: str) -> NoReturn:
         """Print one line on stderr and exit with status 2."""
-        # one name of each option is enough
+        # show each option under one name only
         message = re.sub(r"argument (--\w+)(?:/--[\w-]+)+", r"argument \1", message)
         self.exit(2, f"{self.prog}: error: {message}; see --help\n")
 
-    def parse_args_into_dataclasses(  # type: ignore[override]  # HfArgumentParser's other options are keywords here
+    def parse_args_into_dataclasses(  # type: ignore[override]  # keyword-only, unlike in HfArgumentParser
         self, args: list[str] | None = None, **options: Any
     ) -> tuple[Any, ...]:
-        """Return an instance of each dataclass, and a namespace of the other options, if any.
+        """Return an instance of each dataclass and, if there are other options, a namespace with these.
 
         Raises:
             ValueError: an option does not exist.
         """
         args = sys.argv[1:] if args is None else args
-        check_names(args, self.names)  # otherwise argparse would first report missing options
+        check_names(args, self.names)  # otherwise, argparse would report missing options first
         options = {"look_for_args_file": False} | options | {"return_remaining_strings": True}
         *parsed, unknown = super().parse_args_into_dataclasses(args, **options)
         if unknown:
@@ -115,7 +115,7 @@ class CommandParser(HfArgumentParser):
         return tuple(part for part in parsed if part != argparse.Namespace(traceback=True))
 
     def given_names(self, args: Sequence[str]) -> set[str]:
-        """Return the names of the fields set by arguments, which may be shortened or written with dashes."""
+        """Return the names of the fields set by the arguments. Options may be abbreviated or contain dashes."""
         names = self.names
         given: set[str] = set()
         for name in map(normalize, options_in(args)):
@@ -124,7 +124,7 @@ class CommandParser(HfArgumentParser):
 
 
 def group_title(dtype: type) -> str:
-    """Return the title of a dataclass's options: "data options" for DataArguments."""
+    """Return the title for the options of a dataclass, such as "data options" for DataArguments."""
     if issubclass(dtype, TrainingArguments):
         return "training options"
     words = re.findall(r"[A-Z][a-z]+", re.sub(r"(Arguments|Options)$", "", dtype.__name__))
@@ -132,7 +132,7 @@ def group_title(dtype: type) -> str:
 
 
 def invocation(action: argparse.Action) -> str:
-    """Return an option and its value as shown in the help, or the name of a positional argument."""
+    """Return an option and its value as shown in the help text, or the name of a positional argument."""
     if action.choices is not None:
         value = f"{{{','.join(map(str, action.choices))}}}"
     elif action.type is string_to_bool:
@@ -146,14 +146,14 @@ def invocation(action: argparse.Action) -> str:
 
 
 def explanation(action: argparse.Action) -> str:
-    """Return the explanation of an option, with its default if it has one."""
+    """Return the help text of an option, with its default if it has one."""
     text = (action.help or "").replace("%%", "%")
     silent = action.default is None or action.default is False or action.default in (argparse.SUPPRESS, [])
     return text if silent else f"{text} (default: {action.default})"
 
 
 class TrainerHelp(argparse.Action):
-    """Implements `--help_trainer`, which shows the options that `--help` leaves out."""
+    """Action for `--help_trainer`, which shows the Trainer options that `--help` leaves out."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)

@@ -1,4 +1,4 @@
-"""Print the progress of training: a line every few seconds, and now and then a score and two examples."""
+"""Print the progress of training: a line every few seconds, and from time to time a score and two examples."""
 
 import time
 from datetime import timedelta
@@ -14,33 +14,33 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 
 LINE_SECONDS = 5.0
-LOOK_SECONDS = 20.0  # seconds between two scores of validation rows
-LOOK_SHARE = 0.05  # maximum share of the time for scoring
-LOOK_ROWS = 32  # number of rows to score
+LOOK_SECONDS = 20.0  # minimum seconds between two scores of validation rows
+LOOK_SHARE = 0.05  # maximum fraction of the training time for scoring
+LOOK_ROWS = 32  # number of validation rows to score
 BAR = 20  # width of the progress bar in characters
 
 
 def first(rows: Any, most: int) -> Dataset:
-    """Return the first rows."""
+    """Return the first rows of a dataset."""
     return rows.select(range(min(len(rows), most)))
 
 
 class ProgressLog(TrainerCallback):
-    """Prints steps, loss, tokens per second and time left, and the model's outputs for some validation rows.
+    """Print steps, loss, tokens per second and remaining time, and the model's outputs for some validation rows.
 
     Args:
-        rows: validation rows with the data's columns. Without rows, or for a stream, nothing is scored.
+        rows: validation rows with the original columns. If there are none, or for a stream, nothing is scored.
     """
 
     def __init__(self, trainer: RecipeTrainerMixin, task: Task, rows: Any):
         self.trainer, self.task = trainer, task
-        # With several processes, all would have to score together.
+        # With several processes, all would have to score at the same time.
         self.rows = rows if isinstance(rows, Dataset) and trainer.args.world_size == 1 else None
         self.shows_scores = False
         self.shown = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Start the clocks."""
+        """Start the timers."""
         self.shows_scores = True
         self.began = self.told = time.perf_counter()
         self.next_look = self.began + LOOK_SECONDS
@@ -48,7 +48,7 @@ class ProgressLog(TrainerCallback):
         self.trainer.tokens_seen, self.trainer.loss_sum = 0, 0.0
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Print a line every few seconds, and at the last step."""
+        """Print a line every few seconds and at the last step."""
         step, now, trainer = state.global_step, time.perf_counter(), self.trainer
         if now - self.told < LINE_SECONDS and step < state.max_steps:
             return
@@ -62,7 +62,7 @@ class ProgressLog(TrainerCallback):
         trainer.tokens_seen, trainer.loss_sum = 0, 0.0
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Score validation rows now and then, before a step, when Trainer has finished its own work."""
+        """Score validation rows from time to time, before a step: by then, Trainer has finished its own evaluation."""
         begin = time.perf_counter()
         if self.rows and begin > self.next_look:
             self.shows_scores = False
@@ -73,7 +73,7 @@ class ProgressLog(TrainerCallback):
             self.next_look = end + max(LOOK_SECONDS, (end - begin) / LOOK_SHARE)
 
     def look(self) -> None:
-        """Print the score of some validation rows, unless Trainer evaluates them itself, and two examples."""
+        """Print two examples and, unless Trainer evaluates the model itself, the score of some validation rows."""
         trainer, rows = self.trainer, first(self.rows, LOOK_ROWS)
         if trainer.args.eval_strategy == "no":
             if self.task.in_one_process:
@@ -89,10 +89,10 @@ class ProgressLog(TrainerCallback):
                 say(f"    {name}  {shorten(getattr(example, name), 100)}")
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Print the scores of an evaluation by Trainer."""
+        """Print the scores of Trainer's evaluation."""
         if self.shows_scores:
             say(line_of("validation", plain_scores(kwargs["metrics"])))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        """Stop printing: the final scores belong to the report."""
+        """Stop printing, because the report contains the final scores."""
         self.shows_scores = False

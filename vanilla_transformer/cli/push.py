@@ -22,7 +22,7 @@ from vanilla_transformer.loading import CHECKPOINTS, errors_name
 from vanilla_transformer.training.checkpoints import weight_files
 
 
-# `from_pretrained` loads these files by name, so an earlier model's must be deleted on the Hub.
+# `from_pretrained` loads these files by name, so files of an earlier model must be deleted on the Hub.
 LOADED_BY_NAME = (
     "generation_config.json", "model.safetensors", "model.safetensors.index.json",
     f"model-{'[0-9]' * 5}-of-{'[0-9]' * 5}.safetensors",
@@ -31,7 +31,7 @@ LOADED_BY_NAME = (
 # Optimizer states, training arguments, intermediate checkpoints, logs and notes are not uploaded.
 MODEL_FILES = (
     *("README.md", "curves.png", "config.json", "chat_template.jinja", *LOADED_BY_NAME),
-    # Vocabularies of tokenizers without tokenizer.json: FSMT, BERT, SentencePiece.
+    # Vocabulary files of tokenizers without tokenizer.json: FSMT, BERT, SentencePiece.
     *("vocab.json", "vocab-src.json", "vocab-tgt.json", "vocab.txt", "merges.txt", "*.spm", "*.model"),
 )
 LIBRARY_FILES = (
@@ -52,10 +52,10 @@ REPO_FILES = (
 
 
 def select_files(folder: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
-    """Return the files of `folder` that match a pattern and are not hidden, by their relative names.
+    """Return the files of `folder` that match a pattern and are not hidden, by their relative paths.
 
     Raises:
-        ValueError: a file is a symbolic link to outside the folder.
+        ValueError: a file is a symbolic link that leads out of the folder.
     """
     paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
     files = {path.relative_to(folder).as_posix(): path for path in paths}
@@ -67,26 +67,26 @@ def select_files(folder: Path, patterns: tuple[str, ...]) -> dict[str, Path]:
 
 
 def code_files(model: Path, folder: Path) -> set[str]:
-    """Return the names of the Python files in `folder` that the configs of `model` refer to, and of their imports.
+    """Return the names of the Python files in `folder` that the configs of `model` need, including imports.
 
     Raises:
         FileNotFoundError: `model` has no config, or a Python file is missing.
-        ValueError: a config is damaged.
+        ValueError: a config is not valid JSON.
     """
     check_source(model)
     configs = filter(Path.is_file, (model / "config.json", model / "tokenizer_config.json"))
     settings = [read_object(config, name) for config in configs for name in ("auto_map", "custom_pipelines")]
-    # "file.Class"; "owner/model--file.Class" is in another repository
+    # "file.Class" is in this folder, "owner/model--file.Class" in another repository
     named = {folder / f"{module}.py" for module in re.findall(r'"(\w+)\.\w+"', json.dumps(settings))}
     imported = {Path(path) for file in named for path in get_relative_import_files(file)}
     return {path.relative_to(folder).as_posix() for path in named | imported}
 
 
 def collect(args: argparse.Namespace) -> dict[str, Path]:
-    """Return the files to upload by their names on the Hub: of a model, of a clone, or of the demo and the package.
+    """Return the files to upload by their paths on the Hub: for a model, a clone, or the demo with the package.
 
     Raises:
-        FileNotFoundError: a part is missing without which a model does not load or a Space does not start.
+        FileNotFoundError: a file is missing that is needed to load a model or to start the Space.
         ValueError: a config or the index of the weights is damaged.
     """
     folder, root = args.folder, CHECKPOINTS.parent if args.space else args.folder
@@ -112,10 +112,10 @@ def collect(args: argparse.Namespace) -> dict[str, Path]:
 
 
 def load_card(args: argparse.Namespace) -> RepoCard:
-    """Load the card (README.md) of a model or a Space; for a clone, build it from the cards of its checkpoints.
+    """Load the card (README.md) of a model or Space. For a clone, build it from the cards of its checkpoints.
 
     Raises:
-        ValueError: the card has no metadata, its metadata is not YAML, or it is not the card of a Gradio Space.
+        ValueError: the card's metadata is missing or not valid YAML, or does not describe a Gradio Space.
     """
     if args.repo:
         return repository_card(args.folder)
@@ -132,7 +132,7 @@ def load_card(args: argparse.Namespace) -> RepoCard:
 
 
 def describe(folder: Path, files: dict[str, Path]) -> str:
-    """Print the files with their sizes in bytes, and the entries of `folder` that are left out."""
+    """Print the files with their sizes in bytes, and the entries of `folder` that will not be uploaded."""
     sizes = {name: path.stat().st_size for name, path in files.items()}
     lines = [f"{size:>15,}  {name}" for name, size in sizes.items()]
     lines.append(f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files")
@@ -146,14 +146,14 @@ def push(args: argparse.Namespace, files: dict[str, Path], card: RepoCard) -> st
     """Create the repository if it is new, upload the files, and return the URL of the commit.
 
     Raises:
-        ValueError: the Hub does not accept the card, or `--private` is given and the repository is public.
+        ValueError: the Hub rejects the card, or `--private` is given but the repository is public.
     """
     api, repo_type = HfApi(), "space" if args.space else "model"
     card.validate(repo_type=repo_type)
     created = api.create_repo(
         args.repo_id,
         repo_type=repo_type,
-        private=args.private or None,  # None uses the default of the account
+        private=args.private or None,  # None selects the account's default
         exist_ok=True,
         space_sdk="gradio" if args.space else None,
     )
@@ -168,7 +168,7 @@ def push(args: argparse.Namespace, files: dict[str, Path], card: RepoCard) -> st
         api.add_space_variable(repo_id, "MODEL_ID", " ".join(args.models))
     if args.space and THUMBNAIL in files:
         card.data["thumbnail"] = f"{api.endpoint}/spaces/{repo_id}/resolve/{args.revision}/{THUMBNAIL}"
-    with TemporaryDirectory() as staged:  # exactly the listed files, which may come from several folders
+    with TemporaryDirectory() as staged:  # only the listed files, which may come from several folders
         for name, path in files.items():
             link = Path(staged, name)
             link.parent.mkdir(parents=True, exist_ok=True)
@@ -190,9 +190,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        FileNotFoundError: the folder or a part of it is missing.
-        ValueError: an option does not fit, a config is damaged, the Hub does not take the name or the card, or there
-            is no Hub token.
+        FileNotFoundError: the folder or a required file is missing.
+        ValueError: an option does not apply, a config is damaged, the Hub rejects the name or the card, or there is
+            no Hub token.
     """
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="Folder of the saved model, of the clone, or of the demo.")

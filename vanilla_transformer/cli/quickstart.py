@@ -17,7 +17,7 @@ from vanilla_transformer.decoding import translate
 from vanilla_transformer.tasks.translation import TranslationTask
 
 
-# The wheel contains this recipe of the repository.
+# The wheel contains a copy of recipes/quickstart.yaml.
 RECIPES = (Path(__file__).with_name("quickstart.yaml"), Path(__file__).parents[2] / "recipes" / "quickstart.yaml")
 SAMPLES = 10
 
@@ -42,10 +42,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"Training a translator from {locales[0]} to {locales[1]} on the CLDR phrasebook.", flush=True)
         options = ["--source_locale", locales[0], "--target_locale", locales[1], "--output_dir", str(folder)]
         recipe = next(path for path in RECIPES if path.is_file())
-        # continues an interrupted run
+        # continue an interrupted run
         run(TranslationTask, [str(recipe), *options, "--resume_from_checkpoint", "true"])
 
-    # Load it like any user, without this project's classes.
+    # Load the model like a user who has not imported our classes.
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).eval()
     rows = phrasebook("translation", *locales)["test"].select(range(SAMPLES))

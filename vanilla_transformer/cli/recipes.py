@@ -1,4 +1,4 @@
-"""Read recipes: files of options for `train`, which also name the task."""
+"""Read recipes: files that contain the task and the options of `train`."""
 
 import json
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from vanilla_transformer.tasks import task_names
 
 
 class RecipeLoader(yaml.SafeLoader):
-    """Load YAML, but keep dates such as `run_name: 2026-11-26` as strings, as on the command line."""
+    """Load YAML, but read dates such as `run_name: 2026-11-26` as strings, like on the command line."""
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -23,7 +23,7 @@ class RecipeLoader(yaml.SafeLoader):
 
 
 def is_recipe(argument: str) -> bool:
-    """Whether an argument of the command line is a recipe file."""
+    """Whether a command-line argument is a recipe file."""
     is_file = argument.endswith((".yaml", ".yml", ".json")) and not argument.startswith("-")
     return is_file and not (argument.endswith(".json") and holds_rows(argument))
 
@@ -42,7 +42,7 @@ def holds_rows(file: str) -> bool:
 def data_files(arguments: list[str]) -> tuple[str | None, list[str], list[str]]:
     """Split `[TASK] FILE ... [options]` into the task or None, the data files, and the options.
 
-    There are no files if a recipe or an option follows the task.
+    The list of files is empty if a recipe or an option follows the task.
     """
     task = arguments[0] if arguments and arguments[0] in task_names() else None
     rest = arguments[1:] if task else arguments
@@ -56,8 +56,8 @@ def load_recipe(file: str) -> dict[str, Any]:
     """Return the options of a YAML or JSON file, by name.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not YAML or JSON, or holds no options with values.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is not valid YAML or JSON, or is not a mapping of options to values.
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
@@ -76,7 +76,7 @@ def read_recipe(file: str, names: Iterable[str]) -> dict[str, Any]:
         names: all valid options, with leading dashes.
 
     Raises:
-        FileNotFoundError, ValueError: see `load_recipe`; or the recipe names an unknown option.
+        FileNotFoundError, ValueError: see `load_recipe`; also if an option is unknown.
     """
     options = {name: value for name, value in load_recipe(file).items() if name != "task"}
     for name in options:
@@ -86,7 +86,7 @@ def read_recipe(file: str, names: Iterable[str]) -> dict[str, Any]:
 
 
 def choose_task(arguments: list[str]) -> tuple[str, list[str]]:
-    """Return the name of the task, given first or in the recipe, and the arguments after it.
+    """Return the name of the task, from the first argument or the recipe, and the remaining arguments.
 
     Raises:
         FileNotFoundError: the recipe does not exist.

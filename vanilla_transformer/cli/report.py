@@ -1,4 +1,4 @@
-"""Report on a trained model: scores next to baselines, the best and worst examples, and suggested commands."""
+"""Report on a trained model: scores compared with baselines, best and worst examples, and commands to try next."""
 
 import shlex
 from pathlib import Path
@@ -17,22 +17,22 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 EXAMPLES_FILE = "examples.md"
 EXAMPLE_ROWS = 200  # number of validation rows from which the best and worst examples are chosen
-BASELINE_ROWS = 10_000  # number of training rows from which a baseline learns
+BASELINE_ROWS = 10_000  # maximum number of training rows for fitting a baseline
 
 
 def say(line: str) -> None:
-    """Print a line immediately, on the main process only."""
+    """Print a line without buffering, on the main process only."""
     if PartialState().is_main_process:
         print(line, flush=True)
 
 
 def line_of(name: str, scores: dict[str, float]) -> str:
-    """Format scores as a line."""
+    """Format scores as one line."""
     return f"{name}: " + ", ".join(f"{metric} {value:.4g}" for metric, value in scores.items())
 
 
 def print_scores(scores: Scores, notes: Notes, baselines: dict[str, Scores] | None = None) -> None:
-    """Print a line for each split, with its baselines below, and one for each note."""
+    """Print the scores of each split, the scores of its baselines below them, and the notes."""
     for split, values in scores.items():
         say(line_of(split, values))
         for name, others in (baselines or {}).get(split, {}).items():
@@ -42,10 +42,10 @@ def print_scores(scores: Scores, notes: Notes, baselines: dict[str, Scores] | No
 
 
 def finish(task: Task, trainer: RecipeTrainerMixin, splits: Any, facts: CardFacts) -> None:
-    """Score a trained model, compare it with baselines, write examples and the card, and print the next commands.
+    """Score a trained model, compare it with baselines, write examples and model card, and print next commands.
 
     Args:
-        facts: filled in here.
+        facts: facts for the model card. This function adds the scores.
     """
     is_main, folder = trainer.is_world_process_zero(), Path(trainer.args.output_dir)
     rows = splits.get("validation")
@@ -75,7 +75,7 @@ def finish(task: Task, trainer: RecipeTrainerMixin, splits: Any, facts: CardFact
 
 
 def write_examples(file: Path, examples: list[Example]) -> None:
-    """Write the ten best and the ten worst examples as tables."""
+    """Write the ten best and ten worst examples as Markdown tables."""
     ranked = sorted(examples, key=lambda example: -example.score)
     lines = [f"# Examples from {len(ranked)} rows of validation"]
     for title, part in {"The ten best": ranked[:10], "The ten worst": ranked[10:][-10:][::-1]}.items():
@@ -86,7 +86,7 @@ def write_examples(file: Path, examples: list[Example]) -> None:
 
 
 def say_how_to_continue(trainer: RecipeTrainerMixin, task: str, arguments: list[str]) -> None:
-    """Print where the model of an interrupted run is, and the command that continues the run."""
+    """Print where an interrupted run has saved its model, and the command that continues the run."""
     resumes = any(option.startswith("--resume_from_checkpoint") for option in arguments)
     given = arguments if resumes else [*arguments, "--resume_from_checkpoint", "true"]
     state, checkpoint = trainer.state, last_checkpoint(Path(trainer.args.output_dir))

@@ -1,6 +1,6 @@
-"""Build the Hub metadata of a repository that holds several models, from the cards of its checkpoints.
+"""Build the Hub metadata of a repository that contains several models, from the model cards of its checkpoints.
 
-README.md has no metadata of its own, because GitHub would show 200 lines of it before the title.
+README.md has no metadata of its own, because GitHub would display 200 lines of it above the title.
 """
 
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from pathlib import Path
 from huggingface_hub import ModelCard, ModelCardData
 
 
-MAIN_MODEL = "en-es"  # the repository shows the examples of this model
+MAIN_MODEL = "en-es"  # the repository page shows the examples of this model
 
 
 def repository_card(folder: Path) -> ModelCard:
-    """Return the README of a clone with Hub metadata: languages, licence, and the test scores of each checkpoint.
+    """Return the README of a clone with Hub metadata: languages, licence, and test scores of each checkpoint.
 
     Raises:
         ValueError: the metadata of a checkpoint's card is not valid.
@@ -28,8 +28,8 @@ def repository_card(folder: Path) -> ModelCard:
 def repository_metadata(checkpoints: Path) -> ModelCardData:
     """Merge the metadata of the cards in `checkpoints`/*/README.md.
 
-    The Hub allows one model per repository, so each score carries its checkpoint's name as the data set's `config` and
-    in the name of the task.
+    The Hub expects one model per repository, so the name of a score's checkpoint is stored as the dataset's `config`
+    and in the task name.
 
     Raises:
         ValueError: the metadata of a card is not valid.
@@ -57,6 +57,6 @@ def repository_metadata(checkpoints: Path) -> ModelCardData:
 
 
 def union(fields: Iterable[str | list[str] | None]) -> list[str] | None:
-    """Return the sorted values of fields that are each a single value, a list or None; None if there are none."""
+    """Return the sorted union of metadata fields (each a value, a list or None), or None if all are empty."""
     values = {value for field in fields for value in ([field] if isinstance(field, str) else field or [])}
     return sorted(values) or None

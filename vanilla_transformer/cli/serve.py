@@ -39,7 +39,7 @@ from vanilla_transformer.pipeline_vanilla_transformer import is_blank
 ROUTES = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health")
 LARGEST_BODY = 1_000_000  # maximum size of a request in bytes
 
-# Options of `transformers serve` that are refused, with reasons
+# Options of `transformers serve` that are rejected, with reasons
 REFUSED = {
     "--continuous-batching": "would answer past the model's max_position_embeddings",
     "--enable-cors": "would let every web page that you open use the model",
@@ -47,7 +47,7 @@ REFUSED = {
 
 
 class ServedModel(VanillaTransformerForCausalLM):
-    """A language model that ends its answers at `max_position_embeddings`, and answers a blank prompt with nothing."""
+    """A language model that stops at `max_position_embeddings` tokens, and generates nothing for a blank prompt."""
 
     tokenizer: PreTrainedTokenizerBase  # set after the model is loaded
 
@@ -62,20 +62,20 @@ class ServedModel(VanillaTransformerForCausalLM):
         if is_blank(self.tokenizer.decode(input_ids[0], skip_special_tokens=True)):
             generation_config.max_new_tokens = 1
             generation_config.forced_eos_token_id = self.tokenizer.eos_token_id
-        # A request sets only the temperature; transformers takes everything else from the model's config.
+        # A request only sets the temperature. All other values come from the model's generation config.
         if generation_config.temperature:
             generation_config.do_sample = True
         generation_config.max_length = None
-        # A request may contain a whole generation config.
+        # A request may contain a complete generation config, so limit its cost.
         generation_config.num_beams = generation_config.num_return_sequences = 1
         return super().generate(input_ids=input_ids, generation_config=generation_config, **options)
 
 
 class Guard:
-    """ASGI middleware that refuses requests from other web sites and requests that are too large.
+    """ASGI middleware that rejects requests from other web sites and requests that are too large.
 
-    A web page can send requests to a server on its reader's machine. Two headers reveal this: `Origin` contains the
-    page's site, and `Host` the domain that was pointed at this machine (DNS rebinding).
+    A web page can send requests to a server on the visitor's own machine. Two headers reveal such requests: `Origin`
+    contains the web site, and `Host` contains the domain that was pointed at this machine (DNS rebinding).
 
     Args:
         app: the ASGI application to protect.
@@ -91,7 +91,8 @@ class Guard:
             await self.app(scope, receive, send)
             return
         body, size, more = bytearray(), 0, True
-        while more and size < 100 * LARGEST_BODY:  # most clients read no answer before they have sent all
+        # Read requests that are too large as well: most clients read the response only after sending everything.
+        while more and size < 100 * LARGEST_BODY:
             message = await receive()
             size += len(message.get("body", b""))
             more = message.get("more_body", False)
@@ -109,7 +110,7 @@ class Guard:
         await self.app(scope, receive_again, send)
 
     def refusal(self, headers: Headers, address: str, port: int, size: int) -> tuple[int, str] | None:
-        """Return status and reason if a request of this size to this address and port is refused."""
+        """Return the status code and reason for rejecting a request, or None to accept it. `size` is in bytes."""
         names = {f"[{name}]" if ":" in name else name for name in self.names | {address}}
         hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
         if (found := headers.getlist("host")) not in [[host] for host in hosts]:
@@ -120,12 +121,12 @@ class Guard:
 
 
 def error_response(status: int, message: str) -> JSONResponse:
-    """Return an error in the format that OpenAI's clients expect."""
+    """Return an error response in the format of OpenAI's API."""
     return JSONResponse({"error": {"message": message}}, status)
 
 
 def protect(app: FastAPI, host: str) -> None:
-    """Remove all routes except `ROUTES`, add `Guard`, and let errors show their messages."""
+    """Remove all routes except `ROUTES`, add `Guard`, and return error messages to the client."""
 
     def explain(request: Request, error: Exception) -> JSONResponse:
         return error_response(getattr(error, "status_code", 400), str(getattr(error, "detail", error)))
@@ -137,16 +138,16 @@ def protect(app: FastAPI, host: str) -> None:
 
 
 class ProtectedServer(uvicorn.Server):
-    """A server with `Guard` that stops within seconds even while it is answering."""
+    """A server with `Guard` that shuts down within seconds, even while it is processing requests."""
 
     def __init__(self, config: uvicorn.Config):
         protect(cast(FastAPI, config.app), config.host)
-        config.timeout_graceful_shutdown = 3  # seconds to wait for answers
+        config.timeout_graceful_shutdown = 3  # seconds to wait for pending responses
         super().__init__(config)
 
 
 class PinnedModelManager(model_manager.ModelManager):
-    """Loads only the model that the command names, because a request could name a folder with harmful code."""
+    """Load only the model named on the command line, because a request could name a folder with malicious code."""
 
     def load_model_and_processor(self, model_id_and_revision: str, *args: Any, **options: Any) -> Any:
         if model_id_and_revision != self.process_model_name(cast(str, self.force_model)):
@@ -157,10 +158,10 @@ class PinnedModelManager(model_manager.ModelManager):
 
 
 def patch_library() -> None:
-    """Make `transformers serve` use our classes; by default it looks up classes only inside `transformers`.
+    """Make `transformers serve` use our classes. By default, it only looks up classes inside `transformers`.
 
     Raises:
-        ImportError: this version of transformers looks classes up elsewhere.
+        ImportError: this version of transformers looks up classes elsewhere.
     """
     looks_here = getattr(model_manager, "transformers", None) is transformers and hasattr(library_server, "Serve")
     if not looks_here or not hasattr(model_manager.ModelManager, "_load_model"):
@@ -171,7 +172,7 @@ def patch_library() -> None:
     transformers.VanillaTransformerForCausalLM = ServedModel  # type: ignore[attr-defined]
     model_manager.ModelManager = PinnedModelManager  # type: ignore[misc]
     uvicorn.Server = ProtectedServer  # type: ignore[misc]
-    # Refuse arguments for `apply_chat_template` in a request, such as its own template or unlimited padding.
+    # Reject requests with arguments for `apply_chat_template`, such as a custom template or unlimited padding.
     params = chat_completion.TransformersCompletionCreateParamsStreaming
     params.__mutable_keys__ -= {"chat_template_kwargs"}  # type: ignore[attr-defined]
     Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)  # /v1/models lists this folder
@@ -181,8 +182,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model is not a language model; an option is refused.
-        ImportError: `transformers serve` does not work as expected.
+        ValueError: the model is not a language model, or an option is rejected.
+        ImportError: the installed version of `transformers serve` is not supported.
     """
     parser = CommandParser(description=__doc__)
     parser.add_argument("model", help="The language model's folder or its name on the Hub; before all options.")

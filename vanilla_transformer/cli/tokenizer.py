@@ -33,13 +33,13 @@ class NewTokenizerArguments:
     lowercase: bool = field(default=False, metadata={"help": "Lower-case all text."})
 
     def train(self, texts: Iterable[str], template: str) -> PreTrainedTokenizerBase:
-        """Train a tokenizer on the texts; see `train_tokenizer`."""
+        """Train a tokenizer on `texts`; see `train_tokenizer`."""
         return train_tokenizer(texts, template, self.tokenizer_kind, self.vocab_size, self.lowercase)
 
 
 @dataclass
 class TokenizerArguments(NewTokenizerArguments):
-    """Options of the tokenizer: a saved one, or a new one."""
+    """Options of the tokenizer: a saved tokenizer, or settings for a new one."""
 
     tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "Use this tokenizer (a folder or a Hub name) instead of training one."}
@@ -67,7 +67,7 @@ class TokenizerFolderArguments(NewTokenizerArguments):
 
 
 def describe(tokenizer: PreTrainedTokenizerBase, rows: Any, schema: Schema) -> str:
-    """Describe how many tokens a text takes, without special tokens."""
+    """Return a line with the mean tokens per text and bytes per token, without special tokens."""
     texts = list(islice(texts_of(rows, schema), MEASURED_TEXTS))
     tokens = sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))
     size = sum(len(text.encode()) for text in texts)

@@ -72,31 +72,31 @@ from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
 logger = logging.getLogger(__name__)
 
-PLAN_FILE = "recipe.yaml"  # file in the folder of a planned run
-# Options while a few steps are timed
+PLAN_FILE = "recipe.yaml"  # written to the folder of a planned run
+# Options for a short trial run that measures the speed
 TRIAL = {
     "eval_strategy": IntervalStrategy.NO, "save_strategy": SaveStrategy.NO, "logging_strategy": IntervalStrategy.NO,
     "load_best_model_at_end": False, "early_stopping_patience": None, "report_to": [], "push_to_hub": False,
     "save_on_signal": False,
-    "extra_tokens": 5,  # an untrained translator never ends its outputs
+    "extra_tokens": 5,  # an untrained translator never generates an end token
 }  # fmt: skip
-TIMED_ROWS = 32  # rows to score, to time the scoring
+TIMED_ROWS = 32  # number of rows for timing the scoring
 NOT_PLANNED = {"minutes", "resume_from_checkpoint", "traceback"}
-ROWS_FOR_TOKENIZER = 300_000  # number of rows of a stream that train its tokenizer
+ROWS_FOR_TOKENIZER = 300_000  # number of rows of a stream on which its tokenizer is trained
 
 
 def option_classes(task_class: type[Task]) -> list[type]:
-    """Return the dataclasses of a task's options."""
+    """Return the dataclasses that define the options of a task."""
     model = model_options(cast(type, task_class.model_class.config_class))
     return [model, DataArguments, TokenizerArguments, task_class.arguments_class, PlanArguments]
 
 
 def parse(task_class: type[Task], arguments: list[str]) -> tuple[Any, DataArguments, TokenizerArguments, Task]:
-    """Return the options of model, data and tokenizer, and the task with its arguments.
+    """Return the options for model, data and tokenizer, and the task with its training arguments.
 
     Raises:
-        ValueError: the output folder contains a run that is not being resumed; neither training nor a saved model is
-            given; the best model is to be chosen by an unknown metric; see also `check_model`.
+        ValueError: the output folder contains a run that is not being resumed; training is off and no saved model is
+            given; the metric for choosing the best model is unknown; see also `check_model`.
     """
     options, data, tokenizing, training, _ = parse_options(
         option_classes(task_class),
@@ -122,7 +122,7 @@ def parse(task_class: type[Task], arguments: list[str]) -> tuple[Any, DataArgume
 
 
 def check_metric(task: Task) -> None:
-    """Raise a ValueError if the best model is to be chosen by a metric that training does not compute."""
+    """Raise a ValueError if the metric for choosing the best model is not computed during training."""
     name = task.arguments.metric_for_best_model
     known = list(dict.fromkeys(("loss", *task.metric_names)))
     if task.arguments.eval_strategy != "no" and name is not None and name.removeprefix("eval_") not in known:
@@ -132,7 +132,7 @@ def check_metric(task: Task) -> None:
 
 
 def unused_options(model: Any, tokenizing: TokenizerArguments) -> list[str]:
-    """Return the given options that only apply to a new model or tokenizer, although a saved one is used."""
+    """Return the given options that have no effect, because they only apply to a new model or tokenizer."""
     names = [f.name for f in fields(NewTokenizerArguments)]
     if model.model_name_or_path is not None:
         names = ["preset", "init", *names]
@@ -146,7 +146,7 @@ def unused_options(model: Any, tokenizing: TokenizerArguments) -> list[str]:
 def make_tokenizer(
     args: TokenizerArguments, model_name_or_path: str | None, rows: Rows, task: Task
 ) -> PreTrainedTokenizerBase:
-    """Return the requested tokenizer, or else the checkpoint's, or else one trained on the task's `rows`."""
+    """Load the given tokenizer or that of the checkpoint. If there is neither, train one on `rows`."""
     name = args.tokenizer_name_or_path or model_name_or_path
     if name is not None:
         return AutoTokenizer.from_pretrained(name)
@@ -163,10 +163,10 @@ def broadcast_from_main(make: Callable[[], Any]) -> Any:
 
 
 def train(trainer: RecipeTrainerMixin) -> None:
-    """Train, or resume from the last complete checkpoint, and leave the final weights in `trainer.model`.
+    """Train the model, or resume from the last complete checkpoint. `trainer.model` then has the final weights.
 
     Raises:
-        ValueError: the folder to resume contains a finished model and no checkpoint.
+        ValueError: the run to resume has a finished model and no checkpoint.
     """
     arguments, model_class = trainer.args, type(trainer.model)
     folder, resume = Path(arguments.output_dir), arguments.resume_from_checkpoint
@@ -175,7 +175,7 @@ def train(trainer: RecipeTrainerMixin) -> None:
             raise ValueError(
                 f"output_dir={folder} contains a finished model and no checkpoint to resume: choose another folder."
             )
-        resume = None  # the run ended before its first checkpoint, or did not start
+        resume = None  # the run stopped before its first checkpoint
     trainer.train(resume_from_checkpoint=resume)
     if trainer.is_fsdp_enabled:
         trainer.gather_full_model(model_class)
@@ -193,7 +193,7 @@ def train(trainer: RecipeTrainerMixin) -> None:
 
 
 def main(arguments: list[str] | None = None) -> Scores:
-    """Run the command `train [TASK] [FILE ... | RECIPE.yaml] [options]` and return the scores.
+    """Run the command `train [TASK] [FILE ... | RECIPE.yaml] [options]`, and return the scores.
 
     Raises:
         FileNotFoundError, ValueError: see `choose_task`, `recognise` and `run`.
@@ -217,8 +217,8 @@ def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
     """Plan a training run for data files, and run it.
 
     Args:
-        name: the task, if the user has named one.
-        given: options of the command line, which override the plan.
+        name: name of the task, or None to recognise it.
+        given: command-line options, which override the plan.
 
     Raises:
         FileNotFoundError, ValueError: see `recognise` and `run`.
@@ -232,7 +232,7 @@ def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
     }  # fmt: skip
     names = CommandParser(option_classes(task_class)).given_names(given) - NOT_PLANNED
     draft = without_replaced(make_plan(found.task, Facts(SHORTEST_RUN, 1, 1)), names)
-    # raises an error for a non-empty folder
+    # this raises an error if the folder is not empty
     _, data, _, task = parse(task_class, [*as_arguments(recipe | draft), *given])
     file = Path(task.arguments.output_dir) / PLAN_FILE
     if not (task.arguments.resume_from_checkpoint and file.is_file()):
@@ -251,7 +251,7 @@ def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
 
 
 def with_given(task_class: type[Task], recipe: Recipe, given: list[str], names: set[str]) -> Recipe:
-    """Return a recipe, with those of its options replaced that are given on the command line."""
+    """Return a recipe in which the command-line options `given` replace those named in `names`."""
     parsed = parse_options(option_classes(task_class), [*as_arguments(recipe), *given])
     values = {name: value for part in parsed for name, value in vars(part).items() if name in names}
     return recipe | {name: getattr(value, "value", value) for name, value in values.items()}
@@ -260,11 +260,11 @@ def with_given(task_class: type[Task], recipe: Recipe, given: list[str], names: 
 def plan_for_machine(
     task_class: type[Task], data: DataArguments, recipe: Recipe, given: list[str], names: set[str]
 ) -> Recipe:
-    """Return the plan for the data after timing a few of its steps, and print it.
+    """Time a few training steps on the data, and return and print a plan for this machine.
 
     Args:
-        recipe: options that name the data.
-        names: options that the user has given.
+        recipe: options that specify the data.
+        names: names of the options that the user has given.
     """
     rows = load_splits(data, task_class.data)["train"]
     facts = Facts.of(rows, data.train_file)
@@ -292,14 +292,14 @@ def plan_for_machine(
 
 
 def seconds_since_start() -> float:
-    """Return the age of this process in seconds; importing the libraries alone takes several."""
+    """Return the seconds since this process started, including several seconds for importing the libraries."""
     return time.time() - psutil.Process().create_time()
 
 
 def try_out(task_class: type[Task], arguments: list[str]) -> Budget:
-    """Train a few steps in a temporary folder and score a few rows; return their costs."""
+    """Train a few steps in a temporary folder and score a few rows. Return the measured cost."""
     with TemporaryDirectory() as folder:
-        logging.disable(logging.WARNING)  # the real run gives the warnings
+        logging.disable(logging.WARNING)  # the real run logs the warnings
         try:
             begin = time.perf_counter()
             parsed = parse(task_class, [*arguments, f"--output_dir={folder}", "--resume_from_checkpoint=false"])
@@ -328,7 +328,7 @@ def read_splits(data: DataArguments, task: Task) -> Any:
     """Return the splits of the data, with the columns of the task.
 
     Raises:
-        ValueError: there is no training data, or no validation data although evaluation during training is on.
+        ValueError: there is no training data, or evaluation during training is on and there is no validation data.
     """
     with task.arguments.main_process_first(desc="reading the data"):  # other processes read the cache
         splits = load_splits(data, task.data)
@@ -348,7 +348,7 @@ def read_splits(data: DataArguments, task: Task) -> Any:
 def build(
     options: Any, data: DataArguments, tokenizing: TokenizerArguments, task: Task
 ) -> tuple[Any, RecipeTrainerMixin]:
-    """Return the splits of the data, and a trainer with model and tokenizer."""
+    """Return the splits of the data, and a trainer with the model and the tokenizer."""
     splits = read_splits(data, task)
     rows = splits["train"]
     tokenizer = broadcast_from_main(lambda: make_tokenizer(tokenizing, options.model_name_or_path, rows, task))
@@ -363,18 +363,18 @@ def build(
 def run(task_class: type[Task], arguments: list[str]) -> Scores:
     """Train a model, save it with tokenizer and code, score it on the held-out splits, and write its model card.
 
-    With `do_train=False` a saved model is scored, and nothing is saved.
+    With `do_train=False`, a saved model is scored, and nothing is saved.
 
     Args:
-        arguments: options of the command line.
+        arguments: command-line options.
 
     Returns:
         The scores by split.
 
     Raises:
-        ValueError: another process trains into the folder; see also `parse` and `read_splits`.
+        ValueError: another process is training in this folder; see also `parse` and `read_splits`.
     """
-    if int(os.environ.get("RANK", 0)):  # torchrun or accelerate started several processes; the first one logs
+    if int(os.environ.get("RANK", 0)):  # of several processes, only the first one logs
         logging.getLogger("vanilla_transformer").setLevel(logging.ERROR)
     options, data, tokenizing, task = parse(task_class, arguments)
     training = task.arguments

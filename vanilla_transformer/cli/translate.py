@@ -22,7 +22,7 @@ DEFAULT_MODEL = "en-es"
 
 @dataclass
 class TranslateArguments:
-    """Options of the command: model, files, and decoding.
+    """Options of `translate`: the model, the files, and the decoding method.
 
     Raises:
         ValueError: a number is too small, the device does not exist, or options exclude each other.
@@ -81,10 +81,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        ValueError: the model is not a translator, CTranslate2 does not support it, a text is not UTF-8, or both texts
+        ValueError: the model is not a translator or not supported by CTranslate2, a text is not UTF-8, or both texts
             and a file are given.
-        FileNotFoundError: no model is given, and the default one cannot be loaded.
-        ImportError: CTranslate2 or FAISS is needed and not installed.
+        FileNotFoundError: no model is given, and the default model cannot be loaded.
+        ImportError: CTranslate2 or FAISS is required but not installed.
     """
     parser = CommandParser(TranslateArguments, __doc__)
     parser.add_argument("text", nargs="*", help="Texts to translate, instead of --input.")

@@ -19,16 +19,17 @@ from vanilla_transformer.inside.worked_examples import EXAMPLES, own_example
 from vanilla_transformer.loading import load_model, load_tokenizer, shipped_model
 
 
-TRANSLATOR = "en-es"  # names of the shipped models that walks use by default
+TRANSLATOR = "en-es"  # names of the included models that walkthroughs use by default
 
 
 @dataclass
 class WalkthroughArguments:
-    """Options of the command: an example, or a sentence and a model, and the part to show.
+    """Options of `walk`: an example, or a sentence and a model, and the part to show.
 
     Raises:
-        ValueError: the sentence is empty or missing; two of sentence, example and numbers; a text is not UTF-8.
-        FileNotFoundError: no model is named, and this project's own can be neither found nor fetched.
+        ValueError: the sentence is empty or missing; two of sentence, example and numbers are given; a text is not
+            UTF-8.
+        FileNotFoundError: no model is given, and the default model can be neither found nor downloaded.
     """
 
     example: str | None = field(
@@ -100,7 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def walks_of_example(args: WalkthroughArguments) -> tuple[list[Walk], int]:
-    """Return the walk through an example, and the number of decimals to print."""
+    """Return the walkthrough of an example, and the number of decimals to print."""
     example = EXAMPLES[args.example or "today"] if args.numbers is None else own_example(args.numbers)
     heads = example.model().config.num_heads
     check_number("layer", args.layer, 1)
@@ -111,7 +112,7 @@ def walks_of_example(args: WalkthroughArguments) -> tuple[list[Walk], int]:
 
 
 def walks_of_sentence(args: WalkthroughArguments) -> tuple[list[Walk], int]:
-    """Return the walks through the stacks to show, and the number of decimals to print.
+    """Return the walkthroughs of the stacks to show, and the number of decimals to print.
 
     Raises:
         ValueError: there is no such layer, head or stack.
@@ -122,7 +123,7 @@ def walks_of_sentence(args: WalkthroughArguments) -> tuple[list[Walk], int]:
     stacks = find_stacks(model)
     names = list(stacks) if args.stack is None else [args.stack]
     for name in names:
-        if name in stacks:  # other names are refused by the recorder
+        if name in stacks:  # the recorder rejects other names
             check_number("layer", args.layer, len(stacks[name].layers))
     check_number("head", args.head, model.config.num_heads)
     walks = [walk_sentence(model, tokenizer, text, args.target, name, args.layer - 1, args.head - 1) for name in names]
