@@ -1,6 +1,6 @@
-"""Compute a model's answer to a text, as token ids or class ids.
+"""Compute the output of a model for an input, as token ids, class ids or span positions.
 
-This module imports nothing of the project, so it can run in processes without it.
+This module does not import the project, so that it also runs where the project is not installed.
 """
 
 import torch
@@ -9,12 +9,12 @@ from transformers import AutoTokenizer, pipeline
 
 
 def answer(model, tokenizer, texts):
-    """Return the generated ids, or the best class of each text or token, or the best start and end of an answer.
+    """Return the generated ids, the best class per sequence or token, or the best start and end of a span.
 
-    Use single precision, so that rounding does not decide between tokens.
+    Compute in float32, so that rounding errors do not change the argmax.
 
     Args:
-        texts: one text, or a pair, such as a question and its context.
+        texts: an input of one string, or of two, such as a question and its context.
     """
     batch = tokenizer(*texts, return_tensors="pt")
     model = model.eval().float()
@@ -27,15 +27,15 @@ def answer(model, tokenizer, texts):
 
 
 def every_way(source, name, auto_class, task, asked):
-    """Return a shipped model's answers to the texts `asked`, for each way of loading its code.
+    """Return the outputs of a shipped model for the inputs `asked`, for each way to load the model.
 
     Args:
-        source: path of a clone of this project, or its name on the Hub.
-        name: name of the model, whose folder is checkpoints/NAME.
+        source: path of a clone of this project, or its repository name on the Hub.
+        name: name of the model; its folder is checkpoints/NAME.
         task: task of the pipeline.
 
     Returns:
-        Answers by way: "Auto classes", "pipeline" and "saved again" (a folder of its own, with its code).
+        Outputs by way of loading: "Auto classes", "pipeline" and "saved again" (saved to a new folder and reloaded).
     """
     model_class = getattr(transformers, auto_class)
     where = {"subfolder": f"checkpoints/{name}"}

@@ -1,4 +1,4 @@
-"""Visit the demo and the site in a real browser."""
+"""Open the demo and the documentation in a real browser."""
 
 import shutil
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ NEEDS_CHROMIUM = [
 ]
 DESK, PHONE = {"width": 1200, "height": 800}, {"width": 375, "height": 700}
 SCREENS = pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-WAIT = 60_000  # milliseconds, for one core that is shared with others
+WAIT = 60_000  # timeout in milliseconds, long enough for a single busy core
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,11 @@ def browser():
 
 @contextmanager
 def visit(browser, address: str, size: dict[str, int] = DESK, complains: bool = False, **options) -> Iterator:
-    """Yield a page; at the end, check that it fits the screen's width and that the console shows no errors.
+    """Yield a browser page; finally, check that it fits the width of the screen and logged no console errors.
 
     Args:
-        complains: whether console errors are allowed, for example without a server.
-        options: arguments of `new_page`.
+        complains: whether to allow console errors, which are expected without a server, for example.
+        options: keyword arguments for `new_page`.
     """
     page = browser.new_page(viewport=size, **({"reduced_motion": "reduce"} | options))
     page.set_default_timeout(WAIT)

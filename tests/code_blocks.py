@@ -1,4 +1,4 @@
-"""Extract the fenced code blocks of a Markdown page, and the output that their comments promise."""
+"""Extract fenced code blocks from Markdown pages, and the output that comments in the code promise."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,12 @@ BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]+) -->\n)?^```(?P<language>\w+)\n(?P
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced code block; `place` is "page:line", `mark` is the comment before the block or empty."""
+    """A fenced code block.
+
+    Args:
+        place: "page:line".
+        mark: HTML comment before the block, or an empty string.
+    """
 
     place: str
     language: str
@@ -19,7 +24,7 @@ class Block:
 
 
 def blocks(page: Path, language: str) -> list[Block]:
-    """Return the blocks of a page in one language."""
+    """Return the code blocks of a page that are in `language`."""
     text = page.read_text(encoding="utf-8")
     found = []
     for match in BLOCK.finditer(text):
@@ -29,7 +34,7 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 
 def printed(code: str) -> list[str]:
-    """Return the promised output: comments behind calls of print, and in the lines directly below one."""
+    """Return the promised output lines: comments after a call of print, on the same line or directly below."""
     lines, after_print = [], False
     for line in map(str.strip, code.splitlines()):
         if line.startswith("print("):

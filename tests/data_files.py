@@ -1,4 +1,4 @@
-"""Write data files in the working folder, and load them as a command does."""
+"""Write data files to the working folder, and load them like the commands do."""
 
 import csv
 import gzip
@@ -20,7 +20,7 @@ NO_SPLIT = {"validation_fraction": 0}
 
 
 def write(name, content):
-    """Write text, bytes, or rows in the format of the file name's ending. Return the name."""
+    """Write a string, bytes, or rows in the format given by the file extension. Return the name."""
     path = Path(name)
     kind = path.suffix.lower()
     if isinstance(content, bytes):
@@ -54,7 +54,7 @@ def load(task, **options):
 
 
 def rows_of(task, *files, **options):
-    """Return the rows of these files."""
+    """Load files as training data without a validation split, and return the rows."""
     return list(load(task, train_file=list(files), **NO_SPLIT, **options)["train"])
 
 

@@ -1,4 +1,4 @@
-"""Serve the demo on a real HTTP server."""
+"""Run the demo on a real HTTP server."""
 
 import re
 from collections.abc import Iterator
@@ -28,6 +28,6 @@ def served(*models: str) -> Iterator[Client]:
 
 @contextmanager
 def started(*arguments: str) -> Iterator[tuple[str, int]]:
-    """Start the demo command in its own process; yield its address and process id."""
+    """Start the demo script in its own process; yield its address and process id."""
     with running([ROOT / "demo/app.py", *arguments]) as (process, output):
         yield next(found[0] for line in output if (found := re.search(ADDRESS, line))), process.pid

@@ -1,4 +1,4 @@
-"""Tiny models of the three families."""
+"""Build tiny models of the three families."""
 
 import torch
 
@@ -36,6 +36,6 @@ def tokens(batch: int = 2, length: int = 7) -> torch.Tensor:
 
 
 def right_padded(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return random ids and their mask, (len(lengths), max(lengths))."""
+    """Return random right-padded ids and their mask, both (len(lengths), max(lengths))."""
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
     return tokens(len(lengths), max(lengths)) * mask, mask

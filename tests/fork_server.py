@@ -1,6 +1,6 @@
-"""A Python process that has imported the large libraries but nothing of this project. It runs each request in a fork.
+"""Run each request in a fork of a process that has imported the large libraries, but not this project.
 
-python -I tests/fork_server.py FD    read requests from this socket, see `fresh_process.start`
+python -I tests/fork_server.py FD    # read requests from the socket with this file descriptor, see fresh_process.py
 """
 
 import atexit
@@ -23,11 +23,11 @@ accelerate babel.lists datasets pandas sacrebleu sacremoses scipy.optimize seqev
 torch._dynamo torchmetrics transformers.generation.continuous_batching transformers.hf_argparser
 transformers.masking_utils transformers.modeling_layers transformers.pipelines transformers.trainer_seq2seq
 """.split()
-NUMBER = struct.Struct("q")  # the same in fresh_process.py
+NUMBER = struct.Struct("q")  # must equal the format in fresh_process.py
 
 
 def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Return the next request and its file descriptors, or None when the tests have ended."""
+    """Return the next request and its file descriptors, or None after the client has closed the socket."""
     header, descriptors, _, _ = socket.recv_fds(control, NUMBER.size, 4)
     if not header:
         return None
@@ -36,7 +36,7 @@ def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def fork_and_watch(reply: socket.socket) -> None:
-    """Fork. The child returns; the parent sends the child's process id and wait status, and exits."""
+    """Fork and return in the child. The parent sends the process id and wait status of the child, then exits."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if child := os.fork():
         with suppress(BrokenPipeError):
@@ -47,8 +47,8 @@ def fork_and_watch(reply: socket.socket) -> None:
 
 
 def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Fork for each request until the tests end. Only the forked processes return, with their request."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the tests, which then close the socket
+    """Fork for each request until the client closes the socket. Return the request in the forked processes only."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also ends the tests, and that closes the socket
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while received := receive(control):
         request, (*standard, reply) = received
@@ -63,7 +63,7 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def set_environment(environment: dict[str, str]) -> None:
-    """Set the environment, and the library settings that were read from it on import."""
+    """Set environment variables, and update library settings that were read from them on import."""
     os.environ.clear()
     os.environ.update(environment)
     for name in ("huggingface_hub.constants", "datasets.config"):
@@ -76,7 +76,7 @@ def set_environment(environment: dict[str, str]) -> None:
 
 
 def replace(settings: dict[str, tuple[Any, Any]]) -> None:
-    """Update a setting in every module that has imported its old value."""
+    """Replace the old value of each setting, {name: (old, new)}, in all modules that have imported it."""
     for name, module in list(sys.modules.items()):
         if name.startswith(("huggingface_hub", "datasets", "transformers")):
             for key in settings.keys() & vars(module).keys():
@@ -86,7 +86,7 @@ def replace(settings: dict[str, tuple[Any, Any]]) -> None:
 
 
 def run(request: dict[str, Any], standard: list[int]) -> None:
-    """Do the same as `python ARGUMENTS`, where the options `-I`, `-c` and `-m` are supported."""
+    """Emulate `python ARGUMENTS`, with support for the options `-I`, `-c` and `-m`."""
     for descriptor, (name, given) in enumerate(zip(("stdin", "stdout", "stderr"), standard, strict=True)):
         os.dup2(given, descriptor)
         os.close(given)
@@ -97,7 +97,7 @@ def run(request: dict[str, Any], standard: list[int]) -> None:
         setattr(sys, f"__{name}__", new)
     os.chdir(request["cwd"])
     set_environment(request["environment"])
-    sys.modules["numpy"].random.seed()  # reseed in each process, as Python does after a fork for its own generator
+    sys.modules["numpy"].random.seed()  # like Python, which reseeds only its own generator after a fork
     first, *rest = request["arguments"]
     isolated = first == "-I"
     if isolated:
@@ -115,9 +115,9 @@ def run(request: dict[str, Any], standard: list[int]) -> None:
 
 
 def leave() -> None:
-    """Exit at once: tearing down the imported libraries takes longer than forking."""
+    """Exit immediately, because tearing down the imported libraries takes longer than forking."""
     if status is not None:
-        with suppress(AttributeError, OSError):  # the interpreter's own exit then reports the error
+        with suppress(AttributeError, OSError):  # let the regular interpreter exit report the error
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
@@ -125,12 +125,12 @@ def leave() -> None:
 
 if __name__ == "__main__":
     status: int | None = None
-    atexit.register(leave)  # registered first, so it is called last
+    atexit.register(leave)  # registered first, so called last
     for name in PRELOADED:
-        with suppress(ModuleNotFoundError):  # some environments have only few of them
+        with suppress(ModuleNotFoundError):  # some environments have only a few of these libraries
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # so that forks neither scan nor copy the imported objects
+    gc.freeze()  # keep forks from scanning and copying the imported objects
     request, standard = serve(socket.socket(fileno=int(sys.argv[1])))
     try:
         run(request, standard)

@@ -1,4 +1,4 @@
-"""Run code in a new process and another folder, where this project cannot be imported, as for another user."""
+"""Run code as another user would: in a new process and folder, where this project cannot be imported."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from typing import IO, Any
 
 ROOT = Path(__file__).parent.parent
 MODULES = ["vanilla_transformer"]
-# `-I` ignores the working folder and PYTHONPATH. An installed copy of this project is hidden by name.
+# `-I` ignores the working folder and PYTHONPATH. `hidden` blocks the import of an installed copy of this project.
 PRELUDE = """
 import json, sys
 for name in {hidden}:
     sys.modules[name] = None
 arguments = json.loads(sys.argv[1])
 """
-# For code that must not use the network: refuse all connections and list their addresses in `asked`.
+# For code that must not use the network: fail all connections and collect their addresses in `asked`.
 UNDER_WATCH = """
 import socket
 asked = []
@@ -34,7 +34,7 @@ def refuse(*address, **options):
 socket.getaddrinfo = refuse
 socket.socket.connect = lambda self, address: refuse(address)
 """
-# Python, glibc and OpenMP read these variables when a program starts, so a fork cannot change them.
+# Prefixes of variables that Python, glibc and OpenMP read at program start, so that a fork cannot change them.
 READ_AT_START = ("PYTHON", "LANG", "LC_", "MALLOC_", "GLIBC_", "LD_", "OMP_")
 # test_fresh_process.py checks that no fork sees a path in this HF_HOME.
 SERVER_ENVIRONMENT = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "HF_HOME": "/hf_home_of_the_fork_server"}
@@ -43,7 +43,7 @@ NUMBER = struct.Struct("q")
 
 @cache
 def fork_server() -> socket.socket:
-    """Start the fork server of this process; it ends with this process or when the socket is closed."""
+    """Start the fork server and return its socket. The server ends when the socket is closed."""
     here, there = socket.socketpair()
     with there:
         subprocess.Popen(
@@ -54,7 +54,7 @@ def fork_server() -> socket.socket:
 
 
 class Process:
-    """A fork that does the same as `python ARGUMENTS`. Use it like `subprocess.Popen`, without pipes."""
+    """A fork that emulates `python ARGUMENTS`. The interface is that of `subprocess.Popen`, without pipes."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Process:
 def run_python(
     arguments: Sequence[str | Path], *, input: str = "", timeout: float = 600, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Like `subprocess.run([sys.executable, *arguments], capture_output=True, encoding="utf-8")`, in a fork."""
+    """Emulate `subprocess.run([sys.executable, *arguments], capture_output=True, encoding="utf-8")` in a fork."""
     with ExitStack() as stack:
         standard = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", newline="")) for _ in range(3)]
         stdin, stdout, stderr = standard
@@ -136,7 +136,7 @@ def run_python(
 def running(
     arguments: Sequence[str | Path], *, stderr: IO | None = None, **options: Any
 ) -> Iterator[tuple[Process, IO[str]]]:
-    """Run `python ARGUMENTS` in a fork; yield the process and its output, readable while it runs."""
+    """Run `python ARGUMENTS` in a fork; yield the process and a stream of its output while it runs."""
     readable, writable = os.pipe()
     with open(readable, encoding="utf-8") as output, open(os.devnull, "r+") as nothing:
         with open(writable, "w") as end:
@@ -153,12 +153,11 @@ def run_fresh(
 ) -> Any:
     """Run `code` in `folder` and return the JSON that it prints on its last line.
 
-    The code reads its `arguments` from the list of that name. Standard input is empty, so a question to the user
-    fails.
+    The code can use the list `arguments`. Standard input is empty, so that prompts for user input fail.
 
     Args:
-        installed: whether the project can be imported.
-        cold: start a new interpreter, instead of forking one that has imported torch and transformers.
+        installed: whether `code` can import the project.
+        cold: whether to start a new interpreter instead of forking one that has imported torch and transformers.
     """
     prelude = PRELUDE.format(hidden=[] if installed else MODULES)
     command = ["-I", "-c", prelude + code, json.dumps(arguments)]

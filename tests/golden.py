@@ -24,13 +24,13 @@ from vanilla_transformer.tasks import task_of
 
 
 GOLDEN = Path(__file__).parent / "golden"
-ROWS, ANSWERED = 32, 4  # number of rows to score, and of rows whose answers are recorded
-# first texts that a reader of the README will try
+ROWS, ANSWERED = 32, 4  # number of rows to score, and to record outputs for
+# inputs that readers of the README will try first
 FIRST_TEXTS = {"en-es": [["I like to travel."], ["I really like to travel"], ["Hello!"]]}
 
 
 def texts_of(row: dict[str, Any], task: str, mask: str | None) -> list[str]:
-    """Return the input texts for a row of a task's data; a language model gets three words to continue."""
+    """Return the model inputs for a row of data. For text generation, the prompt is the first three words."""
     if task == "question-answering":
         return [row["question"], row["context"]]
     text = next(row[name] for name in ("source", "text", "tokens") if name in row)
@@ -43,7 +43,7 @@ def texts_of(row: dict[str, Any], task: str, mask: str | None) -> list[str]:
 
 
 def score(folder: Path, rows: list[dict]) -> dict[str, float]:
-    """Return the scores of a model on rows, computed by `evaluate`."""
+    """Return the scores that `evaluate` computes for a model on `rows`."""
     with TemporaryDirectory() as place:
         file = Path(place, "rows.jsonl")
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -59,7 +59,7 @@ def main() -> None:
     model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
     task = task_of(type(model), model.config)
     test = load_splits(data, task.data)["test"]
-    rows = list(test.select(range(0, len(test), len(test) // ROWS)))[:ROWS]  # evenly spaced over the whole split
+    rows = list(test.select(range(0, len(test), len(test) // ROWS)))[:ROWS]  # evenly spaced over the split
     asked = [texts_of(row, task.pipeline_tag, tokenizer.mask_token) for row in rows[:ANSWERED]]
     asked += FIRST_TEXTS.get(args.name, [])
     golden = {

@@ -1,11 +1,11 @@
-"""A small Hugging Face Hub on localhost, with the HTTP endpoints that the real client needs to upload and download.
+"""Run a small Hugging Face Hub on localhost, with the HTTP endpoints that the real client uses.
 
     with HubServer() as hub:
         ...  # processes with hub.environment(home) use it
         hub.repos["models", "user/name"].files("main")
 
-It supports model and Space repositories with branches and commits, regular and LFS files, private repositories,
-variables, and validation of the card's metadata. The token gives write access. Everything is stored in memory.
+The server supports model and Space repositories with branches and commits, regular and LFS files, private
+repositories, variables, and validation of card metadata. `TOKEN` gives write access. All data is kept in memory.
 """
 
 import base64
@@ -25,11 +25,11 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 
 TOKEN = "hf_of_the_test_server"
-ROUTES: list[tuple[str, re.Pattern, Callable]] = []  # methods, pattern of the path, handler
+ROUTES: list[tuple[str, re.Pattern, Callable]] = []  # (methods, path pattern, handler)
 
 
 def route(methods: str, path: str) -> Callable[[Callable], Callable]:
-    """Register a handler for matching paths. Its arguments are {kind}, {name}, {revision} and {rest}."""
+    """Register a handler for paths that match. It receives {kind}, {name}, {revision} and {rest} from the path."""
     parts = {"kind": "(models|spaces|datasets)", "name": "([^/]+/[^/]+?)", "revision": "([^/]+)", "rest": "(.+)"}
 
     def register(function: Callable) -> Callable:
@@ -40,7 +40,7 @@ def route(methods: str, path: str) -> Callable[[Callable], Callable]:
 
 
 class HubError(Exception):
-    """An error response, with a status, the code for its X-Error-Code header, and other headers."""
+    """An error response with an HTTP status, a code for the X-Error-Code header, and additional headers."""
 
     def __init__(self, status: int, code: str, message: str = "", **headers: str):
         super().__init__(message or code)
@@ -62,7 +62,7 @@ class Repo:
         return commit
 
     def resolve(self, revision: str) -> str:
-        """Return the commit of a branch name or commit hash."""
+        """Resolve a branch name or commit hash to a commit hash."""
         commit = self.branches.get(revision, revision)
         if commit not in self.commits:
             raise HubError(404, "RevisionNotFound")
@@ -73,7 +73,7 @@ class Repo:
 
 
 class HubServer:
-    """The server and its repositories; it runs inside the `with` block."""
+    """The server and its repositories. The server runs inside the `with` block."""
 
     def __init__(self):
         self.repos: dict[tuple[str, str], Repo] = {}  # ("models" or "spaces", "user/name") -> repository
@@ -90,13 +90,13 @@ class HubServer:
         self.server.server_close()
 
     def environment(self, home: Path, token: str | None = TOKEN) -> dict[str, str]:
-        """Return variables with which a new process uses this server and a cache in `home`."""
+        """Return environment variables that make a process use this server, and `home` as its cache."""
         variables = {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
         return variables if token is None else variables | {"HF_TOKEN": token}
 
 
 class HubHandler(BaseHTTPRequestHandler):
-    """Handle a connection. Each routed method returns JSON, or bytes with headers."""
+    """Handle requests. Handlers registered with `route` return JSON, or bytes with headers."""
 
     protocol_version = "HTTP/1.1"
     hub: HubServer
@@ -240,7 +240,7 @@ class HubHandler(BaseHTTPRequestHandler):
     @route("GET HEAD", "/(?:(spaces|datasets)/)?{name}/resolve/{revision}/{rest}")
     def download(self, kind, name, revision, path):
         repo = self.repo(kind or "models", name)
-        headers = {"X-Repo-Commit": repo.resolve(revision)}  # also for missing files, which clients cache too
+        headers = {"X-Repo-Commit": repo.resolve(revision)}  # clients cache even that a file is missing
         content = repo.files(revision).get(path)
         if content is None:
             raise HubError(404, "EntryNotFound", **headers)

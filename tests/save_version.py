@@ -1,6 +1,6 @@
-"""Save a tiny model of every class and its outputs, which all later versions must be able to load.
+"""Save a tiny model of every class and its outputs. Later versions must load the models and reproduce the outputs.
 
-python tests/save_version.py            # creates tests/saved_by/VERSION, once per released version
+python tests/save_version.py            # create tests/saved_by/VERSION, once per release
 """
 
 import json
@@ -16,7 +16,7 @@ from vanilla_transformer.files import new_folder
 FOLDER = Path(__file__).parent / "saved_by"
 SIZES = {"vocab_size": 24, "d_model": 8, "num_heads": 2, "d_ff": 12, "max_position_embeddings": 16}
 TWO_STACKS, ONE_STACK = {"encoder_layers": 1, "decoder_layers": 2}, {"num_layers": 2}
-# Options beyond the paper that change which weights exist or how they are used
+# Options beyond the paper that change which weights exist or how they are used.
 OTHER = {
     "norm_position": "pre", "position_embedding": "learned", "position_offset": 1, "normalize_embedding": True,
     "activation_function": "gelu", "attention_bias": True, "output_bias": True, "scale_embedding": False,
@@ -24,7 +24,7 @@ OTHER = {
 }  # fmt: skip
 OTHER_SINES = {"sinusoid_layout": "half_split", "sinusoid_frequencies": "tensor2tensor", "sliding_window": 2}
 
-# name -> suffix of the class, and config fields
+# name -> (suffix of the class name, config fields)
 MODELS = {
     "translator": ("ForConditionalGeneration", TWO_STACKS),
     "translator-other": (
@@ -53,7 +53,7 @@ INPUT_IDS = [[1, 5, 9, 13, 17, 21, 2], [1, 4, 3, 2, 0, 0, 0]]
 
 
 def outputs(model) -> dict[str, list]:
-    """Return the model's outputs for `INPUT_IDS`, by name; the mask hides the padding."""
+    """Return the output tensors for `INPUT_IDS` as lists, by name. The attention mask hides padding."""
     ids = torch.tensor(INPUT_IDS)
     decoder = {"decoder_input_ids": ids.flip(0)} if model.config.is_encoder_decoder else {}
     with torch.inference_mode():
@@ -67,7 +67,7 @@ def main() -> None:
             torch.manual_seed(number)
             model_class = getattr(vanilla_transformer, f"VanillaTransformer{end}")
             model = model_class(model_class.config_class(**SIZES, **fields)).eval()
-            for parameter in model.parameters():  # including weights that start as zeros or ones
+            for parameter in model.parameters():  # including weights that are initialised to 0 or 1
                 torch.nn.init.normal_(parameter, std=0.3)
             model.save_pretrained(folder / name)
             for code in (folder / name).glob("*.py"):

@@ -1,4 +1,4 @@
-"""Save tiny models with their own tokenizers in folders, as training does."""
+"""Save tiny models together with their own tokenizers, like training does."""
 
 import re
 from math import log
@@ -16,16 +16,16 @@ TEXTS = [TEXT, "uno dos tres"] * 3
 
 
 def with_tokenizer(make=encoder_decoder, template="seq2seq", *, texts=TEXTS, vocab_size=300, **fields):
-    """Return a model built by `make` with reproducible weights, and a tokenizer trained on `texts`."""
+    """Build a model with `make` and seeded weights, and train a tokenizer on `texts`."""
     tokenizer = train_tokenizer(texts, template, vocab_size=vocab_size)
     torch.manual_seed(0)
     return make(vocab_size=len(tokenizer), **fields), tokenizer
 
 
 def save_repeating(folder: Path, p_end: float, letter: str = "o") -> tuple[str, str]:
-    """Save a translator that after any prefix ends with probability `p_end`, or repeats its only letter.
+    """Save a translation model that always predicts the end token with probability `p_end`, and otherwise a letter.
 
-    Only the length penalty decides how long its translations are. Return the folder and the letter.
+    The length of its translations depends only on the length penalty. Return the folder and the letter.
     """
     model, tokenizer = with_tokenizer(output_bias=True)
     word = tokenizer.convert_tokens_to_ids(letter)
@@ -39,7 +39,10 @@ def save_repeating(folder: Path, p_end: float, letter: str = "o") -> tuple[str, 
 
 
 def save_talkative(folder: Path, **fields) -> str:
-    """Return a language model that generates whole words; transformers streams a word when the next one begins."""
+    """Save a language model that generates only whole words, and return the folder.
+
+    Streamers of transformers print a word as soon as the next one begins.
+    """
     model, tokenizer = with_tokenizer(decoder_only, "causal", output_bias=True, **fields)
     words = [i for token, i in tokenizer.get_vocab().items() if re.fullmatch(r"Ġ\w+", token)]
     with torch.no_grad():
@@ -55,7 +58,7 @@ def write(folder: Path, *parts) -> str:
 
 
 def save(folder: Path, make, template: str, **options) -> str:
-    """Save the result of `with_tokenizer`, translators with the paper's decoding, and return the folder."""
+    """Save the result of `with_tokenizer` and return the folder. Translation models use the decoding of the paper."""
     model, tokenizer = with_tokenizer(make, template, **options)
     if template == "seq2seq":
         set_paper_decoding(model)

@@ -1,4 +1,4 @@
-"""Rows and options for training runs of a few seconds."""
+"""Provide rows and options for training runs of a few seconds."""
 
 import json
 from collections.abc import Iterable
@@ -17,17 +17,17 @@ ONE_STACK = ["--num_layers", "2"]
 
 
 def write_json_lines(file: Path, rows: Iterable[dict]) -> str:
-    """Write rows as JSON lines and return the path as a string."""
+    """Write rows as JSON Lines and return the path as a string."""
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(file)
 
 
 def train_and_validate_on(file: str) -> list[str]:
-    """Return options that use one file for both training and validation."""
+    """Return the options that use `file` for both training and validation."""
     return ["--train_file", file, "--validation_file", file]
 
 
 def write_rows(task: str, folder: Path) -> list[str]:
-    """Write eight rows to a file that serves as both training and validation data."""
+    """Write eight rows to a file, and return the options that use it for both training and validation."""
     rows = phrasebook(task, size=1000)["train"].select(range(100, 108))
     return train_and_validate_on(write_json_lines(folder / "rows.jsonl", rows))

@@ -1,4 +1,4 @@
-"""User errors print one line on stderr and exit with code 2, however the command is started."""
+"""Test that user errors print one line on stderr and exit with code 2, however the command is started."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def failing(error: BaseException):
         (Exception("No space left on device (os error 28)"), "No space left on device (os error 28)"),
     ],
 )
-def test_user_errors_take_one_line(error, line, monkeypatch, capsys):
+def test_user_errors_print_one_line_and_exit_with_code_2(error, line, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         started(failing(error), monkeypatch=monkeypatch)
     printed = capsys.readouterr()
@@ -63,7 +63,7 @@ def test_user_errors_take_one_line(error, line, monkeypatch, capsys):
     assert line is None or printed.err == f"translate.py: error: {line}\n"
 
 
-def test_the_traceback_option_shows_where_an_error_comes_from(monkeypatch):
+def test_the_traceback_option_raises_the_original_error(monkeypatch):
     with pytest.raises(ValueError, match="wrong"):
         started(failing(ValueError("wrong")), "--traceback", monkeypatch=monkeypatch)
     given = []
@@ -71,7 +71,7 @@ def test_the_traceback_option_shows_where_an_error_comes_from(monkeypatch):
     assert given == ["--model", "x"]
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch):
+def test_internal_errors_keep_their_traceback(monkeypatch):
     with pytest.raises(KeyError):
         started(failing(KeyError("labels")), monkeypatch=monkeypatch)
 
@@ -86,7 +86,7 @@ def test_a_misspelt_option_gets_a_suggestion():
     assert options == Options("x", 4, ["a", "b"])
 
 
-def test_an_invalid_value_of_a_boolean_option_is_refused(capsys):
+def test_an_invalid_value_for_a_boolean_option_is_rejected(capsys):
     with pytest.raises(SystemExit):
         CommandParser(TranslateArguments).parse_args_into_dataclasses(["--datastore", "maybe"])
     assert "argument --datastore: Truthy value expected: got maybe" in capsys.readouterr().err
@@ -100,7 +100,7 @@ def test_help_describes_the_command_and_shows_only_real_defaults(capsys):
     with pytest.raises(SystemExit) as stop:
         CommandParser(Options).parse_args([])
     assert stop.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1  # the error is not preceded by a list of hundreds of options
+    assert capsys.readouterr().err.count("\n") == 1  # only the error, without a usage message of hundreds of options
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_help_describes_the_command_and_shows_only_real_defaults(capsys):
         (["-m", "vanilla_transformer", "average", "--output", "x"], "Give either --run or --checkpoints."),
     ],
 )
-def test_a_failing_command_prints_one_line_and_returns_code_2(command, line):
+def test_a_failing_command_prints_one_line_and_exits_with_code_2(command, line):
     result = run_python(command, cwd=ROOT)
     assert result.returncode == 2
     assert line in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr
 
 
-# Output of every command if only PyTorch and transformers are installed
+# Print the output of each command as if only PyTorch and transformers were installed.
 BARE = """
 import contextlib, io
 for name in arguments[0]:
@@ -148,8 +148,8 @@ print(json.dumps(printed))
 
 
 @pytest.mark.parametrize("command", [["--help"], ["estimate"]])
-def test_a_closed_pipe_is_no_error(command, tmp_path):
-    """The pipe is closed early in `vanilla-transformer estimate | head -1`, for example."""
+def test_a_closed_pipe_is_not_an_error(command, tmp_path):
+    """For example, `vanilla-transformer estimate | head -1` closes the pipe early."""
     log, command = tmp_path / "log", ["-m", "vanilla_transformer", *command]
     with log.open("w") as errors, running(command, stderr=errors) as (process, output):
         output.close()
@@ -157,8 +157,8 @@ def test_a_closed_pipe_is_no_error(command, tmp_path):
     assert not log.read_text()
 
 
-def test_a_process_without_standard_output_is_no_error(tmp_path):
-    """In a service, `sys.stdout` may be None; results go into a file."""
+def test_a_missing_standard_output_is_not_an_error(tmp_path):
+    """In a service, which writes its results to files, `sys.stdout` may be None."""
     code = """
 import os, sys
 os.close(1)
@@ -170,7 +170,7 @@ run_command(lambda _: print("done"))
     assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_a_missing_extra_is_named_and_required_by_its_commands_only(tmp_path):
+def test_only_commands_that_need_a_missing_extra_fail_and_name_it(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x/config.json").write_text("{}")
     (tmp_path / "y.jsonl").write_text("{}")
@@ -199,14 +199,14 @@ def test_a_missing_extra_is_named_and_required_by_its_commands_only(tmp_path):
 def test_the_modules_of_each_extra_match_pyproject():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     of_module = packages_distributions()
-    of_module["pandas"] = of_module["pyarrow"] = ["datasets"]  # datasets installs both
+    of_module["pandas"] = of_module["pyarrow"] = ["datasets"]  # both are dependencies of datasets
     for extra, modules in EXTRAS.items():
         required = {re.match(r"[\w-]+", line)[0].lower() for line in extras[extra]}
         for module in modules.split():
             assert {name.lower().replace("_", "-") for name in of_module[module]} & required, module
 
 
-# Output and CPU time of a command line in a new process, up to the import of torch
+# Print the output and CPU time of command lines that must not import torch.
 EARLY = """
 import contextlib, io, time
 printed = []
@@ -232,7 +232,7 @@ def test_help_of_every_command_is_fast(tmp_path):
     assert seconds < 0.5
 
 
-def test_wrong_names_and_missing_files_are_refused_before_torch_is_imported(tmp_path):
+def test_wrong_names_and_missing_files_are_rejected_before_torch_is_imported(tmp_path):
     (tmp_path / "rows.xlsx").write_text("x")
     (tmp_path / "recipe.yaml").write_text("task: tagging\nmax_stepz: 3\n")
     wrong = {
@@ -268,7 +268,7 @@ def test_supported_files_pass_the_early_check(tmp_path, monkeypatch):
         assert not is_answered(name, arguments)
 
 
-def test_the_stored_help_equals_the_parsers():
+def test_the_stored_help_is_up_to_date():
     """If this test fails, run `make help`."""
     stored = json.loads(FILE.read_text(encoding="utf-8"))
     if stored["trainer"]["version"] != transformers.__version__:
@@ -284,8 +284,8 @@ from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerFa
 
 
 @pytest.mark.slow
-def test_a_translation_takes_little_more_time_than_its_imports():
-    """The times are CPU times of whole processes, the best of three."""
+def test_translating_takes_little_more_time_than_importing():
+    """Compare CPU times of whole processes, each the best of three."""
 
     def seconds(command: list[str]) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,8 +1,8 @@
-"""The pages keep their promises: their Python runs, quoted code exists, and named files and commands exist.
+"""Test the documentation: its Python code runs, and the code, files and commands that it quotes exist.
 
-The Python blocks of a page run in one session and must print what their comments say. A comment before a block can say
+The Python blocks of a page run in one session and must print what their comments say. A comment can precede a block:
 
-    <!-- no-test: reason -->          a test cannot provide what the block needs
+    <!-- no-test: reason -->          the block is not run, because a test cannot provide what it needs
     <!-- quoted: module.name -->      the block is part of the source of module.name; "..." stands for omitted lines
 """
 
@@ -38,7 +38,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_python_runs_and_prints_what_its_comments_say(page, capsys):
+def test_python_blocks_run_and_print_what_their_comments_say(page, capsys):
     session = {}
     for block in blocks(PAGES[page], "python"):
         if not block.mark.startswith(("no-test: ", "quoted: ")):
@@ -60,7 +60,7 @@ def test_quoted_lines_exist_in_the_code(block):
 
 
 def commands(code: str) -> Iterator[list[str]]:
-    """Return the words of each command, with variables replaced by their values."""
+    """Yield the words of each shell command, with variables replaced by their values."""
     pending, variables = "", {}
     for line in code.replace("\\\n", " ").splitlines():
         pending += line + "\n"
@@ -76,7 +76,7 @@ def commands(code: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_name_scripts_and_make_targets_that_exist(page):
+def test_scripts_and_make_targets_in_commands_exist(page):
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     for block in blocks(PAGES[page], "bash"):
         for words in commands(block.code):
@@ -93,12 +93,12 @@ QUOTING = (
 )  # fmt: skip
 
 
-# The rest of a command line. A quotation inside it may continue in the next line; any other quote ends the string.
+# The rest of a command line. A quoted argument may contain line breaks; any other quotation mark ends the command.
 REST = r'(?:(?<=\s)"[^"]*"|[^\n`"])*'
 
 
 def quoted_commands() -> Iterator[tuple[str, list[str]]]:
-    """Find each command line in pages, notebooks, recipes, cards, docstrings and messages; return place and words."""
+    """Yield the place and words of each command line in pages, notebooks, recipes, cards, docstrings and messages."""
     for path in sorted({path for pattern in QUOTING for path in ROOT.glob(pattern)} - {ROOT / "CHANGELOG.md"}):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".ipynb":
@@ -107,24 +107,24 @@ def quoted_commands() -> Iterator[tuple[str, list[str]]]:
         for name in ("vanilla-transformer", r"scripts/train\.py"):
             for found in re.finditer(rf"(?<!/){name} ((?:{'|'.join([*COMMANDS, *task_names()])})\b{REST})", text):
                 line = re.split(r"\s[<>|]\s|\s#|\)|\\n| \.\.\.", found[1])[0].rstrip(" .,:")
-                if "[" not in line:  # skip the usage line of a command
+                if "[" not in line:  # skip usage messages
                     words = shlex.split(line)
                     yield f"{path.relative_to(ROOT)}: {line}", words if "\\" not in name else ["train", *words]
 
 
 def test_every_quoted_command_is_accepted_by_its_parser(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)  # recipes are named relative to this folder
+    monkeypatch.chdir(ROOT)  # recipe paths are relative to the root
     known, found = parsers(), set()
-    for parser in known.values():  # a quoted command may omit required options
+    for parser in known.values():  # quoted commands may omit required options
         for action in parser._actions:
             action.required = False
             action.nargs = "?" if not action.option_strings and action.nargs is None else action.nargs
     for place, (name, *words) in quoted_commands():
         found.add(name)
-        if not words or words[0] == "reversal":  # the example of a new task in CONTRIBUTING.md
+        if not words or words[0] == "reversal":  # "reversal" is the example of a new task in CONTRIBUTING.md
             continue
         if name == "train":
-            named, files, options = data_files(words)  # planned training reads the user's own file
+            named, files, options = data_files(words)  # without a task, `train` plans for a file of the user
             task, words = (named or "translation", options) if files else choose_task(words)
             name = f"train {task}"
             words = words[1:] if words and is_recipe(words[0]) else words
@@ -138,13 +138,13 @@ def test_every_quoted_command_is_accepted_by_its_parser(monkeypatch, capsys):
 
 
 def headings(page: Path) -> set[str]:
-    """Return the anchors that GitHub gives to headings."""
+    """Return the anchors that GitHub generates for the headings of a page."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def links(page: Path) -> list[str]:
-    """Return the targets of a page's links and images."""
+    """Return the targets of the links and images on a page."""
     text = page.read_text(encoding="utf-8")
     return re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
 
@@ -159,8 +159,8 @@ def test_links_and_images_exist(page):
             assert not anchor or anchor in headings(path), f"{page}: no heading for {target}"
 
 
-def test_files_named_in_the_pages_are_uploaded_to_the_hub():
-    """Tests are not uploaded, and neither are ignored files such as a virtual environment."""
+def test_files_mentioned_in_pages_are_uploaded_to_the_hub():
+    """Tests and hidden files, such as a virtual environment, are not uploaded."""
     sent = select_files(ROOT, REPO_FILES)
     missing = set()
     for page in (path for name, path in sent.items() if name.endswith(".md")):
@@ -173,7 +173,7 @@ def test_files_named_in_the_pages_are_uploaded_to_the_hub():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_tests_named_in_the_pages_exist_in_the_linked_file(page):
+def test_tests_mentioned_in_pages_exist_in_the_linked_file(page):
     text = PAGES[page].read_text(encoding="utf-8")
     for name, file in re.findall(r"\[`(test_\w+)`\]\(([^)]+)\)", text):
         assert f"def {name}(" in (PAGES[page].parent / file).read_text(encoding="utf-8"), f"{file} has no {name}"
@@ -193,7 +193,7 @@ def test_a_dot_product_has_variance_d_k():
 def test_the_decoder_reads_its_target_shifted_right():
     model, source = encoder_decoder(), tokens(2, 6)
     labels = torch.tensor([[7, 8, 9, 2], [5, 2, -100, -100]])
-    shifted = torch.tensor([[1, 7, 8, 9], [1, 5, 2, 0]])  # 1 starts a target, 0 is padding
+    shifted = torch.tensor([[1, 7, 8, 9], [1, 5, 2, 0]])  # 1 is the start token, 0 is padding
     assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels), shifted)
     torch.testing.assert_close(model(source, labels=labels).logits, model(source, decoder_input_ids=shifted).logits)
 
@@ -203,7 +203,7 @@ def test_logits_equal_the_decoders_output_times_the_embedding():
     states = model.model(ids, decoder_input_ids=ids).last_hidden_state
     logits = model(ids, decoder_input_ids=ids).logits
     torch.testing.assert_close(logits, states @ model.get_input_embeddings().weight.T)
-    assert (logits.exp().sum(dim=-1) - 1).abs().min() > 0.1  # logits are not log-probabilities
+    assert (logits.exp().sum(dim=-1) - 1).abs().min() > 0.1  # the logits are not normalised
 
 
 def test_dropout_applies_to_the_sum_of_embedding_and_position():
@@ -220,7 +220,7 @@ def test_dropout_applies_to_the_sum_of_embedding_and_position():
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_each_layer_extends_the_reach_of_a_window(layers):
-    """A window of 4 means two positions on either side, so the first output depends on 2 * layers later positions."""
+    """A window of 4 reaches 2 positions to either side, so the first output depends on 2 * layers later positions."""
     torch.manual_seed(0)
     model = encoder_only(VanillaTransformerEncoderModel, sliding_window=4, num_layers=layers)
     embeddings = torch.randn(1, 12, 32, requires_grad=True)

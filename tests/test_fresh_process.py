@@ -1,4 +1,4 @@
-"""A fork of the server behaves like a new interpreter: processes do not affect each other."""
+"""Test that a fork of the server behaves like a new interpreter, and that forks do not affect each other."""
 
 import os
 import signal
@@ -89,7 +89,7 @@ STARTS = {
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 @pytest.mark.parametrize("arguments", [["a"], ["a", "0"], ["a", "3"]], ids=" ".join)
-def test_arguments_output_and_status_equal_an_interpreters(start, arguments, tmp_path):
+def test_a_fork_has_the_same_arguments_output_and_status_as_an_interpreter(start, arguments, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [*start, *arguments]
     expected = subprocess.run(
@@ -118,6 +118,6 @@ def test_a_command_that_takes_too_long_is_killed(tmp_path):
         run_python(["-c", "import time; time.sleep(600)"], timeout=0.1)
 
 
-def test_variables_read_at_startup_are_refused(tmp_path):
+def test_variables_that_are_read_at_startup_are_rejected(tmp_path):
     with pytest.raises(AssertionError, match="MALLOC_ARENA_MAX"):
         run_fresh("", tmp_path, MALLOC_ARENA_MAX="1")

@@ -1,9 +1,9 @@
-"""Random configs, inputs, files and command lines give the right result, or an error that says what is wrong.
+"""Test that random configs, inputs, files and command lines give the correct result or a clear error.
 
-The right result comes from an independent computation: a single sequence instead of a padded batch, no cache, or
-Equation 1 instead of a faster attention. Accepted errors are raised on purpose, by the project or by transformers'
-validation of a config, and name the faulty value. Any other error fails, such as an IndexError or PyTorch's
-RuntimeError. `make test` draws 100 examples, always the same; the slow suite draws 2,000.
+The expected result comes from an independent computation: a single sequence instead of a padded batch, no cache, or
+eager attention instead of a faster implementation. Acceptable errors are raised deliberately, by this project or by
+the config validation of transformers, and name the faulty value. Any other error is a failure, such as an IndexError
+or a RuntimeError from PyTorch. `make test` runs 100 fixed examples; the slow tests run 2,000 random ones.
 """
 
 import gzip
@@ -56,7 +56,7 @@ MODELS = {
 
 @contextmanager
 def only_clear_errors(names: tuple[str, ...]) -> Iterator[None]:
-    """Accept errors that were raised on purpose and name one of `names`."""
+    """Accept errors that were raised deliberately and mention one of `names`."""
     try:
         yield
     except (ValueError, TypeError, OSError, StrictDataclassError) as error:
@@ -115,7 +115,7 @@ ODD_VALUES = st.sampled_from(
 
 
 def draw_config(draw: Draw, family: type, odd: int = 0) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Draw the fields of a small config, and the names of at most `odd` fields that get an arbitrary value."""
+    """Draw the fields of a small config. At most `odd` of them get arbitrary values; return their names, too."""
     strategies = GOOD_FIELDS | FAMILY_FIELDS[family]
     chosen = draw(st.sets(st.sampled_from(sorted(strategies))))
     required = {"vocab_size", "d_model", "num_heads", "d_ff"} | {name for name in strategies if "layers" in name}
@@ -127,7 +127,7 @@ def draw_config(draw: Draw, family: type, odd: int = 0) -> tuple[dict[str, Any],
 def configs(draw: Draw) -> None:
     family = draw(st.sampled_from(list(MODELS)))
     fields, odd = draw_config(draw, family, odd=2)
-    with only_clear_errors((*odd, "num_heads")):  # a changed field may make d_model indivisible by num_heads
+    with only_clear_errors((*odd, "num_heads")):  # an arbitrary value may make d_model indivisible by num_heads
         config = family(**fields)
         assert family.from_dict(json.loads(config.to_json_string())).to_dict() == config.to_dict()
         ids = torch.zeros(2, 3, dtype=torch.long)
@@ -137,12 +137,12 @@ def configs(draw: Draw) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Right results
+# Correct results
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def padded(draw: Draw, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return rows of ids padded on either side, and their mask (batch, length)."""
+    """Return rows of ids as a batch with left or right padding, and its mask; both are (batch, length)."""
     length = max(map(len, rows)) + draw(st.integers(0, 2))
     left = draw(st.booleans())
     pads = [(length - len(row), 0) if left else (0, length - len(row)) for row in rows]
@@ -204,7 +204,7 @@ def step_by_step(model: nn.Module, row: dict[str, Tensor]) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Odd inputs
+# Invalid inputs
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -229,7 +229,7 @@ ODD_SHAPES = st.lists(st.integers(0, 6), max_size=4)
 
 
 def odd_tensor(draw: Draw, shape: tuple[int, ...]) -> Any:
-    """Draw a tensor, mostly of integers and of the right shape, or something that is not a tensor."""
+    """Draw a tensor, usually of integers with the right shape, or sometimes an object that is not a tensor."""
     shape = draw(st.just(shape) | st.just(shape) | ODD_SHAPES)
     values = draw(st.sampled_from([(0, 1), (0, 2), (0, VOCAB - 1), (-101, 60), (-(2**40), 2**40)]))
     tensor = torch.randint(values[0], values[1] + 1, tuple(shape)).to(draw(st.sampled_from(DTYPES[:1] * 6 + DTYPES)))
@@ -266,7 +266,7 @@ def odd_inputs(draw: Draw) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Files of data
+# Data files
 # ---------------------------------------------------------------------------------------------------------------------
 
 TASKS = {task.name: task.data for task in all_tasks()}
@@ -291,7 +291,7 @@ def data_files(draw: Draw) -> None:
     kind = draw(st.sampled_from(["jsonl", "jsonl", "json", "csv", "txt", "parquet"]))
     if kind == "csv" and draw(st.booleans()):
         content = ",".join(columns).encode() + b"\n" + content
-    zipped = draw(st.integers(0, 3))  # 1: complete, 2: truncated
+    zipped = draw(st.integers(0, 3))  # 1: gzipped, 2: truncated gzip, 3: not gzipped in spite of its name
     if zipped:
         content = [content, gzip.compress(content), gzip.compress(content)[:-4], content][zipped]
     with tempfile.TemporaryDirectory() as folder:
@@ -311,7 +311,7 @@ def data_files(draw: Draw) -> None:
 
 @contextmanager
 def damaged_model(draw: Draw) -> Iterator[Path]:
-    """Save a language model in which one file is truncated, changed in one field, or replaced."""
+    """Save a language model with one damaged file: truncated, replaced, or with an arbitrary config value."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "model"
         decoder_only().save_pretrained(folder)
@@ -351,7 +351,7 @@ WORDS = (
 def command_lines(draw: Draw) -> None:
     name = draw(st.sampled_from([*(name for name in COMMANDS if name != "push"), "trainslate", "--help"]))
     with damaged_model(draw) as folder, chdir(folder.parent), pytest.MonkeyPatch.context() as patch:
-        (folder / "config.json").write_text("{")  # an invalid model, so that every command ends early
+        (folder / "config.json").write_text("{")  # the model is invalid, so that every command ends early
         values = st.sampled_from([str(folder), "./nowhere", "-1", "0", "many", "", "--help"])
         words = draw(st.lists(st.sampled_from(WORDS) | values, max_size=5))
         patch.setattr("sys.argv", ["vanilla-transformer", name, *words])
@@ -366,7 +366,7 @@ def command_lines(draw: Draw) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# All of it
+# Tests
 # ---------------------------------------------------------------------------------------------------------------------
 
 EXAMPLES = {
@@ -386,11 +386,11 @@ def run(prove: Callable[[Draw], None], **options: Any) -> None:
 
 
 @pytest.mark.parametrize("prove", EXAMPLES, ids=lambda prove: prove.__name__)
-def test_a_right_result_or_a_clear_error(prove):
+def test_random_examples_give_a_correct_result_or_a_clear_error(prove):
     run(prove, max_examples=EXAMPLES[prove], derandomize=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prove", EXAMPLES, ids=lambda prove: prove.__name__)
-def test_a_right_result_or_a_clear_error_2000_times(prove):
+def test_2000_random_examples_give_a_correct_result_or_a_clear_error(prove):
     run(prove, max_examples=20 * EXAMPLES[prove])

@@ -1,6 +1,6 @@
-"""Shipped checkpoints give the recorded answers and scores, however they are loaded.
+"""Test that shipped checkpoints reproduce their recorded outputs and scores, however they are loaded.
 
-tests/golden.py records them, only after a checkpoint has been trained again.
+Record them again with tests/golden.py, but only after training a checkpoint again.
 """
 
 import json
@@ -30,7 +30,7 @@ translator = pytest.mark.skipif("en-es" not in NAMES, reason="there is no transl
 
 
 def architecture(name: str) -> str:
-    """Return the model's class according to its config."""
+    """Return the name of the model class from the config of a checkpoint."""
     return json.loads((CHECKPOINTS / name / "config.json").read_text(encoding="utf-8"))["architectures"][0]
 
 
@@ -39,12 +39,12 @@ def golden(name: str) -> dict:
     return json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def test_the_records_cover_exactly_the_shipped_checkpoints():
+def test_every_shipped_checkpoint_has_recorded_outputs():
     assert [path.stem for path in sorted(GOLDEN.glob("*.json"))] == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_installed_classes_give_the_recorded_answers_and_scores(name):
+def test_the_installed_classes_reproduce_the_recorded_outputs_and_scores(name):
     recorded, folder = golden(name), CHECKPOINTS / name
     model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
     assert [answer(model, tokenizer, texts) for texts in recorded["asked"]] == recorded["answers"]
@@ -59,7 +59,7 @@ print(json.dumps({{name: every_way(source, name, *asked) for name, asked in ship
 
 
 def check_every_way(source: str, folder: Path, **environment: str) -> None:
-    """Assert that all ways of loading give the recorded answers, in a process without this project."""
+    """Assert that all ways to load the models give the recorded outputs, in a process without this project."""
     shipped = {}
     for name in NAMES:
         config = AutoConfig.from_pretrained(CHECKPOINTS / name)
@@ -70,12 +70,12 @@ def check_every_way(source: str, folder: Path, **environment: str) -> None:
             assert answers == golden(name)["answers"], f"{name}, {way}"
 
 
-def test_a_clone_gives_the_recorded_answers_however_loaded(tmp_path):
+def test_every_way_to_load_a_clone_reproduces_the_recorded_outputs(tmp_path):
     check_every_way(str(ROOT), tmp_path, HF_HUB_OFFLINE="1")
 
 
 @pytest.mark.slow
-def test_the_hub_gives_the_recorded_answers_however_loaded(tmp_path):
+def test_every_way_to_load_from_the_hub_reproduces_the_recorded_outputs(tmp_path):
     with HubServer() as hub:
         command = [sys.executable, "-m", "vanilla_transformer", "push", ROOT, "user/all", "--repo"]
         environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")
@@ -85,7 +85,7 @@ def test_the_hub_gives_the_recorded_answers_however_loaded(tmp_path):
 
 
 @translator
-def test_the_readmes_first_block_shows_the_translators_answer():
+def test_the_readme_shows_the_recorded_translation():
     (block, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     (text,) = re.findall(r'translate\("(.*)"\)', block)
     answer = golden("en-es")["answers"][golden("en-es")["asked"].index([text])]
@@ -94,7 +94,7 @@ def test_the_readmes_first_block_shows_the_translators_answer():
 
 
 @translator
-def test_translate_needs_only_a_text(tmp_path):
+def test_translate_works_without_options(tmp_path):
     texts = [text for (text,) in golden("en-es")["asked"]]
     command = [sys.executable, "-m", "vanilla_transformer", "translate", *texts]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
@@ -103,7 +103,7 @@ def test_translate_needs_only_a_text(tmp_path):
     assert result.stdout.splitlines() == tokenizer.batch_decode(golden("en-es")["answers"], skip_special_tokens=True)
 
 
-def test_the_demo_loads_all_checkpoints_and_answers_with_each():
+def test_the_demo_loads_and_runs_all_checkpoints():
     with served(*shipped_models()) as client:
         for number, name in enumerate(NAMES):
             text, *context = golden(name)["asked"][0]
@@ -124,7 +124,7 @@ print(json.dumps([answers, [file for file in ours if "/space/" not in file]]))
 
 
 @pytest.mark.slow
-def test_a_space_contains_the_checkpoints_and_loads_them(tmp_path):
+def test_a_space_contains_and_runs_all_checkpoints(tmp_path):
     with HubServer() as hub:
         command = [sys.executable, "-m", "vanilla_transformer", "push", ROOT / "demo", "user/demo", "--space"]
         environment = {"PATH": os.environ["PATH"]} | hub.environment(tmp_path / "home")

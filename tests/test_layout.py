@@ -1,4 +1,4 @@
-"""Rules of the repository's layout: where code belongs, the direction of imports, and the length of files."""
+"""Test the layout of the repository: where code belongs, the direction of imports, and the length of files."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ PACKAGE = ROOT / "vanilla_transformer"
 TRAVELLING = {"configuration": 420, "modeling": 1300, "generation": 170, "pipeline": 260}  # maximum number of lines
 LONGEST_MODULE = 450
 LONGEST_REPEAT = 9
-# A module may import modules of its own floor or of lower floors (listed earlier).
+# A module may import modules from its own floor and from lower floors, which are listed first.
 FLOORS = (
     {f"{name}_vanilla_transformer" for name in TRAVELLING},
     {"lazy", "models", "loading", "decoding", "files", "data", "fast"},
@@ -47,7 +47,7 @@ def travelling_files() -> list[Path]:
 
 
 def modules() -> dict[str, Path]:
-    """Return the modules of the package and the four model files, by their names below `vanilla_transformer`."""
+    """Return the paths of all modules, including the four model files, by name relative to `vanilla_transformer`."""
     files = {
         path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path for path in python_files(PACKAGE)
     }
@@ -56,7 +56,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """Return the package's modules that a file imports, anywhere in the file."""
+    """Return the modules of the package that a file imports, including imports inside functions."""
     found = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -90,7 +90,7 @@ def test_there_are_no_circular_imports():
     known = modules()
     packages = {
         name for name, path in known.items() if path.name == "__init__.py"
-    }  # packages that import their names lazily
+    }  # exclude packages, which import lazily
     graph = {name: imports(path, known) - packages - {name} for name, path in known.items() if name not in packages}
     try:
         TopologicalSorter(graph).prepare()
@@ -98,7 +98,7 @@ def test_there_are_no_circular_imports():
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_the_four_model_files_keep_their_line_budgets_and_use_relative_imports():
+def test_the_four_model_files_are_short_and_use_relative_imports():
     assert sorted(ROOT.glob("*.py")) == sorted(travelling_files())
     assert {
         path.name: length(path) for path in travelling_files() if length(path) > TRAVELLING[path.stem.split("_")[0]]
@@ -141,9 +141,7 @@ def test_the_training_package_has_few_modules():
 
 
 def test_the_command_line_has_one_entry_point():
-    """Scripts contain no copy of a command. `train.py` gives torchrun a path; the other scripts are for
-    maintainers.
-    """
+    """Scripts duplicate no command: `train.py` provides a path for torchrun, the others are for maintainers."""
     from vanilla_transformer.__main__ import COMMANDS as OFFERED
 
     assert sorted(OFFERED) == sorted(COMMANDS)
@@ -172,7 +170,7 @@ def test_scripts_and_demo_import_only_the_package_and_their_neighbours():
 
 
 def test_no_test_file_imports_another():
-    """Helpers of several test files belong in their own module, which must not import a test file either."""
+    """Shared helpers belong in their own module, which must not import a test file either."""
     tests = {path.stem for path in python_files(ROOT / "tests") if path.stem.startswith("test_")}
     assert len(tests) > 30
     for path in python_files(ROOT / "tests"):
@@ -182,8 +180,8 @@ def test_no_test_file_imports_another():
         assert not names & tests, path.name
 
 
-def test_modules_are_found_without_path_changes():
-    """No code changes `sys.path` or PYTHONPATH."""
+def test_no_file_modifies_the_import_path():
+    """No code or page modifies `sys.path` or PYTHONPATH."""
     folders = ("docs", "launch", ".github", "vanilla_transformer", "scripts", "demo")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     texts = {".py", ".md", ".yaml", ".yml", ".html", ".ipynb", ".txt"}
@@ -194,7 +192,7 @@ def test_modules_are_found_without_path_changes():
 
 
 def test_no_ten_lines_are_duplicated():
-    """Code that two modules need belongs in a function that both import."""
+    """Move code that two modules need to a function that both import."""
     places = defaultdict(set)
     for path in (path for folder in (PACKAGE, ROOT / "scripts", ROOT / "demo") for path in python_files(folder)):
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -209,7 +207,7 @@ STILTED_OPENING = re.compile(r"(What|Those|That|Of|Else|As the)\b")
 
 
 @pytest.mark.parametrize("folder", ["", "vanilla_transformer", "scripts", "demo", "tests"])
-def test_docstrings_begin_with_a_plain_word(folder):
+def test_docstrings_have_no_stilted_opening(folder):
     files = python_files(ROOT / folder) if folder else list(ROOT.glob("*.py"))
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     nodes = [(file, node) for file in files for node in ast.walk(tree(file)) if isinstance(node, documented)]

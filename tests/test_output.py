@@ -1,4 +1,4 @@
-"""Commands write their results to files, gzipped files, pipes, and standard output in any locale."""
+"""Test that commands write results to files, gzipped files, pipes, and standard output in any locale."""
 
 import gzip
 import os
@@ -14,12 +14,12 @@ from saved_models import save
 from vanilla_transformer.cli import export, translate
 
 
-SENTENCE = "He said yes."  # The Spanish translation contains letters that few encodings have.
+SENTENCE = "He said yes."  # The Spanish translation contains non-ASCII letters.
 
 
 @pytest.fixture(scope="module")
 def translation(tmp_path_factory) -> str:
-    """Return the shipped model's translation of the sentence, written to an ordinary file."""
+    """Return the translation of `SENTENCE` by the shipped model, as written to a regular file."""
     file = tmp_path_factory.mktemp("plain") / "out.txt"
     translate.main([SENTENCE, "--output", str(file)])
     text = file.read_bytes().decode("utf-8")
@@ -28,14 +28,14 @@ def translation(tmp_path_factory) -> str:
 
 
 def read_in_background(file: Path) -> tuple[Thread, list[bytes]]:
-    """Wait for data in a pipe, as another program would."""
+    """Read a pipe in a thread, like another program would; return the thread and the received data."""
     received: list[bytes] = []
     reader = Thread(target=lambda: received.append(file.read_bytes()), daemon=True)
     reader.start()
     return reader, received
 
 
-def test_a_named_pipe_is_written_to_and_stays_one(translation, tmp_path):
+def test_output_to_a_named_pipe_does_not_replace_it(translation, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader, received = read_in_background(pipe)
@@ -45,8 +45,8 @@ def test_a_named_pipe_is_written_to_and_stays_one(translation, tmp_path):
     assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
 
 
-def test_a_file_descriptor_can_be_written_to(translation, tmp_path):
-    """The descriptor is a pipe, as in the shell's >(gzip > x.gz), or a file, as for a redirected /dev/stdout."""
+def test_output_can_be_a_file_descriptor(translation, tmp_path):
+    """Test a pipe, as in the shell syntax >(gzip > x.gz), and a file, as for a redirected /dev/stdout."""
     readable, writable = os.pipe()
     with (tmp_path / "out.txt").open("wb") as file:
         for descriptor in (writable, file.fileno()):
@@ -83,7 +83,7 @@ def test_a_replaced_file_keeps_its_permissions(translation, tmp_path):
         assert file.read_bytes() == translation.encode() and file.stat().st_mode & 0o777 == mode
 
 
-# Commands that cannot finish writing a file
+# Run commands with a file size limit, so that writes fail, and print their last lines of stderr.
 FULL = """
 import contextlib, io, resource
 from vanilla_transformer.__main__ import main
@@ -105,7 +105,7 @@ def test_a_full_disk_gives_a_one_line_error_and_keeps_existing_files(tmp_path):
     save(tmp_path / "model", encoder_decoder, "seq2seq")
     encoder_decoder().save_pretrained(tmp_path / "bare")
     for code in (tmp_path / "bare").glob("*.py"):
-        code.unlink()  # without the code files, only the weights are too large
+        code.unlink()  # the weights must be the first file that is too large
     (tmp_path / "in.txt").write_text("one two three\n" * 100)
     (tmp_path / "out.txt").write_text("old")
     before = sorted(tmp_path.rglob("*"))
@@ -120,13 +120,13 @@ def test_a_full_disk_gives_a_one_line_error_and_keeps_existing_files(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "out.txt").read_text() == "old"
 
 
-def test_an_existing_folder_is_refused_before_it_is_filled(tmp_path):
+def test_export_rejects_an_existing_output_path_before_it_loads_the_model(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="link exists: choose a new folder"):
         export.main(["--source", "missing", "--output", str(tmp_path / "link")])
 
 
-def test_an_output_name_ending_in_gz_is_gzipped(translation, tmp_path):
+def test_output_to_a_gz_file_is_compressed(translation, tmp_path):
     file = tmp_path / "out.txt.gz"
     translate.main([SENTENCE, "--output", str(file)])
     assert gzip.decompress(file.read_bytes()) == translation.encode()
@@ -139,7 +139,7 @@ def test_an_output_name_ending_in_gz_is_gzipped(translation, tmp_path):
     assert file.read_bytes() == whole and len(list(tmp_path.iterdir())) == 3
 
 
-def test_user_files_named_like_our_temporary_files_are_kept(translation, tmp_path):
+def test_user_files_named_like_temporary_files_are_kept(translation, tmp_path):
     source = tmp_path / "out.txt.part"
     source.write_text(f"{SENTENCE}\n")
     translate.main(["--input", str(source), "--output", str(tmp_path / "out.txt")])

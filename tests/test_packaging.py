@@ -1,4 +1,4 @@
-"""The wheel contains one package with the four model files, and everything works without a clone."""
+"""Test that the wheel contains one package with the four model files, and that it works without a clone."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     tree = tmp_path_factory.mktemp("source") / "tree"
-    # Copy without ignored files: outside a git repository, hatchling would pack them.
+    # Leave out files that git ignores: outside a git repository, hatchling would include them.
     ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "runs", "site", "*.egg-info")
     shutil.copytree(ROOT, tree, ignore=ignored)
     return tree
@@ -37,7 +37,7 @@ def wheel(tree, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_source_archive_holds_the_code_and_no_checkpoints(tree, tmp_path):
+def test_a_source_distribution_contains_the_code_but_no_checkpoints(tree, tmp_path):
     python = tmp_path / "environment/bin/python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "environment")], check=True, timeout=600)
     subprocess.run([python, "-m", "pip", "install", "--quiet", "hatchling"], check=True, timeout=600)
@@ -53,7 +53,7 @@ def test_a_source_archive_holds_the_code_and_no_checkpoints(tree, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_one_package_with_the_files_that_travel_inside(wheel):
+def test_a_wheel_contains_one_package_that_includes_the_model_files(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     travelling = {f"vanilla_transformer/{path.name}" for path in ROOT.glob("*_vanilla_transformer.py")}
     kinds = ("*.py", "*.css", "*.js", "*.json")
@@ -66,7 +66,7 @@ def test_a_wheel_holds_one_package_with_the_files_that_travel_inside(wheel):
 
 @pytest.mark.slow
 def test_the_package_exports_types_for_type_checkers(tmp_path):
-    """The test uses the layout of the wheel: a type checker does not run the code that finds the files in a clone."""
+    """Use the layout of the wheel, because type checkers do not run the code that locates the files in a clone."""
     package = shutil.copytree(ROOT / "vanilla_transformer", tmp_path / "installed/vanilla_transformer")
     for path in ROOT.glob("*_vanilla_transformer.py"):
         shutil.copy(path, package)
@@ -82,11 +82,11 @@ def test_the_package_exports_types_for_type_checkers(tmp_path):
     assert 'expression has type "VanillaTransformerForCausalLM", variable has type "int"' in result.stdout
 
 
-# --- For users without a clone: the wheel in its own environment, in an empty folder
+# --- Without a clone: install the wheel in its own environment, and work in an empty folder
 
 
 class Elsewhere:
-    """Create an environment with only the wheel and its extras, and an empty folder to work in."""
+    """A virtual environment with only the wheel and its extras, and an empty working folder."""
 
     def __init__(self, folder: Path, wheel: Path):
         self.folder, self.programs = folder / "empty", folder / "environment" / "bin"
@@ -137,7 +137,7 @@ def test_the_documented_python_api_can_be_imported(elsewhere):
 
 @pytest.fixture(scope="module")
 def runs(elsewhere):
-    """Run the example of the docs on pairs of numbers, for a transformers model and for ours."""
+    """Run the training example of the docs on pairs of numbers, with Marian and with our model."""
     script = shutil.copy(ROOT / "docs/examples/own_trainer.py", elsewhere.folder)
     numbers = ["eins", "zwei", "drei", "vier", "f\u00fcnf"]
     pairs = [
@@ -160,7 +160,7 @@ print(type(model).__name__, model.get_output_embeddings().weight is model.get_in
 
 
 @pytest.mark.slow
-def test_the_trainer_of_the_docs_leaves_models_that_load(runs):
+def test_the_training_example_of_the_docs_saves_models_that_load(runs):
     for folder, name in (
         ("marian", "MarianMTModel"),
         ("vanilla_transformer", "VanillaTransformerForConditionalGeneration"),

@@ -1,6 +1,6 @@
-"""The commands of the README work as written in a fresh clone and print the lines shown.
+"""Test that the commands in the README work as written in a fresh clone and print the output shown.
 
-In a bash block, lines that begin with # below a command are its output.
+In bash blocks, comment lines below a command show its output.
 """
 
 import os
@@ -17,7 +17,7 @@ from fresh_process import ROOT
 from vanilla_transformer.cli import train
 
 
-NEXT = "the next command of the README"  # marks the end of each command in the shell's output
+NEXT = "the next command of the README"  # printed before each command, to split the output of the shell
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def clone(tmp_path_factory) -> Path:
 
 
 def run(command: list[str], clone: Path) -> str:
-    """Return the output of a command in the clone, without questions to the user."""
+    """Run a command in the clone, without input from the user, and return its output."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     environment |= {"HF_HOME": str(clone.parent / "hf_home"), "OMP_NUM_THREADS": "1"}
     process = subprocess.run(
@@ -39,7 +39,7 @@ def run(command: list[str], clone: Path) -> str:
 
 
 def with_outputs(code: str) -> list[tuple[str, list[str]]]:
-    """Return the commands of a block and the output lines promised for each."""
+    """Return each command of a bash block with the output lines shown below it."""
     commands: list[tuple[str, list[str]]] = []
     for line in code.splitlines():
         if line.startswith("# "):
@@ -50,13 +50,13 @@ def with_outputs(code: str) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.slow
-def test_the_first_commands_need_no_installation(clone):
+def test_the_first_example_needs_no_installation(clone):
     (block,) = blocks(clone / "README.md", "python")
     assert run([sys.executable, "-c", block.code], clone).splitlines() == printed(block.code)
 
 
 @pytest.mark.slow
-def test_the_commands_work_one_after_another_in_one_shell(clone):
+def test_the_commands_work_in_sequence_in_one_shell(clone):
     commands = [pair for block in blocks(clone / "README.md", "bash") for pair in with_outputs(block.code)]
     assert len(commands) >= 3 and any(said for _, said in commands)
     session = "\n".join(f"echo '{NEXT}'\n{command}" for command, _ in commands)
@@ -67,7 +67,7 @@ def test_the_commands_work_one_after_another_in_one_shell(clone):
 
 
 @pytest.mark.slow
-def test_the_file_that_ships_becomes_a_good_model(tmp_path, monkeypatch, capsys):
+def test_training_on_the_included_data_gives_a_good_model(tmp_path, monkeypatch, capsys):
     block = next(b for b in blocks(ROOT / "README.md", "bash") if "recipes/data" in b.code)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Files around the code are valid: workflows, forms and hooks, and version numbers that must be equal."""
+"""Test that workflows, issue forms and hooks are valid, and that version numbers agree."""
 
 import os
 import re
@@ -23,12 +23,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def pinned(text: str) -> dict[str, str]:
-    """Return the versions in lines `name==version`, by package."""
+    """Return the versions from lines `name==version`, by package."""
     return dict(re.findall(r"^([\w-]+)==(\S+)$", text, re.M))
 
 
 def step(workflow: str, name: str) -> str:
-    """Return the commands of a workflow step, found by its name."""
+    """Return the commands of the workflow step with this name."""
     jobs = yaml.safe_load((GITHUB / "workflows" / workflow).read_text(encoding="utf-8"))["jobs"].values()
     (commands,) = [step["run"] for job in jobs for step in job.get("steps", []) if step.get("name") == name]
     return commands
@@ -45,7 +45,7 @@ def step(workflow: str, name: str) -> str:
         ("vendor.citation-file-format", [ROOT / "CITATION.cff"]),
     ],
 )
-def test_github_files_follow_their_schema(schema, paths):
+def test_github_files_match_their_schema(schema, paths):
     assert paths
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, paths)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -53,7 +53,7 @@ def test_github_files_follow_their_schema(schema, paths):
 
 
 def test_workflows_have_no_security_findings():
-    """zizmor reports unneeded permissions, text run as code, stored credentials, and unpinned versions."""
+    """zizmor reports excessive permissions, template injection, stored credentials, and unpinned versions."""
     (zizmor,) = [path.locate() for path in files("zizmor") if path.stem == "zizmor"]
     command = [str(zizmor), "--offline", "--strict-collection", "--no-progress", "--color", "never", str(ROOT)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -71,7 +71,7 @@ def test_workflows_have_read_only_permissions_by_default(workflow):
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_calls_targets_and_tests_that_exist(workflow):
+def test_make_targets_and_tests_in_workflows_exist(workflow):
     text = workflow.read_text(encoding="utf-8")
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     assert set(re.findall(r"run: make ([\w-]+)", text)) <= set(targets)
@@ -94,19 +94,19 @@ def test_ci_covers_every_supported_python_and_the_lowest_versions(tmp_path):
     assert after == before | padded
 
 
-def test_the_space_and_the_hub_page_name_the_same_lowest_versions():
+def test_the_space_and_the_hub_page_state_the_same_minimum_versions():
     lowest = dict(re.match(r"([\w-]+)>=([\d.]+)", requirement).groups() for requirement in PROJECT["dependencies"])
     space = dict(
         re.findall(r"^([\w-]+)>=([\d.]+)", (ROOT / "demo/requirements.txt").read_text(encoding="utf-8"), re.M)
     )
     assert {name: space[name] for name in lowest} == lowest
     page = (ROOT / "docs/hub.md").read_text(encoding="utf-8").replace("\n", " ")
-    assert lowest["transformers"] == OLDEST  # the version that the model files require
+    assert lowest["transformers"] == OLDEST  # the minimum version that the model files check
     assert f"need transformers {OLDEST} or newer and PyTorch {lowest['torch']} or newer" in page
 
 
 @pytest.mark.parametrize("workflow", ["tests.yml", "weekly.yml"])
-def test_only_linters_are_pinned_in_tests_with_the_newest_versions(workflow, tmp_path):
+def test_jobs_with_the_newest_versions_pin_only_linters(workflow, tmp_path):
     constraints = Path(shutil.copy(ROOT / "constraints.txt", tmp_path))
     commands = step(workflow, "Newest versions, except for linters")
     subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True)
@@ -114,7 +114,7 @@ def test_only_linters_are_pinned_in_tests_with_the_newest_versions(workflow, tmp
 
 
 @pytest.mark.parametrize(("tag", "released"), [("v{}", True), ("{}", True), ("v{}.1", False), ("v0.0.1", False)])
-def test_a_release_requires_a_tag_with_the_version(tag, released, tmp_path):
+def test_a_release_requires_a_tag_that_matches_the_version(tag, released, tmp_path):
     version = __version__
     (tmp_path / "dist").mkdir()
     (tmp_path / f"dist/vanilla_transformer-{version}-py3-none-any.whl").touch()
@@ -124,7 +124,7 @@ def test_a_release_requires_a_tag_with_the_version(tag, released, tmp_path):
     assert (result.returncode == 0) is released
 
 
-def test_errors_name_the_releases_in_the_constraints():
+def test_versions_in_error_messages_match_the_constraints():
     tested = pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))
     assert {name: tested[name].rpartition(".")[0] for name in KNOWN_TO_WORK} == KNOWN_TO_WORK
 
@@ -141,7 +141,7 @@ def test_the_released_readme_has_absolute_links(tmp_path):
     assert "https://github.com/user/name/blob/v1.0.0/docs/walkthrough.md" in links
 
 
-def test_pre_commit_uses_the_ruff_of_the_constraints():
+def test_pre_commit_uses_the_ruff_version_of_the_constraints():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     (revision,) = [repository["rev"] for repository in hooks if repository["repo"].endswith("/ruff-pre-commit")]
     assert revision == "v" + pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))["ruff"]
@@ -168,7 +168,7 @@ def test_pre_commit_accepts_subjects_of_72_characters_with_a_documented_area(mes
     assert f"The areas are {', '.join(areas[:-1])} and {areas[-1]}." in told
 
 
-def test_the_newest_release_of_the_changelog_is_the_projects_version():
+def test_the_newest_release_in_the_changelog_is_the_current_version():
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     assert headings[0] == "Unreleased"
     dates = [re.fullmatch(r"\d+\.\d+\.\d+ - (\d{4}-\d\d-\d\d)", heading)[1] for heading in headings[1:]]

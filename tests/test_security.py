@@ -1,4 +1,4 @@
-"""The promises of SECURITY.md hold: each has a test, here or where the feature is tested."""
+"""Test the promises in SECURITY.md. Each promise has a test, here or in the tests of the feature."""
 
 import ast
 import json
@@ -25,7 +25,7 @@ LOADING, DEMO, SERVING, HUB = (
     f"{name}.py" for name in ("test_loading", "demo/test_demo_loading", "scripts/test_serving", "scripts/test_hub")
 )
 RESUMING = "training/test_resuming.py"
-# sentence of SECURITY.md -> file and name of its test
+# sentence of SECURITY.md -> (file, name) of its test
 PROMISES = {
     "Commands run code from the folder only with `--trust_remote_code`.": (
         LOADING,
@@ -104,7 +104,7 @@ PROMISES = {
 }
 
 
-def test_every_promise_is_made_and_has_a_test():
+def test_security_md_contains_every_promise_and_each_has_a_test():
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     promised = text.partition("## What we promise")[2].partition("\n## ")[0]
     table = [line for line in promised.splitlines() if line.startswith("|")][2:]
@@ -135,7 +135,7 @@ def test_a_pickle_with_code_is_not_run(tmp_path):
         load_model(tmp_path / "model")
     assert not (tmp_path / "trapped").exists()
     torch.load(tmp_path / "model" / "pytorch_model.bin", weights_only=False)
-    assert (tmp_path / "trapped").exists()  # otherwise the trap does not work
+    assert (tmp_path / "trapped").exists()  # make sure that the trap works
 
 
 def test_code_in_a_folder_of_data_is_not_run(tmp_path):
@@ -146,7 +146,7 @@ def test_code_in_a_folder_of_data_is_not_run(tmp_path):
     (folder / "helper.py").write_text(trap)
     data = DataArguments(dataset=str(folder), validation_fraction=0)
     assert list(load_splits(data, TranslationTask.data)["train"]["source"]) == ["a"]
-    (folder / "pairs.py").write_text(trap)  # a data set with a loading script would have a script of this name
+    (folder / "pairs.py").write_text(trap)  # the name that a dataset loading script would have
     with pytest.raises(ValueError, match="pairs cannot be loaded: Dataset scripts are no longer supported"):
         load_splits(data, TranslationTask.data)
     assert not (tmp_path / "trapped").exists()
@@ -180,5 +180,5 @@ def test_the_demo_listens_only_on_this_machine(tmp_path):
     with started(folder) as (address, _):
         port = int(address.rpartition(":")[2])
         socket.create_connection(("127.0.0.1", port), timeout=10).close()
-        with pytest.raises(ConnectionRefusedError):  # only a server that listens on every address would answer here
+        with pytest.raises(ConnectionRefusedError):  # a server that listens on all addresses would accept this
             socket.create_connection(("127.0.0.2", port), timeout=10)

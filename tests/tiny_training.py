@@ -1,4 +1,4 @@
-"""A tiny training run, to use inside a test's process or as a program in one or several others.
+"""Run a tiny training, inside the process of a test or as a script in one or several processes.
 
 python tests/tiny_training.py FOLDER '{"tokens_per_batch": 64}'
 """
@@ -22,7 +22,7 @@ from vanilla_transformer.training.trainer import RecipeSeq2SeqTrainer
 
 
 class ShardingTrainer(RecipeSeq2SeqTrainer):
-    """Shards with FSDP2 on a CPU; the trick is to declare the processes as accelerators, which accelerate requires."""
+    """Shard the model with FSDP2 on a CPU, by declaring the processes as XPUs: accelerate requires an accelerator."""
 
     def create_accelerator_and_postprocess(self) -> None:
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_XPU
