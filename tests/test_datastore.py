@@ -1,4 +1,4 @@
-"""A datastore of training examples contributes to each prediction, in the Python API and in the commands."""
+"""A datastore of training examples contributes to each prediction, both in the Python API and in the commands."""
 
 from pathlib import Path
 
@@ -29,20 +29,20 @@ ROWS = [{"source": source, "target": target} for source, target in PAIRS.items()
 
 @pytest.fixture
 def untrained():
-    """Return a translator with random weights, its tokenizer, and a batch of the pairs."""
+    """Return a translator with random weights, its tokenizer, and a batch with all pairs."""
     model, tokenizer = with_tokenizer(texts=[*PAIRS, *PAIRS.values()] * 3)
     rows = [tokenizer(text, text_target=target) for text, target in PAIRS.items()]
     return model.eval(), tokenizer, DataCollatorForSeq2Seq(tokenizer, model=model)([dict(row) for row in rows])
 
 
 def predicted(model, batch) -> torch.Tensor:
-    """Return log-probabilities of the next token at each position (batch, length, vocab)."""
+    """Return the log-probabilities of the next token at each position (batch, length, vocab)."""
     with torch.no_grad():
         return model(**{name: value for name, value in batch.items() if name != "labels"}).logits.log_softmax(-1)
 
 
-def test_the_mixture_follows_the_paper(untrained):
-    """The expected values follow equations 1 and 2 of Khandelwal et al. (2021), with cosine instead of distance."""
+def test_mixed_probabilities_match_the_paper(untrained):
+    """Compare with equations 1 and 2 of Khandelwal et al. (2021), using cosine similarity instead of distance."""
     model, _, batch = untrained
     settings = {"neighbours": 5, "share": 0.3, "temperature": 0.4}
     store = build_datastore(model, [batch], **settings)
@@ -61,8 +61,8 @@ def test_the_mixture_follows_the_paper(untrained):
         expected = 0.7 * alone[place].exp()
         for vote, (_, token) in zip(votes, near, strict=True):
             expected[token] += 0.3 * vote
-        torch.testing.assert_close(mixed[place].exp(), expected, atol=5e-3, rtol=0)  # keys take one byte per number
-    torch.testing.assert_close(predicted(model, batch), alone)  # removing the handle switches the datastore off
+        torch.testing.assert_close(mixed[place].exp(), expected, atol=5e-3, rtol=0)  # keys are quantised to 8 bits
+    torch.testing.assert_close(predicted(model, batch), alone)  # leaving the context disables the datastore
 
 
 def test_an_untrained_model_translates_the_pairs_in_its_datastore(untrained):
@@ -84,11 +84,11 @@ def test_training_ignores_the_datastore(untrained):
     assert losses[0] == losses[1]
 
 
-def test_a_saved_datastore_is_the_same_and_separate_from_the_model(untrained, tmp_path):
+def test_a_datastore_is_saved_and_loaded_separately_from_the_model(untrained, tmp_path):
     model, tokenizer, batch = untrained
     folder = write(tmp_path / "model", model, tokenizer)
     build_datastore(model, [batch], neighbours=7, share=0.5, temperature=0.1).save(folder)
-    build_datastore(model, [batch], neighbours=3, share=0.8, temperature=0.2).save(folder)  # replaces the datastore
+    build_datastore(model, [batch], neighbours=3, share=0.8, temperature=0.2).save(folder)  # replaces the first one
     again = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
     store = load_datastore(folder)
     assert (store.neighbours, store.share, store.temperature) == (3, 0.8, 0.2)
@@ -100,7 +100,7 @@ def test_a_saved_datastore_is_the_same_and_separate_from_the_model(untrained, tm
         torch.testing.assert_close(predicted(again, batch), predicted(model, batch))
 
 
-def test_a_datastore_of_other_weights_or_a_damaged_one_is_refused(untrained, tmp_path):
+def test_missing_damaged_or_mismatched_datastores_are_rejected(untrained, tmp_path):
     model, tokenizer, batch = untrained
     folder = Path(write(tmp_path / "model", model, tokenizer))
     with pytest.raises(FileNotFoundError, match="has no datastore: build it with `vanilla-transformer datastore"):
@@ -124,19 +124,19 @@ def test_a_datastore_of_other_weights_or_a_damaged_one_is_refused(untrained, tmp
     ("settings", "said"),
     [({"neighbours": 0}, "neighbours=0"), ({"share": 1.5}, "share=1.5"), ({"temperature": 0}, "temperature=0")],
 )
-def test_datastore_settings_out_of_range_are_refused(settings, said, untrained):
+def test_datastore_settings_out_of_range_are_rejected(settings, said, untrained):
     model, _, batch = untrained
     with pytest.raises(ValueError, match=said):
         build_datastore(model, [batch], **settings)
 
 
-def test_a_datastore_without_targets_is_refused(untrained):
+def test_a_datastore_without_targets_is_rejected(untrained):
     with pytest.raises(ValueError, match="There is nothing to build a datastore of"):
         build_datastore(untrained[0], [])
 
 
 def test_every_command_uses_the_datastore_of_a_trained_model(tmp_path):
-    """After one small step, the model alone has learned nothing, but its datastore contains the pairs."""
+    """After one step with a tiny learning rate, only the datastore can provide correct translations."""
     file = write_json_lines(tmp_path / "pairs.jsonl", ROWS)
     data = ["--train_file", file, "--test_file", file, "--validation_fraction", "0"]
     folder = str(tmp_path / "run")
@@ -163,8 +163,8 @@ def test_every_command_uses_the_datastore_of_a_trained_model(tmp_path):
     assert sum(right) / len(right) * 100 == scores["exact_match"]
 
 
-def test_the_command_adds_a_datastore_to_a_saved_model(untrained, tmp_path):
-    """The untrained model translates exactly the pairs in its datastore."""
+def test_the_datastore_command_adds_a_datastore_to_a_saved_model(untrained, tmp_path):
+    """With its datastore, the untrained model translates all pairs exactly."""
     model, tokenizer, _ = untrained
     folder = write(tmp_path / "model", model, tokenizer)
     rows = [{"en": source, "es": target} for source, target in PAIRS.items()]
@@ -184,7 +184,7 @@ def test_the_command_adds_a_datastore_to_a_saved_model(untrained, tmp_path):
         (["--model", "nowhere"], "nowhere"),
     ],
 )
-def test_the_datastore_command_reports_errors_before_it_begins(options, said):
+def test_the_datastore_command_reports_errors_before_it_starts(options, said):
     with pytest.raises((ValueError, FileNotFoundError), match=said):
         datastore_command([*options, "--train_file", "pairs.jsonl"])
 
@@ -193,13 +193,13 @@ def test_the_datastore_command_reports_errors_before_it_begins(options, said):
     ("options", "said"),
     [(["--streaming", "true", "--train_file"], "a stream may have no end"), (["--test_file"], "There are no pairs")],
 )
-def test_the_datastore_command_refuses_streams_and_data_without_pairs(options, said, untrained, tmp_path):
+def test_the_datastore_command_rejects_streams_and_data_without_pairs(options, said, untrained, tmp_path):
     folder = write(tmp_path / "model", untrained[0], untrained[1])
     file = write_json_lines(tmp_path / "pairs.jsonl", ROWS)
     with pytest.raises(ValueError, match=said):
         datastore_command(["--model", folder, *options, file])
 
 
-def test_ctranslate2_refuses_a_datastore():
+def test_ctranslate2_rejects_a_datastore():
     with pytest.raises(ValueError, match="--datastore is for PyTorch: leave out --engine ctranslate2"):
         translate_command(["a text", "--datastore", "--engine", "ctranslate2"])

@@ -1,4 +1,4 @@
-"""Trained translators decode as in section 6.1 of the paper, wherever they are loaded."""
+"""Trained translators decode as in section 6.1 of the paper, even when loaded without this package."""
 
 from collections.abc import Callable
 from math import log
@@ -27,7 +27,7 @@ OPTIONS = [
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """Train a translator for four steps; it has few held-out rows, because they are scored too."""
+    """Train a translator for four steps. There are few held-out rows, because training also scores them."""
     folder = tmp_path_factory.mktemp("trained")
     rows = [{"source": f"{i} miles", "target": f"{i} millas"} for i in range(2)]
     files = train_and_validate_on(write_json_lines(folder / "rows.jsonl", rows))
@@ -36,7 +36,7 @@ def trained(tmp_path_factory) -> Path:
     return folder / "run"
 
 
-# Uses the code in the folder, not this project: given the sources, prints three hypotheses with scores for each.
+# Uses the code in the model folder, not the installed package. Prints three scored hypotheses for each source.
 SEARCH = """
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 folder, options = arguments
@@ -50,7 +50,7 @@ print(json.dumps([batch["input_ids"].tolist(), output.sequences.tolist(), output
 
 
 @pytest.mark.parametrize(("options", "alpha"), [({}, 0.6), ({"length_penalty": 1.5, "num_beams": 3}, 1.5)])
-def test_a_trained_folder_scores_hypotheses_by_the_papers_formula_in_any_process(options, alpha, trained, tmp_path):
+def test_a_saved_translator_scores_hypotheses_by_the_papers_formula(options, alpha, trained, tmp_path):
     """The formula is log P / ((5 + n) / 6)^alpha, not the log P / n^alpha of transformers."""
     sources, sequences, scores = run_fresh(SEARCH, tmp_path, str(trained), options)
     model = VanillaTransformerForConditionalGeneration.from_pretrained(trained).eval()
@@ -66,10 +66,10 @@ def test_a_trained_folder_scores_hypotheses_by_the_papers_formula_in_any_process
         log_probability = logits.log_softmax(-1).gather(-1, target[..., None]).sum().item()
         assert score == pytest.approx(log_probability / ((5 + length) / 6) ** alpha, rel=1e-4)
         lengths.add(length)
-    assert max(lengths) > 1  # for a single token, both formulas divide by 1
+    assert max(lengths) > 1  # for a single token, both formulas give the same score
 
 
-# Calls a pipeline with only a folder and a text, as in the model card
+# Calls a pipeline with only a folder and an input, as in the model card
 TRANSLATE = """
 from transformers import pipeline
 folder, text = arguments
@@ -80,7 +80,7 @@ print(json.dumps([records[0]["translation_text"] for records in (translator(text
 
 
 def test_a_pipeline_ranks_hypotheses_by_the_papers_formula(tmp_path):
-    """The model can only repeat a word (probability 0.84) or end (0.16)."""
+    """At each step, the model either repeats a word (probability 0.84) or ends (0.16)."""
     folder, word = save_repeating(tmp_path / "model", p_end=0.16)
 
     def best(penalty: Callable[[int], float]) -> str:
@@ -92,7 +92,7 @@ def test_a_pipeline_ranks_hypotheses_by_the_papers_formula(tmp_path):
     assert found == [paper, library]
 
 
-def test_a_trained_folder_contains_the_decoding_options(trained):
+def test_a_saved_translator_contains_the_decoding_options(trained):
     for folder in (trained, trained / "checkpoint-4"):
         saved = GenerationConfig.from_pretrained(folder)
         assert {name: getattr(saved, name) for name in paper_decoding()} == paper_decoding(4, 0.6)
@@ -110,7 +110,7 @@ def test_fine_tuning_a_greedy_translator_saves_no_beam_search_options(trained, t
     assert (tmp_path / "run/checkpoint-1/model.safetensors").is_file()
 
 
-def test_an_option_that_would_be_ignored_is_an_error():
+def test_a_model_that_would_ignore_the_length_penalty_is_rejected():
     sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 9, "pad_token_id": 0}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     with pytest.raises(ValueError, match="MarianMTModel does not know how to generate with: gnmt_length_penalty"):
@@ -120,7 +120,7 @@ def test_an_option_that_would_be_ignored_is_an_error():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_token_texts_concatenate_to_the_text_with_its_leading_space(template, kind):
+def test_token_texts_concatenate_to_the_input_with_its_leading_space(template, kind):
     tokenizer = train_tokenizer(["Two  men, Ġ and ▁two"] * 3, template=template, kind=kind, vocab_size=600)
     for text in ("Two men", "  Two  men", "and, Ġ ▁"):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -128,7 +128,7 @@ def test_token_texts_concatenate_to_the_text_with_its_leading_space(template, ki
         assert "".join(token_text(tokenizer, i) for i in ids) == begun + text
 
 
-def test_token_texts_of_sentencepiece_keep_their_space():
+def test_sentencepiece_token_texts_keep_their_space():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"▁a": 0, "b": 1}, [])))
     tokenizer.backend_tokenizer.decoder = decoders.Metaspace()
     assert tokenizer.decode([0]) == "a"
@@ -151,7 +151,7 @@ def test_a_batch_of_prompts_works_without_a_padding_token(special):
     assert tokenizer.pad_token is None
 
 
-def test_a_continuation_ends_with_the_positions_and_a_full_prompt_is_refused():
+def test_continuations_stop_at_the_last_position_and_full_prompts_are_rejected():
     sizes = {"position_embedding": "learned", "max_position_embeddings": 12}
     model, tokenizer = with_tokenizer(decoder_only, "causal", eos_token_id=None, **sizes)
     texts = continue_text(["one", "one two"], model, tokenizer, do_sample=False, max_new_tokens=100)

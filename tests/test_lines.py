@@ -1,4 +1,4 @@
-"""Commands that read and write lines give one line of output for each line of input, in order and promptly."""
+"""Line-based commands write one output line per input line, in order and as soon as possible."""
 
 import json
 import logging
@@ -16,13 +16,13 @@ from vanilla_transformer.cli import evaluate, generate, translate
 from vanilla_transformer.decoding import map_by_length
 
 
-# White space of Unicode, invisible marks, and control characters
+# Unicode white space, invisible marks, and control characters
 BLANK = ["", " ", "\t", "\u3000\u00a0", "\u2002 \u200a", "\u200b", " \ufeff\u200e", "\x00\x1f"]
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory) -> str:
-    """Save a translator that generates one letter and ends."""
+    """Save a translator that generates a single letter."""
     return save_repeating(tmp_path_factory.mktemp("translator") / "model", p_end=0.16)[0]
 
 
@@ -36,7 +36,7 @@ def writer(tmp_path_factory) -> str:
 
 
 def run(command, model: str, lines: list[str], tmp_path: Path, *options: str) -> list[str]:
-    """Give a command a file of lines and return the lines of its output."""
+    """Run a command on a file of lines and return its output lines."""
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     command.main(
         ["--model", model, "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt"), *options]
@@ -60,12 +60,12 @@ def test_line_breaks_in_a_continuation_become_spaces_with_a_warning(writer, tmp_
     assert "line 1 has line breaks" in caplog.text
 
 
-def test_a_text_argument_with_line_breaks_gives_one_line(translator, capsys):
+def test_an_argument_with_line_breaks_gives_one_output_line(translator, capsys):
     translate.main(["--model", translator, "one\ntwo", "three"])
     assert capsys.readouterr().out.count("\n") == 2
 
 
-def test_a_blank_line_stays_blank_and_in_its_place(translator, writer, tmp_path):
+def test_blank_lines_stay_blank_and_in_place(translator, writer, tmp_path):
     lines = ["one", *BLANK, "two three"]
     for command, model in ((translate, translator), (generate, writer)):
         found = run(command, model, lines, tmp_path, "--batch_size", "2")
@@ -73,14 +73,14 @@ def test_a_blank_line_stays_blank_and_in_its_place(translator, writer, tmp_path)
         assert found[1:-1] == [""] * len(BLANK)
 
 
-def test_a_blank_file_gives_blank_lines(translator, tmp_path):
+def test_a_file_of_blank_lines_gives_blank_lines(translator, tmp_path):
     assert run(translate, translator, BLANK, tmp_path) == [""] * len(BLANK)
     assert run(translate, translator, [], tmp_path) == []
 
 
 @pytest.fixture
 def limited(translator, tmp_path) -> str:
-    """Train the translator on at most ten tokens."""
+    """Save a copy of the translator whose maximum input length is ten tokens."""
     tokenizer = AutoTokenizer.from_pretrained(translator, model_max_length=10)
     for file in Path(translator).iterdir():
         (tmp_path / "limited").mkdir(exist_ok=True)
@@ -88,8 +88,8 @@ def limited(translator, tmp_path) -> str:
     return write(tmp_path / "limited", tokenizer)
 
 
-def test_a_line_that_is_too_long_is_truncated_with_a_warning(limited, tmp_path):
-    long, options = "xyzw" * 1000, ["--length_penalty", "9"]  # lets outputs become as long as allowed
+def test_long_lines_are_truncated_with_a_warning(limited, tmp_path):
+    long, options = "xyzw" * 1000, ["--length_penalty", "9"]  # the penalty makes outputs as long as allowed
     result = run_python(
         ["-m", "vanilla_transformer", "translate", "--model", limited, *options], input=f"one\n{long}\nthree\n"
     )
@@ -100,7 +100,7 @@ def test_a_line_that_is_too_long_is_truncated_with_a_warning(limited, tmp_path):
     assert warning.startswith("Line 2 has 4") and "is truncated to the first 10" in warning
 
 
-def test_a_row_that_is_too_long_is_scored_truncated_with_a_warning(limited, tmp_path, caplog):
+def test_long_rows_are_truncated_for_scoring_with_a_warning(limited, tmp_path, caplog):
     rows = [{"source": text, "target": "x"} for text in ("one", "xyzw" * 1000, "three")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     scores = evaluate.main(["--model", limited, "--test_file", str(tmp_path / "rows.jsonl")])
@@ -109,7 +109,7 @@ def test_a_row_that_is_too_long_is_scored_truncated_with_a_warning(limited, tmp_
     assert warning.startswith("Line 2 has 4") and "is truncated to the first 10" in warning
 
 
-def test_a_prompt_that_is_too_long_is_truncated_with_a_warning(tmp_path, caplog):
+def test_long_prompts_are_truncated_with_a_warning(tmp_path, caplog):
     sizes = {"position_embedding": "learned", "max_position_embeddings": 12}
     folder = write(tmp_path / "model", *with_tokenizer(decoder_only, "causal", eos_token_id=None, **sizes))
     found = run(generate, folder, ["one", "two one " * 9 + "three", "two"], tmp_path, "--do_sample", "false")
@@ -118,7 +118,7 @@ def test_a_prompt_that_is_too_long_is_truncated_with_a_warning(tmp_path, caplog)
     assert [record.getMessage().split(" has ")[0] for record in caplog.records] == ["Line 2"]
 
 
-def test_results_are_written_before_all_input_is_read(translator, tmp_path):
+def test_first_results_are_written_before_all_input_is_processed(translator, tmp_path):
     (tmp_path / "in.txt").write_text("one two\n" * 100_000)
     options = ["--model", translator, "--input", str(tmp_path / "in.txt"), "--batch_size", "1"]
     with running(["-m", "vanilla_transformer", "translate", *options]) as (process, output):

@@ -1,4 +1,4 @@
-"""Commands load saved models: damage gives a precise error, and code in a folder runs only with permission."""
+"""Saved models: damaged files give precise errors, and code in a model folder runs only with permission."""
 
 import io
 import json
@@ -40,12 +40,12 @@ def saved(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def translator(saved, tmp_path) -> Path:
-    """Return a copy of a model that a test may damage."""
+    """Return a copy of the saved model for a test to damage."""
     return shutil.copytree(saved, tmp_path / "translator")
 
 
 def change_weights(folder: Path, **weights: torch.Tensor | None) -> None:
-    """Replace saved weights; None deletes one."""
+    """Replace saved weights by name; None deletes a weight."""
     changed = load_file(folder / "model.safetensors") | weights
     kept = {name: weight for name, weight in changed.items() if weight is not None}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
@@ -87,17 +87,17 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_folder_gives_an_error_that_names_the_damage(name, translator, capfd):
+def test_error_for_a_damaged_model_describes_the_damage(name, translator, capfd):
     damage, message = DAMAGES[name]
     damage(translator)
     with pytest.raises((ValueError, OSError), match=message) as caught:
         load_model(translator)
     assert str(translator) in str(caught.value)
-    assert "LOAD REPORT" not in capfd.readouterr().err  # transformers prints no report in addition to the error
+    assert "LOAD REPORT" not in capfd.readouterr().err  # transformers does not print its own report as well
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
-def test_a_complete_folder_loads_with_its_weights(make, tmp_path):
+def test_a_complete_model_folder_loads_with_its_weights(make, tmp_path):
     torch.manual_seed(0)
     model = make()
     model.save_pretrained(tmp_path)
@@ -109,7 +109,7 @@ def test_a_complete_folder_loads_with_its_weights(make, tmp_path):
 @pytest.mark.parametrize(
     "source", ["{folder}/nothing", "nothing", "runs/some/where", "{folder}/translator/config.json"]
 )
-def test_a_missing_folder_is_reported_without_asking_the_hub(source, translator):
+def test_a_missing_folder_is_rejected_without_a_request_to_the_hub(source, translator):
     source = source.format(folder=translator.parent)
     with pytest.raises(
         FileNotFoundError, match=f"^{source}: there is no such folder. Give the folder of a trained model"
@@ -122,7 +122,7 @@ def test_a_possible_hub_name_is_accepted():
     check_source("gpt2", short_names=True)
 
 
-def test_a_model_of_another_task_is_refused_with_both_classes(translator, tmp_path):
+def test_error_for_a_model_of_the_wrong_task_names_both_classes(translator, tmp_path):
     wrong = "is a model of class VanillaTransformerForConditionalGeneration; give a VanillaTransformerForCausalLM."
     with pytest.raises(ValueError, match=f"{wrong}$"):
         generate.main(["--model", str(translator)])
@@ -131,7 +131,7 @@ def test_a_model_of_another_task_is_refused_with_both_classes(translator, tmp_pa
         translate.main(["--model", str(tmp_path / "lm")])
 
 
-def test_a_transformers_model_gets_an_error_with_the_import_command(tmp_path):
+def test_error_for_a_transformers_model_names_the_import_command(tmp_path):
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertForMaskedLM(BertConfig(**sizes, intermediate_size=8)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"BertForMaskedLM.*`vanilla-transformer import`"):
@@ -147,7 +147,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_refuses_missing_weights(command, translator, tmp_path, monkeypatch):
+def test_every_command_rejects_missing_weights(command, translator, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"three miles\n")))
     change_weights(translator, **{FC1: None})
     with pytest.raises(ValueError, match=FC1):
@@ -155,10 +155,10 @@ def test_every_command_refuses_missing_weights(command, translator, tmp_path, mo
     assert not (tmp_path / "out").exists()
 
 
-# --- A model and its tokenizer
+# --- Tokenizers that match their models
 
 
-def test_loading_a_tokenizer_of_another_model_warns(translator, tmp_path, caplog):
+def test_a_tokenizer_from_another_model_gives_a_warning(translator, tmp_path, caplog):
     model, tokenizer = load_model(translator), load_tokenizer(translator)
     match_tokenizer(model, tokenizer)
     write(tmp_path / "matched", model, tokenizer)
@@ -173,18 +173,18 @@ def test_loading_a_tokenizer_of_another_model_warns(translator, tmp_path, caplog
 
 
 @pytest.mark.parametrize("folder", shipped_models())
-def test_shipped_tokenizers_match_their_models_and_truncate_at_their_positions(folder):
+def test_shipped_tokenizers_match_the_vocabulary_and_length_of_their_models(folder):
     config, tokenizer = AutoConfig.from_pretrained(folder), load_tokenizer(folder)
     assert config.tokenizer_hash == vocabulary_hash(tokenizer)
     assert tokenizer.model_max_length == config.max_position_embeddings
     assert len(tokenizer("miles " * 5000, truncation=True)["input_ids"]) == config.max_position_embeddings
 
 
-# --- Code in a model's folder
+# --- Code in a model folder
 
 
 def plant(folder: Path) -> None:
-    """Write code into every file that transformers may run; it records that it ran."""
+    """Add code that records its execution to every file that transformers may run."""
     code = f'open({str(folder.parent / "ran")!r}, "a").write(__file__ + "\\n")\n'
     for path in folder.glob("*_vanilla_transformer.py"):
         path.write_text(code + path.read_text(encoding="utf-8"), encoding="utf-8")
@@ -201,7 +201,7 @@ def plant(folder: Path) -> None:
 
 
 def run_translate(folder: Path, *options: str) -> subprocess.CompletedProcess:
-    """Run a command in its own process, where nobody answers questions."""
+    """Run the command `translate` in a new process, where prompts cannot be answered."""
     return run_python(
         ["-m", "vanilla_transformer", "translate", "--model", folder, *options],
         cwd=folder.parent,
@@ -210,7 +210,7 @@ def run_translate(folder: Path, *options: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_translate_runs_code_of_a_folder_only_with_trust_remote_code(translator):
+def test_translate_runs_code_in_a_model_folder_only_with_trust_remote_code(translator):
     plant(translator)
     ran = translator.parent / "ran"
     plain = run_translate(translator)
@@ -221,7 +221,7 @@ def test_translate_runs_code_of_a_folder_only_with_trust_remote_code(translator)
     assert all(name in ran.read_text() for name in ("modeling_vanilla_transformer.py", "generate.py", "tok.py"))
 
 
-def test_an_unknown_model_type_runs_no_code_and_asks_no_question(translator):
+def test_an_unknown_model_type_runs_no_code_and_does_not_prompt(translator):
     plant(translator)
     change_config(translator, model_type="something_else")
     with pytest.raises(ValueError, match="trust_remote_code"):

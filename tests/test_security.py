@@ -29,7 +29,7 @@ RESUMING = "training/test_resuming.py"
 PROMISES = {
     "Commands run code from the folder only with `--trust_remote_code`.": (
         LOADING,
-        "test_translate_runs_code_of_a_folder_only_with_trust_remote_code",
+        "test_translate_runs_code_in_a_model_folder_only_with_trust_remote_code",
     ),
     "PyTorch opens it with `weights_only`.": ("test_security.py", "test_a_pickle_with_code_is_not_run"),
     "A datastore is opened only with `--datastore`.": (
@@ -38,11 +38,11 @@ PROMISES = {
     ),
     "non-finite weights are an error that names them.": (
         LOADING,
-        "test_a_damaged_folder_gives_an_error_that_names_the_damage",
+        "test_error_for_a_damaged_model_describes_the_damage",
     ),
     "A tokenizer that the model was not trained with gives a warning.": (
         LOADING,
-        "test_loading_a_tokenizer_of_another_model_warns",
+        "test_a_tokenizer_from_another_model_gives_a_warning",
     ),
     "parsed as JSON, CSV, Parquet or text and never run.": (
         "test_security.py",
@@ -50,7 +50,7 @@ PROMISES = {
     ),
     "A bad row is reported by file and number.": (
         "data/test_data_faults.py",
-        "test_a_value_that_is_not_a_string_is_reported_with_its_row",
+        "test_error_for_a_non_string_value_gives_its_row",
     ),
     "If one has changed, the run resumes from the checkpoint before, with a warning.": (
         RESUMING,

@@ -1,4 +1,4 @@
-"""Provide a folder for a test's files and their cache."""
+"""Define a fixture that gives each test its own working directory and datasets cache."""
 
 import datasets
 import pytest

@@ -1,4 +1,4 @@
-"""Caches of files and tokenizers depend on the content of files, not on their modification times."""
+"""The caches of parsed files and tokenizers depend on file contents, not on modification times."""
 
 import json
 import os
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def write_at_one_time(name, content):
-    """Write a file with a fixed modification time, as `touch -d`, archives and copies do."""
+    """Write a file with a fixed modification time, as archives, copies and `touch -d` can produce."""
     write(name, content)
     os.utime(name, ns=(10**18, 10**18))
     return name
 
 
-# For each task, two sets of rows whose files have the same size
+# For each task, two data sets whose files have the same size
 ROWS = {
     "translation": [[{"source": "one", "target": word}] * 2 for word in ("uno", "dos")],
     "classification": [[{"text": "one", "label": word}] * 2 for word in ("uno", "dos")],
@@ -41,7 +41,7 @@ CASES += [(task, f"a.{kind}") for task in ("translation", "classification", "reg
 
 
 @pytest.mark.parametrize(("task", "name"), CASES)
-def test_changed_rows_are_read_despite_the_same_time_and_size(task, name):
+def test_changed_rows_are_reread_despite_equal_time_and_size(task, name):
     for rows in (*ROWS[task], *ROWS[task]):
         assert rows_of(task, write_at_one_time(name, rows)) == rows
     for rows in ROWS[task]:
@@ -50,13 +50,13 @@ def test_changed_rows_are_read_despite_the_same_time_and_size(task, name):
 
 
 @pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])
-def test_a_changed_text_is_read_despite_the_same_time_and_size(sample_by):
+def test_a_changed_text_file_is_reread_despite_equal_time_and_size(sample_by):
     for text in ("one", "two"):
         file = write_at_one_time("a.txt", text)
         assert rows_of("language_modeling", file, sample_by=sample_by) == [{"text": text}]
 
 
-def test_changed_parallel_files_are_read_despite_the_same_time_and_size():
+def test_changed_parallel_files_are_reread_despite_equal_time_and_size():
     files = [write_at_one_time("a.en", "one\n"), "a.es"]
     for text in ("uno", "dos"):
         write_at_one_time("a.es", f"{text}\n")
@@ -64,7 +64,7 @@ def test_changed_parallel_files_are_read_despite_the_same_time_and_size():
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
-def test_a_changed_folder_is_read_despite_the_same_time_and_size(kind):
+def test_a_changed_folder_is_reread_despite_equal_time_and_size(kind):
     Path("folder").mkdir()
     for rows in ROWS["translation"]:
         write_at_one_time(f"folder/train.{kind}", rows)
@@ -72,7 +72,7 @@ def test_a_changed_folder_is_read_despite_the_same_time_and_size(kind):
         assert list(load("translation", dataset="folder", **NO_SPLIT)["train"]) == rows
 
 
-def test_a_model_is_scored_on_the_current_rows_of_a_file(own_folder):
+def test_evaluation_uses_the_current_content_of_a_file(own_folder):
     model = save(own_folder / "model", decoder_only, "causal")
     losses = []
     options = ["--model", model, "--block_size", "4", "--use_cpu", "true"]
@@ -82,7 +82,7 @@ def test_a_model_is_scored_on_the_current_rows_of_a_file(own_folder):
     assert losses[0] != losses[1]
 
 
-def test_files_are_parsed_once_per_way_of_reading_them():
+def test_files_are_parsed_once_per_set_of_options():
     file = write("a.jsonl", [*PAIRS, {"source": "a", "target": ""}])
     options = {"train_file": [file], "drop_empty": True, **NO_SPLIT}
     first, again = (load("translation", **options)["train"] for _ in range(2))
@@ -102,7 +102,7 @@ def test_an_error_is_reported_on_every_run():
             rows_of("translation", file)
 
 
-def test_rows_are_tokenized_once():
+def test_tokenized_rows_are_cached():
     tokenizer = train_tokenizer(["one uno"] * 3, vocab_size=300)
     files = [write("a.en", "one\ntwo\n"), write("a.es", "uno\ndos\n")]
     rows = load("translation", train_file=files, **NO_SPLIT)["train"]
@@ -113,7 +113,7 @@ def test_rows_are_tokenized_once():
 
 
 class Texts:
-    """Texts of rows that count how often they are read."""
+    """Texts of a data set, with a counter of how often they are read."""
 
     def __init__(self, rows, task="translation"):
         self.rows, self.task, self.read = rows, task, 0
@@ -130,7 +130,7 @@ def saved(tokenizer, folder):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_tokenizer_is_trained_once(template, kind, own_folder):
+def test_a_trained_tokenizer_is_cached(template, kind, own_folder):
     lines = "".join(f"the house stands {number}\n" for number in range(100))
     files = [write("a.en", lines), write("a.de", lines.replace("the house stands", "das Haus steht"))]
     texts = Texts(load("translation", train_file=files, **NO_SPLIT)["train"])
@@ -142,7 +142,7 @@ def test_a_tokenizer_is_trained_once(template, kind, own_folder):
     assert one == other == fresh
 
 
-def test_other_texts_or_options_train_another_tokenizer(own_folder):
+def test_different_texts_or_options_train_a_new_tokenizer(own_folder):
     folder, options = own_folder / "kept", ("seq2seq", "byte_bpe", 300, False)
     rows = [load("tagging", train_file=[write("a.jsonl", TAGGED)], **NO_SPLIT)["train"]] * 2
     rows.append(load("tagging", train_file=[write("a.jsonl", TAGGED[:1])], **NO_SPLIT)["train"])

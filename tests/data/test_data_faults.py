@@ -1,4 +1,4 @@
-"""Unusable data are refused before training; the error names file, row and value, and says what to do."""
+"""Invalid data is rejected before training with an error that gives the file, row, value and remedy."""
 
 import datetime
 import gzip
@@ -28,12 +28,12 @@ TEXTS = [(task, name) for task, row in TASKS.items() for name in row if name not
 STREAMED = ("translation", "language_modeling")
 
 
-# Values that are not strings, in every text column and every format that can hold them
+# Values that are not strings, in every text column and every file format that supports them
 
 
 @pytest.mark.parametrize("value", [float("nan"), 5, True, {"a": "b"}, 12345678901234567890123])
 @pytest.mark.parametrize(("task", "column"), TEXTS)
-def test_a_value_that_is_not_a_string_is_reported_with_its_row(task, column, value):
+def test_error_for_a_non_string_value_gives_its_row(task, column, value):
     rows = [TASKS[task]] * 3 + [TASKS[task] | {column: [value] if column == "tokens" else value}]
     if column == "tokens":
         rows[3] |= {"tags": ["O"]}
@@ -45,7 +45,7 @@ def test_a_value_that_is_not_a_string_is_reported_with_its_row(task, column, val
 
 @pytest.mark.parametrize("value", [float("nan"), 5, True, datetime.date(2029, 7, 4), b"\xff"])
 @pytest.mark.parametrize(("task", "column"), TEXTS)
-def test_a_parquet_value_that_is_not_a_string_is_reported_with_its_row(task, column, value):
+def test_error_for_a_non_string_parquet_value_gives_its_row(task, column, value):
     row = TASKS[task] | ({"tokens": [value], "tags": ["O"]} if column == "tokens" else {column: value})
     file = write("a.parquet", [row] * 2)
     for streaming in {False, task in STREAMED}:
@@ -55,7 +55,7 @@ def test_a_parquet_value_that_is_not_a_string_is_reported_with_its_row(task, col
 
 @pytest.mark.parametrize("value", [None, "", " \u3000\t"])
 @pytest.mark.parametrize(("task", "column"), TEXTS)
-def test_an_empty_text_is_refused_or_skipped(task, column, value):
+def test_empty_text_is_rejected_or_skipped(task, column, value):
     empty = [] if column == "tokens" and value == "" else value
     rows = [TASKS[task], TASKS[task] | {column: empty}, TASKS[task]]
     for name in ("a.jsonl", "a.json", "a.parquet"):
@@ -69,25 +69,25 @@ def test_an_empty_text_is_refused_or_skipped(task, column, value):
             assert rows_of(task, file, drop_empty=True, streaming=streaming) == [TASKS[task]] * 2
 
 
-def test_row_numbers_count_skipped_rows():
+def test_row_numbers_in_errors_include_skipped_rows():
     rows = [{"text": "a", "label": 0}, {"text": " ", "label": 0}, {"text": "b", "label": 1}]
     train, test = write("train.jsonl", rows[:2]), write("test.jsonl", rows[1:])
     message = "test.jsonl, row 2: label '1' never"
     refused("classification", message, train_file=[train], test_file=[test], drop_empty=True)
 
 
-def test_a_lone_surrogate_is_reported():
-    """Truncated text may end with half of a surrogate pair."""
+def test_a_lone_surrogate_is_rejected():
+    """Text truncated in the middle of a surrogate pair ends with a lone surrogate."""
     file = write("a.jsonl", [{"text": "\ud83d\ude00"}, {"text": "a\ud83d"}])
     refused("language_modeling", r"a.jsonl, row 2: text is 'a\\ud83d', which is not valid Unicode", train_file=[file])
 
 
-# --- Unreadable files: each error is one sentence
+# --- Unreadable files: each error message is a single sentence
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.parquet", "a.jsonl.gz", "a.en"])
-def test_an_empty_file_is_reported(name, streaming):
+def test_an_empty_file_is_rejected(name, streaming):
     files = [write(name, b"")] * (2 if name == "a.en" else 1)
     refused("translation", rf"^{name} is empty\.$", train_file=files, streaming=streaming)
 
@@ -104,7 +104,7 @@ WITHOUT_ROWS = {
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", [*WITHOUT_ROWS, "a.parquet"])
-def test_a_file_without_rows_is_reported(name, streaming):
+def test_a_file_without_rows_is_rejected(name, streaming):
     if name == "a.parquet":
         pq.write_table(pa.table({side: pa.array([], pa.string()) for side in ("source", "target")}), name)
     else:
@@ -113,7 +113,7 @@ def test_a_file_without_rows_is_reported(name, streaming):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.parquet", "a.en"])
-def test_a_gzip_file_without_the_gz_suffix_is_reported(name):
+def test_a_gzip_file_without_the_gz_suffix_is_rejected(name):
     Path(name).write_bytes(Path(compressed(write(name, PAIRS))).read_bytes())
     files = [name] * (2 if name == "a.en" else 1)
     refused("translation", rf"^{name} is a gzip file: rename it to {name}\.gz, .*\.$", train_file=files)
@@ -122,7 +122,7 @@ def test_a_gzip_file_without_the_gz_suffix_is_reported(name):
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz"])
 @pytest.mark.parametrize("row", [1, 2])
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_json_line_with_a_trailing_comma_is_reported(name, row, streaming):
+def test_a_json_line_with_a_trailing_comma_is_rejected(name, row, streaming):
     lines = ['{"source": "a", "target": "b"}'] * 3
     lines[row - 1] += ", " if row == 2 else ","
     file = write("a.json" if name == "a.json" else "a.jsonl", "\n".join(lines) + "\n")
@@ -146,14 +146,14 @@ def test_a_json_line_with_a_trailing_comma_is_reported(name, row, streaming):
     ],
 )
 @pytest.mark.parametrize("pack", [str, compressed])
-def test_a_json_file_without_records_is_reported(content, said, pack):
+def test_a_json_file_without_objects_is_rejected(content, said, pack):
     file = pack(write("a.json", content))
     refused("translation", f"^{file} ?{said}", train_file=[file])
 
 
 @pytest.mark.parametrize("damage", ["cut short", "damaged", "another checksum", "not gzipped"])
 @pytest.mark.parametrize("name", ["a.en", "a.txt", "a.jsonl", "a.csv", "a.parquet"])
-def test_a_damaged_gzip_file_is_reported_by_name(name, damage):
+def test_error_for_a_damaged_gzip_file_gives_its_name(name, damage):
     task = "language_modeling" if name == "a.txt" else "translation"
     rows = [{"source": f"line {i} of many", "target": "a"} for i in range(5000)]
     lines = "".join(f"line {i} of many\n" for i in range(5000))
@@ -169,14 +169,14 @@ def test_a_damaged_gzip_file_is_reported_by_name(name, damage):
         }[damage]
     )
     files = [str(whole)] * (2 if name == "a.en" else 1)
-    # damaged rows may come before the damaged checksum
+    # a corrupt row may be reported before the end of the gzip stream is reached
     said = "" if damage == "damaged" else " is not a complete gzip file"
     refused(task, f"{whole.name}{said}", train_file=files)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
 @pytest.mark.parametrize("fault", ["not UTF-8", "cut short"])
-def test_a_stream_names_the_file_that_is_damaged_after_readable_rows(name, fault):
+def test_streaming_error_after_valid_rows_names_the_damaged_file(name, fault):
     text = " ".join(str(i) for i in range(250))
     line = (f'{{"text": "{text}"}}\n' if name == "a.jsonl" else f"{text}\n").encode()
     content = (b"text\n" if name == "a.csv" else b"") + line * 22_000 + line.replace(b"249", b"\xff")
@@ -194,7 +194,7 @@ def test_a_stream_names_the_file_that_is_damaged_after_readable_rows(name, fault
         list(rows)
 
 
-def test_a_late_row_of_a_stream_that_is_not_a_string_is_reported():
+def test_streaming_error_for_a_late_non_string_value_gives_its_row():
     file = write("a.jsonl", [{"text": "good"}] * 5000 + [{"text": 7}])
     rows = load("language_modeling", train_file=[file], streaming=True, **NO_SPLIT)["train"]
     with pytest.raises(ValueError, match=r"a\.jsonl, row 5001: text is 7; it must be a string"):
@@ -239,7 +239,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("task", "column", "value", "said"), VALUES)
-def test_an_unusable_value_is_reported(task, column, value, said):
+def test_error_for_an_invalid_value_gives_its_row_and_column(task, column, value, said):
     file = write("a.jsonl", [TASKS[task], TASKS[task] | {column: value}])
     refused(task, f"^a.jsonl, row 2: {column} {'.*' if said == NUMBER else ''}{said}", train_file=[file])
 
@@ -314,7 +314,7 @@ FAULTS = {
         "b.jsonl, row 1: source is empty",
         {"train_file": [("a.jsonl", PAIRS), ("b.jsonl", [{"source": "", "target": "a"}])]},
     ),
-    # --- The header and the fields of CSV and TSV
+    # --- Headers and fields of CSV and TSV
     "rows without names above them": (
         "translation",
         "a.tsv has no column 'source'; it has: Hello!, ¡Hola!. Name yours with --columns, or write a first row",
@@ -435,7 +435,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("task", "message", "options"), FAULTS.values(), ids=FAULTS)
-def test_errors_name_the_place_of_the_fault(task, message, options):
+def test_errors_give_the_location_of_the_fault(task, message, options):
     Path("folder").mkdir()
     written = {
         name: [write(*file) if isinstance(file, tuple) else file for file in files]
@@ -458,6 +458,6 @@ def test_errors_name_the_place_of_the_fault(task, message, options):
         ({"phrases": 200}, "--phrases 200 is out of range: choose from 1000 to 100000"),
     ],
 )
-def test_contradicting_options_are_refused(options, message):
+def test_invalid_data_options_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         DataArguments(**options)

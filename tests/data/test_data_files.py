@@ -1,4 +1,4 @@
-"""Every format returns rows as written: strings stay strings, and only the task's columns are read."""
+"""Every file format preserves rows exactly: strings stay strings, and only the task's columns are read."""
 
 import datetime
 import json
@@ -17,7 +17,7 @@ from fresh_process import UNDER_WATCH, run_fresh
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-# Strings that other readers convert to dates, numbers, booleans, missing values or line ends
+# Strings that many readers convert to dates, numbers, booleans, missing values or line breaks
 DATES = ["2029-07-04", "July 4, 2029", "2029-07-04T12:00:00Z", "12:30"]
 NUMBERS = ["12345678901234567890123", "007", "1e5", "1,000", "-0.50", "0x1F", "Infinity"]
 WORDS = ["true", "no", "NA", "null", "None", "nan", "#N/A", "<NA>"]
@@ -35,7 +35,7 @@ ODD = {"dates": DATES, "numbers": NUMBERS, "words": WORDS, "signs": SIGNS}
 
 
 def row(task, text):
-    """Make a row with the string in every column that can hold one."""
+    """Return a row with `text` in every string column of the task."""
     label = {"classification": text, "multi_label": [text], "regression": 0.5}
     if task == "translation":
         return {"source": text, "target": text}
@@ -76,7 +76,7 @@ def test_strings_stay_strings_in_a_stream(task, name, strings):
       '{"source": "d", "target": "e"}')],
 )  # fmt: skip
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_lone_carriage_return_is_text(name, content, streaming):
+def test_a_lone_carriage_return_is_an_ordinary_character(name, content, streaming):
     rows = [{"source": "a\rb", "target": "c"}, {"source": "d", "target": "e"}]
     assert rows_of("translation", write(name, content), streaming=streaming) == rows
     assert rows_of("translation", write(name, content), streaming=streaming, drop_empty=True) == rows
@@ -84,7 +84,7 @@ def test_a_lone_carriage_return_is_text(name, content, streaming):
 
 @pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])
 @pytest.mark.parametrize("pack", [str, compressed])
-def test_a_lone_carriage_return_is_text_in_a_text_file(sample_by, pack):
+def test_a_lone_carriage_return_in_a_text_file_is_an_ordinary_character(sample_by, pack):
     file = pack(write("a.txt", "one\rtwo\r\n\r\nthree\u2028four"))
     texts = ["one\rtwo\n\nthree\u2028four"] if sample_by == "document" else ["one\rtwo", "three\u2028four"]
     assert rows_of("language_modeling", file, sample_by=sample_by) == [{"text": text} for text in texts]
@@ -92,7 +92,7 @@ def test_a_lone_carriage_return_is_text_in_a_text_file(sample_by, pack):
 
 @pytest.mark.parametrize("names", [("train.en", "train.es"), ("en.txt", "es.txt")])
 @pytest.mark.parametrize("pack", [str, compressed])
-def test_parallel_files_pair_their_lines(names, pack):
+def test_parallel_files_are_paired_line_by_line(names, pack):
     source, target = "one\u2028\x85\rmore\r\ntwo\n  2029-07-04 ", "uno\r\nNA\n tres\n"
     files = [pack(write(names[0], source)), pack(write(names[1], target))]
     rows = load("translation", train_file=files, **NO_SPLIT)["train"]
@@ -105,14 +105,14 @@ LATER = {"id": "x", "when": 5, "mixed": {"a": [1]}, "": "\ud83d"}
 
 
 @pytest.mark.parametrize(("task", "name"), [each for each in FORMATS if "parquet" not in each[1]])
-def test_other_columns_are_not_read(task, name):
+def test_columns_that_the_task_does_not_use_are_not_read(task, name):
     rows = [row(task, "a"), row(task, "b")]
     later = LATER if name.endswith(("json", "jsonl")) else UNUSED
     assert rows_of(task, write(name, [UNUSED | rows[0], later | rows[1]])) == rows
 
 
 @pytest.mark.parametrize("task", [*FLAT, *NESTED])
-def test_other_columns_of_a_parquet_file_are_not_read(task):
+def test_parquet_columns_that_the_task_does_not_use_are_not_read(task):
     rows = [row(task, "a"), row(task, "b")]
     odd = {
         "id": pa.array([Decimal(12345678901234567890123)] * 2, pa.decimal256(30)),
@@ -127,7 +127,7 @@ def test_other_columns_of_a_parquet_file_are_not_read(task):
     assert rows_of(task, "a.parquet") == rows
 
 
-def test_strings_of_every_arrow_type_are_strings():
+def test_every_arrow_string_type_is_supported():
     kinds = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
     for i, kind in enumerate(kinds):
         values = pa.array(["a", "b"]).cast(kind)
@@ -138,7 +138,7 @@ def test_strings_of_every_arrow_type_are_strings():
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_files_of_several_formats_are_one_split(streaming):
+def test_files_of_different_formats_form_one_split(streaming):
     files = [write(f"a.{kind}", PAIRS[:5]) for kind in ("csv", "jsonl", "parquet", "tsv", "json")]
     assert rows_of("translation", *files, streaming=streaming) == PAIRS[:5] * 5
     files = [write("b.csv", [{"text": "a text"}] * 2), write("a.txt", "a line\n"), write("b.txt", "another")]
@@ -146,7 +146,7 @@ def test_files_of_several_formats_are_one_split(streaming):
     assert texts == ["a text", "a text", "a line", "another"]
 
 
-def test_file_suffixes_may_be_in_capitals():
+def test_file_suffixes_are_case_insensitive():
     assert rows_of("translation", write("A.JSONL", PAIRS)) == PAIRS
 
 
@@ -154,11 +154,11 @@ def test_file_suffixes_may_be_in_capitals():
     "content", [json.dumps(PAIRS), json.dumps(PAIRS, indent=2), "\n\n" + json.dumps(PAIRS) + "\n"]
 )
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
-def test_a_json_file_may_be_one_list(name, content):
+def test_a_json_file_can_contain_a_single_list(name, content):
     assert rows_of("translation", write(name, content)) == PAIRS
 
 
-def test_every_format_gives_classes_as_strings():
+def test_classes_are_strings_in_every_format():
     rows = [{"text": "a", "label": 7}, {"text": "b", "label": "7"}, {"text": "c", "label": True}]
     files = [write("a.jsonl", rows), write("b.csv", "text,label\na,7\nb,007\n"), write("c.parquet", rows[:1])]
     labels = load("classification", train_file=files, **NO_SPLIT)["train"]["label"][:]
@@ -167,7 +167,7 @@ def test_every_format_gives_classes_as_strings():
     assert rows_of("tagging", write("a.jsonl", tagged)) == [{"tokens": ["a", "b"], "tags": ["0", "12"]}]
 
 
-def test_every_format_gives_regression_labels_as_numbers():
+def test_regression_labels_are_floats_in_every_format():
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": 2.5}, {"text": "c", "label": "-3e2"}]
     decimals = pa.table({"text": ["e"], "label": pa.array([Decimal("0.5")])})
     pq.write_table(decimals, "b.parquet")
@@ -181,7 +181,7 @@ def test_every_format_gives_regression_labels_as_numbers():
     assert labels == [1, 2.5, -300, 0.5, 4, 0.5] and {*map(type, labels)} == {float}
 
 
-def test_lists_of_numbers_or_classes_may_be_labels():
+def test_labels_can_be_lists_of_numbers_or_classes():
     rows = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": []}]
     assert rows_of("multi_label", write("a.jsonl", rows)) == rows
     rows = [{"text": "a", "label": [1, 2.5]}, {"text": "b", "label": [0, -1]}]
@@ -197,20 +197,20 @@ def test_quotes_in_tsv_are_ordinary_characters(streaming):
     assert [(row["source"], row["target"]) for row in rows] == pairs
 
 
-def test_a_csv_file_may_have_blank_lines_and_line_breaks_in_a_text():
+def test_csv_supports_blank_lines_and_line_breaks_within_fields():
     file = write("a.csv", '\n\ntext,label\n"one\ntwo\r\nthree",0\n\n"say ""no"", twice",1\n\n')
     texts = [row["text"] for row in rows_of("classification", file)]
     assert texts == ["one\ntwo\r\nthree", 'say "no", twice']
 
 
-def test_a_csv_file_may_have_long_texts():
+def test_csv_supports_long_fields():
     texts = ["long " * 100_000, "short"]
     assert rows_of("language_modeling", write("a.csv", [{"text": text} for text in texts])) == [
         {"text": text} for text in texts
     ]
 
 
-# --- Files from Windows: a byte order mark, and lines that end with \r\n
+# --- Windows files, with a byte order mark and \r\n line endings
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -224,7 +224,7 @@ def test_a_csv_file_may_have_long_texts():
         ("a.tsv", "source\ttarget\r\n12 miles\t12 millas\r\na\tb\r\n"),
     ],
 )
-def test_a_table_from_windows_is_read(name, content, pack, streaming):
+def test_windows_tables_are_supported(name, content, pack, streaming):
     file = pack(write(name, content.encode("utf-8-sig")))
     rows = rows_of("translation", file, streaming=streaming)
     assert rows == [{"source": "12 miles", "target": "12 millas"}, {"source": "a", "target": "b"}]
@@ -232,7 +232,7 @@ def test_a_table_from_windows_is_read(name, content, pack, streaming):
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("pack", [str, compressed])
-def test_text_files_from_windows_are_read(pack, streaming):
+def test_windows_text_files_are_supported(pack, streaming):
     files = [pack(write(name, "one\r\ntwo\r\n".encode("utf-8-sig"))) for name in ("a.en", "a.es", "a.txt")]
     pairs = [{"source": word, "target": word} for word in ("one", "two")]
     assert rows_of("translation", *files[:2], streaming=streaming) == pairs
@@ -240,7 +240,7 @@ def test_text_files_from_windows_are_read(pack, streaming):
     assert [row["text"] for row in lines] == ["one", "two"]
 
 
-# --- SQuAD's own format
+# --- Original SQuAD files
 
 NORWAY = {"text": "Norway", "answer_start": 3}
 QUESTIONS = [
@@ -260,19 +260,19 @@ SQUAD_ROWS = [
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("name", ["train-v2.0.json", "train.jsonl"])
 @pytest.mark.parametrize("pack", [str, compressed])
-def test_squads_own_format_is_read(pack, name, indent):
+def test_the_original_squad_format_is_supported(pack, name, indent):
     file = pack(write(name, json.dumps(SQUAD, indent=indent)))
     assert rows_of("question_answering", file) == SQUAD_ROWS
     files = [file, write("a.jsonl", SQUAD_ROWS), write("b.parquet", SQUAD_ROWS)]
     assert rows_of("question_answering", *files) == SQUAD_ROWS * 3
 
 
-def test_answers_may_be_lists_of_records():
+def test_answers_can_be_lists_of_objects():
     row = {"question": "Where?", "context": "In Norway.", "answers": [{"text": "Norway", "answer_start": 3}]}
     assert rows_of("question_answering", write("a.jsonl", [row])) == [ANSWERED]
 
 
-def test_a_file_that_only_begins_like_squad_is_refused_by_its_name():
+def test_error_for_an_incomplete_squad_file_gives_its_name():
     for paragraph in ({"context": "a"}, {"qas": [{"question": "b"}]}, 5):
         file = write("a.json", json.dumps({"data": [{"paragraphs": [paragraph]}]}))
         refused("question_answering", "a.json: not SQuAD's format", train_file=[file])
@@ -280,13 +280,13 @@ def test_a_file_that_only_begins_like_squad_is_refused_by_its_name():
     refused("question_answering", "a.json has no column 'answers'", train_file=[write("a.json", json.dumps(test_set))])
 
 
-# --- Columns of records, class names, and data sets in a folder
+# --- Struct columns, class names, and data sets in a folder
 
 
 @pytest.mark.parametrize(
     "feature", [{"en": Value("string"), "de": Value("string")}, datasets.Translation(["en", "de"])]
 )
-def test_a_field_of_a_record_is_a_column(feature):
+def test_struct_fields_can_be_used_as_columns(feature):
     rows = [{"translation": {"en": "a", "de": "2029-07-04"}, "n": 1}]
     Dataset.from_list(rows, features=Features(translation=feature, n=Value("int8"))).to_parquet("wmt.parquet")
     columns = ["source=translation.de", "target=translation.en"]
@@ -294,7 +294,7 @@ def test_a_field_of_a_record_is_a_column(feature):
         assert rows_of("translation", file, columns=columns) == [{"source": "2029-07-04", "target": "a"}]
 
 
-def test_a_column_may_have_a_dot_in_its_name():
+def test_column_names_can_contain_dots():
     rows = [{"a.en": "one", "a.es": "uno"}]
     for name in ("a.jsonl", "a.csv", "a.tsv", "a.parquet"):
         found = rows_of("translation", write(name, rows), columns=["source=a.en", "target=a.es"])
@@ -311,20 +311,20 @@ CLASSES = [
 
 
 @pytest.mark.parametrize(("task", "features", "numbered", "named"), CLASSES)
-def test_numbered_classes_get_their_names(task, features, numbered, named):
+def test_class_label_ids_are_replaced_by_class_names(task, features, numbered, named):
     Path("folder").mkdir()
     Dataset.from_list(numbered, features=features).to_parquet("folder/train.parquet")
     assert rows_of(task, "folder/train.parquet") == named
     assert list(load(task, dataset="folder", **NO_SPLIT)["train"]) == named
 
 
-def test_a_withheld_label_is_refused():
+def test_a_withheld_label_is_rejected():
     Dataset.from_dict({"text": ["a", "b"], "label": [1, -1]}, features=LABELS).to_parquet("a.parquet")
     refused("classification", "a.parquet, row 2: label is None; .*withheld", train_file=["a.parquet"])
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
-def test_a_data_set_in_a_folder_gives_its_splits_by_name(kind):
+def test_splits_of_a_data_set_in_a_folder_are_selected_by_name(kind):
     Path("folder/data").mkdir(parents=True)
     for split, count in {"train": 5, "validation_matched": 3, "test": 2}.items():
         write(f"folder/data/{split}-00000-of-00001.{kind}", [row("translation", text) for text in DATES * 2][:count])
@@ -349,7 +349,7 @@ print(json.dumps(asked))
 """
 
 
-def test_local_data_are_read_without_network_requests(tmp_path):
+def test_local_data_is_read_without_network_requests(tmp_path):
     Path("folder").mkdir()
     for name in ("a.jsonl", "a.csv", "a.tsv", "a.parquet", "folder/train.jsonl"):
         write(name, PAIRS)
@@ -358,7 +358,7 @@ def test_local_data_are_read_without_network_requests(tmp_path):
     assert run_fresh(UNDER_WATCH + LOADING, tmp_path, installed=True) == []
 
 
-def test_dates_in_a_parquet_file_are_refused_as_dates():
+def test_dates_in_a_parquet_text_column_are_rejected():
     rows = [{"source": "a", "target": datetime.date(2029, 7, 4)}]
     message = r"a.parquet, row 1: target is datetime.date\(2029, 7, 4\); it must be a string"
     refused("translation", message, train_file=[write("a.parquet", rows)])

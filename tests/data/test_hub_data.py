@@ -1,4 +1,4 @@
-"""Data sets on the Hub are read like local files, downloaded or streamed, with the real client."""
+"""Data sets on the Hub are read like local files, whether downloaded or streamed. Uses the real Hub client."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ print(json.dumps(found))
 
 @pytest.fixture
 def load_from_hub(own_folder):
-    """Return a function that publishes files as a data set and loads it in a fresh process with given options."""
+    """Return a function that uploads files to a local Hub server and loads them as a data set in a new process."""
     with HubServer() as hub:
 
         def load(task, files, *options):
@@ -56,7 +56,7 @@ def test_strings_stay_strings(load_from_hub, kind):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_split_may_have_several_files(load_from_hub, streaming):
+def test_a_split_can_consist_of_several_files(load_from_hub, streaming):
     files = {f"train-0000{i}.jsonl": write(f"{i}.jsonl", [{"text": f"{i} {j}"} for j in range(3)]) for i in range(4)}
     (found,) = load_from_hub("language_modeling", files, {"streaming": streaming})
     assert [row["text"] for row in found["train"]] == [f"{i} {j}" for i in range(4) for j in range(3)]
@@ -80,7 +80,7 @@ dataset_info:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_classes_have_the_names_declared_in_the_card(load_from_hub, kind):
+def test_classes_have_the_names_declared_in_the_data_set_card(load_from_hub, kind):
     rows = [{"sentence": "a", "label": 1, "id": 7}, {"sentence": "b", "label": 0, "id": 8}]
     files = {f"data/train.{kind}": write(f"a.{kind}", rows), "README.md": write("README.md", CARD)}
     (found,) = load_from_hub("classification", files, {"columns": ["text=sentence"]})
@@ -88,7 +88,7 @@ def test_classes_have_the_names_declared_in_the_card(load_from_hub, kind):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_columns_have_the_types_declared_in_the_card(load_from_hub, streaming):
+def test_columns_have_the_types_declared_in_the_data_set_card(load_from_hub, streaming):
     card = CARD.replace("sentence", "text").replace("label", "unused", 1)
     features = Features(text=Value("string"), unused=ClassLabel(names=["bad", "good"]), id=Value("int64"))
     Dataset.from_dict({"text": STRINGS, "unused": [0] * 4, "id": range(4)}, features).to_parquet("a.parquet")

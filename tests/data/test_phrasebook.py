@@ -1,4 +1,4 @@
-"""The phrasebook follows CLDR and its seed, and its splits share no phrase."""
+"""The phrasebook agrees with CLDR, is reproducible by seed, and has splits without common phrases."""
 
 import hashlib
 import json
@@ -60,7 +60,7 @@ def plain(text: str) -> str:
 
 
 def spans(tokens: list[str], tags: list[str]) -> dict[str, str]:
-    """Return the tokens of each tagged span by its kind; a sentence has at most one span of a kind."""
+    """Return the text of each tagged span by tag type. A sentence has at most one span per type."""
     found = {}
     for token, tag in zip(tokens, tags, strict=True):
         position, _, kind = tag.partition("-")
@@ -76,23 +76,23 @@ def spans(tokens: list[str], tags: list[str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_task_has_its_columns_and_the_requested_size(task):
+def test_each_task_has_the_expected_columns_and_requested_size(task):
     data = drawn(task)
     assert list(data) == ["train", "validation", "test"]
     assert all(split.column_names == COLUMNS[task] for split in data.values())
     assert sum(map(len, data.values())) == 3600
-    smallest = 290 if task == "question_answering" else 300  # contexts stay whole, and each has 6 to 10 questions
+    smallest = 290 if task == "question_answering" else 300  # contexts are not split, and each has 6 to 10 questions
     assert all(smallest <= len(data[split]) <= 300 for split in ("validation", "test"))
 
 
-def test_the_same_seed_gives_the_same_data_in_a_process_with_another_hash_order():
+def test_the_same_seed_gives_the_same_data_with_a_different_hash_seed():
     code = "import sys; sys.path.append('..'); import test_phrasebook; print(test_phrasebook.fingerprint(), hash('a'))"
     result = run_python(["-c", code], cwd=Path(__file__).parent)
     same, other_order = result.stdout.split()
     assert same == fingerprint() and other_order != str(hash("a"))
 
 
-def test_another_seed_gives_other_data():
+def test_different_seeds_give_different_data():
     first, second = (phrasebook("language_modeling", size=1000, seed=seed)["train"]["text"] for seed in (0, 1))
     assert not set(first) & set(second)
 
@@ -103,7 +103,7 @@ def test_another_seed_gives_other_data():
     + [(task, "text", PAIRS[0]) for task in ("classification", "regression", "language_modeling")]
     + [("tagging", "tokens", PAIRS[0]), ("question_answering", "context", PAIRS[0])],
 )
-def test_no_phrase_occurs_in_two_splits(task, column, pair):
+def test_splits_have_no_phrases_in_common(task, column, pair):
     splits = [set(map(str, split[column])) for split in drawn(task, *pair).values()]
     assert not any(one & other for one, other in combinations(splits, 2))
 
@@ -125,11 +125,11 @@ def test_every_word_of_a_held_out_phrase_occurs_in_training(pair):
         assert words["test"] <= words["train"]
 
 
-def test_bare_names_are_in_training_only():
+def test_bare_names_occur_only_in_training():
     data = drawn("translation")
     train = {row["source"]: row["target"] for row in data["train"]}
     names = {ENGLISH.territories[code]: SPANISH.territories.get(code) for code in NAMES["country"]}
-    assert len(names.items() & train.items()) > 0.9 * len(names)  # a few countries are also languages, such as Nauru
+    assert len(names.items() & train.items()) > 0.9 * len(names)  # some names, such as Nauru, are also languages
     assert not names.keys() & {*data["validation"]["source"], *data["test"]["source"]}
 
 
@@ -148,12 +148,12 @@ def test_bare_names_are_in_training_only():
         ("moment", "ar", ["09/02/2024، 3:05:07 م", "9/2/2024، 3:05 م"]),
     ],
 )
-def test_a_date_has_all_its_forms_the_plainest_first(kind, locale, expected, monkeypatch):
+def test_dates_and_times_have_all_forms_with_the_plainest_first(kind, locale, expected, monkeypatch):
     monkeypatch.setitem(say.__globals__, "random_moment", lambda rng: datetime(2024, 2, 9, 15, 5, 7))
     assert say(kind, Random(0), Locale(locale)) == expected
 
 
-def test_translations_equal_babels():
+def test_translations_match_babel():
     checked = {"date": 0, "time": 0, "past": 0, "weight": 0}
     for row in rows(drawn("translation")):
         source = row["source"]
@@ -173,8 +173,8 @@ def test_translations_equal_babels():
     assert min(checked.values()) > 5, checked
 
 
-def test_a_unit_without_a_long_name_in_cldr_uses_its_short_one():
-    """Babel itself returns "2.5 mass-pound" for this unit."""
+def test_units_without_a_long_cldr_name_use_the_short_name():
+    """For this unit, Babel itself returns "2.5 mass-pound"."""
     assert quantity(2.5, "mass-pound", "long", HINDI) == "2.5 पौंड"
     assert quantity(2.5, "mass-kilogram", "long", HINDI) == "2.5 किलोग्राम"
 
@@ -193,10 +193,10 @@ def test_white_space_is_normalised_and_direction_marks_are_removed(pair):
     assert not re.search("[\u200e\u200f\u061c]", text)
 
 
-# --- The other tasks
+# --- Tasks other than translation
 
 
-def test_a_text_is_in_one_locale_and_every_locale_is_in_every_split():
+def test_each_phrase_has_one_locale_and_each_split_has_every_locale():
     data = drawn("classification")
     assert all(set(split["label"]) == set(CLASSIFIED_LOCALES) for split in data.values())
     texts = [row["text"] for row in rows(data)]
@@ -204,7 +204,7 @@ def test_a_text_is_in_one_locale_and_every_locale_is_in_every_split():
     assert all(re.search(r"[^\W\d_]", text) for text in texts)
 
 
-def test_the_label_of_a_duration_is_log10_of_its_seconds():
+def test_duration_labels_are_log10_of_the_seconds():
     hours = {"s": 1 / 3600, "mi": 1 / 60, "h": 1, "d": 24, "w": 168, "mo": 730, "mt": 730, "y": 8760}
     for row in rows(drawn("regression")):
         parts = re.findall(r"(\d+) (s|mi|h|d|w|mo|mt|y)", row["text"])
@@ -212,7 +212,7 @@ def test_the_label_of_a_duration_is_log10_of_its_seconds():
         assert math.isclose(row["label"], math.log10(3600 * sum(int(n) * hours[unit] for n, unit in parts)))
 
 
-def test_tags_are_bio_and_their_spans_are_the_phrases_of_the_sentence():
+def test_tags_are_valid_bio_and_cover_exactly_the_inserted_phrases():
     slots = re.compile(r"\\{(\w+)\\}")
     patterns = [slots.sub(r"(?P<\1>.+)", re.escape(re.sub(r"([.,])", r" \1", template))) for template in TEMPLATES]
     for row in rows(drawn("tagging")):
@@ -224,7 +224,7 @@ def test_tags_are_bio_and_their_spans_are_the_phrases_of_the_sentence():
         assert spans(**row) == {slot.upper(): phrase for slot, phrase in phrases.items()}
 
 
-def test_spans_of_countries_and_languages_are_names_in_cldr():
+def test_tagged_countries_and_languages_are_cldr_names():
     names = {
         kind: {" ".join(TOKEN.findall(name)) for name in values.values()}
         for kind, values in (("COUNTRY", ENGLISH.territories), ("LANGUAGE", ENGLISH.languages))
@@ -234,7 +234,7 @@ def test_spans_of_countries_and_languages_are_names_in_cldr():
     assert all(span in names[kind] for kind, span in found)
 
 
-def test_an_answer_is_the_slice_of_its_context_and_occurs_there_once():
+def test_each_answer_occurs_once_in_its_context_at_the_given_start():
     data = rows(drawn("question_answering"))
     for row in data:
         [text], [start] = row["answers"]["text"], row["answers"]["answer_start"]
@@ -244,14 +244,14 @@ def test_an_answer_is_the_slice_of_its_context_and_occurs_there_once():
     assert len({row["context"] for row in data}) < len(data) / 5
 
 
-def test_every_fact_of_a_template_has_its_own_question():
+def test_each_template_slot_has_a_unique_question():
     for template, questions in TEMPLATES.items():
         assert list(questions) == re.findall(r"{(\w+)}", template)
     questions = [question for asked in TEMPLATES.values() for question in asked.values()]
     assert len(questions) == len(set(questions))
 
 
-def test_documents_have_several_sentences():
+def test_documents_have_at_least_four_sentences():
     assert all(len(re.findall(r"[.] [A-Z]|[.]$", row["text"])) >= 4 for row in rows(drawn("language_modeling")))
 
 
@@ -272,18 +272,18 @@ def test_documents_have_several_sentences():
         ({"task": "tagging", "size": 100_001}, "size=100001 is out of range"),
     ],
 )
-def test_an_invalid_argument_is_reported_with_the_valid_choices(arguments, message):
+def test_error_for_an_invalid_argument_lists_the_valid_choices(arguments, message):
     with pytest.raises(ValueError, match=message):
         phrasebook(**arguments)
 
 
-def test_a_size_above_the_number_of_phrases_is_an_error():
+def test_a_size_above_the_number_of_phrases_is_rejected():
     example = Example("one", "one", {"text": "one"})
     with pytest.raises(ValueError, match="40 draws gave only 1 of 2 examples: choose a smaller size"):
         unambiguous(iter([example] * 100), 2)
 
 
-def test_a_source_with_two_targets_is_dropped():
+def test_sources_with_two_targets_are_dropped():
     pairs = [("10/11", "11/10"), ("10/11", "10/11"), ("May", "mayo"), ("10/11", "11/10"), ("June", "junio")]
     examples = [Example(one, other, {"source": one, "target": other}) for one, other in pairs]
     assert [example.given for example in unambiguous(iter(examples), 2)] == ["May", "June"]

@@ -1,4 +1,4 @@
-"""The columns of a file determine its task; if they do not, the error asks for it."""
+"""The task is inferred from the columns of a file; if it is ambiguous, the error asks for the task."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ from vanilla_transformer.data.recognition import recognise
 
 
 def table(folder, name: str, rows: list[dict]) -> str:
-    """Write rows in the format that the suffix of the name stands for."""
+    """Write rows in the format given by the file suffix, and return the path."""
     file = folder / name
     if name.endswith((".tsv", ".csv")):
         separator = "\t" if name.endswith(".tsv") else ","
@@ -68,12 +68,12 @@ QUESTIONS = [
         ),
     ],
 )  # fmt: skip
-def test_columns_determine_the_task(tmp_path, name, rows, task, columns):
+def test_the_task_is_inferred_from_the_columns(tmp_path, name, rows, task, columns):
     found = recognise([table(tmp_path, name, rows)])
     assert (found.task, found.columns) == (task, columns)
 
 
-def test_text_files_are_translations_or_plain_text(tmp_path):
+def test_text_files_are_parallel_or_plain_text(tmp_path):
     for name in ("train.en", "train.de", "book.txt"):
         (tmp_path / name).write_text("a line\nanother\n")
     files = [str(tmp_path / name) for name in ("train.en", "train.de")]
@@ -81,7 +81,7 @@ def test_text_files_are_translations_or_plain_text(tmp_path):
     assert recognise([str(tmp_path / "book.txt")]).task == "language_modeling"
 
 
-def test_the_users_own_options_take_precedence(tmp_path):
+def test_user_options_take_precedence(tmp_path):
     reviews, pairs = table(tmp_path, "reviews.csv", REVIEWS), table(tmp_path, "pairs.tsv", PAIRS)
     assert recognise([reviews], "regression").columns == {"text": "review", "label": "stars"}
     turned = {"source": "spanish", "target": "english"}
@@ -90,7 +90,7 @@ def test_the_users_own_options_take_precedence(tmp_path):
     assert (text.task, text.columns) == ("language_modeling", {"text": "english"})
 
 
-def test_unrecognised_data_are_refused_with_the_columns_and_the_known_layouts(tmp_path):
+def test_error_for_unrecognised_data_lists_its_columns_and_the_known_layouts(tmp_path):
     three = [{**pair, "french": f"une phrase qui dit {n}"} for n, pair in enumerate(PAIRS)]
     with pytest.raises(ValueError, match=r"english .*spanish .*french .*fit no task.*two columns of text.*--columns"):
         recognise([table(tmp_path, "three.tsv", three)])
@@ -112,7 +112,7 @@ def test_unrecognised_data_are_refused_with_the_columns_and_the_known_layouts(tm
         ("moods.tsv", "text,mood\nfine,up\nsad,down\n", r"moods\.tsv has one column, 'text,mood'.*commas"),
     ],
 )
-def test_a_table_without_rows_or_of_another_kind_is_refused(tmp_path, name, text, message):
+def test_an_empty_table_or_a_wrong_suffix_is_rejected(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         recognise([str(tmp_path / name)])

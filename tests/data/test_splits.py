@@ -1,4 +1,4 @@
-"""Rows are split into train, validation and test with the task's column names; no two splits share a text."""
+"""Data is split into train, validation and test with the task's column names and without shared inputs."""
 
 import json
 import os
@@ -19,40 +19,40 @@ from vanilla_transformer.tasks import find_task
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def test_several_files_are_one_split():
+def test_several_files_form_one_split():
     files = [write("a.jsonl", PAIRS[:5]), write("b.jsonl", PAIRS[5:])]
     assert load("translation", train_file=files, **NO_SPLIT)["train"].to_list() == PAIRS
 
 
-def test_the_users_splits_are_used():
+def test_user_splits_are_used():
     files = {f"{s}_file": [write(f"{s}.jsonl", PAIRS[:n])] for s, n in (("train", 9), ("validation", 4), ("test", 3))}
     splits = load("translation", **files)
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 9, "validation": 4, "test": 3}
 
 
-def test_a_test_file_alone_is_enough_for_evaluation():
+def test_a_test_file_alone_is_accepted():
     assert list(load("translation", test_file=[write("test.jsonl", PAIRS)])) == ["test"]
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_phrasebook_has_the_tasks_columns_and_passes_all_checks(task):
+def test_phrasebook_data_is_valid_for_each_task(task):
     splits = load(task, phrases=1000)
     assert set(splits) == {"train", "validation", "test"}
     for rows in splits.values():
         assert set(rows.column_names) == set(find_task(task).data.columns)
 
 
-def test_the_phrasebook_has_the_requested_languages():
+def test_the_phrasebook_uses_the_requested_languages():
     text = " ".join(load("translation", phrases=1000, source_locale="hi", target_locale="en")["train"]["source"])
     assert "जनवरी" in text
 
 
-def test_the_phrasebook_follows_the_seed():
+def test_the_phrasebook_depends_on_the_seed():
     first, again, other = (load("regression", phrases=1000, data_split_seed=n)["train"][:] for n in (1, 1, 2))
     assert first == again != other
 
 
-def test_columns_are_renamed_for_the_task_and_others_are_dropped():
+def test_columns_are_renamed_and_unused_columns_dropped():
     rows = [{"en": "a", "de": "b", "score": 1}]
     splits = load("translation", train_file=[write("a.jsonl", rows)], columns=["source=de", "target=en"], **NO_SPLIT)
     assert splits["train"].to_list() == [{"source": "b", "target": "a"}]
@@ -64,7 +64,7 @@ def test_columns_can_be_swapped():
     assert splits["train"][0] == {"source": "uno 0", "target": "one 0"}
 
 
-def test_rows_are_held_out_by_seed_without_a_validation_split():
+def test_rows_are_held_out_reproducibly_if_there_is_no_validation_split():
     file = write("a.jsonl", PAIRS)
     first, again, other = (
         load("translation", train_file=[file], validation_fraction=0.25, data_split_seed=seed) for seed in (1, 1, 2)
@@ -86,8 +86,8 @@ def test_rows_are_held_out_by_seed_without_a_validation_split():
         ("question_answering", ANSWERED | {"question": "Where is {}?"}),
     ],
 )
-def test_rows_with_the_same_input_are_held_out_together(task, row):
-    """If the same sentence were in both splits, the score would reward memorisation."""
+def test_rows_with_the_same_input_stay_in_the_same_split(task, row):
+    """If the same input were in both splits, the score would reward memorisation."""
     rows = [json.loads(json.dumps(row).replace("{}", str(i % 40))) for i in range(120)]
     rows[0] |= {"target": "another translation"} if task == "translation" else {}
     files = {"train_file": [write("a.jsonl", rows)], "validation_fraction": 0.1}
@@ -97,7 +97,7 @@ def test_rows_with_the_same_input_are_held_out_together(task, row):
     held_out = [str(value) for value in splits["validation"][name]]
     assert not {*held_out} & {str(value) for value in splits["train"][name]} and len({*held_out}) == 4
     assert held_out == [str(value) for value in again["validation"][name]]
-    # rows are shuffled, because --max_eval_samples takes the first
+    # rows are shuffled, because --max_eval_samples selects the first ones
     assert held_out != sorted(held_out, key=held_out.index)
 
 
@@ -117,7 +117,7 @@ def test_the_end_of_a_single_document_is_held_out():
     assert splits["validation"]["text"][:] == [text[int(len(text) * 0.9) :]]
 
 
-def test_fewer_rows_are_used_on_request():
+def test_max_samples_limits_the_number_of_rows():
     splits = load("translation", train_file=[write("a.jsonl", PAIRS)], max_train_samples=10, max_eval_samples=3)
     assert len(splits["train"]) + len(splits["validation"]) == 10
     splits = load("translation", test_file=["a.jsonl"], max_eval_samples=3)
@@ -125,7 +125,7 @@ def test_fewer_rows_are_used_on_request():
     assert len(load("translation", test_file=["a.jsonl"], max_eval_samples=300)["test"]) == 20
 
 
-def test_a_stream_is_read_in_order_and_its_splits_cover_it():
+def test_streamed_splits_are_reproducible_and_cover_the_stream():
     texts = [f"document {i}" for i in range(400)] + ["", " "]
     file = write("a.jsonl", [{"story": text} for text in texts])
     options = {"train_file": [file], "columns": ["text=story"], "streaming": True, "validation_fraction": 0.25}
@@ -152,7 +152,7 @@ def test_a_short_stream_holds_out_at_least_one_row(rows):
         assert sorted(row["source"] for row in train + validation) == sorted(row["source"] for row in pairs)
 
 
-def test_parallel_files_are_streamed_as_pairs():
+def test_parallel_files_can_be_streamed():
     files = [write("a.en", "".join(f"one {i}\n" for i in range(20))), write("a.es", "uno\n" * 20)]
     splits = load("translation", train_file=files, streaming=True, validation_fraction=0.25)
     assert isinstance(splits["train"], datasets.IterableDataset)
@@ -161,7 +161,7 @@ def test_parallel_files_are_streamed_as_pairs():
     assert {row["target"] for row in rows} == {"uno"}
 
 
-def test_a_stream_may_begin_with_skipped_rows():
+def test_a_stream_can_begin_with_skipped_rows():
     rows = [{"source": "a", "target": ""}] * 250 + PAIRS
     options = {"streaming": True, "drop_empty": True, **NO_SPLIT}
     assert list(load("translation", train_file=[write("a.jsonl", rows)], **options)["train"]) == PAIRS
@@ -185,7 +185,7 @@ def test_every_option_is_parsed_and_documented():
     assert all(action.help for action in parser._actions)
 
 
-def test_tokenizer_texts_include_every_text_column_and_tokens_as_a_sentence():
+def test_tokenizer_training_texts_include_every_text_column_and_joined_tokens():
     assert list(texts_of(Dataset.from_list(TAGGED), find_task("tagging").data)) == [" in Norway", " now"]
     assert list(texts_of(Dataset.from_list(PAIRS[:1]), find_task("translation").data)) == ["one 0", "uno 0"]
     assert list(texts_of(Dataset.from_list([ANSWERED]), find_task("question_answering").data)) == [
@@ -211,7 +211,7 @@ def test_the_tokenizer_command_saves_a_tokenizer_and_reports_statistics(capsys):
     assert AutoTokenizer.from_pretrained("out").mask_token is None
 
 
-# --- Real data sets, if VANILLA_TRANSFORMER_DATA names their folder
+# --- Real data sets, if VANILLA_TRANSFORMER_DATA is set to their folder
 
 DATA = os.environ.get("VANILLA_TRANSFORMER_DATA")
 ROWS = {
@@ -235,7 +235,7 @@ def test_real_data_sets_are_loaded_completely(name):
 
 
 @needs_data
-def test_real_text_is_split_like_in_nanogpt():
+def test_real_text_is_split_as_in_nanogpt():
     file = Path(DATA, "tinyshakespeare/input.txt")
     splits = load("language_modeling", train_file=[str(file)], validation_fraction=0.1)
     text = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Tokenizers are lossless, cover every character, and load with AutoTokenizer alone."""
+"""Trained tokenizers are lossless, cover all of Unicode, and load with AutoTokenizer alone."""
 
 import json
 import math
@@ -19,7 +19,7 @@ CORPUS = [
     "वे संग्रहालय में आए, और हम संग्रहालय में नहीं आए।",
 ] * 10
 
-# Texts to tokenize; most of their characters are not in the corpus
+# Strings to tokenize; most of their characters do not occur in the training corpus
 TEXTS = {
     "hindi": "हिन्दी में एक वाक्य, क्षत्रिय ज़्यादा",
     "arabic": "مَرْحَبًا بِالعَالَم ١٢٣",
@@ -57,19 +57,19 @@ def round_trip(tokenizer, text, **options):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_any_text_decodes_to_itself(tokenizers, template, kind):
+def test_decoding_restores_the_input(tokenizers, template, kind):
     assert {name: round_trip(tokenizers[template, kind], text) for name, text in TEXTS.items()} == TEXTS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_character_of_unicode_decodes_to_itself(tokenizers, kind):
+def test_decoding_restores_every_unicode_character(tokenizers, kind):
     text = "".join(chr(point) for point in range(0x110000) if unicodedata.category(chr(point)) != "Cs")[::5]
     assert round_trip(tokenizers["seq2seq", kind], text) == text
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_special_tokens_in_a_corpus_can_be_read_as_text(tokenizers, template, kind):
+def test_special_tokens_in_a_corpus_can_be_treated_as_text(tokenizers, template, kind):
     tokenizer = tokenizers[template, kind]
     assert round_trip(tokenizer, LITERALS, split_special_tokens=True) == LITERALS
     ids = tokenizer(LITERALS, add_special_tokens=False, split_special_tokens=True)["input_ids"]
@@ -90,9 +90,9 @@ print(json.dumps(found))
 """
 
 
-def test_a_saved_tokenizer_reads_a_special_token_as_one_token(tokenizers, tmp_path):
+def test_saved_tokenizers_parse_special_tokens(tokenizers, tmp_path):
     for (template, kind), tokenizer in tokenizers.items():
-        tokenizer("a</s>", split_special_tokens=True)  # An earlier training run leaves this setting behind.
+        tokenizer("a</s>", split_special_tokens=True)  # Encoding training data leaves this setting in the tokenizer.
         tokenizer.save_pretrained(tmp_path / f"{template}-{kind}")
     folders = sorted(path.name for path in tmp_path.iterdir())
     assert run_fresh(SPECIAL, tmp_path, *folders) == {folder: [True, True] for folder in folders}
@@ -100,7 +100,7 @@ def test_a_saved_tokenizer_reads_a_special_token_as_one_token(tokenizers, tmp_pa
         assert "split_special_tokens" not in json.loads(file.read_text())
 
 
-def test_a_chat_begins_like_a_document_and_assistant_turns_are_complete(tokenizers):
+def test_chats_begin_with_bos_and_assistant_turns_end_with_eos(tokenizers):
     tokenizer = tokenizers["causal", "byte_bpe"]
     asked = [{"role": "user", "content": "The museum"}]
     answered = [*asked, {"role": "assistant", "content": "in May"}]
@@ -114,7 +114,7 @@ def test_a_chat_begins_like_a_document_and_assistant_turns_are_complete(tokenize
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
         assert (ids.count(tokenizer.bos_token_id), ids.count(tokenizer.eos_token_id)) == (1, ends)
         assert ids[0] == tokenizer.bos_token_id
-    # A prompt is tokenized like the beginning of a training text.
+    # A prompt is tokenized exactly like the beginning of a training chat.
     whole = tokenizer.apply_chat_template(answered)["input_ids"]
     asked_ids = tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
     assert whole[: len(asked_ids)] == asked_ids
@@ -147,7 +147,7 @@ def test_special_tokens_have_the_ids_that_configs_expect(tokenizers, template, k
         ("encoder", "<s> A </s>", "<s> A </s> B </s>"),
     ],
 )
-def test_templates_complete_single_texts_and_pairs(tokenizers, template, single, pair, kind):
+def test_templates_add_special_tokens_to_single_sequences_and_pairs(tokenizers, template, single, pair, kind):
     tokenizer = tokenizers[template, kind]
     texts = {"A": "Museum in", "B": "May 2031"}
 
@@ -160,14 +160,14 @@ def test_templates_complete_single_texts_and_pairs(tokenizers, template, single,
     assert tokenizer(*texts.values())["input_ids"] == ids(pair)
 
 
-def test_a_batch_has_ids_and_mask_and_the_padding_side_of_its_family(tokenizers):
+def test_batches_have_ids_and_mask_with_the_padding_side_of_the_family(tokenizers):
     for template, padded in (("seq2seq", [1, 0]), ("causal", [0, 1]), ("encoder", [1, 0])):
         batch = tokenizers[template, "character"](["May", "In"], padding=True)
         assert set(batch) == {"input_ids", "attention_mask"}
         assert [batch["attention_mask"][1][0], batch["attention_mask"][1][-1]] == padded
 
 
-def test_a_masked_word_includes_its_space_and_a_masked_character_does_not(tokenizers):
+def test_mask_includes_the_preceding_space_except_for_character_tokenizers(tokenizers):
     for kind, masked in (("byte_bpe", "Mai"), ("unigram", "Mai"), ("character", "Mai ")):
         tokenizer = tokenizers["encoder", kind]
         ids = tokenizer("Mai <mask>.", add_special_tokens=False)["input_ids"]
@@ -177,7 +177,7 @@ def test_a_masked_word_includes_its_space_and_a_masked_character_does_not(tokeni
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_offsets_of_a_pair_locate_the_answer_in_its_context(tokenizers, kind):
+def test_offsets_locate_an_answer_in_the_context(tokenizers, kind):
     tokenizer = tokenizers["encoder", kind]
     question, context = "Where?", "  Das  Museum in\tनॉर्वे 👩🏽‍🚀, 2031."
     encoded = tokenizer(question, context, return_offsets_mapping=True)
@@ -191,7 +191,7 @@ def test_offsets_of_a_pair_locate_the_answer_in_its_context(tokenizers, kind):
         assert context[spans[0][0] : spans[-1][1]] == answer
 
 
-def test_unigram_splits_stems_from_endings_where_bpe_keeps_frequent_forms():
+def test_unigram_separates_endings_where_bpe_keeps_whole_words():
     corpus = ["she plays and he played while they sing and she sings , he walks , they walked , she is playing"] * 20
     corpus += [
         "we are walking and he is singing , he calls , she called , they are calling , a call , a walk , we play"
@@ -204,8 +204,8 @@ def test_unigram_splits_stems_from_endings_where_bpe_keeps_frequent_forms():
     assert unigram == [" walk", "ing", " call", "s", " sing", "s"]
 
 
-def test_unigram_gives_each_word_its_most_probable_segmentation():
-    """The expected segmentation is found among all segmentations of a word, with the saved probabilities."""
+def test_unigram_chooses_the_most_probable_segmentation():
+    """Compute the expected score by searching all segmentations of a word, using the saved probabilities."""
     tokenizer = train_tokenizer(CORPUS, kind="unigram", vocab_size=600)
     saved = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["vocab"]
     scores = {token: score for token, score in saved if not token.startswith("<")}
@@ -221,7 +221,7 @@ def test_unigram_gives_each_word_its_most_probable_segmentation():
         assert math.isclose(sum(scores[token] for token in tokens), best(word), abs_tol=1e-9)
 
 
-def test_byte_bpe_learns_words_with_vowel_signs_but_no_numbers(tokenizers):
+def test_byte_bpe_keeps_words_with_vowel_signs_whole_and_splits_numbers(tokenizers):
     tokenizer = tokenizers["causal", "byte_bpe"]
     assert len(tokenizer(" संग्रहालय", add_special_tokens=False)["input_ids"]) == 1
     assert len(tokenizer(" Museum", add_special_tokens=False)["input_ids"]) == 1
@@ -230,7 +230,7 @@ def test_byte_bpe_learns_words_with_vowel_signs_but_no_numbers(tokenizers):
 
 
 @pytest.mark.parametrize(("lowercase", "name"), [(False, "Museum"), (True, "museum")])
-def test_a_translators_tokens_of_a_word_do_not_depend_on_its_position(lowercase, name, tmp_path):
+def test_seq2seq_tokens_of_a_word_do_not_depend_on_its_position(lowercase, name, tmp_path):
     train_tokenizer(CORPUS, vocab_size=600, lowercase=lowercase).save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     first, second, end = tokenizer("Museum Museum")["input_ids"]
@@ -243,14 +243,14 @@ def test_a_translators_tokens_of_a_word_do_not_depend_on_its_position(lowercase,
 
 
 @pytest.mark.parametrize("template", ["causal", "encoder"])
-def test_texts_of_language_models_begin_without_an_added_space(tokenizers, template):
+def test_language_model_tokenizers_add_no_space_at_the_beginning(tokenizers, template):
     tokenizer = tokenizers[template, "byte_bpe"]
     begin, middle = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("Museum", " Museum"))
     assert tokenizer.decode(middle) == " Museum"
     assert begin != middle
 
 
-def test_characters_are_one_token_each_and_unseen_ones_are_their_bytes(tokenizers):
+def test_character_tokenizers_encode_unseen_characters_as_bytes(tokenizers):
     tokenizer = tokenizers["causal", "character"]
     assert tokenizer.tokenize("के Mai") == list("के Mai")
     assert tokenizer.tokenize("é") == ["<0xC3>", "<0xA9>"]
@@ -270,14 +270,14 @@ def test_the_vocabulary_is_never_larger_than_requested(kind):
         assert len(train_tokenizer(CORPUS, kind=kind, vocab_size=size)) == size
 
 
-def test_a_unigram_model_without_room_for_every_character_is_refused():
+def test_a_unigram_vocabulary_smaller_than_the_alphabet_is_rejected():
     characters = len(set("".join(CORPUS)))
     with pytest.raises(ValueError, match=f"vocab_size={258 + characters} and kind='unigram': .* kind='byte_bpe'"):
         train_tokenizer(CORPUS, kind="unigram", vocab_size=3 + 256 + characters - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_again_gives_the_same_tokenizer(kind, tmp_path):
+def test_training_is_deterministic(kind, tmp_path):
     first, second = (train_tokenizer(iter(CORPUS), kind=kind, vocab_size=600) for _ in range(2))
     assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
     code = f"""
@@ -288,7 +288,7 @@ print(json.dumps(train_tokenizer({CORPUS}, kind="{kind}", vocab_size=600).backen
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lowercase_folds_text_and_leaves_special_tokens_alone(kind):
+def test_lowercase_applies_to_text_but_not_to_special_tokens(kind):
     tokenizer = train_tokenizer(["ΑΒΓ Straße İ"] * 3, template="encoder", kind=kind, lowercase=True)
     assert tokenizer("ΑΒΓ STRAẞE")["input_ids"] == tokenizer("αβγ straße")["input_ids"]
     assert round_trip(tokenizer, "ΑΒΓ") == "αβγ"
@@ -296,7 +296,7 @@ def test_lowercase_folds_text_and_leaves_special_tokens_alone(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_auto_tokenizer_loads_it_without_this_project(tokenizers, kind, tmp_path):
+def test_auto_tokenizer_loads_trained_tokenizers_without_this_package(tokenizers, kind, tmp_path):
     folder = tmp_path / "tokenizer"
     expected = {}
     for template in TEMPLATES:
@@ -316,14 +316,14 @@ print(json.dumps(found))
     assert run_fresh(code, tmp_path) == expected
 
 
-def test_a_saved_folder_names_a_tokenizer_class_of_transformers_4_and_5(tokenizers, tmp_path):
+def test_saved_tokenizer_class_exists_in_transformers_4_and_5(tokenizers, tmp_path):
     tokenizers["causal", "byte_bpe"].save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert saved["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert saved["model_input_names"] == [
         "input_ids",
         "attention_mask",
-    ]  # by default, transformers 4 adds token_type_ids
+    ]  # without this setting, transformers 4 adds token_type_ids
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.padding_side == "left"
     assert round_trip(loaded, LITERALS, split_special_tokens=True) == LITERALS
@@ -338,11 +338,11 @@ def test_a_saved_folder_names_a_tokenizer_class_of_transformers_4_and_5(tokenize
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_impossible_tokenizer_is_refused_with_the_reason(texts, options, message, kind):
+def test_error_for_invalid_tokenizer_options_gives_the_reason(texts, options, message, kind):
     with pytest.raises(ValueError, match=message):
         train_tokenizer(iter(texts), kind=kind, **options)
 
 
-def test_an_unknown_kind_is_refused_with_the_known_ones():
+def test_error_for_an_unknown_kind_lists_the_known_kinds():
     with pytest.raises(ValueError, match=r"kind='word' .* byte_bpe, unigram, character"):
         train_tokenizer(["a"], kind="word")

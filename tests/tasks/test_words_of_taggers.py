@@ -1,4 +1,4 @@
-"""Taggers read the words of a list like those of a text: with a space before each."""
+"""Taggers tokenize a list of words like running text, with a space before each word."""
 
 import json
 
@@ -25,7 +25,7 @@ def tokens_of(tokenizer, sentence):
 
 @pytest.mark.parametrize("strategy", ["none", "simple", "first"])
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_the_tagger_that_ships_finds_the_same_in_words_as_in_a_text(sentence, strategy):
+def test_the_shipped_tagger_gives_the_same_result_for_words_and_text(sentence, strategy):
     tag = pipeline("token-classification", str(CHECKPOINTS / "tagger"), aggregation_strategy=strategy)
     (found,) = tag(sentence.split(), is_split_into_words=True)
     assert found == tag(sentence) != []
@@ -34,7 +34,7 @@ def test_the_tagger_that_ships_finds_the_same_in_words_as_in_a_text(sentence, st
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_tokenizer_can_read_words_with_spaces(kind, template, lowercase, tmp_path):
+def test_any_tokenizer_can_encode_words_with_spaces(kind, template, lowercase, tmp_path):
     tokenizer = train_tokenizer(SENTENCES * 3, template, kind, 600, lowercase)
     read_words_with_spaces(tokenizer)
     once = tokenizer.backend_tokenizer.to_str()
@@ -49,7 +49,7 @@ def test_any_tokenizer_can_read_words_with_spaces(kind, template, lowercase, tmp
         assert decoded == (sentence.lower() if lowercase else sentence)
 
 
-def test_offsets_count_the_characters_of_each_word():
+def test_offsets_of_split_words_are_relative_to_each_word():
     tokenizer = train_tokenizer([" in Norway now"] * 3, "encoder")
     read_words_with_spaces(tokenizer)
     words = tokenizer(["in", "Norway"], is_split_into_words=True, return_offsets_mapping=True)
@@ -59,7 +59,7 @@ def test_offsets_count_the_characters_of_each_word():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_trained_tagger_saves_such_a_tokenizer(kind, tmp_path, monkeypatch):
+def test_a_trained_tagger_saves_a_tokenizer_that_adds_spaces(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [
         {"tokens": sentence.split(), "tags": ["B-X", *["O"] * (len(sentence.split()) - 1)]}
@@ -69,11 +69,11 @@ def test_a_trained_tagger_saves_such_a_tokenizer(kind, tmp_path, monkeypatch):
     train.main(["tagging", *options, "--output_dir", "run"])
     text, words = tokens_of(AutoTokenizer.from_pretrained("run"), SENTENCES[0])
     assert text == words
-    if kind == "byte_bpe":  # the first word of a sentence is a token like any other
+    if kind == "byte_bpe":  # the first word of a sentence is also tokenized with a space
         assert "ĠThe" in json.loads((tmp_path / "run" / "tokenizer.json").read_text())["model"]["vocab"]
 
 
-def test_a_tagger_made_from_a_masked_language_model_saves_such_a_tokenizer(tmp_path, monkeypatch):
+def test_a_tagger_fine_tuned_from_a_masked_lm_saves_a_tokenizer_that_adds_spaces(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [
         {"tokens": sentence.split(), "tags": ["B-X", *["O"] * (len(sentence.split()) - 1)]}
