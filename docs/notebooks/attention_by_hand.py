@@ -129,7 +129,7 @@ torch.testing.assert_close(softmax(scaled[0]), scaled[0].softmax(dim=0))
 assert abs(softmax(scaled[1]).sum() - 1) < 1e-6, "the shares of a row must sum to 1"
 
 # %%
-A = scaled.softmax(dim=-1)  # of each row, as PyTorch has it
+A = scaled.softmax(dim=-1)  # PyTorch applies softmax to each row
 A
 
 # %% [markdown]

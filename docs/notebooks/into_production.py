@@ -20,7 +20,7 @@ from vanilla_transformer.decoding import translate
 from vanilla_transformer.loading import load_model
 
 
-folder = os.environ.get("TRANSLATOR")  # the folder of a translator of your own
+folder = os.environ.get("TRANSLATOR")  # optional: the folder of your own translation model
 if folder is None:
     from vanilla_transformer.loading import shipped_model
 

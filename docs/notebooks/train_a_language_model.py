@@ -21,7 +21,7 @@ from vanilla_transformer.loading import load_model
 from vanilla_transformer.cli import train
 
 
-QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs
+QUICK = os.environ.get("QUICK") == "1"  # set by the tests, for a run of a few seconds
 folder = Path("runs/notebook-language-model")
 
 # %% [markdown]

@@ -19,7 +19,7 @@ from vanilla_transformer.loading import load_model
 from vanilla_transformer.cli import train
 
 
-QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs
+QUICK = os.environ.get("QUICK") == "1"  # set by the tests, for a run of a few seconds
 folder = Path("runs/notebook-translator")
 
 # %% [markdown]
@@ -105,7 +105,7 @@ options = {
     "max_eval_samples": 20 if QUICK else 500,
     "report_to": "none",
 }
-if not (folder / "README.md").exists():  # otherwise it has been trained already
+if not (folder / "README.md").exists():  # skip training if the model exists
     scores = train.main(["translation", *(f"--{name}={value}" for name, value in options.items())])
     print(scores)
 

@@ -19,7 +19,7 @@ from vanilla_transformer.loading import load_model
 from vanilla_transformer.cli import train
 
 
-QUICK = os.environ.get("QUICK") == "1"  # a test only checks that it runs
+QUICK = os.environ.get("QUICK") == "1"  # set by the tests, for a run of a few seconds
 runs = Path("runs")
 size = {"num_layers": 1 if QUICK else 2, "d_model": 32 if QUICK else 128, "d_ff": 64 if QUICK else 256, "num_heads": 4}
 common = {
@@ -167,7 +167,7 @@ from vanilla_transformer import (
 )
 
 
-ids = torch.randint(5, 100, (2, 7))  # two texts of seven tokens
+ids = torch.randint(5, 100, (2, 7))  # two sequences of seven tokens
 small = {"vocab_size": 100, "d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1}
 number = VanillaTransformerForSequenceClassification(VanillaTransformerEncoderConfig(**small, num_labels=1))
 tagger = VanillaTransformerForTokenClassification(VanillaTransformerEncoderConfig(**small, num_labels=9))
