@@ -1,4 +1,4 @@
-"""Convert checkpoints from other projects and to them, and export models for other runtimes."""
+"""Import checkpoints of published architectures, and export models to other formats and runtimes."""
 
 from vanilla_transformer.conversion.from_others import convert
 

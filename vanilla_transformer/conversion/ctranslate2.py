@@ -21,19 +21,19 @@ from vanilla_transformer.decoding import EXTRA_TOKENS, longest_input, longest_ou
 
 logger = logging.getLogger(__name__)
 
-# Settings of a generation config that CTranslate2 supports, or that only affect sampling
+# Generation config settings that CTranslate2 supports, or that only affect sampling
 FOLLOWED = {
     "bad_words_ids", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "forced_bos_token_id",
     "forced_eos_token_id", "gnmt_length_penalty", "length_penalty", "max_length", "max_new_tokens", "num_beams",
     "num_return_sequences", "output_scores", "pad_token_id", "renormalize_logits", "return_dict_in_generate",
     "temperature", "top_k", "top_p", "transformers_version", "use_cache", "_from_model_config",
 }  # fmt: skip
-# the other settings are off at 0 or None
+# settings that are off at 1; all others are off at 0 or None
 OFF_AT_1 = {"encoder_repetition_penalty", "num_beam_groups", "repetition_penalty"}
 
 
 def check_generation(settings: GenerationConfig, config: PreTrainedConfig) -> None:
-    """Raise a ValueError that names a setting of `generate` which CTranslate2 does not follow in the same way."""
+    """Raise a ValueError that names the generation settings that CTranslate2 does not support."""
     problems = [
         f"{name}={value!r}"
         for name, value in settings.to_diff_dict().items()
@@ -52,7 +52,7 @@ def check_generation(settings: GenerationConfig, config: PreTrainedConfig) -> No
 
 
 def int8_overflows() -> bool:
-    """Whether CTranslate2 multiplies in int8 by oneDNN, as on AMD processors, without instructions for it (VNNI)."""
+    """Whether CTranslate2 computes int8 products with oneDNN (on AMD processors) and there is no VNNI support."""
     capabilities = torch.cpu.get_capabilities()
     has_vnni = any(has for name, has in capabilities.items() if "vnni" in name)
     by_onednn = "AMD" in capabilities.get("cpu_name", "") and os.environ.get("CT2_USE_MKL") != "1"
@@ -60,16 +60,16 @@ def int8_overflows() -> bool:
 
 
 class CTranslate2Translator:
-    """Translates with CTranslate2 according to the model's generation config, but with its own end of a beam search.
+    """Translates with CTranslate2. It follows the model's generation config, but ends beam search by its own rule.
 
-    The model is converted once, here; later changes of the model have no effect. Converting 65 million weights takes
+    The constructor converts the model; later changes of the model have no effect. Converting 65 million weights takes
     half a second of CPU time.
 
     Args:
-        quantization: type of the weights, such as "int8"; by default float32.
+        quantization: type of the weights, such as "int8"; float32 by default.
 
     Raises:
-        ValueError: the model is no translator, or CTranslate2 does not support its config or generation config.
+        ValueError: the model is not a translator, or CTranslate2 does not support its config or generation config.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, quantization: str | None = None):
@@ -91,7 +91,7 @@ class CTranslate2Translator:
                 converter.convert(str(Path(folder, "model")), quantization=quantization),
                 device=device,
                 device_index=model.device.index or 0,
-                # Threads translate different texts: several threads on one text would mostly wait for each other.
+                # Give each thread its own sentences: threads that share one would mostly wait for each other.
                 inter_threads=torch.get_num_threads() if device == "cpu" else 1,
                 intra_threads=1,
             )
@@ -103,7 +103,7 @@ class CTranslate2Translator:
         num_beams: int | None = None,
         length_penalty: float | None = None,
     ) -> list[str]:
-        """Translate a batch of texts. Blank texts stay blank, and texts too long for the model are truncated."""
+        """Translate a batch of strings. Blank strings stay blank; inputs too long for the model are truncated."""
         limit = longest_input(self.tokenizer, self.config)
         rows = self.tokenizer(texts, split_special_tokens=True, truncation=True, max_length=limit)["input_ids"]
         longest = longest_output(self.config, max(map(len, rows)), extra_tokens)
@@ -118,13 +118,13 @@ class CTranslate2Translator:
         num_beams: int | None = None,
         length_penalty: float | None = None,
     ) -> list[list[tuple[list[int], float]]]:
-        """Return the tokens and scores of each row's hypotheses, best first.
+        """Return the token ids and score of each hypothesis of each row, best first.
 
-        A forced first token is a prefix. After it, CTranslate2 can end a hypothesis at once only if the end token is
-        the most probable one.
+        A forced first token becomes a target prefix. Directly after a prefix, CTranslate2 ends a hypothesis only if
+        the end token is the most probable token.
 
         Args:
-            max_length: maximum number of tokens of a hypothesis with its start token, as for `generate`.
+            max_length: maximum number of tokens of a hypothesis, start token included, as in `generate`.
         """
         settings, beams = self.settings, num_beams or self.settings.num_beams or 1
         ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
@@ -134,7 +134,7 @@ class CTranslate2Translator:
         results = self.translator.translate_batch(
             [[self.source_tokens[i] for i in row] for row in rows],
             target_prefix=[start] * len(rows) if start else None,
-            # Return all hypotheses with their log-probabilities: CTranslate2's length penalty is not the paper's.
+            # Return all hypotheses with log-probabilities to rank them here: CTranslate2 lacks the paper's penalty.
             beam_size=beams,
             num_hypotheses=beams,
             length_penalty=0,
@@ -143,7 +143,7 @@ class CTranslate2Translator:
             return_end_token=True,
             max_input_length=0,
             min_decoding_length=0,
-            max_decoding_length=steps - (settings.forced_eos_token_id is not None),  # a forced end is appended below
+            max_decoding_length=steps - (settings.forced_eos_token_id is not None),  # `rank` appends a forced end
             suppress_sequences=[[self.target_tokens[i] for i in word] for word in bad_words],
             max_batch_size=-(-len(rows) // self.translator.num_translators),
         )
@@ -152,7 +152,7 @@ class CTranslate2Translator:
     def rank(
         self, hypotheses: Iterable[list[str]], scores: Iterable[float], length_penalty: float | None
     ) -> list[tuple[list[int], float]]:
-        """Sort hypotheses by their log-probability divided by the length penalty of the generation config."""
+        """Sort hypotheses by their log-probability divided by the length penalty, and return token ids and scores."""
         alpha = self.settings.length_penalty if length_penalty is None else length_penalty
         alpha = 1.0 if alpha is None else alpha
         end, is_gnmt = self.settings.forced_eos_token_id, getattr(self.settings, "gnmt_length_penalty", False)

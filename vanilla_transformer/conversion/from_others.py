@@ -1,4 +1,4 @@
-"""Convert published models of this architecture to ours, with the same logits and the same generated text."""
+"""Convert published models to Vanilla Transformer models with the same logits and the same generated text."""
 
 import copy
 
@@ -26,12 +26,12 @@ from vanilla_transformer.conversion.mapping import (
 from vanilla_transformer.conversion.marian_tokenizer import fast_marian_tokenizer, has_fast_form
 
 
-# For AutoModel, which every family has, the first one counts: only BERT and DistilBERT are imported without a head.
+# All families have an AutoModel class, so the encoder comes first: only BERT and DistilBERT are imported without head.
 CONFIGS = (VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig, VanillaTransformerConfig)
 
 
 def mapping_for(config: PreTrainedConfig, architecture: str | None = None) -> tuple[Mapping, str]:
-    """Return the mapping for a config and the name of the model's class.
+    """Return the mapping for a config, and the name of the model class to import.
 
     Raises:
         CannotRepresent: the architecture or its head is not supported.
@@ -50,10 +50,10 @@ def mapping_for(config: PreTrainedConfig, architecture: str | None = None) -> tu
 
 
 def convert(theirs: PreTrainedModel) -> PreTrainedModel:
-    """Return our model with the weights of `theirs`, in evaluation mode.
+    """Convert a published model to a Vanilla Transformer model with the same weights, in evaluation mode.
 
     Raises:
-        CannotRepresent: the model uses something that ours does not support.
+        CannotRepresent: the model uses a feature that the Vanilla Transformer does not support.
     """
     config = theirs.config
     mapping, architecture = mapping_for(config, type(theirs).__name__)
@@ -68,7 +68,7 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
             fields["share_encoder_decoder_embeddings"] = torch.equal(source, target)
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "id2label", "label2id"):
         fields[name] = getattr(config, name, None)
-    fields["label_smoothing"] = 0.0  # the original's loss has no label smoothing
+    fields["label_smoothing"] = 0.0  # the loss of the original model has no label smoothing
     config_class = next(config for config in CONFIGS if auto_class in config.auto_classes)
     model_class = getattr(vanilla_transformer, config_class.auto_classes[auto_class])
     ours = model_class(config_class(**fields))
@@ -82,10 +82,10 @@ def convert(theirs: PreTrainedModel) -> PreTrainedModel:
 
 
 def convert_tokenizer(source: str, revision: str | None, model: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that AutoTokenizer loads without our code; a fast one for most Marian models.
+    """Load a tokenizer that does not need our code; convert Marian's to a fast tokenizer if possible.
 
     Raises:
-        ValueError: the source has no tokenizer files. AutoTokenizer may then make an empty one.
+        ValueError: the source has no tokenizer files, in which case AutoTokenizer may return an empty tokenizer.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)

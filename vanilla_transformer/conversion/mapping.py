@@ -1,6 +1,6 @@
-"""Map the config fields and weight names of published models of this architecture to ours.
+"""Map the config fields and weight names of published Transformers to those of the Vanilla Transformer.
 
-`convert` follows a `Mapping` to build our model, and the converters in `to_others` read the same tables backwards.
+`convert` uses a `Mapping` to build a Vanilla Transformer; the converters in `to_others` use the tables in reverse.
 """
 
 import re
@@ -16,7 +16,7 @@ from transformers.activations import ACT2FN
 
 Weights = dict[str, Tensor]
 
-# Fragments of weight names, theirs and ours, in the order of replacement
+# Pairs of substrings of weight names (in the published model, in ours), in the order of replacement
 FAIRSEQ_NAMES = [
     ("encoder_attn_layer_norm", "cross_attn_add_norm.norm"),
     ("self_attn_layer_norm", "self_attn_add_norm.norm"),
@@ -84,11 +84,11 @@ Fields = list[tuple[str, str]]
 
 
 def same(*names: str) -> Fields:
-    """Return config fields that have one name in both models."""
+    """Return pairs for config fields that have the same name in both models."""
     return [(name, name) for name in names]
 
 
-# Config fields, theirs and ours, with equal values.
+# Pairs of config fields with equal values (in the published model, in ours)
 TRANSLATOR_FIELDS = [
     ("encoder_attention_heads", "num_heads"),
     ("encoder_ffn_dim", "d_ff"),
@@ -108,7 +108,7 @@ GPT_FIELDS = [
     *same("vocab_size"),
 ]
 GPT2_FIELDS = [*GPT_FIELDS, *same("activation_function")]
-# DistilBERT's config has aliases for these names.
+# BERT's config has these names, and DistilBERT's has aliases for them.
 ENCODER_FIELDS = [
     ("hidden_size", "d_model"),
     ("num_attention_heads", "num_heads"),
@@ -135,20 +135,20 @@ FUSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # GPT-1 and GPT-2 
 
 
 class CannotRepresent(ValueError):
-    """The target architecture does not support something that the model uses."""
+    """Raised if the model uses a feature that the target architecture does not support."""
 
 
 def require(condition: bool, reason: str) -> None:
-    """Raise `CannotRepresent` with the reason unless the condition holds."""
+    """Raise `CannotRepresent` with this reason unless the condition is true."""
     if not condition:
         raise CannotRepresent(reason)
 
 
 def our_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
-    """Return values of their config under our names.
+    """Return the values of a published model's config under our field names.
 
     Raises:
-        CannotRepresent: transformers has no such activation function.
+        CannotRepresent: transformers does not have the activation function.
     """
     values = {ours: getattr(config, theirs) for theirs, ours in fields}
     name = values.get("activation_function", "relu")
@@ -157,12 +157,12 @@ def our_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
 
 
 def their_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
-    """Return values of our config under their names."""
+    """Return the values of our config under the field names of the published model."""
     return {theirs: getattr(config, ours) for theirs, ours in fields}
 
 
 def translator_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the fields that all translators with fairseq's config names share."""
+    """Return the fields common to all encoder-decoders with fairseq's config names."""
     heads = (config.encoder_attention_heads, config.decoder_attention_heads)
     require(heads[0] == heads[1], f"{heads[0]} heads in the encoder, {heads[1]} in the decoder: both must be equal.")
     own = {"attention_bias": True, "layer_norm_eps": 1e-5, "sinusoid_layout": "half_split"}
@@ -170,33 +170,33 @@ def translator_fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def marian_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return Marian's fields: sinusoids in halves, and a bias on the logits."""
+    """Return Marian's fields: sinusoids in "half_split" layout, and a bias in the output projection."""
     target = config.decoder_vocab_size
     own = {} if config.share_encoder_decoder_embeddings or target is None else {"target_vocab_size": target}
     return translator_fields(config) | own | {"output_bias": True}
 
 
 def bart_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return BART's fields: learned positions, of which the first two are unused, and a norm on the embeddings."""
+    """Return BART's fields: learned positions, the first two of them unused, and a layer norm on the embeddings."""
     learned = {"position_embedding": "learned", "position_offset": 2, "sinusoid_layout": "interleaved"}
     return translator_fields(config) | learned | {"output_bias": True, "normalize_embedding": True}
 
 
 def m2m_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the fields of M2M100 and NLLB: pre-norm, and positions that start after the padding id."""
+    """Return the fields of M2M100 and NLLB: pre-norm, and positions that start at the padding id plus 1."""
     positions = {"sinusoid_frequencies": "tensor2tensor", "position_offset": config.pad_token_id + 1}
     return translator_fields(config) | positions | {"norm_position": "pre"}
 
 
 def fsmt_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return FSMT's fields: two vocabularies, and positions that start after the padding id."""
+    """Return FSMT's fields: two vocabularies, and positions that start at the padding id plus 1."""
     positions = {"sinusoid_frequencies": "tensor2tensor", "position_offset": config.pad_token_id + 1}
     sizes = {"vocab_size": config.src_vocab_size, "target_vocab_size": config.tgt_vocab_size}
     return translator_fields(config) | positions | sizes
 
 
 def gpt_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
-    """Return the fields that GPT-1 and GPT-2 share."""
+    """Return the fields common to GPT-1 and GPT-2."""
     return our_fields(config, fields) | {
         "d_ff": getattr(config, "n_inner", None) or 4 * config.n_embd,
         "position_embedding": "learned",
@@ -206,12 +206,12 @@ def gpt_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
 
 
 def gpt1_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return GPT-1's fields: post-norm, and its own names of activation functions.
+    """Return GPT-1's fields: post-norm, and GPT-1's own names for activation functions.
 
     Raises:
         CannotRepresent: the activation function is not one of GPT-1's.
     """
-    functions = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}  # GPT-1's names of functions
+    functions = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}  # GPT-1's name -> ours
     require(config.afn in functions, f"afn={config.afn!r} is not one of: {', '.join(functions)}.")
     return gpt_fields(config, GPT_FIELDS) | {"activation_function": functions[config.afn]}
 
@@ -220,7 +220,7 @@ def gpt2_fields(config: PreTrainedConfig) -> dict[str, Any]:
     """Return GPT-2's fields: pre-norm.
 
     Raises:
-        CannotRepresent: the model has cross-attention, or scales scores differently.
+        CannotRepresent: the model has cross-attention, or scales attention scores differently.
     """
     require(not config.add_cross_attention, "add_cross_attention=True: our decoder-only model has no cross-attention.")
     require(config.scale_attn_weights, "scale_attn_weights=False: our model divides scores by sqrt(d_k).")
@@ -231,7 +231,7 @@ def gpt2_fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def encoder_fields(config: PreTrainedConfig, fields: Fields) -> dict[str, Any]:
-    """Return the fields that BERT and DistilBERT share."""
+    """Return the fields common to BERT and DistilBERT."""
     return our_fields(config, fields) | {
         "layer_norm_eps": getattr(config, "layer_norm_eps", 1e-12),
         "position_embedding": "learned",
@@ -247,7 +247,7 @@ def bert_fields(config: PreTrainedConfig) -> dict[str, Any]:
     """Return BERT's fields.
 
     Raises:
-        CannotRepresent: the model has relative positions, or is a decoder.
+        CannotRepresent: the model has relative position embeddings, or is a decoder.
     """
     kind = getattr(config, "position_embedding_type", "absolute")
     require(kind == "absolute", f"position_embedding_type={kind!r}: our model has absolute positions.")
@@ -256,20 +256,20 @@ def bert_fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def distilbert_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return DistilBERT's fields; it has no token types."""
+    """Return DistilBERT's fields. DistilBERT has no token types."""
     return encoder_fields(config, DISTILBERT_FIELDS)
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """A published architecture.
+    """Conversion rules for one published architecture.
 
     Args:
-        fields: returns our config fields for their config.
-        names: fragments of weight names, theirs and ours.
-        heads: their supported classes -> our Auto class.
-        base_prefix: prefix of weight names that a model with a head has and a model without one lacks.
-        dropped: regular expression for weights that are not needed: copies, poolers, computed positions.
+        fields: function that returns our config fields for a config of this architecture.
+        names: pairs of substrings of weight names (in the published model, in ours).
+        heads: supported classes of the architecture -> our Auto class.
+        base_prefix: prefix of weight names that only models with a head have.
+        dropped: regular expression for weights to ignore: copies, poolers, computed positions.
     """
 
     fields: Callable[[PreTrainedConfig], dict[str, Any]]
@@ -280,13 +280,13 @@ class Mapping:
 
 
 def encoder_heads(name: str) -> dict[str, str]:
-    """Return the classes of BERT or DistilBERT that have a counterpart, and our Auto class of each."""
+    """Return the classes of BERT or DistilBERT that we can import -> our Auto class."""
     kinds = ("ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering")
     return {f"{name}Model": "AutoModel"} | {f"{name}{kind}": f"AutoModel{kind}" for kind in kinds}
 
 
 TRANSLATOR = "AutoModelForSeq2SeqLM"
-# Copies of the shared embedding, and computed positions.
+# Copies of the shared embedding, and computed positions
 TRANSLATOR_COPIES = r"model\.shared\.weight|.*embed_positions\.weight"
 MAPPINGS = {
     "marian": Mapping(marian_fields, FAIRSEQ_NAMES, {"MarianMTModel": TRANSLATOR}, dropped=TRANSLATOR_COPIES),
@@ -309,14 +309,14 @@ MAPPINGS = {
 
 
 def rename(name: str, names: list[tuple[str, str]]) -> str:
-    """Replace the fragments of a name, one pair after the other."""
+    """Replace each first string of the pairs by the second in a weight name, in order."""
     for old, new in names:
         name = name.replace(old, new)
     return name
 
 
 def from_theirs(weights: Weights, mapping: Mapping, with_head: bool) -> Weights:
-    """Return their weights under our names and in our layout."""
+    """Convert the weights of a published model to our names and shapes."""
     prefix = "" if with_head else f"{mapping.base_prefix}."
     ours: Weights = {}
     for name, weight in weights.items():
@@ -337,10 +337,10 @@ def from_theirs(weights: Weights, mapping: Mapping, with_head: bool) -> Weights:
 def interleaved_to_half_split(weights: Weights, d_model: int) -> Weights:
     """Permute the d_model features of every weight, so that all sines come before all cosines.
 
-    Embeddings, norms and residuals do not depend on the order of features, so the outputs stay the same.
+    The outputs stay the same, because embeddings, norms and residual connections do not depend on the feature order.
     """
     order = torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)))
-    # weights whose outputs are features; all other matrices have features as inputs
+    # weights whose outputs are the d_model features; all other matrices have these features as inputs
     writes = (".o_proj.", ".fc2.", "norm.")
     reordered = {}
     for name, weight in weights.items():
@@ -354,5 +354,5 @@ def interleaved_to_half_split(weights: Weights, d_model: int) -> Weights:
 
 
 def to_theirs(weights: Weights, names: list[tuple[str, str]]) -> Weights:
-    """Return our weights under their names; the reverse of `rename`."""
+    """Rename our weights to the names of the published model: the reverse of `rename`."""
     return {rename(name, [(ours, theirs) for theirs, ours in reversed(names)]): w for name, w in weights.items()}

@@ -1,4 +1,4 @@
-"""Convert Marian's tokenizer, two SentencePiece models over one vocabulary, to a fast tokenizer in one file."""
+"""Convert a Marian tokenizer, two SentencePiece models with one vocabulary, to a fast tokenizer in a single file."""
 
 from typing import Any, cast
 
@@ -9,20 +9,20 @@ from transformers.convert_slow_tokenizer import import_protobuf
 from vanilla_transformer.data.tokenizer import PreTrainedTokenizerFast
 
 
-FOREIGN = -1000.0  # score of pieces missing in the source model, so that they are the last choice
+FOREIGN = -1000.0  # score of pieces missing from the source model, so low that they are used only as a last resort
 
 
 def source_model(slow: MarianTokenizer) -> Any:
-    """Return the settings of the SentencePiece model for source text."""
+    """Parse the SentencePiece model for source text, with its settings."""
     proto = import_protobuf().ModelProto()
     proto.ParseFromString(slow.spm_source.serialized_model_proto())
     return proto
 
 
 def has_fast_form(slow: MarianTokenizer) -> bool:
-    """Whether `fast_marian_tokenizer` can give the same ids.
+    """Whether `fast_marian_tokenizer` can produce the same ids.
 
-    This requires one vocabulary without gaps for source and target, and a unigram model with the default settings.
+    This requires a joint vocabulary of source and target without gaps, and a unigram model with default settings.
     """
     training, spaces = source_model(slow).trainer_spec, source_model(slow).normalizer_spec
     encoder = cast(dict[str, int], slow.encoder)
@@ -37,10 +37,10 @@ def has_fast_form(slow: MarianTokenizer) -> bool:
 
 
 def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
-    """Return a tokenizer with the same ids as Marian's for source text, and the same text for target ids.
+    """Return a fast tokenizer that encodes source text and decodes target ids like Marian's tokenizer.
 
-    Marian tokenizes target text with a second model. Here one model tokenizes both: where the source model would give
-    <unk>, it uses pieces of the target model or smaller pieces.
+    Marian encodes target text with a second SentencePiece model. The fast tokenizer encodes both with one model: where
+    the source model would return <unk>, it uses pieces of the target model or smaller pieces.
 
     Args:
         slow: a tokenizer for which `has_fast_form` is true.
@@ -64,7 +64,7 @@ def fast_marian_tokenizer(slow: MarianTokenizer) -> PreTrainedTokenizerBase:
     languages = [piece for piece in by_id if piece.startswith(">>") and piece.endswith("<<")]
     special = [slow.eos_token, slow.unk_token, slow.pad_token]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    # Users write the language code before a text. It must stay a token when special tokens are read as text.
+    # Users put the language code at the start of the input. It must stay one token even if special tokens are split.
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in languages])
     added = sorted((i, str(token)) for i, token in slow.added_tokens_decoder.items() if i >= len(encoder))
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for _, token in added])

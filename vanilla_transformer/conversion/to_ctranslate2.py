@@ -1,7 +1,7 @@
-"""Convert models for CTranslate2, which runs them faster than PyTorch on a CPU, or in int8.
+"""Convert models to CTranslate2, which is faster than PyTorch on a CPU and supports int8.
 
-Translators become a `ctranslate2.Translator`, language models a `ctranslate2.Generator`, encoders a
-`ctranslate2.Encoder` that returns the last hidden states.
+Load translators as a `ctranslate2.Translator`, language models as a `ctranslate2.Generator`, and encoders as a
+`ctranslate2.Encoder`, which returns the last hidden states.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ ACTIVATIONS = {
 
 
 def check_config(config: PreTrainedConfig) -> None:
-    """Raise a ValueError that names a field which CTranslate2's Transformer does not support."""
+    """Raise a ValueError if CTranslate2's Transformer does not support a field of the config."""
     usual = config.d_model // config.num_heads
     if config.d_model % config.num_heads or (config.d_k, config.d_v) != (usual, usual):
         raise ValueError(f"d_k={config.d_k}, d_v={config.d_v}: CTranslate2's heads are d_model / num_heads = {usual}.")
@@ -47,9 +47,9 @@ def check_config(config: PreTrainedConfig) -> None:
 
 
 class ModelConverter(Converter):
-    """Fills CTranslate2's specification of a Transformer.
+    """Converts a model to CTranslate2's specification of a Transformer.
 
-    All kinds of positions become a table of `max_position_embeddings` rows, which limits the length of a text.
+    Positions of any kind become a table of `max_position_embeddings` rows, which limits the sequence length.
 
     Raises:
         ValueError: CTranslate2's Transformer does not support a field of the config.
@@ -67,11 +67,11 @@ class ModelConverter(Converter):
         self.target_tokens = self.vocabulary(known, target_size)
 
     def vocabulary(self, known: dict[int, str], size: int) -> list[str]:
-        """Return the token of each id. Ids without a token get a made-up name."""
+        """Return the token of each id, or a placeholder such as <unused7> if there is none."""
         return [known.get(i) or self.unlisted(i) or f"<unused{i}>" for i in range(size)]
 
     def unlisted(self, i: int) -> str | None:
-        """Return a token that the tokenizer knows but does not list, such as a language of M2M100."""
+        """Return a token that is missing from the tokenizer's vocabulary, such as a language code of M2M100."""
         if i >= len(self.tokenizer):
             return None
         token = cast(str | None, self.tokenizer.convert_ids_to_tokens(i))
@@ -86,11 +86,12 @@ class ModelConverter(Converter):
             spec.config.decoder_start_token = self.target_tokens[self.config.decoder_start_token_id]
         else:
             spec.register_vocabulary(self.tokens)
-        # CTranslate2 needs all three, but byte-level tokenizers have no unknown token, and GPT's has no other.
+        # CTranslate2 needs all three tokens, but byte-level tokenizers have no unknown token, and GPT-1's tokenizer
+        # has only an unknown token.
         for name in ("bos_token", "eos_token", "unk_token"):
             names = (getattr(tokenizer, name), tokenizer.pad_token, tokenizer.unk_token, tokenizer.eos_token)
             setattr(spec.config, name, next(filter(None, names), self.tokens[0]))
-        if self.model.can_generate():  # the tokenizers of BERT and FSMT name another end token, or none
+        if self.model.can_generate():  # the tokenizers of BERT and FSMT have another end token, or none
             end = self.model.generation_config.eos_token_id
             end = self.config.eos_token_id if end is None else end
             end = end[0] if isinstance(end, list) else end
@@ -99,7 +100,7 @@ class ModelConverter(Converter):
         return spec
 
     def make_spec(self) -> model_spec.ModelSpec:
-        """Return the specification for the model's family, filled with its weights."""
+        """Return the specification for the model's family, with all weights."""
         config, model, body = self.config, self.model, self.model.base_model
         options = {
             "num_heads": config.num_heads,
@@ -124,13 +125,13 @@ class ModelConverter(Converter):
         return spec
 
     def fill_stack(self, spec: model_spec.LayerSpec, stack: TransformerStack) -> None:
-        """Fill an encoder or decoder: embeddings, positions, layers and the final norm."""
+        """Copy the weights of an encoder or decoder: embeddings, positions, layers and norms."""
         embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
         embeddings.weight = self.array(stack.embed_tokens.weight)
         spec.scale_embeddings = stack.embed_scale
         indices = torch.arange(self.config.max_position_embeddings)[None] + self.config.position_offset
         positions = stack.embed_positions(indices)[0]
-        if (types := getattr(stack, "embed_types", None)) is not None:  # all tokens have type 0
+        if (types := getattr(stack, "embed_types", None)) is not None:  # give all tokens type 0
             positions = positions + types.weight[0] * stack.embed_scale
         spec.position_encodings.encodings = self.array(positions)
         if self.config.normalize_embedding:
@@ -149,7 +150,7 @@ class ModelConverter(Converter):
     def fill_attention(
         self, spec: attention_spec.MultiHeadAttentionSpec, attention: MultiHeadAttention, add_norm: AddAndNorm
     ) -> None:
-        """Fill an attention block. CTranslate2 fuses the projections of one input: Q, K and V, or K and V."""
+        """Copy an attention block. CTranslate2 fuses projections with the same input: Q, K and V, or K and V."""
         projections = [common_spec.LinearSpec() for _ in range(3)]
         for projection, name in zip(projections, ("q_proj", "k_proj", "v_proj"), strict=True):
             self.fill_linear(projection, getattr(attention, name))
@@ -160,13 +161,13 @@ class ModelConverter(Converter):
         self.fill_norm(spec.layer_norm, add_norm.norm)
 
     def fill_linear(self, spec: common_spec.LinearSpec, linear: nn.Linear) -> None:
-        """Copy the weight (outputs, inputs), and the bias if there is one."""
+        """Copy the weight (outputs, inputs) and, if there is one, the bias of a linear layer."""
         spec.weight = self.array(linear.weight)
         if linear.bias is not None:
             spec.bias = self.array(linear.bias)
 
     def fill_norm(self, spec: common_spec.LayerNormSpec, norm: nn.LayerNorm) -> None:
-        """Copy the scale and shift of a layer norm."""
+        """Copy the weight and bias of a layer norm."""
         spec.gamma, spec.beta = self.array(norm.weight), self.array(norm.bias)
 
     @staticmethod
@@ -178,7 +179,7 @@ class ModelConverter(Converter):
 def export_ctranslate2(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, quantization: str | None
 ) -> None:
-    """Write model.bin, its config and vocabulary into the new folder.
+    """Write model.bin, the config and the vocabulary into a new folder.
 
     Raises:
         ValueError: CTranslate2's Transformer does not support a field of the config.

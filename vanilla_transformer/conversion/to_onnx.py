@@ -1,17 +1,17 @@
-"""Export models as ONNX graphs for any batch size and length, with the keys and values of earlier steps as inputs.
+"""Export models as ONNX graphs with dynamic batch size and length. Decoders take and return a key-value cache.
 
     model.onnx      encoders: input_ids, attention_mask -> outputs of the head
                     language models: also past.N.key and past.N.value -> logits, present.N.key, present.N.value
     encoder.onnx    translators: input_ids, attention_mask -> cross.N.key, cross.N.value of each decoder layer
     decoder.onnx    translators: input_ids, past..., encoder_attention_mask, cross... -> logits, present...
 
-At the first step, past keys and values have length 0.
+In the first step, pass past keys and values of length 0.
 """
 
 from pathlib import Path
 from typing import Any, cast
 
-import onnxscript  # noqa: F401  # torch.onnx needs it: fail before loading a model
+import onnxscript  # noqa: F401  # torch.onnx needs it: fail early if it is missing
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
@@ -19,47 +19,47 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.utils import ModelOutput
 
 
-Caches = list[Tensor]  # key and value of each layer in turn, each (batch, heads, length, width)
+Caches = list[Tensor]  # [key, value] of layer 0, then of layer 1, ..., each (batch, heads, length, width)
 
 
 def pairs(tensors: Caches) -> list[tuple[Tensor, Tensor]]:
-    """Return the key and value of each layer from the flat list of a graph's inputs."""
+    """Group the flat list of a graph's inputs into (key, value) pairs, one per layer."""
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
 def flat(cache: DynamicCache) -> Caches:
-    """Return the keys and values of a cache as the flat list of a graph's outputs."""
+    """Flatten the keys and values of a cache into the list of a graph's outputs."""
     return [tensor for layer in cast(Any, cache.layers) for tensor in (layer.keys, layer.values)]
 
 
 def cache_names(kind: str, layers: int) -> list[str]:
-    """Return the names of keys and values in the order of `flat`, such as past.0.key."""
+    """Return names of keys and values, such as past.0.key, in the order of `flat`."""
     return [f"{kind}.{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
 
 
 class LanguageModel(nn.Module):
-    """Language model whose caches are lists of tensors."""
+    """Language model that takes and returns its cache as tensors."""
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, past: Caches) -> tuple[Tensor, ...]:
-        """Ids (batch, new), mask (batch, past + new), caches -> logits (batch, new, vocab), extended caches."""
+        """Map ids (batch, new), mask (batch, past + new) and cache to logits (batch, new, vocab) and the new cache."""
         cache = DynamicCache(pairs(past))
         output = self.model(input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
         return (output.logits, *flat(cache))
 
 
 class TranslatorEncoder(nn.Module):
-    """Encoder with the keys and values of cross-attention, which are computed once per sentence."""
+    """Encoder that returns the keys and values of the decoder's cross-attention, to be computed once per sentence."""
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.encoder, self.layers = model.model.encoder, model.model.decoder.layers
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        """Ids and mask (batch, source) -> key and value (batch, heads, source, width) of each decoder layer."""
+        """Map ids and mask (batch, source) to key and value (batch, heads, source, width) of each decoder layer."""
         states = self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
         return tuple(tensor for layer in self.layers for tensor in layer.cross_attn.keys_and_values(states))
 
@@ -74,14 +74,14 @@ class TranslatorDecoder(nn.Module):
     def forward(
         self, input_ids: Tensor, past: Caches, encoder_attention_mask: Tensor, cross: Caches
     ) -> tuple[Tensor, ...]:
-        """Ids (batch, new), own and cross caches -> logits (batch, new, vocab), extended own caches."""
+        """Map ids (batch, new) and both caches to logits (batch, new, vocab) and the new self-attention cache."""
         cache = EncoderDecoderCache(DynamicCache(pairs(past)), DynamicCache(pairs(cross)))
-        # the cross-attention keys are complete
+        # Mark the cross-attention cache of each layer as complete, so that it is not computed again.
         cache.is_updated = dict.fromkeys(range(len(self.decoder.layers)), True)
         batch, source_length = encoder_attention_mask.shape
         states = self.decoder(
             input_ids,
-            # only the shape of the states is read
+            # only the shape of these states is used
             encoder_hidden_states=cross[0].new_zeros(batch, source_length, self.d_model),
             encoder_attention_mask=encoder_attention_mask,
             past_key_values=cache,
@@ -91,19 +91,19 @@ class TranslatorDecoder(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encoder with or without a head, whose token types are an argument that `torch.export` can name."""
+    """Encoder with or without a head. Token types are a named argument, as `torch.export` requires."""
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> ModelOutput:
-        """Ids, mask and types (batch, length) -> outputs of the model."""
+        """Map ids, mask and token types, each (batch, length), to the outputs of the model."""
         return self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
 
 
 def write_graph(module: nn.Module, file: Path, inputs: dict[str, Any], output_names: list[str]) -> None:
-    """Trace the module with `inputs` by name into an ONNX file with free batch sizes and lengths."""
+    """Trace the module with keyword arguments `inputs`, and write an ONNX file with dynamic batch size and length."""
     names: list[str] = []
     free: dict[str, Any] = {}
     for name, value in inputs.items():
@@ -122,12 +122,12 @@ def write_graph(module: nn.Module, file: Path, inputs: dict[str, Any], output_na
         dynamo=True,
         verbose=False,
     )
-    assert program is not None  # the program is None only without dynamo
+    assert program is not None  # only None with dynamo=False
     program.save(file)
 
 
 def empty_caches(model: PreTrainedModel, layers: int, length: int, batch: int = 2) -> Caches:
-    """Return zeros as keys and values for tracing: (batch, num_heads, length, d_k) and (..., d_v) of each layer."""
+    """Return zero keys (batch, num_heads, length, d_k) and values (..., d_v) for each layer, for tracing."""
     config = model.config
     widths = (config.d_k, config.d_v) * layers
     return [torch.zeros(batch, config.num_heads, length, width) for width in widths]
@@ -135,16 +135,16 @@ def empty_caches(model: PreTrainedModel, layers: int, length: int, batch: int = 
 
 @torch.no_grad()
 def export_onnx(model: PreTrainedModel, folder: Path) -> None:
-    """Write the graphs into the new folder.
+    """Write the ONNX graphs into a new folder.
 
     Raises:
-        ValueError: the model has a sliding window, whose blocks depend on the length.
+        ValueError: the model has a sliding window, whose number of blocks depends on the length.
     """
     config = model.config
     if config.sliding_window is not None:
         raise ValueError(f"sliding_window={config.sliding_window}: a graph with free lengths cannot hold it.")
     folder.mkdir()
-    # Trace with all sizes different, so that no two become one.
+    # Trace with different lengths, so that the exporter does not treat any two of them as equal.
     new, past = torch.full((2, 5), 3), 2
     source = {"input_ids": torch.full((2, 7), 3), "attention_mask": torch.ones(2, 7, dtype=torch.long)}
     if config.is_encoder_decoder:
@@ -159,7 +159,7 @@ def export_onnx(model: PreTrainedModel, folder: Path) -> None:
         outputs = ["logits", *cache_names("present", layers)]
         write_graph(TranslatorDecoder(model), folder / "decoder.onnx", inputs, outputs)
     elif model.can_generate():
-        # together with the past, 7 tokens
+        # The mask covers 7 tokens: 2 in the cache and 5 new ones.
         inputs = source | {"input_ids": new, "past": empty_caches(model, config.num_layers, past)}
         outputs = ["logits", *cache_names("present", config.num_layers)]
         write_graph(LanguageModel(model), folder / "model.onnx", inputs, outputs)

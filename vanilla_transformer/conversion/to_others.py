@@ -1,4 +1,4 @@
-"""Convert our models to Marian or GPT-2 models, for tools that support those."""
+"""Convert Vanilla Transformer models to Marian or GPT-2 models, for tools that support those architectures."""
 
 import copy
 from typing import Any, TypeVar
@@ -31,12 +31,12 @@ Theirs = TypeVar("Theirs", bound=PreTrainedModel)
 
 
 def to_marian(ours: PreTrainedModel) -> MarianMTModel:
-    """Return a Marian model with the same outputs, up to the epsilon of layer norms (1e-5 in Marian).
+    """Convert to a Marian model with the same outputs, except for the layer norm epsilon (1e-5 in Marian).
 
-    Biases that our model does not have are 0.
+    Biases that our model does not have are set to 0.
 
     Raises:
-        CannotRepresent: the model uses something that Marian does not support.
+        CannotRepresent: the model uses a feature that Marian does not support.
     """
     config = ours.config
     require(config.norm_position == "post", "norm_position='pre': Marian normalises after each sub-layer.")
@@ -72,10 +72,10 @@ def to_marian(ours: PreTrainedModel) -> MarianMTModel:
 
 
 def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
-    """Return a GPT-2 model with the same outputs. Sinusoids become GPT-2's table of learned positions.
+    """Convert to a GPT-2 model with the same outputs. Sinusoids become a table of learned positions.
 
     Raises:
-        CannotRepresent: the model uses something that GPT-2 does not support.
+        CannotRepresent: the model uses a feature that GPT-2 does not support.
     """
     config = ours.config
     require(config.norm_position == "pre", "norm_position='post': GPT-2 normalises before each sub-layer.")
@@ -87,7 +87,7 @@ def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
     weights = {name: weight.clone() for name, weight in ours.state_dict().items()}
     positions = torch.arange(config.max_position_embeddings)[None] + config.position_offset
     weights["model.embed_positions.weight"] = ours.model.embed_positions(positions)[0].detach()
-    if scaled:  # GPT-2 does not scale embeddings: scale the input table, which is then no longer tied to the output
+    if scaled:  # GPT-2 does not scale embeddings: scale the input embedding, and untie it from the output projection
         weights["model.embed_tokens.weight"] *= config.d_model**0.5
     for name in [name for name in weights if ".q_proj." in name]:
         parts = [weights.pop(name.replace("q_proj", f"{letter}_proj")) for letter in "qkv"]
@@ -100,7 +100,7 @@ def to_gpt2(ours: PreTrainedModel) -> GPT2LMHeadModel:
             tie_word_embeddings=config.tie_word_embeddings and not scaled,
         )
     )
-    names = [pair for pair in GPT_NAMES if "s_embed" not in pair[0]]  # leave out the embedding names of GPT-1
+    names = [pair for pair in GPT_NAMES if "s_embed" not in pair[0]]  # skip the names of GPT-1's embeddings
     named = to_theirs(weights, names)
     load_with_zero_biases(theirs, {name: w.T if name.endswith(FUSED) else w for name, w in named.items()})
     return finish(theirs, ours)
@@ -119,11 +119,11 @@ def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tens
     """Load the weights, and set biases that our model does not have to 0.
 
     Raises:
-        CannotRepresent: other weights are missing or left over.
+        CannotRepresent: other weights are missing or unexpected.
     """
     missing, unexpected = theirs.load_state_dict(weights, strict=False)
     parameters = dict(theirs.named_parameters())
-    computed = ("bias", "embed_positions.weight")  # weights that are set to 0 or computed by `theirs`
+    computed = ("bias", "embed_positions.weight")  # set to 0 below, or computed by the exported model
     wrong = [name for name in missing if name in parameters and not name.endswith(computed)]
     require(not wrong and not unexpected, f"There is no counterpart of: {', '.join([*wrong, *unexpected])}.")
     with torch.no_grad():
@@ -133,7 +133,7 @@ def load_with_zero_biases(theirs: PreTrainedModel, weights: dict[str, torch.Tens
 
 
 def finish(theirs: Theirs, ours: PreTrainedModel) -> Theirs:
-    """Return `theirs` in evaluation mode, with those settings of `ours`'s generation config that it supports."""
+    """Return the exported model in evaluation mode, with the generation settings of our model that it supports."""
     settings: Any = copy.deepcopy(ours.generation_config)
     if getattr(settings, "gnmt_length_penalty", False):
         print(
