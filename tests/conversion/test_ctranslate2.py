@@ -1,4 +1,4 @@
-"""Translate with CTranslate2: the same translations as PyTorch."""
+"""CTranslate2 gives the same translations as PyTorch."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def folder(tmp_path) -> Path:
     for parameter in model.parameters():
         parameter.data.normal_(mean=float(parameter.dim() == 1), std=0.2)
     for stack in (model.model.encoder, model.model.decoder):
-        stack.embed_positions.weight.data.mul_(10)  # large embeddings, so that the steps differ
+        stack.embed_positions.weight.data.mul_(10)  # large position embeddings, so that the decoding steps differ
     model.lm_head.bias.data[tokenizer.eos_token_id] += 2
     set_paper_decoding(model)
     write(tmp_path / "model", model, tokenizer)
@@ -46,14 +46,14 @@ OPTIONS = [{}, {"num_beams": 1}, {"num_beams": 2, "length_penalty": 0.0}, {"leng
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_translations_equal_pytorchs(options, folder):
+def test_translations_are_the_same_as_in_pytorch(options, folder):
     model, tokenizer = loaded(folder)
     translator = CTranslate2Translator(model, tokenizer)
     assert translator.translate(TEXTS, **options) == translate(TEXTS, model, tokenizer, **options)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
-def test_threads_translate_independently(threads, folder):
+def test_translations_do_not_depend_on_the_thread_count(threads, folder):
     model, tokenizer = loaded(folder)
     expected = translate(TEXTS, model, tokenizer)
     before = torch.get_num_threads()
@@ -76,7 +76,7 @@ def hypotheses_of(model, tokenizer, text: str, max_length: int) -> list[tuple[li
     return list(zip(rows, output.sequences_scores.tolist(), strict=True))
 
 
-def test_hypotheses_have_the_tokens_and_scores_of_pytorch(folder):
+def test_hypotheses_have_the_same_tokens_and_scores_as_in_pytorch(folder):
     model, tokenizer = loaded(folder)
     translator = CTranslate2Translator(model, tokenizer)
     for text in TEXTS:
@@ -86,7 +86,7 @@ def test_hypotheses_have_the_tokens_and_scores_of_pytorch(folder):
         assert [score for _, score in found] == pytest.approx([score for _, score in expected], rel=1e-4, abs=1e-4)
 
 
-# Imported translators have such generation configs. The limit of six tokens forces some translations to end.
+# Generation settings of imported translators. A maximum length of six tokens truncates some translations.
 SETTINGS = {
     "Marian": {"bad_words_ids": True, "forced_eos_token_id": 2, "renormalize_logits": True},
     "a first token": {"forced_bos_token_id": 7},
@@ -98,7 +98,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("length", [6, 20])
-def test_the_generation_config_has_the_same_effect_as_in_pytorch(length, settings, folder):
+def test_generation_config_settings_have_the_same_effect_as_in_pytorch(length, settings, folder):
     model, tokenizer = loaded(folder)
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
     free = model.generate(**batch, max_length=length)
@@ -115,7 +115,7 @@ def test_the_generation_config_has_the_same_effect_as_in_pytorch(length, setting
 
 
 @pytest.mark.parametrize("p_end", [0.16, 0.3])
-def test_hypotheses_are_ranked_by_the_papers_length_penalty(p_end, tmp_path):
+def test_hypotheses_are_ranked_with_the_papers_length_penalty(p_end, tmp_path):
     folder, _ = save_repeating(tmp_path / "model", p_end)
     model, tokenizer = loaded(folder)
     assert CTranslate2Translator(model, tokenizer).translate(["one"]) == translate(["one"], model, tokenizer)
@@ -126,7 +126,7 @@ def test_hypotheses_are_ranked_by_the_papers_length_penalty(p_end, tmp_path):
     [{"do_sample": True}, {"no_repeat_ngram_size": 1}, {"min_length": 9}, {"bad_words_ids": [[5]]},
      {"eos_token_id": None}, {"forced_eos_token_id": 5}, {"decoder_start_token_id": 5}],
 )  # fmt: skip
-def test_a_setting_that_ctranslate2_cannot_follow_is_refused(settings, folder):
+def test_generation_settings_that_ctranslate2_does_not_support_are_rejected(settings, folder):
     model, tokenizer = loaded(folder)
     for name, value in settings.items():
         setattr(model.generation_config, name, value)
@@ -135,7 +135,7 @@ def test_a_setting_that_ctranslate2_cannot_follow_is_refused(settings, folder):
         CTranslate2Translator(model, tokenizer)
 
 
-def test_long_texts_are_truncated_and_blank_ones_stay_blank(folder):
+def test_long_inputs_are_truncated_and_blank_inputs_stay_blank(folder):
     model, tokenizer = loaded(folder)
     tokenizer.model_max_length = 9
     translator = CTranslate2Translator(model, tokenizer)
@@ -144,10 +144,10 @@ def test_long_texts_are_truncated_and_blank_ones_stay_blank(folder):
     assert translator.translate([" \u3000"]) == [""]
 
 
-# --- The command
+# --- The command `translate`
 
 
-def test_the_command_gives_the_same_translations_also_in_int8(folder, tmp_path):
+def test_translate_with_ctranslate2_gives_the_same_output_and_supports_int8(folder, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(TEXTS))
     for name, options in {"plain": [], "fast": ["--engine", "ctranslate2"]}.items():
         files = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / name)]
@@ -158,8 +158,8 @@ def test_the_command_gives_the_same_translations_also_in_int8(folder, tmp_path):
     assert len((tmp_path / "int8").read_text().splitlines()) == len(TEXTS)
 
 
-def test_the_command_keeps_a_forced_first_token_with_id_0(folder, capsys):
-    """Imported BART models force token 0 first; 0 must not be read as False."""
+def test_translate_keeps_a_forced_first_token_with_id_0(folder, capsys):
+    """Imported BART models force token 0 as the first token; 0 must not be treated as False."""
     model, tokenizer = loaded(folder)
     model.lm_head.bias.data[tokenizer.eos_token_id] -= 1
     model.generation_config.forced_bos_token_id = 0
@@ -174,18 +174,18 @@ def test_the_command_keeps_a_forced_first_token_with_id_0(folder, capsys):
     assert printed[0] == printed[1] != capsys.readouterr().out
 
 
-def test_int8_is_refused_without_ctranslate2(folder):
+def test_int8_without_ctranslate2_is_rejected(folder):
     with pytest.raises(ValueError, match="--quantization int8 is for CTranslate2: add --engine ctranslate2"):
         translate_command(["--model", str(folder), "--quantization", "int8"])
 
 
 @pytest.mark.parametrize(("fields", "reason"), [({"d_k": 4, "d_v": 16}, "d_k=4"), ({"sliding_window": 4}, "window=4")])
-def test_a_model_that_ctranslate2_cannot_represent_is_refused_at_once(fields, reason):
+def test_config_fields_that_ctranslate2_does_not_support_are_rejected(fields, reason):
     with pytest.raises(ValueError, match=reason):
         CTranslate2Translator(*with_tokenizer(**fields))
 
 
-def test_a_model_that_is_not_a_translator_is_refused():
+def test_models_other_than_translators_are_rejected():
     with pytest.raises(ValueError, match="is for translators, and this is a VanillaTransformerForCausalLM"):
         CTranslate2Translator(*with_tokenizer(decoder_only, "causal"))
     with pytest.raises(ValueError, match="is for translators, and this is a VanillaTransformerModel"):
@@ -201,9 +201,7 @@ def test_a_model_that_is_not_a_translator_is_refused():
         ({"cpu_name": "Intel Xeon", "avx2": True}, "0", False),
     ],
 )
-def test_int8_on_a_processor_whose_products_overflow_gives_a_warning(
-    folder, monkeypatch, caplog, processor, use_mkl, warned
-):
+def test_int8_warns_on_processors_where_products_overflow(folder, monkeypatch, caplog, processor, use_mkl, warned):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor)
     monkeypatch.setenv("CT2_USE_MKL", use_mkl)
     CTranslate2Translator(*loaded(folder), "int8")

@@ -1,4 +1,4 @@
-"""Exported models give the same outputs as ours in the real runtimes."""
+"""Exported models give the same outputs in CTranslate2 and ONNX Runtime as in PyTorch."""
 
 import shutil
 from functools import partial
@@ -76,7 +76,7 @@ def tokens_of(tokenizer, texts: list[str]) -> list[list[str]]:
 
 @pytest.mark.parametrize("variant", [*VARIANTS, "own target embedding"])
 @pytest.mark.parametrize("beams", [1, 4])
-def test_a_translator_gives_the_same_beams_in_ctranslate2(variant, beams, tmp_path):
+def test_translators_generate_the_same_beams_in_ctranslate2(variant, beams, tmp_path):
     fields = VARIANTS.get(variant, {"share_encoder_decoder_embeddings": False})
     model, tokenizer = save(tmp_path, "seq2seq", **fields)
     translator = ctranslate2.Translator(export(tmp_path), device="cpu")
@@ -93,7 +93,7 @@ def test_a_translator_gives_the_same_beams_in_ctranslate2(variant, beams, tmp_pa
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_beams_of_different_lengths_end_and_rank_the_same_in_ctranslate2(alpha, tmp_path):
-    """The model often ends early, so its hypotheses have many lengths for the length penalty to compare."""
+    """Use a model whose hypotheses have many different lengths, so that the length penalty matters."""
     fields = {"output_bias": True, "position_embedding": "learned", "norm_position": "pre"}
     model, tokenizer = save(tmp_path, "seq2seq", **fields)
     with torch.no_grad():
@@ -120,7 +120,7 @@ def test_beams_of_different_lengths_end_and_rank_the_same_in_ctranslate2(alpha, 
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_language_model_gives_the_same_continuation_in_ctranslate2(variant, tmp_path):
+def test_language_models_generate_the_same_text_in_ctranslate2(variant, tmp_path):
     model, tokenizer = save(tmp_path, "causal", **VARIANTS[variant])
     generator = ctranslate2.Generator(export(tmp_path), device="cpu")
     for text in TEXTS:
@@ -135,9 +135,9 @@ def test_a_language_model_gives_the_same_continuation_in_ctranslate2(variant, tm
         torch.testing.assert_close(torch.from_numpy(np.array(log_probs))[0], ours[0], atol=1e-4, rtol=1e-4)
 
 
-def test_a_language_model_with_a_single_special_token_loads_in_ctranslate2(tmp_path):
+def test_language_models_with_a_single_special_token_load_in_ctranslate2(tmp_path):
     model, tokenizer = save(tmp_path, "causal")
-    # GPT's tokenizer has only this special token
+    # like GPT-1's tokenizer, which has only the unknown token as a special token
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="e")
     assert bare.eos_token is None and bare.pad_token is None
     bare.save_pretrained(tmp_path / "ours")
@@ -149,8 +149,8 @@ def test_a_language_model_with_a_single_special_token_loads_in_ctranslate2(tmp_p
     torch.testing.assert_close(torch.from_numpy(np.array(log_probs))[0], expected[0], atol=1e-4, rtol=1e-4)
 
 
-def test_ctranslate2_uses_the_end_token_of_the_config_not_the_tokenizer(tmp_path):
-    """Models with BERT's tokenizer have a separator and no end token."""
+def test_ctranslate2_uses_the_end_token_of_the_config_instead_of_the_tokenizers(tmp_path):
+    """BERT's tokenizer has a separator token but no end token."""
     model, tokenizer = save(tmp_path, "seq2seq", position_embedding="learned", norm_position="pre")
     with torch.no_grad():
         model.model.decoder.embed_positions.weight.mul_(10)  # large embeddings, so that the steps differ
@@ -171,7 +171,7 @@ def test_ctranslate2_uses_the_end_token_of_the_config_not_the_tokenizer(tmp_path
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, "types"])
-def test_an_encoder_gives_the_same_hidden_states_in_ctranslate2(variant, tmp_path):
+def test_encoders_give_the_same_hidden_states_in_ctranslate2(variant, tmp_path):
     fields = VARIANTS.get(variant, {"type_vocab_size": 2, "normalize_embedding": True})
     model, tokenizer = save(tmp_path, "encoder", **fields)
     encoder = ctranslate2.Encoder(export(tmp_path), device="cpu")
@@ -183,7 +183,7 @@ def test_an_encoder_gives_the_same_hidden_states_in_ctranslate2(variant, tmp_pat
     torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=1e-4)
 
 
-def test_int8_is_smaller_and_gives_similar_states(tmp_path):
+def test_int8_export_is_smaller_with_similar_hidden_states(tmp_path):
     model, tokenizer = save(tmp_path, "causal", d_model=128, d_ff=256)
     sizes = {}
     for kind in ("float32", "int8"):
@@ -219,14 +219,14 @@ def test_the_exported_folder_is_complete(tmp_path):
         ({"activation_function": "tanh"}, "activation_function='tanh'"),
     ],
 )
-def test_unsupported_fields_are_refused_before_anything_is_written(fields, reason, tmp_path):
+def test_unsupported_config_fields_are_rejected_before_files_are_written(fields, reason, tmp_path):
     save(tmp_path, "seq2seq", **fields)
     with pytest.raises(ValueError, match=reason):
         export(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_models_of_other_projects_are_refused(tmp_path):
+def test_export_rejects_models_of_other_architectures(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path / "ours")
@@ -271,13 +271,13 @@ def assert_the_same_in_onnx_at_any_size(model, folder, outputs):
             torch.testing.assert_close(found[real], expected[name][real], atol=1e-4, rtol=1e-4)
 
 
-# A graph takes seconds to trace. The others differ from these two by one linear layer.
+# Tracing a graph takes seconds. The models marked slow differ from the fast ones only by one linear layer.
 @pytest.mark.parametrize(
     "head", ["reader", *(pytest.param(name, marks=pytest.mark.slow) for name in ("masked", "tagger", "states"))]
 )
 def test_encoders_give_the_same_outputs_in_onnx_at_any_input_size(head, tmp_path):
     model_class, outputs = HEADS[head]
-    types = 2 if head == "reader" else 0  # a question and a text, so token types are an input too
+    types = 2 if head == "reader" else 0  # question and context, so token types are an input too
     model = random_weights(encoder_only(model_class, num_layers=1, type_vocab_size=types))
     export_onnx(model, tmp_path / "onnx")
     assert_the_same_in_onnx_at_any_size(model, tmp_path / "onnx", outputs)
@@ -290,24 +290,24 @@ print(json.dumps(AutoTokenizer.from_pretrained(".")("three miles")["input_ids"])
 """
 
 
-def test_a_classifier_gives_the_same_in_onnx_and_its_class_names_are_saved_next_to_the_graph(tmp_path):
+def test_classifiers_give_the_same_outputs_in_onnx_and_keep_their_class_names(tmp_path):
     make = partial(encoder_only, VanillaTransformerForSequenceClassification, num_layers=1)
     model, tokenizer = with_tokenizer(make, "encoder", id2label={0: "bad", 1: "good"})
     write(tmp_path / "ours", random_weights(model), tokenizer)
     folder = export(tmp_path, "--to", "onnx")
     assert_the_same_in_onnx_at_any_size(model.eval(), folder, ["logits"])
     assert AutoConfig.from_pretrained(folder).id2label == {0: "bad", 1: "good"}
-    # The files next to the graph contain no code of ours, so no trust is needed.
+    # The exported folder contains none of our code, so it loads without trust_remote_code.
     assert run_fresh(READS, Path(folder)) == tokenizer("three miles")["input_ids"]
 
 
-# By default, the translator has the paper's architecture, and the language model the other one.
+# The fast case differs from the paper: pre-norm and learned positions. The translator's fast case is the paper's.
 @pytest.mark.parametrize(
     "variants",
     [["pre-norm", "learned"], *(pytest.param([name], marks=pytest.mark.slow) for name in VARIANTS)],
     ids=str,
 )
-def test_a_language_model_gives_the_same_text_in_onnx_token_by_token(variants, tmp_path):
+def test_language_models_generate_the_same_text_in_onnx_with_a_cache(variants, tmp_path):
     model, tokenizer = save(tmp_path, "causal", **{k: v for name in variants for k, v in VARIANTS[name].items()})
     session = session_of(export(tmp_path, "--to", "onnx"), "model")
     batch = tokenizer(TEXTS, padding=True, padding_side="left", return_tensors="pt")
@@ -330,7 +330,7 @@ def test_a_language_model_gives_the_same_text_in_onnx_token_by_token(variants, t
 
 
 @pytest.mark.parametrize("variant", ["paper", pytest.param("pre-norm", marks=pytest.mark.slow)])
-def test_a_translator_gives_the_same_text_in_onnx_token_by_token(variant, tmp_path):
+def test_translators_generate_the_same_text_in_onnx_with_a_cache(variant, tmp_path):
     model, tokenizer = save(tmp_path, "seq2seq", **VARIANTS[variant])
     folder = export(tmp_path, "--to", "onnx")
     encoder, decoder = session_of(folder, "encoder"), session_of(folder, "decoder")
@@ -349,7 +349,7 @@ def test_a_translator_gives_the_same_text_in_onnx_token_by_token(variant, tmp_pa
     assert torch.equal(torch.cat(given, dim=1), expected)
 
 
-def test_onnx_export_refuses_a_sliding_window(tmp_path):
+def test_onnx_export_rejects_a_sliding_window(tmp_path):
     save(tmp_path, "encoder", sliding_window=4)
     with pytest.raises(ValueError, match="sliding_window=4: a graph with free lengths"):
         export(tmp_path, "--to", "onnx")
@@ -357,7 +357,7 @@ def test_onnx_export_refuses_a_sliding_window(tmp_path):
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
-def test_a_model_without_its_output_layer_is_refused(make, tmp_path):
+def test_export_rejects_models_without_an_output_layer(make, tmp_path):
     make().base_model.save_pretrained(tmp_path / "ours")
     with pytest.raises(
         ValueError, match=r"class VanillaTransformer.*Model; give a VanillaTransformerForConditionalGeneration or "

@@ -1,6 +1,6 @@
-"""Imported models give the same outputs as the originals, and so do our models exported as Marian and GPT-2.
+"""Importing models, and exporting our models as Marian and GPT-2 models, preserves their outputs.
 
-The reference is transformers' own class of each architecture, with random weights.
+The reference models are transformers' own classes with random weights.
 """
 
 import json
@@ -114,12 +114,12 @@ ENCODERS = {
 
 
 def random_weights(model):
-    """Randomise all weights, biases and norms, so that a parameter that the mapping forgets shows."""
+    """Randomise all weights, biases and norms, so that parameters missing from the mapping change the outputs."""
     torch.manual_seed(0)
     for name, tensor in model.state_dict().items():
         if "embed_positions" not in name:
             tensor.data.normal_(mean=1.0 if "norm" in name.lower() and "weight" in name else 0.0, std=0.15)
-    if model.config.model_type == "bart":  # the only translator here with learned positions
+    if model.config.model_type == "bart":  # the only translator in these tests with learned positions
         model.model.encoder.embed_positions.weight.data.normal_(std=0.5)
         model.model.decoder.embed_positions.weight.data.normal_(std=0.5)
     return model.eval()
@@ -131,14 +131,14 @@ def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", TRANSLATORS)
 @torch.no_grad()
-def test_a_translator_gives_the_same_logits_and_the_same_beams(name, tmp_path):
+def test_imported_translators_give_the_same_logits_and_beams(name, tmp_path):
     theirs = random_weights(TRANSLATORS[name]())
     ours = convert(theirs)
     source, mask = right_padded([7, 4, 5])
     source = source.masked_fill(mask == 0, theirs.config.pad_token_id)
     target = tokens(3, 6)
     inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target}
-    inputs["use_cache"] = False  # with a cache, FSMT leaves out the causal mask
+    inputs["use_cache"] = False  # FSMT applies the causal mask only without a cache
     close(ours(**inputs).logits, theirs(**inputs).logits)
 
     for options in ({"num_beams": 1}, {"num_beams": 4, "length_penalty": 0.8}):
@@ -153,7 +153,7 @@ def test_a_translator_gives_the_same_logits_and_the_same_beams(name, tmp_path):
 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 @torch.no_grad()
-def test_a_language_model_gives_the_same_logits_and_the_same_beams(name, tmp_path):
+def test_imported_language_models_give_the_same_logits_and_beams(name, tmp_path):
     theirs = random_weights(LANGUAGE_MODELS[name]())
     ours = convert(theirs)
     ids, mask = right_padded([8, 5])
@@ -171,7 +171,7 @@ def test_a_language_model_gives_the_same_logits_and_the_same_beams(name, tmp_pat
     close(AutoModelForCausalLM.from_pretrained(tmp_path)(prompts).logits, theirs(prompts).logits)
 
 
-def test_an_imported_model_has_the_training_loss_of_the_original():
+def test_imported_models_have_the_same_training_loss():
     theirs = random_weights(marian(dropout=0.0)).train()
     inputs = {"input_ids": tokens(3, 7), "labels": tokens(3, 6)}
     close(convert(theirs).train()(**inputs).loss, theirs(**inputs).loss)
@@ -185,7 +185,7 @@ def test_gpt1_uses_the_tanh_approximation_of_gelu():
 
 
 @torch.no_grad()
-def test_gpt2_continues_left_padded_prompts():
+def test_imported_gpt2_continues_left_padded_prompts():
     theirs = random_weights(LANGUAGE_MODELS["gpt2"]())
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     given = {"input_ids": tokens(2, 5) * mask, "attention_mask": mask, "max_new_tokens": 8, "do_sample": False}
@@ -194,7 +194,7 @@ def test_gpt2_continues_left_padded_prompts():
 
 @pytest.mark.parametrize("name", ENCODERS)
 @torch.no_grad()
-def test_an_encoder_gives_the_same_output(name):
+def test_imported_encoders_give_the_same_outputs(name):
     theirs = random_weights(ENCODERS[name]())
     ours = convert(theirs)
     ids, mask = right_padded([9, 6])
@@ -209,12 +209,12 @@ def test_an_encoder_gives_the_same_output(name):
     else:
         close(given[0][real], expected[0][real])
     if name == "bert masked":
-        del inputs["token_type_ids"]  # all token types are 0
+        del inputs["token_type_ids"]  # all 0, which is the default
         close(ours(**inputs)[0][real], theirs(**inputs)[0][real])
 
 
 @torch.no_grad()
-def test_marian_imported_and_exported_is_the_same_model():
+def test_importing_and_exporting_marian_gives_the_same_model():
     theirs = random_weights(TRANSLATORS["marian"]())
     back = to_marian(convert(theirs))
     weights = theirs.state_dict()
@@ -262,20 +262,20 @@ def test_a_pre_norm_language_model_exports_as_a_gpt2_model(fields, tmp_path):
         (lambda: marian(decoder_attention_heads=2), "4 heads in the encoder, 2 in the decoder"),
     ],
 )
-def test_unsupported_models_are_refused_before_anything_is_written(make, reason, tmp_path):
+def test_unsupported_models_are_rejected_before_files_are_written(make, reason, tmp_path):
     make().save_pretrained(tmp_path / "theirs")
     with pytest.raises(CannotRepresent, match=reason):
         import_checkpoint.main([str(x) for x in ("--source", tmp_path / "theirs", "--output", tmp_path / "ours")])
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
-def test_an_unsupported_head_is_refused_in_the_python_api_too():
+def test_the_python_api_rejects_unsupported_heads():
     with pytest.raises(CannotRepresent, match="BertForSequenceClassification is not supported"):
         convert(BertForSequenceClassification(BertConfig(**BERT)))
 
 
-def test_weights_without_a_counterpart_are_refused_by_name():
-    """The check must be an error, not an assertion, which `python -O` would skip."""
+def test_error_for_weights_without_a_counterpart_names_them():
+    """The check must not be an assertion, because `python -O` would skip it."""
     theirs = GPT2LMHeadModel(GPT2Config(**GPT))
     theirs.transformer.adapter = torch.nn.Linear(2, 2)
     with pytest.raises(CannotRepresent, match=r"no counterpart of: .*adapter.weight"):
@@ -296,14 +296,14 @@ def test_weights_without_a_counterpart_are_refused_by_name():
         (lambda: decoder_only(norm_position="pre", sliding_window=4), to_gpt2, "sliding_window=4"),
     ],
 )
-def test_fields_that_the_target_format_lacks_are_refused(make, convert_back, reason):
+def test_config_fields_that_the_target_format_does_not_support_are_rejected(make, convert_back, reason):
     with pytest.raises(CannotRepresent, match=reason):
         convert_back(make())
 
 
 @pytest.fixture(scope="module")
 def opus_mt(tmp_path_factory):
-    """Save a folder in the layout of opus-mt: two SentencePiece models, one vocabulary, a Marian model."""
+    """Save a folder with the files of opus-mt models: two SentencePiece models, one vocabulary, a Marian model."""
     folder = tmp_path_factory.mktemp("opus")
     rows = phrasebook("translation", "en", "es", size=1500)["train"]
     vocabulary = {"</s>": 0, "<unk>": 1, ">>spa<<": 2}
@@ -327,17 +327,17 @@ def opus_mt(tmp_path_factory):
     return folder
 
 
-def test_an_opus_mt_folder_is_imported_with_a_fast_tokenizer(opus_mt, tmp_path):
+def test_opus_mt_folders_are_imported_with_a_fast_tokenizer(opus_mt, tmp_path):
     import_checkpoint.main(["--source", str(opus_mt), "--output", str(tmp_path / "ours")])
     slow, fast = MarianTokenizer.from_pretrained(opus_mt), AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert fast.is_fast
     modes = {(tmp_path / "ours" / name).stat().st_mode for name in ("model.safetensors", "config.json")}
-    assert len(modes) == 1  # the tokenizer is as readable as the weights
+    assert len(modes) == 1  # the tokenizer has the same file permissions as the weights
     rows = phrasebook("translation", "en", "es", size=1500)["test"]
     texts = [*rows["source"][:100], "  two   spaces ", ">>spa<< May 5, 2031", "½ ﬁne Ａ", "</s> 12"]
     for text in texts:
         assert fast(text)["input_ids"] == slow(text)["input_ids"], text
-    # `translate` and training split special tokens, so "</s>" stays text, but a language code stays one token
+    # `translate` and training treat "</s>" in the input as ordinary text, but a language code stays one token.
     language = ">>spa<< May 5, 2031"
     assert fast(language, split_special_tokens=True)["input_ids"] == slow(language)["input_ids"]
     for text in rows["target"][:100]:
@@ -356,7 +356,7 @@ def test_an_opus_mt_folder_is_imported_with_a_fast_tokenizer(opus_mt, tmp_path):
     "options",
     [{"model_type": "bpe"}, {"byte_fallback": True}, {"add_dummy_prefix": False}, {"remove_extra_whitespaces": False}],
 )
-def test_marians_tokenizer_is_kept_if_a_fast_one_would_segment_differently(options, opus_mt, tmp_path):
+def test_marian_tokenizers_are_kept_if_a_fast_one_would_segment_differently(options, opus_mt, tmp_path):
     shutil.copytree(opus_mt, tmp_path / "opus")
     for side in ("source", "target"):
         sentencepiece.SentencePieceTrainer.train(
@@ -370,7 +370,7 @@ def test_marians_tokenizer_is_kept_if_a_fast_one_would_segment_differently(optio
         assert ours(text)["input_ids"] == theirs(text)["input_ids"]
 
 
-def test_tokens_that_were_added_to_a_marian_model_are_imported(opus_mt, tmp_path):
+def test_tokens_added_to_a_marian_model_are_imported(opus_mt, tmp_path):
     tokenizer = MarianTokenizer.from_pretrained(opus_mt)
     tokenizer.add_tokens(["<entity>", "COVID"])
     theirs = MarianMTModel.from_pretrained(opus_mt)
@@ -384,7 +384,7 @@ def test_tokens_that_were_added_to_a_marian_model_are_imported(opus_mt, tmp_path
         assert fast(text)["input_ids"] == ids and max(ids) >= len(tokenizer) - 2
 
 
-def test_a_folder_without_a_tokenizer_or_without_some_weights_is_refused(opus_mt, tmp_path):
+def test_folders_without_a_tokenizer_or_with_missing_weights_are_rejected(opus_mt, tmp_path):
     def import_from(source):
         import_checkpoint.main(["--source", str(source), "--output", str(tmp_path / "ours")])
 
@@ -404,7 +404,7 @@ def test_a_folder_without_a_tokenizer_or_without_some_weights_is_refused(opus_mt
 
 
 def test_the_two_vocabularies_of_fsmt_stay_separate_in_ctranslate2(tmp_path):
-    """An id means different words in source and target, as in WMT19's English-Russian models."""
+    """The same id stands for different words in source and target, as in WMT19's English-Russian models."""
     vocabularies = {
         "src": "<s> <pad> </s> <unk> t h r e m i l s three</w> miles</w> a</w> b</w>".split(),
         "tgt": "<s> <pad> </s> <unk> drei</w> meilen</w> kilo meter</w> und</w> ein</w> auf</w> zu</w>".split(),
@@ -424,14 +424,14 @@ def test_the_two_vocabularies_of_fsmt_stay_separate_in_ctranslate2(tmp_path):
     translator = ctranslate2.Translator(str(tmp_path / "exported"), device="cpu")
     texts = ["three miles", "miles a", "b three"]
     sources = [["three</w>", "miles</w>", "</s>"], ["miles</w>", "a</w>", "</s>"], ["b</w>", "three</w>", "</s>"]]
-    found = translator.translate_batch(sources, beam_size=1, max_decoding_length=7)  # token 8 is the end
+    found = translator.translate_batch(sources, beam_size=1, max_decoding_length=7)  # token 8 is the end token
     for text, result in zip(texts, found, strict=True):
         ids = theirs.generate(**tokenizer(text, return_tensors="pt"), num_beams=1, max_new_tokens=8)[0]
         expected = [vocabularies["tgt"][i] for i in ids.tolist()[1:] if i != theirs.config.eos_token_id]
         assert result.hypotheses[0] == expected and expected
 
 
-def test_our_model_folder_exports_as_a_marian_folder(tmp_path):
+def test_our_model_folders_export_as_marian_folders(tmp_path):
     ours, tokenizer = with_tokenizer(texts=["three miles", "tres millas"] * 3, vocab_size=280, layer_norm_eps=1e-5)
     write(tmp_path / "ours", ours, tokenizer)
     folders = ["--source", str(tmp_path / "ours"), "--output", str(tmp_path / "marian")]
@@ -443,7 +443,7 @@ def test_our_model_folder_exports_as_a_marian_folder(tmp_path):
         import_checkpoint.main(["--source", str(tmp_path / "ours"), "--output", str(tmp_path / "x"), "--to", "gpt2"])
 
 
-def test_invalid_config_fields_are_refused():
+def test_invalid_config_fields_are_rejected():
     for make, reason in (
         (lambda: encoder_decoder(target_vocab_size=60), "target_vocab_size=60 differs from vocab_size=50"),
         (lambda: encoder_decoder(decoder_d_ff=0), "decoder_d_ff=0 must be greater than 0"),
@@ -454,7 +454,7 @@ def test_invalid_config_fields_are_refused():
 
 
 @torch.no_grad()
-def test_token_types_of_an_imported_bert_reader_are_set_everywhere(tmp_path):
+def test_imported_bert_question_answering_gets_token_types_everywhere(tmp_path):
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] who where is the cat dog house in tom mary sits ? .".split()
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     tokenizer = BertTokenizerFast.from_pretrained(tmp_path)

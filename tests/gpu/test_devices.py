@@ -1,4 +1,4 @@
-"""A GPU computes the same as a CPU. Each check also runs on a CPU, as far as possible.
+"""GPUs give the same results as CPUs. Where possible, each test also runs on a CPU.
 
 make test-gpu
 """
@@ -32,7 +32,7 @@ from vanilla_transformer.training.trainer import send_batch
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 on_devices = pytest.mark.parametrize("device", ["cpu", GPU])
-WIDE = {"d_model": 64, "d_ff": 128, "dropout": 0.0}  # heads of width 16: flex attention supports no narrower ones
+WIDE = {"d_model": 64, "d_ff": 128, "dropout": 0.0}  # head width 16, the minimum for flex attention
 
 Gradients = dict[str, Tensor]
 
@@ -85,14 +85,14 @@ CLASSES = {
     "tagger": (encoder(VanillaTransformerForTokenClassification), tagging_batch),
     "reader": (encoder(VanillaTransformerForQuestionAnswering), answer_batch),
 }
-# Relative error allowed for each precision, of the loss and of the gradient of all weights together
+# Autocast dtype -> maximum relative error of the loss and of the concatenated gradients of all weights
 PRECISIONS = {None: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.05}
 
 
 def loss_and_gradients(
     model: nn.Module, batch: dict[str, Tensor], device: str, precision: torch.dtype | None = None
 ) -> tuple[float, Gradients]:
-    """Return the loss and gradients of one pass over the batch on a device, moved to the CPU."""
+    """Return the loss and gradients of one batch, computed on a device and moved to the CPU."""
     model = model.to(device).train()
     model.zero_grad()
     batch = {name: values.to(device) for name, values in batch.items()}
@@ -114,7 +114,7 @@ def assert_same(found: tuple[float, Gradients], expected: tuple[float, Gradients
 @on_devices
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_class_has_the_same_loss_and_gradients_as_on_a_cpu(name, precision, device):
+def test_all_models_have_the_same_loss_and_gradients_on_cpu_and_gpu(name, precision, device):
     if device == "cpu" and precision == torch.float16:
         pytest.skip("float16 is for GPUs")
     make, make_batch = CLASSES[name]
@@ -130,7 +130,7 @@ ATTENTION = ["sdpa", "packed_sdpa", "flash_attention_2", "flex_attention"]
 @pytest.mark.parametrize("window", [None, 4], ids=["full", "window"])
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("name", ["translation", "language model", "masked language model"])
-def test_every_attention_implementation_has_the_loss_and_gradients_of_eager(name, attention, window, device):
+def test_all_attention_implementations_have_the_same_loss_and_gradients_as_eager(name, attention, window, device):
     if attention == "flash_attention_2" and (device == "cpu" or find_spec("flash_attn") is None):
         pytest.skip("needs CUDA and the package flash-attn")
     if attention == "flex_attention" and device == "cpu":
@@ -146,8 +146,8 @@ def test_every_attention_implementation_has_the_loss_and_gradients_of_eager(name
 
 @on_devices
 @pytest.mark.parametrize("name", CLASSES)
-def test_packing_in_bfloat16_has_the_loss_and_gradients_of_the_padded_batch(name, device):
-    """On a GPU, packed rows use FlashAttention's kernel for variable lengths."""
+def test_packing_in_bfloat16_keeps_the_loss_and_gradients_of_the_padded_batch(name, device):
+    """On a GPU, packed rows use FlashAttention's variable-length kernel."""
     make, make_batch = CLASSES[name]
     model, batch = make(**WIDE), make_batch()
     expected = loss_and_gradients(model, batch, device)
@@ -156,7 +156,7 @@ def test_packing_in_bfloat16_has_the_loss_and_gradients_of_the_padded_batch(name
 
 
 @on_devices
-def test_packed_documents_have_the_same_losses_as_separate_ones(device):
+def test_packed_documents_have_the_same_losses_as_separate_documents(device):
     model = decoder_only(**WIDE, use_cache=False).to(device)
     documents = [tokens(1, length).to(device) for length in (5, 3, 8)]
     positions = torch.cat([torch.arange(document.shape[1]) for document in documents])[None].to(device)
@@ -169,7 +169,7 @@ def test_packed_documents_have_the_same_losses_as_separate_ones(device):
 CACHES = {
     "none": {"use_cache": False},
     "dynamic": {},
-    # on a GPU, the static cache is also compiled and captured as CUDA graphs
+    # On a GPU, decoding with a static cache is also compiled and captured in CUDA graphs.
     "static": {"cache_implementation": "static"},
     "offloaded": {"cache_implementation": "offloaded"},
 }
@@ -179,7 +179,7 @@ CACHES = {
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only])
-def test_every_cache_gives_the_same_text_as_on_a_cpu(make, cache, beams, device):
+def test_all_caches_generate_the_same_text_on_cpu_and_gpu(make, cache, beams, device):
     if cache == "offloaded" and (device == "cpu" or make is encoder_decoder):
         pytest.skip("offloads from a GPU, for models of one stack")
     model, (ids, mask) = make(**WIDE), ids_and_mask()
@@ -188,7 +188,7 @@ def test_every_cache_gives_the_same_text_as_on_a_cpu(make, cache, beams, device)
     options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "num_beams": beams}
     expected = model.generate(ids, attention_mask=mask, **options).tolist()
     model.to(device)
-    for _ in range(2):  # the second call reuses the compiled code
+    for _ in range(2):  # the second call reuses compiled code
         given = model.generate(ids.to(device), attention_mask=mask.to(device), **options, **CACHES[cache])
         assert given.tolist() == expected
 
@@ -196,7 +196,7 @@ def test_every_cache_gives_the_same_text_as_on_a_cpu(make, cache, beams, device)
 @on_devices
 @pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="this PyTorch has no linear_cross_entropy")
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
-def test_the_chunked_loss_equals_pytorchs(precision, device):
+def test_the_chunked_loss_equals_pytorchs_cross_entropy(precision, device):
     states, weight = torch.randn(70, 64, device=device), torch.randn(300, 64, device=device) / 8
     labels = torch.randint(300, (70,), device=device)
     labels[::5] = -100
@@ -212,12 +212,12 @@ def test_the_chunked_loss_equals_pytorchs(precision, device):
         assert (mine.grad - other.grad).norm() <= tolerance * other.grad.norm()
 
 
-# All options that a training run enables, and plain rows, for which transformers inspects the masks
+# "fast" has all options that training enables. "plain" keeps padding, where transformers would read mask values.
 FORMS = {"plain": {"packing": False, "loss_chunk_size": 0}, "fast": {"loss_chunk_size": 4}}
 
 
 class NoWaitingCopies(TorchFunctionMode):
-    """Refuses copies to a device that are not declared asynchronous, because they make the host wait."""
+    """Raises an error for copies to a device that are not asynchronous, because they make the host wait."""
 
     COPIES = (torch.tensor, torch.as_tensor, Tensor.to, Tensor.copy_, Tensor.new_tensor)
 
@@ -232,7 +232,7 @@ class NoWaitingCopies(TorchFunctionMode):
 
 @contextmanager
 def host_must_not_wait(device: str) -> Iterator[None]:
-    """Raise an error if the host waits: "meta" tensors have no values to read, and on a GPU PyTorch raises it."""
+    """Raise an error if the host waits: on "meta", tensors have no values to read; on a GPU, PyTorch raises it."""
     if device == "meta":
         with NoWaitingCopies():
             yield
@@ -249,7 +249,7 @@ def host_must_not_wait(device: str) -> Iterator[None]:
 @pytest.mark.parametrize("device", ["meta", GPU])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_step_never_makes_the_host_wait(name, form, device):
+def test_a_training_step_does_not_synchronise(name, form, device):
     make, make_batch = CLASSES[name]
     model = make_fast(make(**WIDE | {"dropout": 0.1}).to(device).train(), **FORMS[form])
     if form == "fast":
@@ -268,7 +268,7 @@ def test_a_step_never_makes_the_host_wait(name, form, device):
         optimizer.zero_grad()
 
     batches = [{name: make_batch()[name] for name in names} for _ in range(2)]
-    step(batches[0])  # the first step fills the caches
+    step(batches[0])  # the first step fills caches
     with host_must_not_wait(device):
         step(batches[1])
 
@@ -289,7 +289,7 @@ def test_the_host_copy_of_a_tensor_is_used_until_the_tensor_changes(device):
 
 @on_devices
 @pytest.mark.parametrize("name", ["translation", "language model", "masked language model"])
-def test_a_training_step_compiles_without_graph_breaks_for_any_length(name, device):
+def test_a_training_step_compiles_without_graph_breaks_at_any_length(name, device):
     make, make_batch = CLASSES[name]
     model, backend = make(**WIDE).to(device).train(), "inductor" if device == "cuda" else "eager"
     plain = {name: values.to(device) for name, values in make_batch().items()}
@@ -310,7 +310,7 @@ def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("preset", ["base", "big"])
-def test_the_memory_of_a_step_equals_the_estimate(preset):
+def test_the_memory_of_a_training_step_equals_the_estimate(preset):
     config = VanillaTransformerConfig.from_preset(preset)
     rows, length = 100, 32
     cost = step_cost(config, rows * length, length, loss_chunk_size=512)

@@ -1,4 +1,4 @@
-"""Training on a GPU: runs resume as on a CPU, and batches are copied ahead of time."""
+"""Training on a GPU: runs resume as on a CPU, and batches are copied asynchronously."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", mark
 
 
 def train(folder: Path, device: str, resume: bool = False, **options) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Return the losses of the steps and the final weights."""
+    """Train a tiny model; return the loss of each logged step and the final weights."""
     trainer = tiny_trainer(folder, use_cpu=device == "cpu", tokens_per_batch=64, **options)
     trainer.train(resume_from_checkpoint=resume or None)
     trainer.save_model()
@@ -29,21 +29,21 @@ def train(folder: Path, device: str, resume: bool = False, **options) -> tuple[l
 
 @on_devices
 @pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
-def test_a_resumed_run_ends_like_an_uninterrupted_one(bf16, device, tmp_path):
+def test_a_resumed_run_has_the_same_result_as_an_uninterrupted_run(bf16, device, tmp_path):
     whole = train(tmp_path / "whole", device, bf16=bf16)
     shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
     resumed = train(tmp_path / "resumed", device, resume=True, bf16=bf16)
     if device == "cpu":
         assert resumed[0] == whole[0]
         assert all(torch.equal(resumed[1][name], weight) for name, weight in whole[1].items())
-    else:  # a GPU sums the gradients of embeddings in any order, and Adam amplifies differences near zero
+    else:  # GPUs sum embedding gradients in no fixed order, and Adam amplifies differences near zero
         assert resumed[0] == pytest.approx(whole[0], rel=0.02)
         ours, theirs = (torch.cat([weight.flatten() for weight in run[1].values()]) for run in (resumed, whole))
         assert (ours - theirs).norm() <= 0.02 * theirs.norm()
 
 
 @pytest.mark.gpu
-def test_a_gpu_trains_like_a_cpu(tmp_path):
+def test_training_losses_are_the_same_on_cpu_and_gpu(tmp_path):
     options = {"bf16": False, "dropout": 0.0, "max_steps": 4, "save_steps": 4}
     expected, _ = train(tmp_path / "cpu", "cpu", **options)
     found, _ = train(tmp_path / "cuda", "cuda", **options)
@@ -53,8 +53,8 @@ def test_a_gpu_trains_like_a_cpu(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens_per_batch", [64, 0])
 @pytest.mark.parametrize("attention", ["sdpa", "packed_sdpa"])
-def test_the_number_of_waits_does_not_grow_with_the_steps(attention, tokens_per_batch, tmp_path):
-    """The host waits at the start and the end; with "sdpa", transformers also inspects masks in each step."""
+def test_the_number_of_synchronisations_does_not_grow_with_the_number_of_steps(attention, tokens_per_batch, tmp_path):
+    """The host waits at the start and end of training; with "sdpa", transformers also reads masks in each step."""
 
     def times(steps: int) -> int:
         options = {"max_steps": steps, "logging_steps": 100, "save_strategy": "no", "use_cpu": False}
@@ -70,14 +70,14 @@ def test_the_number_of_waits_does_not_grow_with_the_steps(attention, tokens_per_
             torch.cuda.set_sync_debug_mode(mode)
         return sum("synchronizing" in str(warning.message) for warning in seen)
 
-    times(2)  # the first run fills the caches
+    times(2)  # the first run fills caches
     few, many = times(4), times(14)
-    # one wait per step for the source mask of each of the two stacks
+    # with "sdpa", one wait per step and stack (encoder and decoder) to read the source mask
     assert many - few <= (10 * 2 if attention == "sdpa" else 0)
 
 
 @on_devices
-def test_logged_values_arrive_one_step_late_on_a_gpu_only(device):
+def test_logged_values_are_one_step_late_only_on_a_gpu(device):
     late = AsyncScalars()
     come = [late.push(step, torch.full((2,), float(step), device=device)) for step in (1, 2, 3)]
     known = [(step, [step, step]) for step in (1, 2, 3)]
@@ -93,7 +93,7 @@ def test_a_run_that_diverges_on_a_gpu_stops(tmp_path):
 
 @on_devices
 @pytest.mark.parametrize("workers", [0, 1])
-def test_batches_are_pinned_if_there_is_a_gpu(workers, device, tmp_path):
+def test_batches_are_in_pinned_memory_if_there_is_a_gpu(workers, device, tmp_path):
     trainer = tiny_trainer(tmp_path, use_cpu=device == "cpu", tokens_per_batch=64, dataloader_num_workers=workers)
     batch = next(iter(trainer.get_train_dataloader()))
     assert all(values.is_pinned() == (device == "cuda") for values in batch.values())

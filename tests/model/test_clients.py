@@ -1,6 +1,6 @@
-"""Third-party libraries work with models that training saves: quantisation, adapters, trainers, attribution.
+"""Third-party libraries work with trained and saved models: quantisation, adapters, trainers, attribution.
 
-Needs the extra `clients`, which `make test-slow` installs.
+These tests need the optional dependencies `clients`, which `make test-slow` installs.
 """
 
 import json
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 @dataclass(frozen=True)
 class Head:
     task: str
-    rows: str  # name of the phrasebook's task
+    rows: str  # name of the phrasebook data set's task
     auto_class: str
     peft_task: str | None = None
 
@@ -45,7 +45,7 @@ TEXTS = ["Good morning!", "Where is the station, please?"]
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Return a function that trains a model with a given head for three steps and returns its folder."""
+    """Return a function that trains a model with a given head for three steps and returns the saved folder."""
 
     @cache
     def trained(name):
@@ -70,7 +70,7 @@ def load(name, folder, **options):
 
 
 def batch(name, folder):
-    """Return two tokenised texts, with the labels that the head's loss needs."""
+    """Return a batch of two tokenised texts, with labels for the head's loss."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.padding_side = "right"
     inputs = dict(tokenizer(TEXTS, padding=True, return_tensors="pt", return_token_type_ids=False))
@@ -86,14 +86,14 @@ def batch(name, folder):
 
 @torch.no_grad()
 def scores(name, model, inputs):
-    """Return the scores of each sequence, or of each token that is not padding."""
+    """Return the logits of each sequence, or of each token that is not padding."""
     outputs = model(**inputs)
     logits = outputs.start_logits if name == "reader" else outputs.logits
     return logits if name == "classifier" else logits[inputs["attention_mask"].bool()]
 
 
 def assert_close_but_quantised(name, quantised, plain, inputs, tolerance=0.2):
-    """Assert that quantised scores are close to the plain model's but differ, and that generation still works."""
+    """Assert that quantised logits are close but not equal to the plain model's, and that generation still works."""
     found, expected = scores(name, quantised, inputs).float(), scores(name, plain, inputs)
     assert 0 < (found - expected).norm() < tolerance * expected.norm()
     if name in WRITERS:
@@ -102,12 +102,12 @@ def assert_close_but_quantised(name, quantised, plain, inputs, tolerance=0.2):
 
 
 def linears(model):
-    """Return the names of the projections in the encoder and decoder, without the head."""
+    """Return the names of the linear layers in the encoder and decoder, without the head."""
     return {key for key, module in model.named_modules() if type(module) is nn.Linear and key.startswith("model.")}
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_training_saves_a_plain_model(saved, name):
+def test_training_with_make_fast_saves_a_plain_model(saved, name):
     model = load(name, saved(name))
     for module in model.modules():
         assert "forward" not in vars(module) and "logits_and_loss" not in vars(module)
@@ -118,18 +118,18 @@ def test_training_saves_a_plain_model(saved, name):
     described |= {"tokenizer_hash"}
     assert config.keys() - described <= type(model.config)().to_dict().keys()
     assert model.config._attn_implementation == "sdpa"
-    assert model.train()(**batch(name, saved(name)))[1].shape[0] == len(TEXTS)  # the logits, without the loss
+    assert model.train()(**batch(name, saved(name)))[1].shape[0] == len(TEXTS)  # logits: the loss is not chunked
     tokenizer = json.loads((saved(name) / "tokenizer_config.json").read_text())
     assert not tokenizer.get("split_special_tokens")
 
 
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("name", HEADS)
-def test_bitsandbytes_quantises_each_projection(saved, name, bits):
+def test_bitsandbytes_quantises_every_projection(saved, name, bits):
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
     plain = load(name, saved(name))
-    # bitsandbytes would quantise these outputs too, which are too narrow for its CPU kernel.
+    # bitsandbytes would also quantise these output layers, which are too narrow for its CPU kernel.
     heads = None if isinstance(plain.get_output_embeddings(), nn.Linear) else ["classifier", "qa_outputs"]
     config = BitsAndBytesConfig(
         load_in_8bit=bits == 8, load_in_4bit=bits == 4, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=heads
@@ -159,14 +159,14 @@ print(json.dumps([len(adapters), sum(weight.grad is not None for weight in adapt
 """
 
 
-def test_qlora_works_where_this_project_is_not_installed(saved, tmp_path):
+def test_qlora_works_without_this_project_installed(saved, tmp_path):
     adapters, with_gradient, kinds = run_fresh(QLORA_ELSEWHERE, tmp_path, str(saved("language model")))
-    assert adapters == with_gradient == 2 * 2 * 6  # two matrices (A and B) for each of six projections in two layers
+    assert adapters == with_gradient == 2 * 2 * 6  # matrices A and B for six projections in each of two layers
     assert kinds == ["Linear4bit"]
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_torchao_quantises_each_projection_and_the_saved_model_loads(saved, name, tmp_path):
+def test_torchao_quantises_every_projection_and_the_saved_model_loads(saved, name, tmp_path):
     from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig
 
     plain, inputs = load(name, saved(name)), batch(name, saved(name))
@@ -230,19 +230,19 @@ def test_peft_adapters_train_save_and_load(saved, name, adapter, prepare, tmp_pa
     again = PeftModel.from_pretrained(load(name, saved(name)), tmp_path).eval()
     torch.testing.assert_close(scores(name, again, inputs), after, rtol=1e-4, atol=1e-5)
     steps = {step.name: step.tensor for step in record(again, inputs, stack=[*find_stacks(again)][-1])}
-    if "logits" in steps:  # outputs include the adapter
+    if "logits" in steps:  # the recorded outputs include the adapter
         real = inputs["attention_mask"].bool()
         torch.testing.assert_close(steps["logits"][real], after, rtol=1e-4, atol=1e-4)
     if name in WRITERS:
         text = {key: inputs[key] for key in ("input_ids", "attention_mask")}
         assert torch.equal(again.generate(**text, max_new_tokens=5), model.generate(**text, max_new_tokens=5))
-    if name == "language model":  # generation uses the adapter too
+    if name == "language model":  # generation also uses the adapter
         whole = {key: rows[inputs["attention_mask"].all(dim=1)] for key, rows in text.items()}
         step = model.generate(**whole, max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
         torch.testing.assert_close(step.logits[0], model(**whole).logits[:, -1], rtol=1e-4, atol=1e-5)
 
 
-def test_trl_trains_a_language_model_to_stop(saved, tmp_path):
+def test_trl_trains_a_language_model_on_texts_with_an_end_token(saved, tmp_path):
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -302,7 +302,7 @@ def transformers_arguments(folder):
     )
 
 
-def test_captum_integrated_gradients_sum_to_the_change_of_the_output(saved):
+def test_captums_integrated_gradients_sum_to_the_change_in_the_output(saved):
     from captum.attr import IntegratedGradients
 
     model, inputs = load("classifier", saved("classifier")), batch("classifier", saved("classifier"))

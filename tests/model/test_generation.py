@@ -1,4 +1,4 @@
-"""Caches, batching, compilation and assistants must not change the generated text."""
+"""Caches, batching, compilation and assisted generation must not change the generated text."""
 
 import inspect
 from concurrent.futures import ThreadPoolExecutor
@@ -33,12 +33,12 @@ def test_every_cache_gives_the_same_text_as_no_cache(make, way, window):
 
 
 @pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned"}])
-def test_continuous_batching_gives_each_request_its_own_answer(fields):
+def test_continuous_batching_gives_the_same_text_for_each_request(fields):
     model = decoder_only(max_position_embeddings=64, **fields)
     prompts = [tokens(1, length)[0].tolist() for length in (3, 8, 5)]
     settings = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1, pad_token_id=0)
     alone = [generate(model, torch.tensor([ids]), min_new_tokens=6)[0][len(ids) :][:6] for ids in prompts]
-    small = ContinuousBatchingConfig(max_batch_tokens=32, num_blocks=8)  # the default pool fills the machine's memory
+    small = ContinuousBatchingConfig(max_batch_tokens=32, num_blocks=8)  # the default cache would fill the memory
     found = model.generate_batch(inputs=prompts, generation_config=settings, continuous_batching_config=small)
     assert [answer.error for answer in found.values()] == [None] * 3
     assert sorted(answer.generated_tokens for answer in found.values()) == sorted(alone)
@@ -46,7 +46,7 @@ def test_continuous_batching_gives_each_request_its_own_answer(fields):
 
 @pytest.mark.parametrize("name", sorted({"past_key_values", CACHE}))
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_cache_is_accepted_under_both_names_and_returned_under_transformers_name(make, name):
+def test_caches_are_accepted_under_both_names_and_returned_under_the_current_one(make, name):
     model, ids = make(), tokens(2, 6)
     source = {"input_ids": tokens(2, 5)} if model.config.is_encoder_decoder else {}
     key = "decoder_input_ids" if source else "input_ids"
@@ -72,7 +72,7 @@ print(json.dumps([texts, open("said").read()]))
 """
 
 
-def test_saved_models_generate_without_deprecation_warnings_about_the_cache(tmp_path):
+def test_saved_models_generate_without_cache_deprecation_warnings(tmp_path):
     models, ids = {"AutoModelForSeq2SeqLM": encoder_decoder(), "AutoModelForCausalLM": decoder_only()}, tokens(2, 3)
     for auto_class, model in models.items():
         model.save_pretrained(tmp_path / auto_class)
@@ -84,7 +84,7 @@ def test_saved_models_generate_without_deprecation_warnings_about_the_cache(tmp_
 
 @pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned"}])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_padded_decoder_prefix_is_continued_the_same_with_every_cache(way, fields):
+def test_padded_decoder_prefixes_are_continued_the_same_with_every_cache(way, fields):
     model, source = encoder_decoder(**fields), tokens(3, 6)
     begun = torch.tensor([[1, 7, 8, 9], [0, 0, 1, 5], [0, 1, 9, 10]])
     given = {"decoder_input_ids": begun, "decoder_attention_mask": (begun > 0).long(), **WAYS[way]}
@@ -93,7 +93,7 @@ def test_a_padded_decoder_prefix_is_continued_the_same_with_every_cache(way, fie
     assert generate(model, source, cache_implementation="static", **given) == expected
 
 
-def test_decoder_position_ids_are_respected_with_every_cache():
+def test_given_decoder_position_ids_have_the_same_effect_with_every_cache():
     model, source = encoder_decoder(position_embedding="learned"), tokens(2, 6)
     begun = torch.tensor([[1, 7, 8, 9], [0, 1, 9, 10]])
     given = {"decoder_input_ids": begun, "decoder_attention_mask": (begun > 0).long()}
@@ -108,7 +108,7 @@ def test_decoder_position_ids_are_respected_with_every_cache():
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("make", MAKERS)
-def test_sequences_packed_into_one_row_do_not_attend_to_each_other(make, window, use_cache):
+def test_packed_sequences_do_not_attend_to_each_other(make, window, use_cache):
     model, ids, positions = make(sliding_window=window), tokens(1, 6), torch.tensor([[0, 1, 2, 0, 1, 2]])
     options = {"use_cache": use_cache}
     if model.config.is_encoder_decoder:
@@ -131,7 +131,7 @@ def test_prompt_lookup_and_assisted_generation_do_not_change_greedy_text(make):
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_padded_batch_gives_the_same_texts_as_single_rows(make, way):
+def test_padded_batches_generate_the_same_texts_as_single_rows(make, way):
     model = make()
     ids, mask = right_padded([6, 4])
     if not model.config.is_encoder_decoder:
@@ -213,7 +213,7 @@ print(json.dumps(found))
 """
 PAPER = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.6, "max_length": 12, "early_stopping": "never"}
 GNMT = {"gnmt_length_penalty": True}
-# name -> saved model, options of `generate`, generation config passed to it
+# name -> saved model, options of `generate`, generation config passed to `generate`
 BY_THE_PAPER = {
     "saved with the model": ("gnmt", PAPER, None),
     "in a config": ("plain", {}, PAPER | GNMT),
@@ -226,10 +226,10 @@ BY_THE_LIBRARY = {
 
 
 def test_beam_scores_use_the_papers_length_penalty_on_request(tmp_path):
-    """Section 6.1's log P / ((5 + n) / 6)^0.6 is used on request; the default is transformers' log P / n^0.6."""
+    """The option selects section 6.1's log P / ((5 + n) / 6)^0.6; the default is transformers' log P / n^0.6."""
     torch.manual_seed(3)
     model = encoder_decoder(vocab_size=8, output_bias=True)
-    model.model.encoder.embed_tokens.weight.data *= 0.3  # flat distributions, so that hypotheses differ in length
+    model.model.encoder.embed_tokens.weight.data *= 0.3  # flatter distributions, so that hypotheses differ in length
     model.lm_head.bias.data[2] = 0.5
     model.save_pretrained(tmp_path / "plain")
     model.generation_config.update(**GNMT)
@@ -252,7 +252,7 @@ def test_beam_scores_use_the_papers_length_penalty_on_request(tmp_path):
 
 @pytest.mark.parametrize("target_vocab_size", [None, 30, 70])
 @pytest.mark.parametrize("way", WAYS)
-def test_transition_scores_equal_the_models_log_probabilities(way, target_vocab_size):
+def test_transition_scores_equal_the_log_probabilities_of_the_model(way, target_vocab_size):
     model = encoder_decoder(share_encoder_decoder_embeddings=False, target_vocab_size=target_vocab_size)
     source, options = tokens(2, 6), {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, **WAYS[way]}
     output = model.generate(source, output_scores=True, return_dict_in_generate=True, eos_token_id=-1, **options)

@@ -1,4 +1,4 @@
-"""The losses of every head; splitting a training step into batches or chunks does not change them."""
+"""Every head computes the right loss, however a training step is split into batches or chunks."""
 
 import copy
 
@@ -25,32 +25,32 @@ def ragged_labels() -> torch.Tensor:
     return labels
 
 
-def test_translation_compares_each_position_with_its_own_label():
+def test_translation_loss_compares_each_position_with_its_own_label():
     model, labels = encoder_decoder(), ragged_labels()
     output = model(tokens(3, 7), labels=labels)
     assert output.loss.item() == pytest.approx(F.cross_entropy(output.logits.flatten(0, 1), labels.flatten()).item())
 
 
-def test_a_language_model_compares_each_position_with_the_next_token():
+def test_language_model_loss_compares_each_position_with_the_next_token():
     model, labels = decoder_only(), tokens(3, 6)
     output = model(labels, labels=labels)
     expected = F.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
     assert output.loss.item() == pytest.approx(expected.item())
 
 
-def test_labels_after_a_cached_prefix_have_the_loss_of_a_continuation():
-    """Prefix tuning needs this loss, and so does scoring an answer after a cached prompt."""
+def test_loss_after_a_cached_prefix_equals_the_loss_of_the_continuation():
+    """Prefix tuning and scoring a continuation of a cached prompt need this loss."""
     model, ids = decoder_only(), tokens(2, 9)
     prefix, rest = ids[:, :4], ids[:, 4:]
     labels = torch.cat((torch.full_like(prefix, -100), rest), dim=1)
-    labels[:, 4] = -100  # Its prediction belongs to the prefix, which was computed before.
+    labels[:, 4] = -100  # the last token of the cached prefix predicts this label
     cache = model(prefix, use_cache=True)[CACHE]
     loss = model(rest, past_key_values=cache, labels=rest).loss
     torch.testing.assert_close(loss, model(ids, labels=labels).loss)
 
 
-def test_labels_after_a_cached_prefix_use_the_end_of_a_full_length_mask():
-    """One of two prompts is padded on the left. The mask covers the cached prefix, but the labels do not."""
+def test_loss_after_a_cached_prefix_uses_the_end_of_the_mask():
+    """The second prompt is padded on the left. The mask covers the cached prefix, but the labels do not."""
     model, ids = decoder_only(), tokens(2, 9)
     mask = torch.ones_like(ids)
     mask[1, :3] = 0
@@ -61,7 +61,7 @@ def test_labels_after_a_cached_prefix_use_the_end_of_a_full_length_mask():
     torch.testing.assert_close(loss, model(ids, attention_mask=mask, labels=labels).loss)
 
 
-def test_targets_hidden_by_the_decoder_mask_have_no_loss():
+def test_loss_ignores_targets_masked_out_by_the_decoder_mask():
     model, source, labels = encoder_decoder(), tokens(2, 5), tokens(2, 6)
     mask = torch.ones_like(labels)
     mask[0, 4:] = 0
@@ -72,7 +72,7 @@ def test_targets_hidden_by_the_decoder_mask_have_no_loss():
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_of_a_language_model_has_no_loss(side):
+def test_language_model_loss_ignores_padding(side):
     model, ids = decoder_only(), tokens(2, 6)
     alone = [model(ids[:1], labels=ids[:1]).loss * 5, model(ids[1:, :4], labels=ids[1:, :4]).loss * 3]
     padding = torch.zeros(2, dtype=torch.long)
@@ -84,7 +84,7 @@ def test_padding_of_a_language_model_has_no_loss(side):
 
 
 @pytest.mark.parametrize("labels", [[-100.0, 5.0, -100.0], [-100.0] * 3, [1.0, 2.0, 3.0]])
-def test_minus_100_is_an_ordinary_regression_target(labels):
+def test_minus_100_is_an_ordinary_target_in_regression(labels):
     model, ids = encoder_only(VanillaTransformerForSequenceClassification, num_labels=1), tokens(3, 6)
     labels = torch.tensor(labels)
     output = model(ids, labels=labels, num_items_in_batch=labels.ne(-100).sum())
@@ -92,8 +92,8 @@ def test_minus_100_is_an_ordinary_regression_target(labels):
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, encoder_only])
-def test_per_example_gradients_equal_those_of_batches_of_one(make):
-    """Differentially private training (DP-SGD) and influence functions need gradients per example."""
+def test_per_example_gradients_equal_those_of_single_example_batches(make):
+    """Differentially private training (DP-SGD) and influence functions need per-example gradients."""
     model, ids, labels = make(dropout=0.0), tokens(3, 6), tokens(3, 6)
     weights = dict(model.named_parameters())
 
@@ -109,7 +109,7 @@ def test_per_example_gradients_equal_those_of_batches_of_one(make):
 
 
 @pytest.mark.parametrize("make", [encoder_decoder, encoder_only])
-def test_label_smoothing_is_applied_in_training_only(make):
+def test_label_smoothing_applies_only_in_training(make):
     model, ids, labels = make(dropout=0.0, label_smoothing=0.2), tokens(3, 6), ragged_labels()
     for training, smoothing in ((True, 0.2), (False, 0.0)):
         model.train(training)
@@ -148,14 +148,14 @@ def test_pooling_ignores_padding(pooling):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
-def test_a_row_of_padding_alone_keeps_the_loss_finite(pooling):
+def test_a_row_of_only_padding_keeps_the_loss_finite(pooling):
     model = encoder_only(VanillaTransformerForSequenceClassification, pooling=pooling)
     mask = torch.tensor([[1] * 5, [0] * 5])
     output = model(tokens(2, 5), attention_mask=mask, labels=torch.tensor([1, -100]))
     assert output.logits.isfinite().all() and output.loss.isfinite()
 
 
-def test_question_answering_ignores_truncated_answers():
+def test_question_answering_loss_ignores_truncated_answers():
     model = encoder_only(VanillaTransformerForQuestionAnswering)
     ids = tokens(2, 6)
     output = model(ids, start_positions=torch.tensor([1, 9]), end_positions=torch.tensor([3, 9]))
@@ -180,14 +180,14 @@ def test_question_answering_loss_does_not_depend_on_padding(implementation):
 
 
 @pytest.mark.parametrize("outside", [-1, 6, 9])
-def test_question_answering_loss_is_0_without_an_answer_in_the_sequence(outside):
+def test_question_answering_loss_is_0_if_no_sequence_contains_its_answer(outside):
     model, ids = encoder_only(VanillaTransformerForQuestionAnswering), tokens(2, 6)
     positions = torch.full((2,), outside)
     assert model(ids, start_positions=positions, end_positions=positions).loss == 0
 
 
 def rows_for(model) -> Dataset:
-    """Return 16 rows whose numbers of labels differ, if the labels are sequences."""
+    """Return 16 examples. If their labels are sequences, examples differ in the number of labels."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 50, (16, 6), generator=generator)
     kind = type(model).__name__
@@ -213,8 +213,8 @@ def rows_for(model) -> Dataset:
         lambda **f: encoder_only(VanillaTransformerForTokenClassification, **f),
     ],
 )
-def test_four_accumulated_batches_train_like_one(make, tmp_path):
-    """The batches differ in their numbers of targets; the weights after two steps must be the same."""
+def test_accumulating_four_batches_trains_like_one_large_batch(make, tmp_path):
+    """The batches differ in their number of targets, but the weights after two steps must be the same."""
     trained = []
     for batch_size, accumulation in ((8, 1), (2, 4)):
         torch.manual_seed(0)
@@ -253,7 +253,7 @@ def test_the_chunked_loss_is_as_exact_as_the_plain_loss_in_16_bits(dtype):
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": False, "output_bias": True}])
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
-def test_the_chunked_loss_has_the_same_value_and_gradients(make, fields, label_smoothing):
+def test_the_chunked_loss_has_the_same_value_and_gradients_as_the_plain_loss(make, fields, label_smoothing):
     torch.manual_seed(0)
     model = make(dropout=0.0, label_smoothing=label_smoothing, **fields).double().train()
     labels = tokens(3, 7)
@@ -274,4 +274,4 @@ def test_the_chunked_loss_has_the_same_value_and_gradients(make, fields, label_s
         torch.testing.assert_close(output.loss, whole[2].loss, atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(gradients, whole[3], atol=1e-6, rtol=1e-5)
     model.eval()
-    assert model(**inputs).logits.shape[:2] == (3, 7)  # logits are skipped in training only
+    assert model(**inputs).logits.shape[:2] == (3, 7)  # only training skips the logits

@@ -1,4 +1,4 @@
-"""With `make_fast`, real tokens of a batch are packed into one row; loss and gradients equal the padded batch's."""
+"""`make_fast` packs the real tokens of a batch into one row; loss and gradients equal those of the padded batch."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def translator_batch(side: str) -> dict[str, Tensor]:
 
 
 def sequence_batch(side: str) -> dict[str, Tensor]:
-    """Return a batch that has labels on padding too, as some collators produce them; they must be ignored."""
+    """Return a batch that also has labels on padding, as from some collators; the loss must ignore them."""
     mask = real(LENGTHS, side)
     return {"input_ids": ids_of(mask), "attention_mask": mask, "labels": ids_of(torch.ones_like(mask))}
 
@@ -92,7 +92,7 @@ def loss_and_gradients(
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize(("norm_position", "chunk"), [("post", 0), ("pre", 4)], ids=["post", "pre, chunked"])
 @pytest.mark.parametrize("family", CASES)
-def test_loss_and_gradients_equal_those_of_the_padded_batch(family, norm_position, chunk, side):
+def test_packing_keeps_the_loss_and_gradients_of_the_padded_batch(family, norm_position, chunk, side):
     make, make_batch = CASES[family]
     torch.manual_seed(0)
     model = make(vocab_size=50, dropout=0.0, norm_position=norm_position).double().train()
@@ -105,7 +105,7 @@ def test_loss_and_gradients_equal_those_of_the_padded_batch(family, norm_positio
 
 
 @pytest.mark.parametrize("family", CASES)
-def test_layers_compute_real_tokens_only(family):
+def test_layers_process_only_real_tokens(family):
     make, make_batch = CASES[family]
     model = make_fast(make(vocab_size=50).train())
     seen: dict[str, int] = {}
@@ -114,7 +114,7 @@ def test_layers_compute_real_tokens_only(family):
         seen[name] = inputs[0].shape[:-1].numel()
 
     for name, module in model.named_modules():
-        if name.endswith(("fc1", "coder.dropout", "model.dropout")):  # modules inside the layers and in front of them
+        if name.endswith(("fc1", "coder.dropout", "model.dropout")):  # inside the layers, and before them
             module.register_forward_hook(lambda _, inputs, __, name=name: count(name, inputs))
     model(**make_batch("right"))
     source = SOURCE_LENGTHS if family == "encoder-decoder" else LENGTHS
@@ -122,7 +122,7 @@ def test_layers_compute_real_tokens_only(family):
 
 
 @pytest.mark.parametrize("family", CASES)
-def test_requested_layer_outputs_keep_their_padded_shape(family):
+def test_requested_layer_outputs_have_the_padded_shape(family):
     make, make_batch = CASES[family]
     model = make(vocab_size=50).eval()
     batch = make_batch("right")
@@ -135,8 +135,8 @@ def test_requested_layer_outputs_keep_their_padded_shape(family):
 
 
 @pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
-def test_given_position_ids_stay_with_their_tokens(position_embedding):
-    """One row of positions may also be broadcast over the batch."""
+def test_given_position_ids_are_packed_with_their_tokens(position_embedding):
+    """Also test a single row of position ids, which is broadcast over the batch."""
     model = encoder_only(VanillaTransformerForMaskedLM, vocab_size=50, position_embedding=position_embedding).eval()
     mask = real(LENGTHS, "left")
     for rows in (1, len(LENGTHS)):
@@ -167,8 +167,8 @@ def test_packed_sdpa_without_make_fast_equals_sdpa(family):
         assert torch.equal(*losses)
 
 
-def test_a_missing_label_in_the_middle_is_allowed():
-    """A label of -100 between other labels marks a token without a target, not padding."""
+def test_labels_may_contain_minus_100_in_the_middle():
+    """A label of -100 between other labels means a token without a target, not padding."""
     model = encoder_decoder(vocab_size=50, dropout=0.0).double().train()
     batch = translator_batch("right")
     batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
@@ -177,7 +177,7 @@ def test_a_missing_label_in_the_middle_is_allowed():
     assert torch.allclose(loss_and_gradients(model, batch, True)[0], expected)
 
 
-def test_an_empty_sequence_keeps_gradients_finite():
+def test_empty_sequences_keep_gradients_finite():
     mask = real((4, 0, 2))
     rows = Packing(mask.bool(), mask.device)
     states = torch.randn(3, 4, 6)
@@ -189,7 +189,7 @@ def test_an_empty_sequence_keeps_gradients_finite():
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-# --- Plain products, for bfloat16 on a CPU
+# --- Plain matrix products, for bfloat16 on a CPU
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -208,8 +208,8 @@ def test_plain_attention_equals_fused_attention(is_causal):
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("fields", [{}, {"output_hidden_states": True}], ids=["packed", "padded"])
 @pytest.mark.parametrize("family", CASES)
-def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
-    """Plain products are used for bfloat16, but the test uses double precision, where any error is visible."""
+def test_plain_products_give_the_same_loss_and_gradients(family, fields, side, monkeypatch):
+    """Training uses plain matrix products in bfloat16; the test uses double precision, which reveals any error."""
     make, make_batch = CASES[family]
     torch.manual_seed(0)
     model = make(vocab_size=50, dropout=0.0).double().train()
@@ -222,10 +222,10 @@ def test_plain_products_train_the_same_model(family, fields, side, monkeypatch):
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
 
 
-# longest sequence; the rows then have 32, 32, 48 and 80 positions
+# length of the longest sequence; the widths of the rows are 32, 32, 48 and 80
 @pytest.mark.parametrize("longest", [3, 16, 40, 70])
-def test_sequences_in_one_row_do_not_attend_to_each_other(longest, monkeypatch):
-    """Plain products place as many sequences into one row of a batch as fit."""
+def test_sequences_that_share_a_row_do_not_attend_to_each_other(longest, monkeypatch):
+    """With plain matrix products, each row of a batch holds as many sequences as fit."""
     torch.manual_seed(0)
     random = torch.Generator().manual_seed(longest)
     source, target = (real(tuple(torch.randint(1, longest + 1, (50,), generator=random).tolist())) for _ in range(2))
@@ -239,14 +239,14 @@ def test_sequences_in_one_row_do_not_attend_to_each_other(longest, monkeypatch):
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-8, atol=1e-10, msg=name)
 
 
-def test_worst_fit_decreasing_fills_rows():
+def test_worst_fit_decreasing_packs_rows_densely():
     assert worst_fit_decreasing([2, 8, 5, 3, 1], 8) == [
         16,
         0,
         8,
         13,
         18,
-    ]  # rows of 8: the first has 8; the second 5, 3; the third 2, 1
+    ]  # rows of width 8 with sequences of lengths (8), (5, 3) and (2, 1)
     assert worst_fit_decreasing([4], 4) == [0]
     sizes = torch.randint(1, 33, (200,), generator=torch.Generator().manual_seed(0)).tolist()
     starts = worst_fit_decreasing(sizes, 32)
@@ -257,8 +257,8 @@ def test_worst_fit_decreasing_fills_rows():
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_a_shared_layout_gives_the_same_attention_as_one_row_per_sequence(is_causal, monkeypatch):
-    """A sequence without keys gets its own row, which contains only its queries."""
+def test_shared_rows_give_the_same_attention_as_one_row_per_sequence(is_causal, monkeypatch):
+    """The second case has a sequence without keys, which gets a row of its own."""
     torch.manual_seed(0)
     lengths = (3, 4, 2, 3), (3, 4, 2, 3) if is_causal else (2, 0, 4, 1)
     queries, keys = (Packing(real(counts).bool(), torch.device("cpu")) for counts in lengths)
@@ -273,16 +273,16 @@ def test_a_shared_layout_gives_the_same_attention_as_one_row_per_sequence(is_cau
 
 @pytest.mark.parametrize("longest", [LONGEST_PLAIN, LONGEST_PLAIN + 1])
 @pytest.mark.parametrize("long_side", ["queries", "keys"])
-def test_only_short_queries_and_keys_share_rows(long_side, longest):
-    """A row is as wide as the longest sequence on either side, so long queries would attend to many padded keys."""
+def test_sequences_share_rows_only_if_queries_and_keys_are_short(long_side, longest):
+    """Rows are as wide as the longest query or key sequence, so long sequences would cause much padding."""
     sides = [Packing(torch.ones(1, length, dtype=torch.bool), torch.device("cpu")) for length in (longest, 3)]
     queries, keys = sides if long_side == "queries" else sides[::-1]
     layout = Layout(queries, keys, False, torch.zeros(1, dtype=torch.bfloat16))
     assert layout.shared == (longest == LONGEST_PLAIN)
 
 
-def test_row_lengths_are_rounded_up_to_few_values():
-    """Rounding limits the number of shapes, because oneDNN compiles its products for each one."""
+def test_row_lengths_are_rounded_up_to_few_distinct_values():
+    """Rounding limits the number of distinct shapes, because oneDNN compiles a kernel for each shape."""
     rounded = [round_up(number) for number in range(5000)]
     assert rounded[:32] == list(range(32))
     assert all(number <= up < 1.0625 * number + 1e-9 for number, up in enumerate(rounded))
@@ -290,7 +290,7 @@ def test_row_lengths_are_rounded_up_to_few_values():
 
 
 class Products(TorchDispatchMode):
-    """Records the number of rows of the operands of matrix products."""
+    """Records the row counts of all operands of matrix products."""
 
     def __init__(self):
         super().__init__()
@@ -302,8 +302,8 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_batches_of_many_lengths_need_few_product_shapes():
-    """Shapes are counted over layers and loss, forward and backward, in thirty batches of 807 to 1,039 tokens."""
+def test_batches_of_many_lengths_need_few_matrix_product_shapes():
+    """Count shapes in layers and loss, forward and backward, over thirty batches of 807 to 1,039 tokens."""
     model = make_fast(encoder_only(VanillaTransformerForMaskedLM, vocab_size=50), loss_chunk_size=2000).train()
     with Products() as products:
         for count in range(100, 130):
@@ -314,7 +314,7 @@ def test_batches_of_many_lengths_need_few_product_shapes():
     assert 10 < len({rows for rows in products.rows if rows > 500}) <= 20
 
 
-def test_plain_products_are_used_for_short_bfloat16_training_only():
+def test_plain_products_are_used_only_for_training_short_sequences_in_bfloat16():
     heads = torch.zeros(1, 2, LONGEST_PLAIN, 4, dtype=torch.bfloat16)
     assert plain_is_faster(heads, LONGEST_PLAIN)
     assert not plain_is_faster(heads.float(), LONGEST_PLAIN)
@@ -331,7 +331,7 @@ def test_plain_products_apply_attention_dropout():
 
 
 @pytest.mark.parametrize("family", CASES)
-def test_a_batch_of_padding_alone_is_not_packed(family):
+def test_a_batch_of_only_padding_is_not_packed(family):
     make, make_batch = CASES[family]
     model = make(vocab_size=50, dropout=0.0).train()
     batch = {name: values.clone() for name, values in make_batch("right").items()}

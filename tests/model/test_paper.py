@@ -1,4 +1,4 @@
-"""The models follow the paper: positions, scaling, masks, parameter counts."""
+"""The models match the paper: positions, scaling, masks, parameter counts."""
 
 import math
 
@@ -20,7 +20,7 @@ from vanilla_transformer.inside.recorder import record
 from vanilla_transformer.modeling_vanilla_transformer import SinusoidalPositions, sinusoids
 
 
-# Millions of parameters: by the formulas of the paper with 37,000 tokens and no attention biases, and from Table 3.
+# Millions of parameters: from the paper's formulas, with 37,000 tokens and no attention biases; and from Table 3.
 COUNTS = {
     "base": (63.0, 65), "big": (214.2, 213), "B-dk16": (56.0, 58), "B-dk32": (58.3, 60), "C-N2": (33.6, 36),
     "C-N4": (48.3, 50), "C-N8": (77.7, 80), "C-d256": (26.8, 28), "C-d1024": (163.8, 168), "C-ff1024": (50.5, 53),
@@ -29,7 +29,7 @@ COUNTS = {
 
 
 def formula(config: VanillaTransformerConfig) -> int:
-    """Count the parameters of sections 3.2.2, 3.3 and 3.4, and two per feature in each layer norm."""
+    """Count the parameters in sections 3.2.2, 3.3 and 3.4, plus two per feature in each layer norm."""
     d, h = config.d_model, config.num_heads
     attention = h * d * (2 * config.d_k + 2 * config.d_v)
     feed_forward = 2 * d * config.d_ff + config.d_ff + d
@@ -78,7 +78,7 @@ def test_sinusoids_equal_section_3_5():
     for row, position in enumerate((0, 1, 7, 5000)):
         for i in range(3):
             angle = position / 10000 ** (2 * i / 6)
-            tolerance = 1e-3 if position == 5000 else 2e-6  # near 5000, float32 has a spacing of 5e-4
+            tolerance = 1e-3 if position == 5000 else 2e-6  # near 5000, float32 values are 5e-4 apart
             assert table[row, 2 * i].item() == pytest.approx(math.sin(angle), abs=tolerance)
             assert table[row, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=tolerance)
 
@@ -125,7 +125,7 @@ def test_padding_of_the_source_is_masked_in_both_attentions():
 
 
 @pytest.mark.parametrize("make", [decoder_only, encoder_decoder])
-def test_windowed_attention_without_a_window_is_causal(make):
+def test_windowed_sdpa_without_a_window_gives_the_same_outputs(make):
     model, (ids, mask) = make(), right_padded([7, 4])
     inputs = {"input_ids": ids, "attention_mask": mask}
     if model.config.is_encoder_decoder:
@@ -136,7 +136,7 @@ def test_windowed_attention_without_a_window_is_causal(make):
 
 
 @pytest.mark.parametrize("window", [2, 3, 5])
-def test_a_sliding_window_limits_attention_the_same_in_every_backend(window):
+def test_a_sliding_window_limits_attention_the_same_way_in_every_backend(window):
     ids, mask = right_padded([11, 6])
     for make, back, ahead in ((encoder_only, window // 2, window // 2), (decoder_only, window - 1, 0)):
         model = make(sliding_window=window)
@@ -173,11 +173,11 @@ def test_inputs_embeds_give_the_same_output_as_input_ids(make):
 
 
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
-def test_each_dropout_module_is_off_in_evaluation_and_can_be_enabled_alone(make):
+def test_dropout_modules_are_off_in_evaluation_and_can_be_enabled_individually(make):
     model, ids = make(dropout=0.5, activation_dropout=0.5), tokens()
     assert torch.equal(model(ids).logits, model(ids).logits)
     dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
-    for dropout in dropouts:  # one module at a time; Monte Carlo dropout enables all
+    for dropout in dropouts:  # one module at a time, whereas Monte Carlo dropout enables all of them
         dropout.train()
         assert not torch.equal(model(ids).logits, model(ids).logits)
         dropout.eval()
@@ -185,7 +185,7 @@ def test_each_dropout_module_is_off_in_evaluation_and_can_be_enabled_alone(make)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "packed_sdpa"])
-def test_attention_dropout_is_applied_in_training_only(implementation):
+def test_attention_dropout_applies_only_in_training(implementation):
     model, ids = decoder_only(dropout=0.0, attention_dropout=0.5), tokens()
     model.set_attn_implementation(implementation)
     assert torch.equal(model(ids).logits, model(ids).logits)
@@ -201,8 +201,8 @@ def test_a_classifier_applies_dropout_after_pooling():
 
 
 @pytest.mark.parametrize("model_class", [VanillaTransformerEncoderModel, VanillaTransformerForMaskedLM])
-def test_embeddings_are_initialised_at_the_scale_of_the_positions(model_class):
-    """The standard deviation is d_model^-0.5, in a bare stack and under a head."""
+def test_embeddings_are_initialised_at_the_scale_of_the_sinusoids(model_class):
+    """The standard deviation is d_model^-0.5, in a stack alone and in a model with a head."""
     model = encoder_only(model_class, d_model=256, vocab_size=500, type_vocab_size=20)
     for embedding in (module for module in model.modules() if isinstance(module, torch.nn.Embedding)):
         assert embedding.weight.std().item() == pytest.approx(256**-0.5, rel=0.05)

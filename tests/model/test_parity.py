@@ -28,9 +28,9 @@ def copy_layer(ours: nn.Module, theirs: nn.Module) -> None:
 
 
 def perturb(model: nn.Module) -> None:
-    """Randomise every parameter, so that a forgotten one shows, and convert the model to double precision.
+    """Randomise every parameter, so that missing ones change the outputs, and convert the model to double precision.
 
-    Double precision hides the rounding that another order of operations causes.
+    In double precision, rounding errors from another order of operations are negligible.
     """
     for parameter in model.double().parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)

@@ -1,4 +1,4 @@
-"""Pipelines load from a saved folder: those of transformers and the two that this project adds."""
+"""Pipelines of transformers, and the two that this project adds, load from a saved folder."""
 
 import copy
 import json
@@ -70,7 +70,7 @@ def reader(tokenizers):
     return QuestionAnsweringPipeline(model=model, tokenizer=tokenizers["encoder"], device="cpu")
 
 
-# --- Saved folders, in a process without this project
+# --- Saved folders, loaded in a process that cannot import this project
 
 
 IN_A_FRESH_PROCESS = """
@@ -95,7 +95,7 @@ print(json.dumps(results, default=float))
 """
 
 
-def test_every_task_has_a_pipeline_in_a_process_without_this_project(tokenizers, translator, reader, tmp_path):
+def test_every_task_has_a_pipeline_without_this_project_installed(tokenizers, translator, reader, tmp_path):
     tokenizer = tokenizers["encoder"]
     labels = {"id2label": {0: "no", 1: "maybe", 2: "yes"}}
     models = {
@@ -153,7 +153,7 @@ print(json.dumps([pipeline(task, **options)(text) for task in tasks]))
 """
 
 
-def test_a_config_may_register_our_pipeline_for_other_tasks(tokenizers, translator, tmp_path):
+def test_configs_may_register_our_pipelines_for_other_tasks(tokenizers, translator, tmp_path):
     model = seq2seq(tokenizers["seq2seq"])
     ours = {"impl": "pipeline_vanilla_transformer.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
     model.config.custom_pipelines = {"summarization": ours, "translation_en_to_es": ours}
@@ -165,7 +165,7 @@ def test_a_config_may_register_our_pipeline_for_other_tasks(tokenizers, translat
     assert results == [[{"summary_text": expected["translation_text"]}], [expected], [expected]]
 
 
-def test_a_saved_tokenizer_loads_without_this_project(tmp_path):
+def test_saved_tokenizers_load_without_this_project_installed(tmp_path):
     kinds = [f"{template}-{kind}" for template, kind in product(TEMPLATES, KINDS)]
     expected = {}
     for name in kinds:
@@ -189,7 +189,7 @@ print(json.dumps(results, default=float))
     assert found == expected
 
 
-def test_a_saved_config_names_only_the_pipeline_of_its_own_model(reader, tokenizers, tmp_path):
+def test_saved_configs_list_only_the_pipeline_of_their_own_model(reader, tokenizers, tmp_path):
     reader.model.save_pretrained(tmp_path / "reader")
     saved = json.loads((tmp_path / "reader/config.json").read_text())["custom_pipelines"]
     assert saved == {
@@ -205,18 +205,18 @@ def test_a_saved_config_names_only_the_pipeline_of_its_own_model(reader, tokeniz
     assert "custom_pipelines" not in json.loads((tmp_path / "classifier/config.json").read_text())
 
 
-def test_transformers_finds_the_pipeline_when_this_project_is_imported(translator, tmp_path):
+def test_transformers_finds_our_pipelines_after_importing_this_project(translator, tmp_path):
     translator.save_pretrained(tmp_path)
     found = pipeline("translation", model=str(tmp_path), trust_remote_code=True, device="cpu")
     assert type(found.model) is VanillaTransformerForConditionalGeneration
     assert found(QUESTION) == translator(QUESTION)
-    found.save_pretrained(tmp_path / "again")  # `pipeline` has put classes into the config, which must still be saved
+    found.save_pretrained(tmp_path / "again")  # `pipeline` has put classes into the config, which must still save
 
 
 # --- Translation
 
 
-def test_one_text_gives_a_list_and_several_give_one_record_each(translator):
+def test_a_string_gives_a_list_and_a_list_of_strings_gives_one_record_each(translator):
     assert [list(record) for record in translator(QUESTION)] == [["translation_text"]]
     assert translator(TEXTS) == [translator(text)[0] for text in TEXTS]
     alternatives = translator(TEXTS, num_beams=4, num_return_sequences=3)
@@ -226,12 +226,12 @@ def test_one_text_gives_a_list_and_several_give_one_record_each(translator):
     assert list(translator(text for text in TEXTS)) == [translator(text) for text in TEXTS]
 
 
-def test_batches_give_the_same_translations_as_single_texts(translator):
+def test_batches_give_the_same_translations_as_single_inputs(translator):
     assert translator(TEXTS, num_beams=3, batch_size=2, max_length=60) == translator(TEXTS, num_beams=3, max_length=60)
 
 
 @pytest.mark.parametrize("text", ["I like </s> to travel.", "<s>I like</s> <pad> to travel."])
-def test_special_tokens_in_a_text_are_read_as_ordinary_text(text, translator):
+def test_special_tokens_in_the_input_are_treated_as_ordinary_text(text, translator):
     assert translator(text, num_beams=2) == [
         {"translation_text": translate([text], translator.model, translator.tokenizer, num_beams=2)[0]}
     ]
@@ -243,7 +243,7 @@ def test_special_tokens_in_a_text_are_read_as_ordinary_text(text, translator):
     "options",
     [{"num_beams": 4, "length_penalty": 0.6}, {"max_new_tokens": 5}, {"num_beams": 2, "no_repeat_ngram_size": 2}],
 )
-def test_generate_options_can_be_given_per_call_or_at_construction(options, translator):
+def test_generate_options_can_be_passed_per_call_or_at_construction(options, translator):
     model, tokenizer = translator.model, translator.tokenizer
     batch = tokenizer(CONTEXT, return_tensors="pt")
     limit = {} if "max_new_tokens" in options else {"max_length": batch["input_ids"].shape[1] + 50}
@@ -253,14 +253,14 @@ def test_generate_options_can_be_given_per_call_or_at_construction(options, tran
     assert prepared(CONTEXT) == [{"translation_text": expected[0]}]
 
 
-def test_a_translation_has_at_most_50_tokens_more_than_its_source(translator):
+def test_translations_exceed_their_source_by_at_most_50_tokens(translator):
     endless = {"eos_token_id": -1}
     batch = translator.tokenizer(QUESTION, return_tensors="pt")
     outputs = translator.forward(translator.preprocess(QUESTION), **endless)
     assert outputs["output_ids"].shape == (1, 1, batch["input_ids"].shape[1] + 50)
 
 
-def test_a_translation_ends_where_the_learned_positions_end(tokenizers):
+def test_learned_positions_limit_the_length_of_a_translation(tokenizers):
     tokenizer = tokenizers["seq2seq"]
     positions = len(tokenizer(QUESTION)["input_ids"]) + 3
     model = seq2seq(tokenizer, position_embedding="learned", max_position_embeddings=positions)
@@ -271,17 +271,17 @@ def test_a_translation_ends_where_the_learned_positions_end(tokenizers):
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\t\u3000\u00a0\n", "\u200b\ufeff"])
-def test_a_blank_text_stays_blank(blank, translator):
+def test_blank_inputs_stay_blank(blank, translator):
     assert translator(blank) == [{"translation_text": ""}]
     expected = [translator(QUESTION)[0]["translation_text"], ""]
     assert [record["translation_text"] for record in translator([QUESTION, blank], batch_size=2)] == expected
 
 
-def test_no_texts_give_an_empty_list(translator, reader):
+def test_an_empty_list_gives_an_empty_list(translator, reader):
     assert translator([]) == reader([]) == []
 
 
-def test_a_long_text_is_truncated_on_request(translator, monkeypatch):
+def test_long_inputs_are_truncated_on_request(translator, monkeypatch):
     monkeypatch.setattr(translator.tokenizer, "model_max_length", 12)
     ids = translator.preprocess(CONTEXT, truncation=True)["input_ids"]
     assert ids.shape == (1, 12) and ids[0, -1] == translator.tokenizer.eos_token_id
@@ -289,7 +289,7 @@ def test_a_long_text_is_truncated_on_request(translator, monkeypatch):
     assert translator(CONTEXT, truncation=True) == translator(shortened) != translator(CONTEXT)
 
 
-def test_arguments_of_the_former_transformers_pipeline_are_accepted(translator):
+def test_arguments_of_the_transformers_4_pipeline_are_accepted(translator):
     expected = translator(QUESTION)
     for options in (
         {"clean_up_tokenization_spaces": False},
@@ -310,7 +310,7 @@ def test_a_stop_sequence_ends_a_translation(translator):
         assert record["translation_token_ids"].tolist()[1:] == [token] * count
 
 
-def test_an_input_that_is_not_a_string_is_refused(translator):
+def test_inputs_that_are_not_strings_are_rejected(translator):
     with pytest.raises(TypeError, match="A translation needs a text; got 7"):
         translator([QUESTION, 7])
 
@@ -319,7 +319,7 @@ def test_an_input_that_is_not_a_string_is_refused(translator):
 
 
 def all_spans(pipe, question, context, window, overlap, longest) -> dict[tuple[int, int], float]:
-    """Return the score of each answer by its characters, from an exhaustive search over hand-made windows."""
+    """Return (start, end) characters of each answer -> score, by an exhaustive search over hand-made windows."""
     tokenizer, model = pipe.tokenizer, pipe.model
     q = tokenizer(question, add_special_tokens=False)["input_ids"]
     c = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)
@@ -352,14 +352,14 @@ def test_answers_equal_those_of_an_exhaustive_search(window, overlap, longest, r
     assert reader(question=QUESTION, context=CONTEXT, **options) == answers[0]
 
 
-def test_the_reader_takes_the_arguments_of_the_former_pipeline(reader):
+def test_question_answering_accepts_the_arguments_of_the_transformers_4_pipeline(reader):
     expected = reader(question=QUESTION, context=CONTEXT)
     assert reader(QUESTION, CONTEXT) == reader({"question": QUESTION, "context": CONTEXT}) == expected
     assert reader(QUESTION, context=CONTEXT) == expected
     assert reader([QUESTION] * 2, CONTEXT, padding=True, max_question_len=64, align_to_words=True) == [expected] * 2
 
 
-def test_questions_may_be_single_lists_records_or_batches(reader):
+def test_questions_may_be_strings_lists_records_or_batches(reader):
     options = {"max_seq_len": 60, "doc_stride": 10}
     first, second = (reader(question=QUESTION, context=text, **options) for text in (CONTEXT, TEXTS[2]))
     records = [{"question": QUESTION, "context": text} for text in (CONTEXT, TEXTS[2])]
@@ -371,7 +371,7 @@ def test_questions_may_be_single_lists_records_or_batches(reader):
         assert batched == {**single, "score": pytest.approx(single["score"], rel=1e-4)}
 
 
-def test_a_trained_reader_finds_late_answers_and_detects_missing_ones(tokenizers):
+def test_a_trained_model_finds_late_answers_and_detects_missing_answers(tokenizers):
     tokenizer = tokenizers["encoder"]
     model = encoder(VanillaTransformerForQuestionAnswering, tokenizer, dropout=0.0)
     options = {"max_seq_len": 70, "doc_stride": 15, "handle_impossible_answer": True}
@@ -406,7 +406,7 @@ def test_a_trained_reader_finds_late_answers_and_detects_missing_ones(tokenizers
     assert pipe(question=QUESTION, context=unknown, handle_impossible_answer=False)["answer"] != ""
 
 
-def test_left_padding_changes_no_answer(tokenizers):
+def test_left_padding_does_not_change_answers(tokenizers):
     tokenizer = copy.deepcopy(tokenizers["encoder"])
     tokenizer.padding_side = "left"
     model = encoder(VanillaTransformerForQuestionAnswering, tokenizer)
@@ -418,8 +418,8 @@ def test_left_padding_changes_no_answer(tokenizers):
         assert {(answer["start"], answer["end"]): answer["score"] for answer in batched} == pytest.approx(scores)
 
 
-def test_answer_positions_are_right_with_any_padding_side(tokenizers, tmp_path):
-    """The tokenizer pads on the left, as language models' tokenizers do."""
+def test_answer_positions_are_correct_with_either_padding_side(tokenizers, tmp_path):
+    """Tokenizers of language models usually pad on the left."""
     tokenizer = copy.deepcopy(tokenizers["encoder"])
     tokenizer.padding_side = "left"
     model = encoder(VanillaTransformerForQuestionAnswering, tokenizer)
@@ -433,8 +433,8 @@ def test_answer_positions_are_right_with_any_padding_side(tokenizers, tmp_path):
         assert tokenizer.decode(ids[first : last + 1]).strip() == "travel"
 
 
-def test_an_answer_gets_its_highest_and_no_answer_its_lowest_window_score(reader):
-    """The answer has a high score in the first window and a low score in the second, which favours "no answer"."""
+def test_answers_get_their_highest_window_score_and_no_answer_its_lowest(reader):
+    """The first window gives the answer a high score; the second window gives "no answer" a high score."""
     offsets = torch.tensor([[[0, 0], [0, 5], [6, 12]]])
     sure, unsure = torch.tensor([[0.0, 6.0, 0.0]]), torch.tensor([[9.0, 1.0, 0.0]])
     windows = [
@@ -448,7 +448,7 @@ def test_an_answer_gets_its_highest_and_no_answer_its_lowest_window_score(reader
     assert (scores["María"], scores[""]) == pytest.approx((float(sure[1] ** 2), float(sure[0] ** 2)))
 
 
-def test_windows_respect_model_max_length(tokenizers):
+def test_windows_do_not_exceed_model_max_length(tokenizers):
     tokenizer = copy.deepcopy(tokenizers["encoder"])
     tokenizer.model_max_length = 48
     model = encoder(VanillaTransformerForQuestionAnswering, tokenizer)
@@ -457,7 +457,7 @@ def test_windows_respect_model_max_length(tokenizers):
     assert len(lengths) > 2 and max(lengths) == 48
 
 
-def test_windows_respect_the_learned_positions(tokenizers):
+def test_windows_do_not_exceed_the_learned_positions(tokenizers):
     fields = {"position_embedding": "learned", "max_position_embeddings": 48}
     model = encoder(VanillaTransformerForQuestionAnswering, tokenizers["encoder"], **fields)
     pipe = QuestionAnsweringPipeline(model=model, tokenizer=tokenizers["encoder"], device="cpu")
@@ -478,6 +478,6 @@ def test_windows_respect_the_learned_positions(tokenizers):
         ({"question": CONTEXT, "context": "a", "max_seq_len": 20}, ValueError, "41 tokens.* 20.*max_seq_len"),
     ],
 )  # fmt: skip
-def test_invalid_questions_are_refused(options, error, message, reader):
+def test_invalid_questions_are_rejected(options, error, message, reader):
     with pytest.raises(error, match=message):
         reader(**options)

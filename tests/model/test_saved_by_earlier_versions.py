@@ -21,7 +21,7 @@ def test_every_version_has_a_saved_copy_of_every_model():
 
 
 @pytest.mark.parametrize("folder", SAVED, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
-def test_a_model_of_an_earlier_version_gives_the_same_outputs(folder: Path):
+def test_models_of_earlier_versions_give_the_same_outputs(folder: Path):
     recorded = json.loads((folder / "outputs.json").read_text())
     found = outputs(load_model(folder))
     assert found.keys() == recorded.keys()

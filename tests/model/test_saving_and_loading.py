@@ -1,4 +1,4 @@
-"""A saved folder is complete: weights once, code next to them, and every Auto class loads it without this project."""
+"""Saved folders contain each weight once and all code; every Auto class loads them without this project installed."""
 
 import copy
 import importlib
@@ -41,7 +41,7 @@ print(json.dumps(sums))
 """
 
 
-def test_a_process_without_the_project_loads_every_auto_class_of_each_family(tmp_path):
+def test_all_auto_classes_load_without_this_project_installed(tmp_path):
     models = {make.__name__: make() for make in (encoder_decoder, decoder_only, encoder_only)}
     for name, model in models.items():
         model.save_pretrained(tmp_path / name)
@@ -104,7 +104,7 @@ def test_a_saved_vocabulary_size_can_be_overridden(tmp_path):
     assert loaded.lm_head.out_features == 60
 
 
-def test_a_model_in_a_subfolder_loads_its_own_generation_config(tmp_path, monkeypatch):
+def test_models_in_a_subfolder_load_their_own_generation_config(tmp_path, monkeypatch):
     model = encoder_decoder()
     model.generation_config.num_beams = 3
     model.save_pretrained(tmp_path / "models/mine")
@@ -114,7 +114,7 @@ def test_a_model_in_a_subfolder_loads_its_own_generation_config(tmp_path, monkey
         assert loaded.generation_config.num_beams == 3
 
 
-def test_a_translators_encoder_saved_alone_keeps_its_depth(tmp_path):
+def test_an_encoder_saved_from_a_translator_keeps_its_layers(tmp_path):
     encoder, ids = encoder_decoder(encoder_layers=3, decoder_layers=1).get_encoder(), tokens()
     encoder.save_pretrained(tmp_path)
     again, loading = VanillaTransformerEncoderModel.from_pretrained(tmp_path, output_loading_info=True)
@@ -123,7 +123,7 @@ def test_a_translators_encoder_saved_alone_keeps_its_depth(tmp_path):
 
 
 def test_a_split_shared_embedding_is_saved_as_two(tmp_path):
-    """PEFT splits the embedding in this way to train it in full (`modules_to_save`)."""
+    """PEFT splits a shared embedding like this if it is in `modules_to_save`."""
     model, inputs = encoder_decoder(tie_word_embeddings=False), {"input_ids": tokens(), "decoder_input_ids": tokens()}
     decoder = model.get_decoder()
     decoder.embed_tokens = copy.deepcopy(decoder.embed_tokens)
@@ -173,7 +173,7 @@ def test_a_saved_config_records_the_project_version_but_loads_without_it(make, t
 @pytest.mark.parametrize(
     "family", ["vanilla_transformer", "vanilla_transformer_encoder", "vanilla_transformer_decoder"]
 )
-def test_a_config_accepts_the_field_names_of_transformers(family):
+def test_configs_accept_the_field_names_of_transformers(family):
     names = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "hidden_act": "gelu"}
     ours = {"d_model": 64, "num_heads": 4, "d_ff": 96, "activation_function": "gelu"}
     config = AutoConfig.for_model(family, **names)
@@ -181,7 +181,7 @@ def test_a_config_accepts_the_field_names_of_transformers(family):
     assert (config.d_k, config.d_v, config.num_key_value_heads, config.hidden_act) == (16, 16, 4, "gelu")
 
 
-def test_an_encoder_decoder_config_accepts_marians_field_names():
+def test_encoder_decoder_configs_accept_marians_field_names():
     sizes = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 64, "encoder_attention_heads": 4}
     sizes |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 80}
     config = AutoConfig.for_model("vanilla_transformer", **sizes)
@@ -209,8 +209,8 @@ print(json.dumps(refusals))
 """
 
 
-def test_a_transformers_version_without_a_required_private_name_is_refused(tmp_path):
-    """Without this check, the override of a renamed private method would silently never be called."""
+def test_transformers_versions_without_a_required_private_name_are_rejected(tmp_path):
+    """Without this check, our override of a renamed private method would silently never be called."""
     encoder_only(VanillaTransformerEncoderModel).save_pretrained(tmp_path / "model")
     names = {"GenerationMixin": "_update_finished_beams", "PreTrainedModel": "get_correct_attn_implementation"}
     refusals = run_fresh(LOAD_WHERE_NAMES_ARE_OTHERS, tmp_path, names)
@@ -234,7 +234,7 @@ def test_auto_classes_are_registered_on_import(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_close_to_single_precision(dtype):
+def test_half_precision_outputs_are_close_to_single_precision(dtype):
     model, ids = encoder_decoder(), tokens()
     expected = model(ids, decoder_input_ids=ids).logits
     logits = model.to(dtype)(ids, decoder_input_ids=ids).logits
@@ -255,15 +255,15 @@ def test_gradient_checkpointing_gives_the_same_gradients(make):
 
 
 @pytest.mark.parametrize("model_class", MODELS)
-def test_no_split_modules_exist(model_class):
-    """Sharding (FSDP) and `device_map` fail if `_no_split_modules` names a class that the model lacks."""
+def test_every_name_in_no_split_modules_exists_in_the_model(model_class):
+    """FSDP and `device_map` fail if `_no_split_modules` contains a class that the model does not use."""
     model = model_class(model_class.config_class.from_preset("tiny", vocab_size=10))
     assert model._no_split_modules
     assert model._no_split_modules <= {type(module).__name__ for module in model.modules()}
 
 
 @pytest.mark.parametrize("model_class", MODELS)
-def test_a_config_can_ask_for_tuples(model_class):
+def test_return_dict_false_in_the_config_returns_tuples(model_class):
     model = model_class(model_class.config_class.from_preset("tiny", vocab_size=10)).eval()
     ids = torch.tensor([[3, 4, 5]])
     inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})
@@ -284,8 +284,8 @@ AutoConfig.from_pretrained(arguments[0], trust_remote_code=True)
 """
 
 
-def test_an_older_transformers_gets_an_error_with_the_required_version(tmp_path):
-    """The package and the code files in a checkpoint require the same version of transformers."""
+def test_error_for_an_old_transformers_names_the_required_version(tmp_path):
+    """The package and the code files in a checkpoint require the same minimum version of transformers."""
     packages = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["dependencies"]
     assert f"transformers>={OLDEST},<6" in packages
     decoder_only().save_pretrained(tmp_path)
@@ -339,7 +339,7 @@ print(json.dumps([type(model).__name__, model.extra.weight.tolist(), type(bare).
 """
 
 
-def test_a_derived_class_is_saved_and_loaded_with_its_own_weights(tmp_path, monkeypatch):
+def test_subclasses_are_saved_and_loaded_with_their_own_weights(tmp_path, monkeypatch):
     (tmp_path / "my_model.py").write_text(DERIVED)
     source = tmp_path / "package"
     decoder_only().save_pretrained(source)
@@ -350,7 +350,7 @@ def test_a_derived_class_is_saved_and_loaded_with_its_own_weights(tmp_path, monk
     my_class.register_for_auto_class("AutoModelForCausalLM")
     mine = my_class.from_pretrained(source)
     mine.save_pretrained(tmp_path / "mine")
-    for _ in range(2):  # also from a config that was loaded and saved again
+    for _ in range(2):  # the second time, the config has been loaded and saved again
         name, weight, bare = run_fresh(LOAD_DERIVED, tmp_path, str(tmp_path / "mine"))
         assert (name, bare) == ("MyLM", "VanillaTransformerDecoderModel") and weight == mine.extra.weight.tolist()
         my_class.from_pretrained(tmp_path / "mine").save_pretrained(tmp_path / "mine")
@@ -364,13 +364,13 @@ class MyPipeline(TextClassificationPipeline):
 """
 
 
-def test_a_users_own_pipeline_is_saved_with_the_model(tmp_path, monkeypatch):
+def test_custom_pipelines_of_users_are_saved_with_the_model(tmp_path, monkeypatch):
     (tmp_path / "my_pipeline.py").write_text(MY_PIPELINE)
     monkeypatch.syspath_prepend(tmp_path)
     my_class = importlib.import_module("my_pipeline").MyPipeline
     model = encoder_only(VanillaTransformerForQuestionAnswering)
     pipeline = my_class(model=model, tokenizer=train_tokenizer(["a text"], "encoder", vocab_size=300))
-    # the same form in which transformers registers pipelines
+    # transformers registers pipelines in the same form
     pipeline._registered_impl = {"my-task": {"impl": my_class, "pt": (type(model),), "type": "text"}}
     pipeline.save_pretrained(tmp_path / "saved")
     for folder in ("saved", "again"):
