@@ -1,4 +1,4 @@
-"""One browser, shared by all tests of the demo."""
+"""Share one browser between all tests of the demo."""
 
 from browsing import browser
 

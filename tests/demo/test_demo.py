@@ -1,4 +1,4 @@
-"""The demo's API gives the models' own answers, and clear messages for invalid inputs."""
+"""Check that the demo's API returns the models' predictions, and clear errors for invalid inputs."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +54,7 @@ def client(folders):
         yield client
 
 
-def test_a_translation_equals_the_models(client, folders):
+def test_translation_equals_model_generate(client, folders):
     translation, alternatives, picture = client.predict("one two", "2", "mean", api_name="/translate")
     model = AutoModelForSeq2SeqLM.from_pretrained(folders["translator"]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders["translator"])
@@ -63,7 +63,7 @@ def test_a_translation_equals_the_models(client, folders):
     assert picture.startswith('<div class="heat-map">')
 
 
-def test_twenty_concurrent_users_get_right_answers(client, folders):
+def test_twenty_concurrent_users_get_correct_predictions(client, folders):
     texts = [f"one {'two ' * (i % 5)}three" for i in range(20)]
     with ThreadPoolExecutor(20) as users:
         found = list(users.map(lambda text: client.predict(text, "1", "1", api_name="/translate")[0], texts))
@@ -72,7 +72,7 @@ def test_twenty_concurrent_users_get_right_answers(client, folders):
     assert found == [translate([text], model, tokenizer)[0] for text in texts]
 
 
-def test_a_classification_equals_the_pipelines(client, folders):
+def test_class_probabilities_equal_those_of_the_pipeline(client, folders):
     given, mattered, attended = client.predict(TEXT, api_name="/classify")
     expected = pipeline("text-classification", folders["classifier"], trust_remote_code=True)(TEXT, top_k=None)
     assert given == pytest.approx({entry["label"]: entry["score"] for entry in expected}, abs=1e-4)
@@ -81,8 +81,8 @@ def test_a_classification_equals_the_pipelines(client, folders):
         assert max(abs(piece["share"]) for piece in shown) == 1
 
 
-def test_gradient_times_input_sums_to_the_change_of_the_score(folders):
-    """To first order, moving the embeddings towards 0 changes the score by the sum of the values shown."""
+def test_attributions_sum_to_the_change_of_the_score(folders):
+    """Scaling all embeddings towards 0 changes the score, to first order, by the sum of the attributions."""
     loaded = load(folders["classifier"])
     loaded.model.double()
     batch = loaded.tokenizer([TEXT], return_tensors="pt")
@@ -97,7 +97,7 @@ def test_gradient_times_input_sums_to_the_change_of_the_score(folders):
     assert change == pytest.approx(values.sum().item(), rel=1e-2)
 
 
-def test_tagged_spans_equal_the_pipelines(client, folders):
+def test_tagged_spans_equal_those_of_the_pipeline(client, folders):
     shown = client.predict(TEXT, api_name="/tag")
     tagger = pipeline("token-classification", folders["tagger"], trust_remote_code=True, aggregation_strategy="first")
     assert [(span["tag"], span["start"], span["end"]) for span in shown] == [
@@ -106,12 +106,12 @@ def test_tagged_spans_equal_the_pipelines(client, folders):
     assert all(span["text"] == TEXT[span["start"] : span["end"]].strip() for span in shown)
 
 
-def test_the_answer_lies_in_the_text(client):
+def test_answer_is_a_span_of_the_context(client):
     found = client.predict("two", TEXT, api_name="/answer")
     assert found["answer"] and found["answer"] == TEXT[found["start"] : found["end"]]
 
 
-def test_a_filled_blank_equals_the_pipelines(client, folders):
+def test_filled_blank_equals_that_of_the_pipeline(client, folders):
     filled, (best,) = client.predict("one ___ three", api_name="/fill")
     expected = pipeline("fill-mask", folders["masked"], trust_remote_code=True)("one <mask> three")
     assert [*best.values()][: len(expected)] == pytest.approx([entry["score"] for entry in expected], abs=1e-5)
@@ -121,7 +121,7 @@ def test_a_filled_blank_equals_the_pipelines(client, folders):
         client.predict("one two", api_name="/fill")
 
 
-def test_generated_text_is_streamed_and_equals_the_models(client, folders):
+def test_generated_text_is_streamed_and_equals_model_generate(client, folders):
     model = AutoModelForCausalLM.from_pretrained(folders["language model"]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders["language model"])
     job = client.submit("one", 20, 0, 0, 1, 0, api_name="/generate")
@@ -135,7 +135,7 @@ def test_generated_text_is_streamed_and_equals_the_models(client, folders):
     assert sampled[0] == sampled[1] != sampled[2]
 
 
-def test_the_next_tokens_are_the_models_most_probable(client, folders):
+def test_next_tokens_are_the_most_probable_ones(client, folders):
     found = client.predict("one two", None, api_name="/next_tokens")
     assert len(found) == 10 and list(found.values()) == sorted(found.values(), reverse=True)
     model = AutoModelForCausalLM.from_pretrained(folders["language model"]).eval()
@@ -182,15 +182,13 @@ def test_invalid_input_gets_a_clear_message(client, text, message):
         *(((5, "one", changes), "/explore_changed", "Changes must be lists") for changes in NO_CHANGES),
     ],
 )
-def test_arguments_of_the_wrong_type_get_a_clear_message(client, arguments, endpoint, message):
+def test_arguments_of_the_wrong_type_give_a_clear_error(client, arguments, endpoint, message):
     with pytest.raises(Exception, match=message):
         client.predict(*arguments, api_name=endpoint)
 
 
-def test_special_tokens_in_a_text_are_read_as_in_training(client, folders):
-    """Models that generate text read special tokens as text; other models read them as tokens, like their
-    pipelines.
-    """
+def test_special_tokens_in_the_input_are_tokenised_as_in_training(client, folders):
+    """Models that generate text tokenise "</s>" as ordinary text; other models keep special tokens, like pipelines."""
     text = "one </s> two"
     for number, name in enumerate(folders):
         if name in ("reader", "masked"):
@@ -208,7 +206,7 @@ def test_special_tokens_in_a_text_are_read_as_in_training(client, folders):
             assert max(client.predict(text, api_name="/classify")[0].values()) == pytest.approx(top, abs=2e-5)
 
 
-def test_a_regression_gives_the_models_number(client, folders):
+def test_regression_returns_the_predicted_value(client, folders):
     numbers, mattered, _ = client.predict(TEXT, api_name="/regress")
     loaded = load(folders["regressor"])
     with torch.no_grad():
@@ -216,7 +214,7 @@ def test_a_regression_gives_the_models_number(client, folders):
     assert numbers == {"LABEL_0": pytest.approx(expected, abs=1e-5)} and len(mattered) > 2
 
 
-def test_the_readme_lists_every_endpoint_with_its_arguments(client):
+def test_readme_lists_every_endpoint_with_its_arguments(client):
     rows = re.findall(r"^\| `(/\w+)` \|(.*?)\|", README, re.MULTILINE)
     documented = {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows}
     endpoints = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
@@ -226,7 +224,7 @@ def test_the_readme_lists_every_endpoint_with_its_arguments(client):
     }
 
 
-def test_the_readmes_example_runs(client, capsys):
+def test_readme_example_runs(client, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(code.replace("http://127.0.0.1:7860", client.src), {})
     assert capsys.readouterr().out.splitlines()[-1].startswith("The parcel from")

@@ -1,4 +1,4 @@
-"""The demo works in a real browser, in desktop and phone sizes, without console errors."""
+"""Check that the demo works in a real browser, at desktop and phone sizes, without console errors."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def address(tmp_path_factory) -> Iterator[str]:
 
 
 def tab(page, title: str):
-    """Open a tab and return its panel; on a narrow screen the tab may be in a menu."""
+    """Open a tab and return its panel. On narrow screens, the tab may be in a menu."""
     page.wait_for_function("document.querySelector('[role=tab]')")
     found = page.get_by_role("tab", name=title)
     if not found.is_visible():
@@ -38,14 +38,14 @@ def tab(page, title: str):
     return page.locator("[role=tabpanel]:visible").first
 
 
-def test_a_click_on_an_example_runs_it(browser, address):
+def test_clicking_an_example_runs_it(browser, address):
     with visit(browser, address) as page:
         panel = tab(page, "Generate")
         panel.get_by_text("Tom has never been", exact=True).click()
         expect(panel.get_by_placeholder("The text will grow here.")).to_have_value(re.compile("Tom has never been."))
 
 
-def test_a_text_that_is_too_long_is_refused_and_not_truncated(browser, address):
+def test_input_that_is_too_long_gives_an_error_instead_of_being_truncated(browser, address):
     with visit(browser, address) as page:
         panel = tab(page, "Generate")
         text = panel.get_by_label("Text", exact=True)
@@ -65,7 +65,7 @@ def test_an_empty_seed_is_allowed(browser, address):
         assert len(panel.get_by_placeholder("The text will grow here.").input_value()) > len("The parcel from")
 
 
-def test_empty_input_gets_a_message(browser, address):
+def test_empty_input_shows_a_message(browser, address):
     with visit(browser, address) as page:
         panel = tab(page, "Generate")
         panel.get_by_label("Text", exact=True).fill(" ")
@@ -73,7 +73,7 @@ def test_empty_input_gets_a_message(browser, address):
         expect(page.get_by_text("Please type something to continue.")).to_be_visible()
 
 
-# Click Stop from within the page, before the request: on a busy machine the text could be complete first.
+# Click Stop from a script in the page: on a busy machine, the text could be complete before Playwright clicks.
 STOP_WHILE_IT_GROWS = """stop => {
   const text = document.querySelector("[placeholder='The text will grow here.']");
   window.lengths = new Set();
@@ -86,7 +86,7 @@ STOP_WHILE_IT_GROWS = """stop => {
 
 
 @SCREENS
-def test_text_streams_until_stopped_and_tokens_show_their_alternatives(browser, address, size):
+def test_text_streams_until_stopped_and_clicked_tokens_show_alternatives(browser, address, size):
     with visit(browser, address, size) as page:
         panel = tab(page, "Generate")
         panel.get_by_label("Text", exact=True).fill("one two")
@@ -112,7 +112,7 @@ def test_text_streams_until_stopped_and_tokens_show_their_alternatives(browser, 
 
 @SCREENS
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_an_example_can_be_walked_through(browser, address, size, theme):
+def test_worked_example_is_displayed_step_by_step(browser, address, size, theme):
     with visit(browser, f"{address}?__theme={theme}", size) as page:
         panel = tab(page, "Look inside")
         expect(panel.get_by_text("positional encoding")).to_be_visible()

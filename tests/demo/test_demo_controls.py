@@ -1,4 +1,4 @@
-"""Every control of the explorer has a visible effect in every task, without an error message."""
+"""Check that every control of the explorer has a visible effect in every task, without an error message."""
 
 import json
 import os
@@ -28,14 +28,14 @@ LABELS = {0: "O", 1: "B-COUNTRY", 2: "I-COUNTRY"}
 
 
 def brief_translator(**fields):
-    """Return a translator that is likely to end soon."""
+    """Return a translator that probably generates the end token after few tokens."""
     model = encoder_decoder(encoder_layers=1, decoder_layers=1, output_bias=True, **SMALL, **fields)
     with torch.no_grad():
         model.lm_head.bias[model.config.eos_token_id] = 3
     return model
 
 
-MODELS = {  # label of the task's button -> what builds its model, and the template of its tokenizer
+MODELS = {  # label of the task's button -> function that builds the model, and its tokenizer's template
     "Translate": (brief_translator, "seq2seq"),
     "Continue": (partial(decoder_only, **ONE_LAYER), "causal"),
     "Fill in": (partial(encoder_only, **ONE_LAYER), "encoder"),
@@ -63,7 +63,7 @@ def address(tmp_path_factory) -> Iterator[str]:
 
 
 def opened(page, task: str):
-    """Open the explorer with the model of a task and wait for the effects of its heads."""
+    """Open the explorer with a task's model, and wait until the effects of its heads are shown."""
     explorer = page.locator(".explorer")
     explorer.locator(".models button").filter(has_text=task).first.click()
     expect(explorer.locator(".models button[aria-pressed=true]")).to_contain_text(task)
@@ -73,7 +73,7 @@ def opened(page, task: str):
     return explorer
 
 
-# In the page: read what is shown as one string, read an error message, wait for a state and note the time, and click.
+# JavaScript helpers: read the displayed content as a string, read an error, wait for a state with timing, and click.
 IN_PAGE = """
 const frame = document.querySelector(".explorer-place").shadowRoot.querySelector(".explorer");
 const one = (selector) => frame.querySelector(selector);
@@ -122,7 +122,7 @@ BUTTONS = """async () => {
 }"""
 
 
-# Contrast of special tokens with their background, without a tint and with each at full weight, by WCAG's formula.
+# WCAG contrast of special tokens with their background: without a tint, and with each tint at full weight.
 CONTRASTS = """() => {
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const light = (...layers) => {
@@ -154,9 +154,9 @@ CONTRASTS = """() => {
 
 
 def check(page, script: str, least: int) -> None:
-    """Run the script in the page: more than `least` controls work, and a change takes two seconds at most.
+    """Run a script in the page that tries all controls: at least `least` must work, with a median under two seconds.
 
-    On a busy machine it takes longer, so only most changes have to be that fast.
+    The time limit is ignored on a busy machine.
     """
     count, wrong, seconds = page.evaluate(f"(() => {{ {IN_PAGE} return ({script})(); }})()")
     assert wrong == []
@@ -188,7 +188,7 @@ def test_special_tokens_are_legible_on_every_tint(browser, address, theme):
         assert min(contrasts) >= 4.5
 
 
-def test_a_silent_server_gets_a_message_and_the_switch_works_again(browser, address):
+def test_server_timeout_shows_a_message_and_the_switch_works_again(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page, "Classify")
         page.clock.install()
@@ -203,7 +203,7 @@ def test_a_silent_server_gets_a_message_and_the_switch_works_again(browser, addr
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_a_switch_waits_for_an_answer_on_its_way(browser, address):
+def test_switch_waits_for_a_pending_response(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page, "Classify")
         switch = explorer.get_by_label("Positions of the encoder")
@@ -219,7 +219,7 @@ def test_a_switch_waits_for_an_answer_on_its_way(browser, address):
         expect(explorer.locator(".beside .verdict")).to_be_visible()
 
 
-def test_an_error_without_a_message_gets_one_next_to_the_switch(browser, address):
+def test_server_error_without_a_message_shows_one_next_to_the_switch(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page, "Classify")
         event = f"event: error\ndata: {json.dumps({'error': None})}\n\n"

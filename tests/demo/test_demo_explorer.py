@@ -1,4 +1,4 @@
-"""The explorer in a real browser: interactive by pointer and keyboard, with the right numbers."""
+"""Test the explorer in a real browser: pointer and keyboard interaction, and correct values."""
 
 import csv
 import json
@@ -52,13 +52,13 @@ def address(models) -> Iterator[str]:
 
 
 def opened(page):
-    """Return the explorer once it shows something."""
+    """Return the explorer once it displays a prediction."""
     explorer = page.locator(".explorer")
     expect(explorer.locator(".map svg")).to_be_visible()
     return explorer
 
 
-# Records what the player shows from the start, because a busy machine may look too late: captions, and layers lit.
+# Record captions and highlighted layers in the page, because the test might miss them on a busy machine.
 WATCH = """
 window.captions = [];
 window.lit = 0;
@@ -139,7 +139,7 @@ def test_tokens_heads_and_boxes_open_by_pointer_and_keyboard(browser, address, s
         expect(numbers).to_contain_text(re.compile(r"modeling_vanilla_transformer.py:\d+"))
 
 
-def test_focus_moves_on_when_its_element_disappears(browser, address):
+def test_focus_moves_when_the_focused_element_disappears(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
@@ -162,7 +162,7 @@ def test_focus_moves_on_when_its_element_disappears(browser, address):
         expect(writer).to_be_focused()
 
 
-def test_focus_stays_on_the_button_of_the_side_shown_above(browser, address):
+def test_focus_stays_on_the_button_of_the_selected_side(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_label("Causal mask").uncheck()
@@ -174,7 +174,7 @@ def test_focus_stays_on_the_button_of_the_side_shown_above(browser, address):
             expect(button).to_be_focused()
 
 
-def test_a_prompt_keeps_its_leading_and_trailing_space(browser, address):
+def test_prompt_keeps_leading_and_trailing_spaces(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name="Continue writer").click()
@@ -208,7 +208,7 @@ def test_every_model_family_can_be_explored(browser, address):
         expect(explorer.locator(".verdict")).to_contain_text(re.compile(r"from [\d.]+ % to [\d.]+ % \(geometric mean"))
         asked, answer = (explorer.locator(part).first.inner_text() for part in (".beside .answer", ".output .answer"))
         assert asked.strip() == answer.strip()
-        explorer.get_by_label("Text to continue").fill("Köln")  # one letter that takes two tokens
+        explorer.get_by_label("Text to continue").fill("Köln")  # ö takes two tokens
         explorer.get_by_label("Text to continue").press("Enter")
         expect(explorer.locator(".output .answer").first).to_contain_text("Köln")
         explorer.get_by_label("Positions of the decoder").uncheck()
@@ -233,17 +233,17 @@ def test_heads_are_ranked_by_their_effect(browser, address):
         expect(explorer.locator(".heads table tbody tr")).to_have_count(24)
 
 
-def test_the_drawing_of_each_head_fills_its_column(browser, address):
+def test_head_thumbnails_fill_their_columns(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
-        # the heads are redrawn with their effects
+        # heads are redrawn when their effects arrive
         expect(explorer.locator(".ranking")).to_contain_text("Largest effect: ")
         for cell in page.locator(".cell").all():
             own, column = (element.bounding_box()["width"] for element in (cell.locator(".head"), cell))
             assert own == pytest.approx(column, abs=1)
 
 
-def test_a_regression_shows_numbers_in_the_lens_and_the_comparison(browser, models, tmp_path):
+def test_regression_shows_values_in_the_lens_and_the_comparison(browser, models, tmp_path):
     model = save(tmp_path / "judge", partial(classifier, {0: "difficulty"}), "encoder")
     with address_of(model, models[2]) as address, visit(browser, address) as page:
         explorer = opened(page)
@@ -263,7 +263,7 @@ def test_a_regression_shows_numbers_in_the_lens_and_the_comparison(browser, mode
         expect(explorer.locator(".beside th[scope=col]")).to_have_text(["", "original", "changed"])
 
 
-def test_the_tag_of_a_token_is_part_of_its_label(browser, tmp_path):
+def test_label_of_a_token_includes_its_tag(browser, tmp_path):
     tags = {0: "B-DATE", 1: "I-DATE"}
     model = save(
         tmp_path / "tagger", partial(encoder_only, VanillaTransformerForTokenClassification, id2label=tags), "encoder"
@@ -275,7 +275,7 @@ def test_the_tag_of_a_token_is_part_of_its_label(browser, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["translate", "generate"])
-def test_each_token_of_a_users_own_answer_is_shown_with_its_rank(browser, address, task):
+def test_each_token_of_a_forced_output_shows_its_rank(browser, address, task):
     with visit(browser, address) as page:
         explorer = opened(page)
         if task == "generate":
@@ -291,7 +291,7 @@ def test_each_token_of_a_users_own_answer_is_shown_with_its_rank(browser, addres
         expect(explorer.locator(".bars .chosen .name")).to_have_text(re.compile("^Ju"))
 
 
-def test_a_text_that_fills_all_positions_is_shown_and_a_longer_one_refused(browser, tmp_path):
+def test_text_of_the_maximum_length_is_shown_and_a_longer_one_rejected(browser, tmp_path):
     def make(**fields):
         return decoder_only(position_embedding="learned", max_position_embeddings=5, **fields)
 
@@ -312,11 +312,11 @@ def test_a_text_that_fills_all_positions_is_shown_and_a_longer_one_refused(brows
         expect(explorer.get_by_role("alert")).to_contain_text("this text with its continuation has")
 
 
-def test_switching_off_a_head_changes_the_comparison_with_the_original(browser, address):
+def test_disabling_a_head_updates_the_comparison_with_the_original(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         switch = explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1")
-        switch.locator("..").hover()  # the button appears when its head is under the pointer
+        switch.locator("..").hover()  # the switch appears on hover
         switch.click()
         beside = explorer.locator(".beside")
         expect(beside.locator(".verdict")).to_contain_text("%")
@@ -327,15 +327,15 @@ def test_switching_off_a_head_changes_the_comparison_with_the_original(browser, 
         expect(beside.locator("tbody")).not_to_have_text(one_off)
         beside.get_by_role("button", name="Show it above").click()
         expect(explorer.locator(".stage")).to_have_css("outline-style", "solid")
-        expect(explorer.locator(".ranking")).to_have_count(0)  # the effects of the original model would be wrong here
+        expect(explorer.locator(".ranking")).to_have_count(0)  # effects of the original model do not apply
         explorer.get_by_role("button", name="Reset all").click()
         expect(beside).to_be_hidden()
 
 
-def test_tab_moves_from_the_tokens_to_the_handles_of_the_chosen_token(browser, address):
+def test_tab_key_moves_from_a_selected_token_to_its_handles(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
-        expect(explorer.locator(".ranking")).to_be_visible()  # after that, nothing is redrawn
+        expect(explorer.locator(".ranking")).to_be_visible()  # the last part to be drawn
         explorer.get_by_role("button", name="Token 3,").last.press("Enter")
         explorer.locator(".chip").last.focus()
         page.keyboard.press("Tab")
@@ -373,7 +373,7 @@ def test_dragging_a_weight_changes_the_output_within_a_second(browser, address, 
         page.keyboard.press("ArrowDown")
         second = explorer.get_by_role("slider", name=re.compile("attends to token 2, "))
         expect(second).to_be_focused()
-        page.keyboard.press("End")  # at most what the first weight leaves over; the first keeps its value
+        page.keyboard.press("End")  # limited by the first set weight, which keeps its value
         expect(second).to_have_attribute("aria-valuenow", "5")
         expect(handle).to_have_attribute("aria-valuetext", "95 %")
         expect(explorer.get_by_role("slider", name=re.compile("attends to token 3, "))).to_have_attribute(
@@ -386,7 +386,7 @@ def test_dragging_a_weight_changes_the_output_within_a_second(browser, address, 
         expect(changed).to_have_count(0)
 
 
-def test_a_set_weight_has_the_effect_that_the_server_computes(browser, address, models):
+def test_effect_of_a_set_weight_equals_the_servers_result(browser, address, models):
     with visit(browser, address) as page:
         explorer = opened(page)
         with page.expect_request(re.compile("call/explore_changed")) as asked:
@@ -403,7 +403,7 @@ def test_a_set_weight_has_the_effect_that_the_server_computes(browser, address, 
     found = compare_data(loaded.model, loaded.tokenizer, text, interventions_from_json(changes))
     assert len(changes["weights"]) == loaded.model.config.num_heads, "all of them, where none is chosen"
     assert float(shown.removesuffix(" %")) == pytest.approx(100 * found["same"][0]["p"], rel=0.06)
-    # The file holds the heads' mean weights, including the query with one set weight; layers count from 1.
+    # The CSV file has the mean weights over heads, including the query with a set weight. Layers count from 1.
     (kind, layer, _, query, *_) = changes["weights"][0]
     heads = [row for *place, row in found["rows"] if place[0] == kind and place[3] == query]
     seen = [line for line in table if line[0] == "cross-attention" and line[1] == str(layer + 1)]
@@ -412,13 +412,13 @@ def test_a_set_weight_has_the_effect_that_the_server_computes(browser, address, 
     )
 
 
-def test_a_link_restores_the_state_of_the_page(browser, address):
+def test_link_restores_the_state_of_the_page(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_label("Text to translate").fill("July 4")
         explorer.get_by_label("Text to translate").press("Enter")
         expect(page).to_have_url(re.compile("July%204%22"))
-        expect(explorer.locator(".ranking")).to_be_visible()  # after that, nothing is redrawn
+        expect(explorer.locator(".ranking")).to_be_visible()  # the last part to be drawn
         explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:")).click()
         explorer.get_by_role("button", name="Switch off cross-attention, layer 2, head 1").click(force=True)
         expect(explorer.locator(".verdict")).to_be_visible()
@@ -427,7 +427,7 @@ def test_a_link_restores_the_state_of_the_page(browser, address):
         explorer = opened(page)
         expect(explorer.get_by_label("Text to translate")).to_have_value("July 4")
         expect(explorer.locator(".verdict")).to_have_text(verdict)
-        expect(page).to_have_url(link)  # the opened page keeps the link
+        expect(page).to_have_url(link)  # opening a link keeps it in the address bar
         expect(explorer.locator(".head[aria-pressed=true]")).to_have_attribute(
             "aria-label", re.compile("^Cross-attention, layer 1, head 2:")
         )
@@ -441,9 +441,9 @@ def test_back_restores_the_previous_state(browser, address):
         text.fill("July 4")
         text.press("Enter")
         expect(page).to_have_url(re.compile("July%204%22"))
-        expect(explorer.locator(".ranking")).to_be_visible()  # after that, nothing is redrawn
+        expect(explorer.locator(".ranking")).to_be_visible()  # the last part to be drawn
         head = explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:"))
-        head.click()  # choosing a head adds no step to the history
+        head.click()  # selecting a head adds no history entry
         mask = explorer.locator(".broken").get_by_label("Causal mask")
         mask.uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
@@ -472,7 +472,7 @@ def test_back_restores_the_previous_state(browser, address):
 
 
 @pytest.mark.parametrize("damage", ["cut off", "cut in a letter", "edited", "another form", "nothing"])
-def test_a_damaged_link_gets_a_message_and_opens_what_it_can(browser, address, damage):
+def test_damaged_link_shows_a_message_and_restores_its_valid_parts(browser, address, damage):
     whole = {"model": "translator", "text": "Köln, July", "context": None, "target": None, "layer": 1, "head": 2}
     edited = {"head": 9, "layer": 0.5, "kinds": 5, "step": "x", "changes": {"heads_off": 3}, "box": ["x"]}
     link = quote(json.dumps(whole | (edited if damage == "edited" else {}), separators=(",", ":"), ensure_ascii=False))
@@ -501,13 +501,13 @@ NOT_HERE = "The link is for the model gone, which is not loaded here."
 @pytest.mark.parametrize(
     ("link", "message"),
     [
-        ({"model": "gone", "text": "July", "target": [5, 60000]}, NOT_HERE),  # tokens of another model
+        ({"model": "gone", "text": "July", "target": [5, 60000]}, NOT_HERE),  # token ids of another model
         ({"model": "translator", "text": "July", "box": ["decoder", 7, "feed-forward"]}, DAMAGED),
         ({"model": "translator", "text": ""}, DAMAGED),
     ],
     ids=["tokens of another model", "no such box", "no text"],
 )
-def test_parts_of_a_link_that_do_not_fit_the_model_are_ignored(browser, address, link, message):
+def test_link_parameters_that_do_not_fit_the_model_are_ignored(browser, address, link, message):
     with visit(browser, f"{address}#explore={quote(json.dumps(link, separators=(',', ':')))}") as page:
         explorer = opened(page)
         expect(explorer.get_by_role("alert")).to_have_text(message)
@@ -515,7 +515,7 @@ def test_parts_of_a_link_that_do_not_fit_the_model_are_ignored(browser, address,
         expect(explorer.locator("section.box article")).to_have_count(0)
 
 
-def test_a_link_to_the_changed_model_opens_with_the_original_next_to_it(browser, address):
+def test_link_to_a_changed_model_opens_the_comparison_with_the_original(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_label("Positions of the decoder").uncheck()
@@ -528,7 +528,7 @@ def test_a_link_to_the_changed_model_opens_with_the_original_next_to_it(browser,
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_the_explorer_works_when_the_browser_refuses_more_history(browser, address):
+def test_explorer_works_when_the_browser_limits_the_history(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         refusing = "() => { throw new DOMException('too many', 'SecurityError') }"
@@ -538,7 +538,7 @@ def test_the_explorer_works_when_the_browser_refuses_more_history(browser, addre
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_back_without_a_server_keeps_the_page_and_the_history(browser, address):
+def test_back_button_keeps_the_page_and_history_if_the_server_is_unreachable(browser, address):
     with visit(browser, address, complains=True) as page:
         explorer = opened(page)
         text = explorer.get_by_label("Text to translate")
@@ -558,7 +558,7 @@ def test_back_without_a_server_keeps_the_page_and_the_history(browser, address):
         expect(text).to_have_value(first)
 
 
-def test_a_failed_request_without_a_server_keeps_the_page(browser, address):
+def test_page_stays_unchanged_if_the_server_is_unreachable(browser, address):
     with visit(browser, address, complains=True) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
@@ -576,7 +576,7 @@ def test_a_failed_request_without_a_server_keeps_the_page(browser, address):
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_a_box_whose_request_fails_stays_closed_and_opens_later(browser, address):
+def test_box_stays_closed_if_its_request_fails_and_opens_on_retry(browser, address):
     with visit(browser, address, complains=True) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
@@ -595,14 +595,14 @@ def test_a_box_whose_request_fails_stays_closed_and_opens_later(browser, address
 
 
 @pytest.mark.parametrize("late", ["explore", "explore_effects", "explore_changed", "explore_layer"])
-def test_a_late_answer_after_back_changes_nothing(browser, address, late):
+def test_late_response_is_ignored_after_the_back_button(browser, address, late):
     with visit(browser, address) as page:
         explorer = opened(page)
         text, whole = explorer.get_by_label("Text to translate"), explorer.locator(".whole")
         mask = explorer.get_by_label("Causal mask")
-        expect(explorer.locator(".ranking")).to_be_visible()  # after that, nothing is redrawn
+        expect(explorer.locator(".ranking")).to_be_visible()  # the last part to be drawn
         seen, link = whole.inner_text(), page.url
-        if late in ("explore", "explore_layer"):  # pending answers are not steps of the history
+        if late in ("explore", "explore_layer"):  # add a history entry to go back to: these requests add none
             mask.uncheck()
             expect(explorer.locator(".verdict")).to_be_visible()
         on_its_way = []
@@ -620,12 +620,12 @@ def test_a_late_answer_after_back_changes_nothing(browser, address, late):
         expect(whole).to_have_text(seen, use_inner_text=True)
         with page.expect_event("requestfinished", lambda request: request == asked.value):
             on_its_way[0].continue_()
-        page.evaluate("() => new Promise(resolve => setTimeout(resolve, 100))")  # enough time to draw the late answer
+        page.evaluate("() => new Promise(resolve => setTimeout(resolve, 100))")  # time to draw the late response
         assert (whole.inner_text(), page.url) == (seen, link)
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_page_picture_and_data_can_be_downloaded(browser, address, tmp_path):
+def test_page_picture_data_and_weights_can_be_downloaded(browser, address, tmp_path):
     with visit(browser, address) as page:
         explorer = opened(page)
         for button, begin in [("Page (HTML)", b"<!doctype"), ("Picture (PNG)", b"\x89PNG"), ("All data (JSON)", b"{"),
@@ -645,8 +645,8 @@ def test_page_picture_and_data_can_be_downloaded(browser, address, tmp_path):
 
 
 @pytest.mark.parametrize("second", ["other", "translator, changed"])
-def test_downloads_include_both_models_of_a_comparison_by_name(browser, models, tmp_path, second):
-    """A saved page contains both models of a comparison, and the boxes with the numbers of the first."""
+def test_downloads_include_both_models_of_a_comparison(browser, models, tmp_path, second):
+    """The saved page contains both models, with the values of every step for the first model."""
     other = save(tmp_path / "other", encoder_decoder, "seq2seq", texts=["The parcel from Kenya"] * 2)
 
     def seen(page) -> list[str]:
@@ -682,7 +682,7 @@ def test_downloads_include_both_models_of_a_comparison_by_name(browser, models, 
 
 
 @SCREENS
-def test_a_model_can_be_trained_in_the_page(browser, address, size):
+def test_live_training_runs_from_the_page(browser, address, size):
     with visit(browser, address, size) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name="Train watch a model learn").click()
@@ -720,14 +720,14 @@ def test_every_picture_has_a_table(browser, address):
         expect(explorer.locator(".train table")).to_have_count(4)
 
 
-def test_a_table_stays_open_when_its_picture_is_redrawn(browser, address):
+def test_open_table_stays_open_when_its_picture_is_redrawn(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         summary = explorer.get_by_text("All heads as a table")
         summary.click()
         head = explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:"))
         head.click()
-        expect(head).to_have_attribute("aria-pressed", "true")  # all heads have been redrawn
+        expect(head).to_have_attribute("aria-pressed", "true")  # all heads are redrawn
         expect(summary.locator("..").locator("tbody tr")).to_have_count(24)
         summary.click()
         head.click()
@@ -743,14 +743,14 @@ LOG = [
 
 @pytest.fixture
 def run(tmp_path):
-    """Return the folder of an unfinished run, with one checkpoint."""
+    """Return the folder of an unfinished training run with one checkpoint."""
     state = {"global_step": 20, "max_steps": 40, "epoch": 1.0, "log_history": LOG, "best_model_checkpoint": "/home"}
     (tmp_path / "my-run/checkpoint-20").mkdir(parents=True)
     (tmp_path / "my-run/checkpoint-20/trainer_state.json").write_text(json.dumps(state))
     return tmp_path / "my-run"
 
 
-def test_the_log_file_of_a_run_is_plotted_in_the_browser(browser, address, run, tmp_path):
+def test_log_file_of_a_training_run_is_plotted_in_the_browser(browser, address, run, tmp_path):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name="Train watch a model learn").click()
@@ -768,7 +768,7 @@ def test_the_log_file_of_a_run_is_plotted_in_the_browser(browser, address, run, 
         expect(explorer.get_by_role("alert")).to_contain_text("other.json has no log_history")
 
 
-def test_an_unfinished_run_is_offered_without_revealing_its_path(browser, run):
+def test_unfinished_training_run_is_listed_without_revealing_its_path(browser, run):
     with address_of(runs=[str(run)]) as address, visit(browser, address) as page:
         runs = page.locator(".runs")
         runs.get_by_role("button", name="my-run").click()
@@ -777,7 +777,7 @@ def test_an_unfinished_run_is_offered_without_revealing_its_path(browser, run):
         later = [*LOG, {"step": 40, "epoch": 2.0, "loss": 1.5}]
         file = run / "checkpoint-40/trainer_state.json"
         file.parent.mkdir()
-        file.write_text("{")  # the last line is still being written
+        file.write_text("{")  # the file is still being written
         expect(page.get_by_role("alert")).to_contain_text("my-run cannot be read now")
         file.write_text(json.dumps(state | {"global_step": 40, "log_history": later}))
         expect(runs.locator(".run h3")).to_contain_text("training 1.5")
@@ -790,12 +790,12 @@ def test_an_unfinished_run_is_offered_without_revealing_its_path(browser, run):
             client.predict(1, api_name="/training_run")
 
 
-def test_a_run_without_a_folder_is_refused_before_the_page_opens(tmp_path):
+def test_missing_folder_of_a_training_run_is_an_error_at_startup(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder"):
         build(runs=[str(tmp_path / "nothing")])
 
 
-def test_an_error_is_shown_and_the_picture_stays(browser, address):
+def test_error_is_shown_and_the_previous_picture_stays(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_label("Text to translate").fill("one " * 200)
@@ -820,7 +820,7 @@ def test_a_saved_page_works_without_a_server(browser, tmp_path):
         expect(explorer.locator("section.box")).to_contain_text("max(0, H)")
 
 
-def test_a_saved_page_of_a_changed_model_lists_the_changes(browser, tmp_path):
+def test_saved_page_of_a_changed_model_lists_its_interventions(browser, tmp_path):
     model, tokenizer = with_tokenizer(encoder_decoder, "seq2seq")
     changes = Interventions(heads_off={("cross", 1, 0)}, positions_off={"decoder"})
     explore(model, tokenizer, "one two", interventions=changes).save(tmp_path / "page.html")
@@ -831,7 +831,7 @@ def test_a_saved_page_of_a_changed_model_lists_the_changes(browser, tmp_path):
         expect(told.get_by_label("Positions of the encoder")).to_be_checked()
 
 
-def test_on_a_right_to_left_page_only_right_to_left_texts_change_direction(browser, tmp_path):
+def test_right_to_left_page_changes_the_direction_of_right_to_left_text_only(browser, tmp_path):
     model, tokenizer = with_tokenizer(decoder_only, "causal")
     page = explore(model, tokenizer, "سلام").page().replace('<html lang="en">', '<html lang="ar" dir="rtl">')
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
@@ -844,7 +844,7 @@ def test_on_a_right_to_left_page_only_right_to_left_texts_change_direction(brows
         expect(explorer.locator(".output .answer")).to_have_css("direction", "rtl")
 
 
-def test_the_api_returns_the_data_of_the_page_and_refuses_invalid_calls(models):
+def test_api_returns_the_data_of_the_page_and_rejects_invalid_calls(models):
     with served(*models) as client:
         found = client.predict(0, "July 4", api_name="/explore")
         assert [kind["kind"] for kind in found["attention"]] == ["encoder", "decoder", "cross"]

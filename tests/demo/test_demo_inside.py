@@ -1,4 +1,4 @@
-"""Everything that the demo shows of a model's inside equals what the model computes."""
+"""Check that the internals shown by the demo equal what the model computes."""
 
 import re
 
@@ -29,7 +29,7 @@ from vanilla_transformer.inside.worked_examples import EXAMPLES
 from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 
 
-POSITIONS = 40  # positions that the classifier has learned
+POSITIONS = 40  # number of learned position embeddings of the classifier
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def client(folders):
 
 
 def numbers(page: str, part: str, name: str) -> torch.Tensor:
-    """Return the matrix of a step of a walk."""
+    """Return the matrix of one step from the HTML of a walk."""
     (step,) = re.findall(
         rf'<span class="name">{name}</span>.*?</section>',
         page.split(f"<h2>{part}</h2>")[1].split("<h2>")[0],
@@ -72,7 +72,7 @@ def numbers(page: str, part: str, name: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("stack", "layer", "head"), [("encoder", 1, 1), ("decoder", 2, 3)])
-def test_a_walk_through_a_translator_has_the_models_own_attention(client, folders, stack, layer, head):
+def test_walk_through_a_translator_shows_the_models_attention_weights(client, folders, stack, layer, head):
     page = client.predict(0, TEXT, "uno dos", stack, layer, head, api_name="/walk_sentence")
     model = AutoModelForSeq2SeqLM.from_pretrained(folders["translator"], attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(folders["translator"])
@@ -87,12 +87,12 @@ def test_a_walk_through_a_translator_has_the_models_own_attention(client, folder
         torch.testing.assert_close(numbers(page, part, "weights"), weights, rtol=0, atol=6e-4)
 
 
-def test_a_walk_needs_only_a_text(client):
+def test_walk_endpoint_requires_only_a_text(client):
     assert "Layer 1, head 1 of translator" in client.predict(text=TEXT, api_name="/walk_sentence")
 
 
 @pytest.mark.parametrize(("number", "name", "stack"), [(1, "language model", "decoder"), (2, "classifier", "encoder")])
-def test_a_walk_through_a_single_stack_has_the_models_own_attention(client, folders, number, name, stack):
+def test_walk_through_a_single_stack_shows_the_models_attention_weights(client, folders, number, name, stack):
     page = client.predict(number, TEXT, "", stack, 2, 4, api_name="/walk_sentence")
     loaded = load(folders[name])
     output = loaded.model(**loaded.tokenizer(TEXT, return_tensors="pt"), output_attentions=True)
@@ -101,7 +101,7 @@ def test_a_walk_through_a_single_stack_has_the_models_own_attention(client, fold
     )
 
 
-def test_without_a_target_the_decoder_reads_the_models_translation(folders):
+def test_walk_without_a_target_uses_the_models_translation(folders):
     loaded = load(folders["translator"])
     page = walk_through_model(loaded, "one", "", "decoder", 1, 1)
     inputs = loaded.tokenizer("one", return_tensors="pt")
@@ -120,7 +120,7 @@ def test_without_a_target_the_decoder_reads_the_models_translation(folders):
         ((2, "one " * POSITIONS, "", "encoder", 1, 1), f"has learned {POSITIONS} positions"),
     ],
 )
-def test_an_impossible_walk_gets_a_clear_message(client, arguments, message):
+def test_invalid_walk_arguments_give_a_clear_error(client, arguments, message):
     with pytest.raises(Exception, match=message):
         client.predict(*arguments, api_name="/walk_sentence")
 
@@ -134,9 +134,9 @@ def test_a_worked_example_shows_the_published_numbers(client):
 
 def test_each_head_of_a_worked_example_can_be_shown(client):
     page = client.predict("today", 2, api_name="/walk")
-    # output of the head, after the projection, after the residual
+    # head output, output projection and residual
     assert "head 2 of 2" in page and page.count("as published") == 3
-    # the source omits this head, so its numbers are our stand-in's
+    # the source does not print this head's weights, so they are not shown
     assert '<span class="name">weights</span>' not in page
     first = client.predict("today", 1, api_name="/walk")
     torch.testing.assert_close(
@@ -149,7 +149,7 @@ def test_each_head_of_a_worked_example_can_be_shown(client):
 # --- Positions
 
 
-def test_the_similarity_of_sinusoids_depends_on_distance_alone():
+def test_similarity_of_sinusoids_depends_only_on_distance():
     length, d_model = 65, 32
     near, far = (sinusoids(start + torch.arange(length)[None], d_model)[0] for start in (0, 500))
     distances, alike = likeness(near)
@@ -176,7 +176,7 @@ def test_learned_positions_before_training_are_random(client):
 
 
 @pytest.mark.parametrize("kind", MASKS)
-def test_the_drawn_mask_equals_where_a_model_attends(kind):
+def test_drawn_mask_matches_the_models_nonzero_attention_weights(kind):
     mask = MASKS[kind]
     paddings = 2 if mask.padded else 0
     window = 3
@@ -188,7 +188,7 @@ def test_the_drawn_mask_equals_where_a_model_attends(kind):
     assert torch.equal(output.attentions[0][0, 0] > 0, allowed(kind, 6 - paddings, paddings, window))
 
 
-def test_masks_of_three_words_and_one_padding():
+def test_masks_of_three_words_and_one_padding_token():
     def rows(kind: str, window: int = 0) -> list[str]:
         return ["".join("x" if may else "." for may in row) for row in allowed(kind, 3, 1, window).tolist()]
 
@@ -199,7 +199,7 @@ def test_masks_of_three_words_and_one_padding():
     assert rows("sliding window and causal", 2) == ["x...", "xx..", ".xx.", "..xx"]
 
 
-def test_a_mask_of_too_many_words_gets_a_clear_message(client):
+def test_mask_for_too_many_words_gives_a_clear_error(client):
     with pytest.raises(Exception, match=f"keep to {MOST_WORDS} words"):
         client.predict("word " * (MOST_WORDS + 1), "causal", 0, 1, api_name="/mask")
 
@@ -209,7 +209,7 @@ def test_a_mask_of_too_many_words_gets_a_clear_message(client):
 
 @pytest.mark.parametrize(("d_model", "warmup"), [(512, 4000), (256, 1000)])
 def test_the_learning_rate_follows_equation_3(client, d_model, warmup):
-    """By the paper's description, the rate is linear during the warm-up and then falls with the root of the step."""
+    """The paper's rate increases linearly during warm-up, then decays with the inverse square root of the step."""
     drawn = draw_schedule(d_model, warmup).axes[0].lines[0]
     rates = dict(zip(drawn.get_xdata().tolist(), drawn.get_ydata().tolist(), strict=True))
     for step in (1, 501, 4001, 16001):
@@ -220,7 +220,7 @@ def test_the_learning_rate_follows_equation_3(client, d_model, warmup):
 
 
 @pytest.mark.parametrize("preset", ["base", "big", "C-N2"])
-def test_the_calculators_parameter_count_equals_the_real_models(client, preset):
+def test_calculated_parameter_count_equals_that_of_the_real_model(client, preset):
     shown = client.predict(preset, 1000, api_name="/count_parameters")
     config = VanillaTransformerConfig.from_preset(preset, vocab_size=1000)
     model = VanillaTransformerForConditionalGeneration(config)

@@ -1,4 +1,4 @@
-"""Fifty visitors at once: no wrong answer, no error except "busy", and no growing memory."""
+"""Test fifty concurrent visitors: no wrong prediction, no error except "busy", and no memory growth."""
 
 import asyncio
 import json
@@ -21,10 +21,10 @@ from vanilla_transformer import VanillaTransformerForSequenceClassification
 
 
 USERS, PAUSE, SECONDS = 50, 4, 120
-PATIENCE = 120  # seconds that a visitor may wait, on a shared machine
+PATIENCE = 120  # maximum waiting time of a visitor in seconds, on a shared machine
 TEXTS = [f"one {'two ' * i}three" for i in range(4)]
 CHANGES = [{"heads_off": [["cross", 1, 0]], "positions_off": ["encoder"]}, {"causal_off": True}]
-# name of an endpoint, and its arguments
+# (name of an endpoint, arguments)
 WISHES = [
     *(("explore", [model, text, None, None]) for model in range(3) for text in TEXTS),
     *(("explore_effects", [model, text, None, None]) for model in range(3) for text in TEXTS),
@@ -40,7 +40,7 @@ WISHES = [
 
 @pytest.fixture
 def server(tmp_path) -> Iterator[tuple[str, int]]:
-    """Start the demo in its own process, and yield its address and process id."""
+    """Start the demo in a separate process, and yield its address and process id."""
     models = [
         save(tmp_path / "translator", encoder_decoder, "seq2seq"),
         save(tmp_path / "writer", decoder_only, "causal"),
@@ -55,7 +55,7 @@ def server(tmp_path) -> Iterator[tuple[str, int]]:
 
 
 def resident(pid: int) -> float:
-    """Return the memory of a process in MiB."""
+    """Return the resident memory of a process in MiB."""
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
@@ -66,7 +66,7 @@ def processor_time(pid: int) -> float:
 
 
 async def ask(client: httpx.AsyncClient, name: str, values: list) -> str:
-    """Return an endpoint's last answer, requested as the page does; raise its error as a RuntimeError."""
+    """Call an endpoint like the page does, and return its last output; raise a RuntimeError if it fails."""
     joined = await client.post(f"/gradio_api/call/{name}", json={"data": values})
     joined.raise_for_status()
     events = (await client.get(f"/gradio_api/call/{name}/{joined.json()['event_id']}")).text.split("\n\n")
@@ -78,14 +78,14 @@ async def ask(client: httpx.AsyncClient, name: str, values: list) -> str:
 
 
 @pytest.mark.slow
-def test_fifty_users_get_right_answers_or_a_refusal(server):
+def test_fifty_concurrent_users_get_correct_predictions_or_a_busy_error(server):
     address, pid = server
     outcomes: list[tuple[str, str, float]] = []
     memory: list[float] = []
 
     async def visit(number: int, right: dict[str, str], end: float) -> None:
         random = Random(number)
-        # The pool drops idle connections before the server closes them.
+        # Drop idle connections before the server closes them.
         limits = httpx.Limits(keepalive_expiry=2)
         async with httpx.AsyncClient(base_url=address, timeout=PATIENCE, limits=limits) as client:
             await asyncio.sleep(random.uniform(0, PAUSE))
@@ -119,5 +119,5 @@ def test_fifty_users_get_right_answers_or_a_refusal(server):
     print(dict(counts), {name: round(wait, 2) for name, wait in waits.items()}, [round(size) for size in memory])
     print(f"{counts['right'] / used:.1f} right answers for each second of a core")
     assert set(counts) <= {"right", "busy"} and counts["right"] > 100
-    # Threads and connections take memory once; after that it must not grow.
+    # Threads and connections allocate memory at the start. After that, memory must not grow.
     assert max(memory[-3:]) < 1.1 * max(memory[len(memory) // 2 - 1 : len(memory) // 2 + 2])

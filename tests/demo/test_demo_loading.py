@@ -1,4 +1,4 @@
-"""Which models the demo accepts, how it refuses others, and whose code it runs."""
+"""Test which models the demo accepts, how it rejects others, and when it runs code from a model folder."""
 
 import json
 import socket
@@ -59,7 +59,7 @@ def test_concurrent_visitors_do_not_change_each_others_tokenizer_settings(folder
 
 
 def loaded_module(folder: Path, trust: bool = False) -> str:
-    """Return the module in which the model's class is defined."""
+    """Return the name of the module that defines the loaded model's class."""
     return type(load(str(folder), trust).model).__module__
 
 
@@ -69,7 +69,7 @@ def append(file: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["modeling_vanilla_transformer.py", "generation_vanilla_transformer.py"])
-def test_code_next_to_the_weights_runs_only_if_it_is_trusted(file, folder, tmp_path):
+def test_code_next_to_the_weights_runs_only_with_trust_remote_code(file, folder, tmp_path):
     append(folder / file, f"open({str(tmp_path / 'ran')!r}, 'w')")
     assert loaded_module(folder) == INSTALLED and not (tmp_path / "ran").exists()
     assert loaded_module(folder, trust=True).startswith("transformers_modules.") and (tmp_path / "ran").exists()
@@ -78,7 +78,7 @@ def test_code_next_to_the_weights_runs_only_if_it_is_trusted(file, folder, tmp_p
 @pytest.mark.parametrize(
     "reference", ["evil.Model", "sub/modeling_vanilla_transformer.Model", "other/repo--evil.Model"]
 )
-def test_code_in_other_files_does_not_run(reference, folder, tmp_path):
+def test_referenced_code_outside_the_model_folder_does_not_run(reference, folder, tmp_path):
     (folder / "sub").mkdir()
     for name in ("evil.py", "sub/modeling_vanilla_transformer.py", "custom_generate/generate.py"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ def test_code_in_other_files_does_not_run(reference, folder, tmp_path):
 
 def test_a_tokenizers_code_runs_only_if_it_is_trusted(folder, tmp_path):
     code = f"open({str(tmp_path / 'ran')!r}, 'w')\nimport transformers\n"
-    # transformers marks it as the folder's own
+    # AutoTokenizer calls `register_for_auto_class` on the class
     code += "class Mine(transformers.PreTrainedTokenizerFast):\n    pass\n"
     (folder / "tok.py").write_text(code)
     change_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "tok.Mine"]})
@@ -100,7 +100,7 @@ def test_a_tokenizers_code_runs_only_if_it_is_trusted(folder, tmp_path):
     assert (tmp_path / "ran").exists()
 
 
-# --- Refused models
+# --- Rejected models
 
 
 def change_json(file: Path, **fields) -> None:
@@ -146,7 +146,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_an_incomplete_model_is_refused_with_a_one_line_reason(name, folder):
+def test_incomplete_model_gives_a_one_line_error(name, folder):
     spoil, message = BROKEN[name]
     spoil(folder)
     with pytest.raises(ValueError, match="translator") as caught:
@@ -154,7 +154,7 @@ def test_an_incomplete_model_is_refused_with_a_one_line_reason(name, folder):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_model_without_a_task_is_refused(tmp_path):
+def test_model_without_a_task_head_is_rejected(tmp_path):
     save(tmp_path / "plain", lambda **fields: encoder_only(VanillaTransformerEncoderModel, **fields), "encoder")
     with pytest.raises(ValueError, match="VanillaTransformerEncoderModel has no head"):
         load(str(tmp_path / "plain"))
@@ -177,7 +177,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_a_model_of_another_architecture_is_refused_with_the_import_command(kind, tmp_path):
+def test_error_for_another_architecture_names_the_import_command(kind, tmp_path):
     model = FOREIGN[kind]()
     model.save_pretrained(tmp_path / kind)
     with pytest.raises(ValueError, match=f"{kind} is a model of class {type(model).__name__}; .*transformer import`"):
@@ -185,14 +185,14 @@ def test_a_model_of_another_architecture_is_refused_with_the_import_command(kind
 
 
 def refused(*arguments: str) -> str:
-    """Run the command and return its error message."""
+    """Run the demo command and return its error message."""
     with pytest.raises((ValueError, OSError)) as caught:
         demo.main(list(arguments))
     return str(caught.value)
 
 
 @pytest.mark.parametrize("source", ["runs/none/of/these", "nothing-here"])
-def test_a_missing_folder_is_named(source, tmp_path, monkeypatch):
+def test_error_for_a_missing_folder_names_it(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = "there is no such folder. Give the folder of a trained model, or a name on the Hub, such as owner/model."
     assert refused("--model", source) == f"{source}: {told}"
@@ -203,11 +203,11 @@ def test_int8_is_refused_without_ctranslate2(folder):
     assert refused("--model", str(folder), "--quantization", "int8") == told
 
 
-def test_an_invalid_port_is_refused(folder):
+def test_invalid_port_is_rejected(folder):
     assert refused("--model", str(folder), "--port", "99999") == "--port 99999 must be from 1 to 65535."
 
 
-def test_a_port_in_use_is_named(folder):
+def test_error_for_a_port_in_use_names_it(folder):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -222,7 +222,7 @@ def tabs(client) -> list[str]:
     return [part["props"]["label"] for part in client.config["components"] if part["type"] == "tabitem"]
 
 
-def test_one_unusable_model_does_not_stop_the_others(folder, tmp_path, capsys):
+def test_one_invalid_model_does_not_prevent_loading_the_others(folder, tmp_path, capsys):
     cut_short(folder)
     other = save(tmp_path / "writer", decoder_only, "causal")
     with served(str(folder), other, str(tmp_path / "nothing")) as client:
@@ -281,7 +281,7 @@ def test_loaded_weights_equal_the_saved_ones(folder):
 
 
 @pytest.mark.parametrize("name", ["en-es", "language-model", "masked-lm", "tagger"])
-def test_the_page_offers_the_examples_of_the_model_card(name):
+def test_page_shows_the_examples_of_the_model_card(name):
     shipped = Path(__file__).parents[2] / "checkpoints" / name
     texts = [widget["text"].replace("<mask>", "___") for widget in ModelCard.load(shipped / "README.md").data.widget]
     with served(str(shipped)) as client:
@@ -291,7 +291,7 @@ def test_the_page_offers_the_examples_of_the_model_card(name):
 
 
 @pytest.mark.parametrize("card", [None, "no metadata", "---\nwidget: [a\n---\n", "---\nwidget:\n- src: a.png\n---\n"])
-def test_a_model_without_examples_in_its_card_gets_the_default_ones(card, tmp_path):
+def test_default_examples_are_used_if_the_model_card_has_none(card, tmp_path):
     folder = Path(save(tmp_path / "writer", decoder_only, "causal"))
     (folder / "README.md").unlink(missing_ok=True)
     if card is not None:

@@ -1,4 +1,4 @@
-"""Generated text depends only on its seed and the model's probabilities, not on other visitors."""
+"""Check that generated text depends only on the seed and the model, not on other visitors."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -26,7 +26,7 @@ def generate(client, seed: int | None, api_name: str = "/generate", temperature:
     return client.predict("one two", 20, temperature, 0, top_p, seed, api_name=api_name)
 
 
-def test_a_seed_gives_the_same_text_while_others_generate(client):
+def test_seeded_text_is_reproducible_while_other_users_generate(client):
     alone = [generate(client, seed) for seed in range(4)]
     assert len(set(alone)) == 4
     done = Event()
@@ -45,12 +45,12 @@ def test_a_seed_gives_the_same_text_while_others_generate(client):
     assert found == alone and list(running) == [None] * 3
 
 
-def test_texts_without_a_seed_differ(client):
+def test_generated_texts_differ_without_a_seed(client):
     assert generate(client, None) != generate(client, None)
 
 
 @pytest.mark.parametrize("kind", MASKS)
-def test_drawing_a_mask_uses_no_random_numbers(kind):
+def test_drawing_a_mask_does_not_change_the_random_state(kind):
     before = torch.get_rng_state()
     allowed(kind, 5, 2, 3)
     assert torch.equal(torch.get_rng_state(), before)
@@ -60,17 +60,17 @@ def test_drawing_a_mask_uses_no_random_numbers(kind):
     ("options", "expected"),
     [
         ((1.0, 0, 1.0), [0.5, 0.3, 0.15, 0.05]),
-        ((0.5, 0, 1.0), [0.6849, 0.2466, 0.0616, 0.0068]),  # the squares of the probabilities, normalised
+        ((0.5, 0, 1.0), [0.6849, 0.2466, 0.0616, 0.0068]),  # normalised squares of the probabilities
         ((1.0, 2, 1.0), [0.625, 0.375, 0, 0]),
         ((1.0, 0, 0.7), [0.625, 0.375, 0, 0]),
     ],
 )
-def test_samples_follow_the_models_distribution(options, expected):
+def test_sample_frequencies_match_the_models_distribution(options, expected):
     draws = 40_000
     scores = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(draws, 4)
     chosen = sampling(*options, seed=0)(torch.zeros(draws, 1, dtype=torch.long), scores.clone()).argmax(-1)
     frequencies = torch.bincount(chosen, minlength=4) / draws
-    # about five standard deviations
+    # tolerance: about five standard deviations
     torch.testing.assert_close(frequencies, torch.tensor(expected), rtol=0, atol=0.012)
 
 
@@ -82,7 +82,7 @@ def test_samples_follow_the_models_distribution(options, expected):
         ({"top_k": None}, "Top k must be a number from 0 to 100, not None"),
     ],
 )
-def test_invalid_numbers_get_a_clear_message(options, message, tmp_path):
+def test_invalid_sampling_options_give_a_clear_error(options, message, tmp_path):
     writer = Writer(load(save(tmp_path / "model", decoder_only, "causal")))
     usual = {"text": "one", "new_tokens": 5, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 0}
     with pytest.raises(gr.Error, match=message):

@@ -1,4 +1,4 @@
-"""The translation tab: how its models are loaded, its pictures and numbers, and what it keeps secret."""
+"""Test the translation endpoints: hypotheses, attention and scores, messages, and that nothing private leaks."""
 
 import re
 import sys
@@ -32,7 +32,7 @@ TRANSLATION = "uno dos"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> str:
-    """Save a translator whose two stacks differ in depth."""
+    """Save a translation model with different numbers of encoder and decoder layers."""
     folder = tmp_path_factory.mktemp("translate") / "translator"
     return save(folder, lambda **fields: encoder_decoder(encoder_layers=3, **fields), "seq2seq")
 
@@ -45,7 +45,7 @@ def client(folder):
 
 @pytest.fixture(scope="module")
 def truth(folder):
-    """Return the tokenizer, the ids of text and translation, and the model's outputs with teacher forcing."""
+    """Return the tokenizer, the ids of source and target, and the model's output with teacher forcing."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     source, target = (tokenizer(text, return_tensors="pt")["input_ids"] for text in (TEXT, TRANSLATION))
@@ -56,7 +56,7 @@ def truth(folder):
 
 
 def read_table(html: str) -> tuple[list[str], list[str], torch.Tensor]:
-    """Return the row labels, the column labels and the numbers of a heat map."""
+    """Return the row labels, column labels and values of a heat map."""
     head, body = ElementTree.fromstring(html).findall("div/table/*")[1:]
     rows = [row.find("th").text or "" for row in body]
     numbers = [[float(cell.find("span").text) for cell in row.findall("td")] for row in body]
@@ -71,7 +71,7 @@ def test_ctranslate2_finds_the_same_hypotheses_as_pytorch(folder):
         assert found.score == pytest.approx(expected.score, rel=1e-4)
 
 
-def test_the_command_translates_in_int8(tmp_path):
+def test_demo_command_translates_with_int8_weights(tmp_path):
     model = save(tmp_path / "translator", encoder_decoder, "seq2seq")
     with started("--model", model, "--engine", "ctranslate2", "--quantization", "int8") as (address, _):
         translation = Client(address, verbose=False).predict(TEXT, "2", "mean", api_name="/translate")[0]
@@ -84,7 +84,7 @@ def test_the_command_translates_in_int8(tmp_path):
      ("decoder self", "decoder_attentions", 1)],
 )  # fmt: skip
 @pytest.mark.parametrize("head", ["mean", "3"])
-def test_the_drawn_attention_equals_the_models(folder, truth, kind, attribute, layer, head):
+def test_attention_heat_map_equals_the_models_weights(folder, truth, kind, attribute, layer, head):
     tokenizer, source, target, output = truth
     rows, columns, drawn = read_table(Translator(load(folder)).attend(TEXT, TRANSLATION, kind, str(layer), head))
     attention = output[attribute][layer - 1][0]
@@ -96,7 +96,7 @@ def test_the_drawn_attention_equals_the_models(folder, truth, kind, attribute, l
     assert columns == (["(start)", *written[:-1]] if kind == "decoder self" else read)
 
 
-def test_every_kind_layer_and_head_has_its_own_picture(client):
+def test_each_kind_layer_and_head_gives_a_different_heat_map(client):
     choices = [(kind, layer, head) for kind in AXES for layer in "12" for head in ("mean", "3")]
     pictures = {client.predict(TEXT, TRANSLATION, *choice, api_name="/attention") for choice in choices}
     assert len(pictures) == len(choices)
@@ -109,12 +109,12 @@ def test_layer_and_head_may_be_given_as_numbers(client):
     assert number == text
 
 
-def test_a_missing_layer_gets_a_clear_message(client):
+def test_missing_layer_gives_a_clear_error(client):
     with pytest.raises(Exception, match=r"There is no layer '3', only: 1, 2\."):
         client.predict(TEXT, TRANSLATION, "cross", "3", "mean", api_name="/attention")
 
 
-def test_a_step_of_decoding_shows_the_five_most_probable_tokens(client, truth):
+def test_decoding_step_returns_the_five_most_probable_tokens(client, truth):
     tokenizer, _, target, output = truth
     for step in range(1, len(target) + 1):
         found = client.predict(TEXT, TRANSLATION, step, api_name="/decoding_step")
@@ -127,14 +127,14 @@ def test_a_step_of_decoding_shows_the_five_most_probable_tokens(client, truth):
             client.predict(TEXT, TRANSLATION, step, api_name="/decoding_step")
 
 
-def test_space_around_a_text_to_translate_is_ignored(client):
+def test_leading_and_trailing_spaces_of_a_source_text_are_ignored(client):
     exact, slip = (client.predict(text, TRANSLATION, 1, api_name="/decoding_step") for text in (TEXT, f"  {TEXT}\n"))
     assert slip == exact
 
 
 @pytest.mark.parametrize("text", [TEXT, "zzz qqq", "12 o'clock, née", "три"])
-def test_a_hypothesis_is_shown_by_the_tokens_that_were_decoded(folder, client, text):
-    """An untrained model generates token sequences that no tokenizer would produce."""
+def test_hypothesis_is_shown_with_its_generated_tokens(folder, client, text):
+    """The untrained model generates token ids that the tokenizer would not produce for the same text."""
     loaded = load(folder)
     inputs = loaded.tokenizer(text, return_tensors="pt")
     length = inputs["input_ids"].shape[1] + EXTRA_TOKENS
@@ -153,8 +153,8 @@ def test_a_hypothesis_is_shown_by_the_tokens_that_were_decoded(folder, client, t
         assert list(found.values()) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-def test_scores_are_log_probabilities_over_the_papers_length_penalty(tmp_path):
-    """A hypothesis of n tokens repeats a word n - 1 times (probability 0.84 each) and ends (0.16)."""
+def test_scores_are_log_probabilities_divided_by_the_papers_length_penalty(tmp_path):
+    """A hypothesis of n tokens has n - 1 words (probability 0.84 each) and the end token (0.16)."""
     folder, word = save_repeating(tmp_path / "model", p_end=0.16)
     scores = {word * (n - 1): ((n - 1) * log(0.84) + log(0.16)) / ((5 + n) / 6) ** 0.6 for n in range(1, 50)}
     expected = sorted(scores.items(), key=lambda item: -item[1])[:3]
@@ -165,7 +165,7 @@ def test_scores_are_log_probabilities_over_the_papers_length_penalty(tmp_path):
         assert row == [text, pytest.approx(score, abs=6e-4)]
 
 
-def test_words_are_escaped_and_the_largest_weight_is_full_blue():
+def test_heat_map_escapes_words_and_draws_the_largest_weight_in_full_blue():
     words, weights = [r"$\frac{1$", "<b>", "नमस्ते"], torch.tensor([[0.5, 0.25, 0.0]] * 3)
     drawn = draw(words, words[::-1], weights, ("a", "b & c"))
     assert read_table(drawn)[:2] == (words, words[::-1])
@@ -174,13 +174,13 @@ def test_words_are_escaped_and_the_largest_weight_is_full_blue():
     assert "Rows: a. Columns: b &amp; c. No colour means 0, full blue means 0.5." in drawn
 
 
-def test_a_translation_that_is_too_long_shows_its_first_tokens(folder):
+def test_translation_that_is_too_long_is_truncated(folder):
     translator = Translator(load(folder))
     longest, long = (translator.target_ids(TEXT, TRANSLATION * times) for times in (LONGEST_TRANSLATION, 100))
     assert longest == long and len(long) == MOST_TOKENS
 
 
-def test_a_text_longer_than_the_learned_positions_gets_a_message(tmp_path):
+def test_text_longer_than_the_position_embeddings_gives_an_error(tmp_path):
     def make(**fields):
         return encoder_decoder(position_embedding="learned", max_position_embeddings=30, **fields)
 
@@ -194,7 +194,7 @@ def test_a_text_longer_than_the_learned_positions_gets_a_message(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "warned"), [("Οδυσσέας", True), ("one Ιθάκη", True), ("one two Ω", False)])
-def test_letters_that_the_model_has_never_seen_give_a_warning(folder, text, warned):
+def test_letters_missing_from_the_vocabulary_give_a_warning(folder, text, warned):
     loaded = load(folder)
     with warnings.catch_warnings(record=True, action="always") as caught:
         warn_of_unknown_letters(loaded, text)
@@ -204,22 +204,22 @@ def test_letters_that_the_model_has_never_seen_give_a_warning(folder, text, warn
 
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory) -> Path:
-    """Save a language model that fails at any text, because its token ids exceed its embeddings."""
+    """Save a language model that fails on any input, because token ids exceed its vocabulary size."""
     folder = tmp_path_factory.mktemp("private") / "failing"
     save(folder, lambda vocab_size, **fields: decoder_only(vocab_size=vocab_size // 2, **fields), "causal")
     return folder
 
 
-def test_errors_reveal_nothing_about_the_server(failing, caplog):
+def test_error_messages_reveal_nothing_about_the_server(failing, caplog):
     with served(str(failing)) as client:
         for name in ("/generate", "/next_tokens", "/walk_sentence"):
             arguments = (0, TEXT, "", "decoder", 1, 1) if name == "/walk_sentence" else (TEXT,)
-            with pytest.raises(Exception) as caught:  # noqa: PT011 (whatever it is, its words are looked at)
+            with pytest.raises(Exception) as caught:  # noqa: PT011 (any exception, the message is checked)
                 client.predict(*arguments, api_name=name)
             told = "".join(map(str, (caught.value, caught.value.__cause__, caught.value.__context__)))
             for secret in (str(ROOT), str(failing.parent), sys.prefix, "Traceback", "ValueError", "vocabulary"):
                 assert secret not in told
-    # only the terminal shows the details
+    # the details appear only in the server's log
     assert "Generation failed" in caplog.text and "the vocabulary has" in caplog.text
 
 
@@ -232,7 +232,7 @@ def test_the_page_reveals_no_paths_and_serves_no_files(folder):
             assert httpx.get(f"{client.src}gradio_api/file={path}").status_code == 403
 
 
-def test_uploads_and_calls_that_bypass_the_queue_are_refused(folder):
+def test_uploads_and_calls_that_bypass_the_queue_are_rejected(folder):
     with served(folder) as client:
         upload = httpx.post(f"{client.src}gradio_api/upload", files={"files": ("any.txt", b"abc")})
         assert upload.status_code >= 400
@@ -240,7 +240,7 @@ def test_uploads_and_calls_that_bypass_the_queue_are_refused(folder):
         assert call.status_code >= 400
 
 
-def test_a_full_queue_refuses_new_calls_and_answers_the_others(tmp_path, monkeypatch):
+def test_full_queue_rejects_new_calls_and_serves_queued_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(app, "WAITING", 4)
     with served(save(tmp_path / "model", decoder_only, "causal")) as client:
         jobs = [client.submit("one", 30, 0, 0, 1, 0, api_name="/generate") for _ in range(20)]

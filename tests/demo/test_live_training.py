@@ -1,4 +1,4 @@
-"""The tiny translator that the demo trains: it learns, and fails as the page says if a part is missing."""
+"""Test the demo's live training: the model learns, and fails as described on the page if a part is removed."""
 
 from itertools import islice
 
@@ -14,21 +14,21 @@ def last(frames: int, **options):
     return frame
 
 
-def test_it_learns_to_reverse_a_text_and_attends_accordingly():
+def test_model_learns_to_reverse_digits_and_attends_in_reverse_order():
     frame = last(26)
     assert frame["right"] > 0.8 and frame["loss"] < 0.3
     assert frame["written"] == frame["text"][::-1]
-    weights = torch.tensor(frame["attention"]).float().mean(dim=0)  # (written position, read position)
+    weights = torch.tensor(frame["attention"]).float().mean(dim=0)  # (target position, source position)
     looked_at = weights[:6].argmax(dim=1).tolist()
     assert sum(abs(place - wanted) <= 1 for place, wanted in zip(looked_at, [5, 4, 3, 2, 1, 0], strict=True)) >= 4
 
 
-def test_without_the_causal_mask_it_cheats_in_training_and_cannot_generate():
+def test_model_without_a_causal_mask_trains_but_cannot_generate():
     frame = last(21, mask=False)
     assert frame["loss"] < 0.5 and frame["right"] < 0.1
 
 
-def test_a_run_is_deterministic_and_keeps_the_random_state():
+def test_live_training_is_deterministic_and_keeps_the_random_state():
     torch.manual_seed(7)
     expected = torch.rand(1)
     torch.manual_seed(7)
@@ -38,6 +38,6 @@ def test_a_run_is_deterministic_and_keeps_the_random_state():
 
 
 @pytest.mark.parametrize("options", [{"heads": 3}, {"heads": None}, {"norm": "middle"}])
-def test_impossible_training_options_are_refused(options):
+def test_invalid_training_options_are_rejected(options):
     with pytest.raises(gr.Error, match="1, 2, 4 or 8 heads"):
         last(1, **options)

@@ -1,4 +1,4 @@
-"""The models run in the browser and give the same numbers as PyTorch, in a page without a server or a network."""
+"""Check that models in the static page run in the browser without a server, with the same results as PyTorch."""
 
 import json
 from functools import cache
@@ -23,7 +23,7 @@ pytestmark = NEEDS_CHROMIUM
 CONTEXT = "The tank holds 40 liters at 12°C. The letter in French was sent on June 5, 2019."
 CHANGES: dict[str, Any] = {"heads_off": [["encoder", 0, 1]]}
 WEIGHTS = [["cross", 0, 0, 2, 1, 0.7], ["encoder", 1, 3, 0, 0, 0.0], ["decoder", 1, 1, 3, 0, 0.5]]
-# model -> text, target to force, and interventions
+# (model, text, target to force, interventions)
 CASES: list[tuple[str, str, str | None, dict[str, Any]]] = [
     ("en-es", "I like to travel.", None, {"heads_off": [["cross", 1, 2], ["decoder", 0, 0]], "weights": WEIGHTS}),
     ("en-es", "The man eats 5 cheeses – Köln!", "El hombre come.", {"positions_off": ["encoder"]}),
@@ -52,13 +52,13 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(browser, folder):
-    """Return the open page, which can read only its own files."""
+    """Return the open page, which may load only its own files."""
     with visit(browser, (folder / "index.html").as_uri()) as page:
         page.context.route(lambda address: not address.startswith("file:"), lambda route: route.abort())
         yield page
 
 
-def test_every_checkpoint_runs_in_the_page():
+def test_static_page_cases_cover_every_checkpoint():
     assert sorted(Path(folder).name for folder in shipped_models()) == NAMES
 
 
@@ -86,7 +86,7 @@ def test_logits_and_token_ids_equal_those_of_pytorch(page, name):
 
 
 def check_equal(found: Any, expected: Any, place: str = "") -> None:
-    """Compare JSON; the page computes the numbers itself, so they are rounded differently."""
+    """Compare JSON from the page and from PyTorch, allowing for rounding differences."""
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), place
         for name in expected:
@@ -96,7 +96,7 @@ def check_equal(found: Any, expected: Any, place: str = "") -> None:
         for i, pair in enumerate(zip(found, expected, strict=True)):
             check_equal(*pair, f"{place}[{i}]")
     elif isinstance(expected, float | int) and not isinstance(expected, bool):
-        # Weights are per mille. Attributions of words are difference quotients, which a ReLU can change.
+        # Weights are in per mille. Attributions in the page are finite differences, which a ReLU can change.
         close = 0.05 if "mattered" in place else 1.01 if ".weights" in place or ".rows" in place else 2e-3
         assert found == pytest.approx(expected, abs=close), place
     else:
@@ -104,7 +104,7 @@ def check_equal(found: Any, expected: Any, place: str = "") -> None:
 
 
 @pytest.mark.parametrize(("name", "text", "target", "changes"), CASES)
-def test_the_page_answers_like_the_server(page, name, text, target, changes):
+def test_page_returns_the_same_data_as_the_server(page, name, text, target, changes):
     model, tokenizer = loaded(name)
     context = CONTEXT if name == "reader" else None
     wish = {"model": [Path(folder).name for folder in shipped_models()].index(name)}
@@ -134,13 +134,13 @@ def test_the_page_answers_like_the_server(page, name, text, target, changes):
     assert found_effects == pytest.approx(effects, abs=2e-3)
     check_equal(found["data"], data, "data")
     compared = json.loads(json.dumps(compare_data(model, tokenizer, text, interventions, target, context)))
-    compared["changed"]["changes"] = found["compared"]["changed"]["changes"]  # empty lists may be missing
+    compared["changed"]["changes"] = found["compared"]["changed"]["changes"]  # the page may omit empty lists
     check_equal(found["compared"], compared, "compared")
     prediction, _, _ = predict(model, tokenizer, text, target, context)
     check_equal(found["values"], layer_values(model, prediction, stack, 1), "values")
 
 
-def test_a_visitor_translates_and_switches_parts_off_without_a_server(page):
+def test_translation_and_ablation_work_without_a_server(page):
     explorer = page.locator(".explorer")
     expect(explorer.locator(".map svg")).to_be_visible()
     page.get_by_label("Text to translate").fill("I really like to travel")
@@ -151,10 +151,10 @@ def test_a_visitor_translates_and_switches_parts_off_without_a_server(page):
     page.get_by_label("Text to translate").fill(" ")
     page.get_by_role("button", name="Translate").last.click()
     expect(explorer.locator(".message")).to_contain_text("Please type something")
-    assert page.get_by_role("button", name="watch a model learn").count() == 0  # live training needs a server
+    assert page.get_by_role("button", name="watch a model learn").count() == 0  # it needs a server
 
 
-def test_the_command_writes_the_page_and_keeps_what_is_there(tmp_path, capsys):
+def test_command_writes_the_page_and_does_not_overwrite_files(tmp_path, capsys):
     out = tmp_path / "page"
     demo.main([str(CHECKPOINTS / "tagger"), "--static", str(out)])
     assert {path.name for path in out.iterdir()} == {"index.html", "tagger.js"}

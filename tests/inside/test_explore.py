@@ -1,4 +1,4 @@
-"""The explorer's data equal what the model computes, for every task."""
+"""Check that the explorer's data equal what the model computes, for every task."""
 
 import json
 import math
@@ -59,7 +59,7 @@ def own_ids(data) -> list[int] | None:
 
 
 @TASKS
-def test_every_task_gives_json_with_all_attention_steps_and_heads(task):
+def test_data_of_every_task_have_all_attention_steps_and_heads(task):
     model, _, data = explored(task)
     assert json.loads(json.dumps(data)) == data
     assert data["model"]["task"] == task
@@ -74,7 +74,7 @@ def test_every_task_gives_json_with_all_attention_steps_and_heads(task):
 
 
 @torch.no_grad()
-def test_a_translation_equals_the_beam_searchs_with_its_token_probabilities():
+def test_translation_equals_beam_search_and_has_token_probabilities():
     model, tokenizer, data = explored("translate", effects=False, values=False)
     ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
     own = model.generate(ids, do_sample=False, max_length=ids.shape[1] + 50)[0].tolist()
@@ -96,7 +96,7 @@ def test_translations_end_at_the_first_of_several_end_tokens(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["translate", "generate"])
-def test_each_token_of_a_forced_answer_is_shown_with_its_rank(task):
+def test_each_token_of_a_forced_output_has_its_rank(task):
     model, tokenizer = made(task)
     data = explore_data(model, tokenizer, "one two", target=" three two", effects=False, values=False)
     ids = tokenizer(text_target=" three two", add_special_tokens=False)["input_ids"]
@@ -108,7 +108,7 @@ def test_each_token_of_a_forced_answer_is_shown_with_its_rank(task):
 
 @TASKS
 @torch.no_grad()
-def test_the_logit_lens_shows_the_answer_after_each_layer(task):
+def test_logit_lens_gives_the_prediction_after_each_layer(task):
     model, tokenizer, data = explored(task, effects=False, values=False)
     stack = model.base_model.decoder if task == "translate" else model.base_model
     assert len(data["lens"]) == len(stack.layers) + 1
@@ -120,7 +120,7 @@ def test_the_logit_lens_shows_the_answer_after_each_layer(task):
         assert place["top"][0]["p"] == pytest.approx(step["top"][0]["p"], abs=2e-5)
 
 
-def test_the_effect_of_a_head_is_the_log_probability_lost_without_it():
+def test_head_effect_is_the_log_probability_lost_by_ablating_it():
     model, tokenizer, data = explored("translate", values=False)
     head = data["effects"][0]
     assert abs(head["effect"]) == max(abs(each["effect"]) for each in data["effects"])
@@ -134,7 +134,7 @@ def test_the_effect_of_a_head_is_the_log_probability_lost_without_it():
     assert head["effect"] == pytest.approx(mean(data["steps"]) - mean(without["steps"]), abs=2e-3)
 
 
-def test_the_answer_of_a_language_model_is_its_generated_text():
+def test_answer_of_a_language_model_is_the_generated_text():
     model, tokenizer = made("generate")
     data = explore_data(model, tokenizer, "one two", " three two", values=False)
     head = data["effects"][0]
@@ -147,7 +147,7 @@ def test_the_answer_of_a_language_model_is_its_generated_text():
     assert head["effect"] != pytest.approx(sum(losses) / len(losses), abs=1e-2)
 
 
-def test_interventions_decode_a_new_answer():
+def test_output_is_generated_again_under_interventions():
     model, tokenizer, data = explored("translate", effects=False, values=False)
     for changes in (Interventions(causal_off=True), Interventions(layers_off={("decoder", 0), ("encoder", 1)})):
         other = explore_data(model, tokenizer, TEXT, interventions=changes, effects=False, values=False)
@@ -174,7 +174,7 @@ def test_every_intervention_can_be_explored_in_every_task(task, positions):
         assert all(math.isfinite(step["p"]) for step in data["steps"])
 
 
-def test_each_step_shows_the_numbers_of_the_changed_model():
+def test_step_values_are_those_of_the_changed_model():
     model, tokenizer = made("translate")
     weight = Weight("decoder", 1, 2, 3, 1, 0.75)
     changes = Interventions(
@@ -199,7 +199,7 @@ def test_each_step_shows_the_numbers_of_the_changed_model():
 
 
 @torch.no_grad()
-def test_a_comparison_has_the_new_answer_and_new_probabilities_of_the_old_one():
+def test_comparison_has_the_new_prediction_and_rescores_the_original_one():
     model, tokenizer, data = explored("translate", effects=False, values=False)
     off = Interventions(heads_off={("cross", 1, 0)}, positions_off={"encoder"})
     found = compare_data(model, tokenizer, TEXT, off)
@@ -211,13 +211,13 @@ def test_a_comparison_has_the_new_answer_and_new_probabilities_of_the_old_one():
 
 
 @torch.no_grad()
-def test_a_reader_gives_the_same_answer_as_its_pipeline():
+def test_question_answering_gives_the_same_answer_as_the_pipeline():
     model, tokenizer, data = explored("answer", effects=False, values=False)
     found = QuestionAnsweringPipeline(model=model, tokenizer=tokenizer, device="cpu")(question=TEXT, context=CONTEXT)
     assert data["answer"] == found["answer"]
 
 
-def test_a_tagger_names_spans_and_tags_a_word_by_its_first_token():
+def test_tagger_returns_spans_and_tags_words_by_their_first_token():
     model = AutoModelForTokenClassification.from_pretrained(CHECKPOINTS / "tagger").eval()
     tokenizer = AutoTokenizer.from_pretrained(CHECKPOINTS / "tagger")
     text = "The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
@@ -225,7 +225,7 @@ def test_a_tagger_names_spans_and_tags_a_word_by_its_first_token():
     assert data["answer"].startswith("Kenya: COUNTRY, 7.7 ounces: WEIGHT, 98 months ago: ")
 
 
-def test_a_tagger_handles_characters_of_several_tokens():
+def test_tagger_handles_characters_split_into_several_tokens():
     model, tokenizer = made("tag", id2label={0: "O", 1: "B-FOOD"})
     with torch.no_grad():
         model.classifier.weight.zero_()
@@ -253,7 +253,7 @@ def test_input_attributions_change_with_a_set_weight():
     assert other["mattered"] != data["mattered"]
 
 
-def test_data_of_a_changed_model_list_its_interventions():
+def test_data_of_a_changed_model_include_its_interventions():
     changes = Interventions(
         heads_off={("cross", 1, 0)},
         layers_off={("encoder", 0)},
@@ -267,7 +267,7 @@ def test_data_of_a_changed_model_list_its_interventions():
     assert "changes" not in explored("translate", effects=False, values=False)[2]
 
 
-def test_multi_label_classes_are_probabilities_and_regressions_are_numbers():
+def test_multi_label_gives_probabilities_and_regression_gives_values():
     for problem_type in ("multi_label_classification", "regression"):
         model, tokenizer = made("classify", problem_type=problem_type, num_labels=3)
         data = explore_data(model, tokenizer, TEXT, effects=False, values=False)
@@ -287,7 +287,7 @@ def test_multi_label_classes_are_probabilities_and_regressions_are_numbers():
         ({}, [2, -1, 0.5], "LABEL_0"),
     ],
 )
-def test_the_answer_lists_every_class_above_the_threshold_or_every_number(fields, logits, answer):
+def test_answer_lists_all_classes_above_the_threshold_or_all_values(fields, logits, answer):
     model, tokenizer = made("classify", num_labels=len(logits), **fields)
     with torch.no_grad():
         model.classifier.weight.zero_()
@@ -304,13 +304,13 @@ def test_the_answer_lists_every_class_above_the_threshold_or_every_number(fields
         ({"num_labels": 1, "problem_type": "multi_label_classification"}, False),
     ],
 )
-def test_a_classifier_is_a_regression_if_its_config_says_so_or_it_has_one_label(fields, regression):
+def test_regression_is_detected_by_problem_type_or_a_single_label(fields, regression):
     model, tokenizer = made("classify", **fields)
     found = explore_data(model, tokenizer, TEXT, effects=False, values=False)
     assert found["model"]["regression"] == regression
 
 
-def test_parts_of_a_character_are_shown_as_bytes():
+def test_partial_characters_are_displayed_as_bytes():
     model, tokenizer = made("tag")
     data = explore_data(model, tokenizer, "सूर्य", effects=False, values=False)
     assert [token["text"] for token in data["source"]][1:4] == ["E0", "A4", "B8"]
@@ -322,7 +322,7 @@ LONG = (
 )
 
 
-def test_sinusoids_do_not_limit_the_text_length():
+def test_sinusoids_do_not_limit_the_input_length():
     folder = CHECKPOINTS / "language-model"
     model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
     ids = tokenizer(LONG)["input_ids"]
@@ -338,9 +338,9 @@ def test_sinusoids_do_not_limit_the_text_length():
     assert shape[0] == len(ids)
 
 
-def test_a_text_longer_than_the_learned_positions_is_refused_not_truncated():
+def test_input_longer_than_the_position_embeddings_is_rejected_not_truncated():
     model, tokenizer = made("generate", position_embedding="learned", max_position_embeddings=9)
-    full = "x" * 8  # each letter is one token, and <s> makes nine
+    full = "x" * 8  # nine tokens: each letter, and <s>
     data = explore_data(model, tokenizer, full, effects=False, values=False)
     assert (data["written"], len(data["source"]), data["model"]["room"]) == (0, 9, 9)
     with pytest.raises(ValueError, match="has learned 9 positions, and this text has"):
@@ -354,7 +354,7 @@ def test_a_text_longer_than_the_learned_positions_is_refused_not_truncated():
         explore_data(model, tokenizer, "one", [])
 
 
-def test_a_text_or_model_without_a_prediction_is_refused():
+def test_input_or_model_without_a_prediction_is_rejected():
     model, tokenizer = made("fill")
     with pytest.raises(ValueError, match="write ___ where a word is missing"):
         explore_data(model, tokenizer, "one two")
@@ -366,7 +366,7 @@ def test_a_text_or_model_without_a_prediction_is_refused():
         explore_data(headless, tokenizer, "one two")
 
 
-def test_the_html_for_notebooks_is_self_contained(tmp_path):
+def test_notebook_html_is_self_contained(tmp_path):
     model, tokenizer = made("translate")
     shown = explore(model, tokenizer, "one </script><b> two")
     html = shown._repr_html_()

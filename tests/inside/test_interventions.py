@@ -1,4 +1,4 @@
-"""An intervention has the same result as changing the weights, the mask or the equations."""
+"""Check that interventions give the same results as changing the weights, the mask or the equations."""
 
 import copy
 
@@ -44,7 +44,7 @@ def assert_close(actual, expected):
 
 @FAMILIES
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_interventions_leave_no_trace_in_the_model(family, implementation):
+def test_model_is_unchanged_after_interventions(family, implementation):
     model = made(family, attn_implementation=implementation)
     before = model(**inputs_of(model)).logits
     assert_close(logits(model), before)
@@ -66,7 +66,7 @@ def test_disabling_a_head_equals_zeroing_its_columns_of_w_o(family):
 
 
 @FAMILIES
-def test_disabling_a_layer_equals_a_model_without_it(family):
+def test_disabling_a_layer_equals_removing_it(family):
     model = made(family)
     kind = "decoder" if family != "encoder-only" else "encoder"
     without = copy.deepcopy(model)
@@ -78,7 +78,7 @@ def test_disabling_a_layer_equals_a_model_without_it(family):
     )
 
 
-def test_without_positions_an_encoder_ignores_the_order():
+def test_encoder_without_positions_ignores_token_order():
     model = made("encoder-only")
     inputs = inputs_of(model)
     backwards = {"input_ids": inputs["input_ids"].flip(1)}
@@ -88,7 +88,7 @@ def test_without_positions_an_encoder_ignores_the_order():
 
 
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder-only"])
-def test_disabling_the_causal_mask_equals_a_mask_of_ones(family):
+def test_disabling_the_causal_mask_equals_an_all_ones_mask(family):
     model = made(family, attn_implementation="eager")
     inputs = inputs_of(model)
     name, ids = list(inputs.items())[-1]
@@ -100,7 +100,7 @@ def test_disabling_the_causal_mask_equals_a_mask_of_ones(family):
 
 
 @torch.no_grad()
-def test_without_the_causal_mask_a_window_is_symmetric():
+def test_sliding_window_is_symmetric_without_the_causal_mask():
     model, (kind, off) = made("decoder-only", sliding_window=3), ("decoder", Interventions(causal_off=True))
     with intervene(model, off) as trace:
         model(**inputs_of(model))
@@ -109,7 +109,7 @@ def test_without_the_causal_mask_a_window_is_symmetric():
 
 
 @pytest.mark.parametrize("window", [None, 4])
-def test_without_the_causal_mask_padding_stays_hidden(window):
+def test_padding_stays_masked_without_the_causal_mask(window):
     model = made("decoder-only", sliding_window=window)
     ids = inputs_of(model)["input_ids"]
     padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], dim=1)
@@ -121,7 +121,7 @@ def test_without_the_causal_mask_padding_stays_hidden(window):
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 @pytest.mark.parametrize("sublayer", ["self-attention", "cross-attention", "feed-forward"])
-def test_without_a_residual_connection_x_is_not_added(norm_position, sublayer):
+def test_removing_a_residual_connection_does_not_add_x(norm_position, sublayer):
     model = made("encoder-decoder", norm_position=norm_position)
     without = copy.deepcopy(model)
     name = {"self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward"}[sublayer]
@@ -136,7 +136,7 @@ def test_without_a_residual_connection_x_is_not_added(norm_position, sublayer):
 
 
 @torch.no_grad()
-def test_a_set_weight_is_used_and_the_others_are_rescaled():
+def test_set_weight_is_used_and_other_weights_are_rescaled():
     model = made("encoder-decoder")
     inputs = inputs_of(model)
     with intervene(model) as trace:
@@ -154,7 +154,7 @@ def test_a_set_weight_is_used_and_the_others_are_rescaled():
 
 
 def attended(model, weights, **inputs) -> torch.Tensor:
-    """Return the attention of query 3 of head 1 in the first layer (keys,), with the weights given by key."""
+    """Return the attention weights (keys,) of query 3 in head 1 of the first layer, with `weights` set by key."""
     kind, _ = next(iter(attentions_of(model)))
     changes = Interventions(weights=tuple(Weight(kind, 0, 1, 3, key, weight) for key, weight in weights.items()))
     with torch.no_grad(), intervene(model, changes) as trace:
@@ -171,17 +171,17 @@ def test_several_weights_of_one_query_can_be_set():
     assert_close(attended(model, {0: 0.5, 4: 0.5}), torch.tensor([0.5, 0, 0, 0, 0.5, 0, 0]))
 
 
-def test_other_weights_share_the_rest_evenly_if_all_were_0():
+def test_other_weights_share_the_remainder_evenly_if_all_were_zero():
     model = made("decoder-only")
     attention = attentions_of(model)["decoder", 0]
-    with torch.no_grad():  # scores so large that one key has all the weight
+    with torch.no_grad():  # scores so large that one key gets all the weight
         attention.q_proj.weight *= 1e6
     (key,) = attended(model, {}).nonzero().tolist()[0]
     expected = torch.tensor([0.25] * 4 + [0.0] * 3)
     assert_close(attended(model, {key: 0.25}), expected)
 
 
-def test_masked_keys_keep_weight_0_and_a_single_key_keeps_weight_1():
+def test_masked_keys_keep_weight_zero_and_a_single_key_keeps_weight_one():
     model = made("encoder-only")
     mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0]])
     row = attended(model, {0: 0.4, 6: 0.5}, attention_mask=mask)
@@ -192,7 +192,7 @@ def test_masked_keys_keep_weight_0_and_a_single_key_keeps_weight_1():
 
 
 @torch.no_grad()
-def test_all_weight_on_one_token_returns_its_value():
+def test_head_returns_the_value_of_a_token_with_weight_one():
     model = made("decoder-only")
     attention = attentions_of(model)["decoder", 1]
     entered, left = [], []
@@ -203,8 +203,8 @@ def test_all_weight_on_one_token_returns_its_value():
     assert_close(left[0][0, 6, : attention.d_v], value)
 
 
-def test_interventions_that_need_all_positions_are_refused_with_a_cache():
-    """A step with a cache has a single query, whose index is 0."""
+def test_interventions_that_need_all_positions_raise_with_a_cache():
+    """With a cache, each step has a single query with index 0, so other indices would be wrong."""
     model = made("encoder-decoder")
     source, options = tokens(1, 7), {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
     for changes in (Interventions(weights=(Weight("cross", 1, 0, 2, 3, 1.0),)), Interventions(causal_off=True)):
@@ -220,7 +220,7 @@ def test_interventions_that_need_all_positions_are_refused_with_a_cache():
 
 
 @FAMILIES
-def test_each_row_of_a_batch_may_have_its_own_interventions(family):
+def test_rows_of_a_batch_can_have_different_interventions(family):
     model = made(family)
     kind = "encoder" if family == "encoder-only" else "decoder"
     variants = [
@@ -243,7 +243,7 @@ def test_each_row_of_a_batch_may_have_its_own_interventions(family):
 
 @FAMILIES
 def test_interventions_use_the_device_of_the_model(family):
-    """The "meta" device stands in for a GPU: both refuse CPU tensors."""
+    """The "meta" device stands in for a GPU: both reject CPU tensors."""
     model = made(family, attn_implementation="eager").to("meta")
     kind = "encoder" if family == "encoder-only" else "decoder"
     changes = Interventions(
@@ -274,12 +274,12 @@ def test_interventions_use_the_device_of_the_model(family):
         ),
     ],
 )
-def test_an_intervention_on_a_missing_layer_or_head_is_refused(changes, message):
+def test_interventions_on_missing_parts_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message), intervene(made("decoder-only"), changes):
         pass
 
 
-def test_interventions_are_read_from_json():
+def test_interventions_can_be_loaded_from_json():
     changes = interventions_from_json(
         {
             "heads_off": [["cross", 0, 1]],
@@ -319,6 +319,6 @@ def test_interventions_are_read_from_json():
         "causal_off",
     ],
 )
-def test_malformed_json_is_refused(wishes):
+def test_malformed_json_is_rejected(wishes):
     with pytest.raises(ValueError, match=r"Changes must be|Unknown changes"):
         interventions_from_json(wishes)

@@ -1,4 +1,4 @@
-"""The recorder returns the modules' own results and does not change the model."""
+"""Check that the recorder returns the modules' actual results and does not change the model."""
 
 import ast
 import inspect
@@ -40,7 +40,7 @@ def by_part(steps) -> dict[tuple[str, str], torch.Tensor]:
 
 
 def with_random_biases(model):
-    """Randomise biases and norms, so that a recorder that forgets them fails."""
+    """Randomise biases and norms, so that a test fails if the recorder ignores them."""
     for parameter in model.parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=0.5)
@@ -70,7 +70,7 @@ def test_the_steps_come_in_the_order_of_figure_1(make, stack, parts):
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 @pytest.mark.parametrize(("make", "stack"), [(encoder_only, "encoder"), (encoder_decoder, "decoder")])
 def test_each_step_equals_its_equation(make, stack, norm_position):
-    """The expected values are computed from the weights, by the formulas of the paper."""
+    """Compute the expected values from the weights by the paper's formulas."""
     model = with_random_biases(make(norm_position=norm_position, dropout=0.0))
     inputs = inputs_of(model)
     found = by_part(record(model, inputs, stack=stack))
@@ -154,7 +154,7 @@ def test_recording_changes_neither_the_outputs_nor_the_model(make, window):
     assert torch.equal(model(**inputs).logits, before)
 
 
-def test_a_step_with_a_cache_is_recorded_like_one_without_a_cache():
+def test_recording_with_a_cache_equals_recording_without_it():
     model = decoder_only()
     ids = tokens(2, 6)
     cache = model(ids[:, :-1], use_cache=True)[1]
@@ -168,7 +168,7 @@ def test_a_step_with_a_cache_is_recorded_like_one_without_a_cache():
     torch.testing.assert_close(last["output", "logits"], whole["output", "logits"][:, -1:], atol=1e-4, rtol=1e-5)
 
 
-def test_a_failing_forward_pass_leaves_the_model_unchanged():
+def test_model_is_unchanged_after_a_failed_forward_pass():
     model = encoder_only()
     with pytest.raises(ValueError, match="input_ids holds 50"):
         record(model, {"input_ids": torch.tensor([[50]])})
@@ -176,7 +176,7 @@ def test_a_failing_forward_pass_leaves_the_model_unchanged():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_one_head_is_a_slice_of_all_heads():
+def test_recording_of_one_head_is_a_slice_of_all_heads():
     model = decoder_only()
     inputs = inputs_of(model)
     for all_heads, one_head in zip(record(model, inputs), record(model, inputs, head=2), strict=True):
@@ -187,7 +187,7 @@ def test_one_head_is_a_slice_of_all_heads():
         assert len(one_head.axes) == tensor.dim() and "heads" not in one_head.axes
 
 
-def test_the_last_layers_output_is_the_output_of_the_stack():
+def test_output_of_the_last_layer_is_the_output_of_the_stack():
     model = encoder_decoder()
     inputs = inputs_of(model)
     expected = model(**inputs, output_hidden_states=True)
@@ -197,7 +197,7 @@ def test_the_last_layers_output_is_the_output_of_the_stack():
     torch.testing.assert_close(found["cross-attention", "encoder output"], expected.encoder_last_hidden_state)
 
 
-def test_a_shared_module_is_recorded_in_the_requested_stack():
+def test_shared_module_is_recorded_only_in_the_requested_stack():
     model = encoder_decoder()
     model.set_input_embeddings(model.get_input_embeddings())
     assert model.model.encoder.embed_tokens is model.model.decoder.embed_tokens
@@ -217,7 +217,7 @@ def test_a_model_with_remote_code_cites_the_code_in_its_folder(tmp_path):
         assert ours.source == theirs.source and torch.equal(ours.tensor, theirs.tensor)
 
 
-# Step -> what its line of code computes: a binary operator, or a call of an attribute of this name
+# Step -> operation in its line of code: a binary operator, or the name of a called attribute
 LOOP = "layers"  # the body of `for layer in self.layers`
 COMPUTED_BY = {
     "tokens": "embed_tokens", "embeddings": "embed_tokens", "positions": "sin", "embedding + position": ast.Add,
@@ -230,7 +230,7 @@ COMPUTED_BY = {
 
 
 def operations_by_line(code: str) -> dict[int, set]:
-    """Return the operators and called attributes of each line of `code`."""
+    """Return the binary operators and called attributes on each line of `code`."""
     found: dict[int, set] = defaultdict(set)
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.BinOp):
@@ -244,7 +244,7 @@ def operations_by_line(code: str) -> dict[int, set]:
 
 
 def assert_lines(steps, code: str) -> None:
-    """Assert that each step names a line of `code`, the text of the model file, that computes it."""
+    """Assert that each step cites a line of `code`, the model file's source, that computes it."""
     operations = operations_by_line(code)
     for step in steps:
         file, line = step.source.split(":")
@@ -269,7 +269,7 @@ def test_learned_positions_cite_the_line_that_looks_them_up():
 
 
 class RenamedVariables(ast.NodeTransformer):
-    """Rename each local variable, and each parameter that is only passed by position."""
+    """Rename all local variables, and parameters that are only passed by position."""
 
     def __init__(self, module: ast.Module):
         self.keywords = {node.arg for node in ast.walk(module) if isinstance(node, ast.keyword)} | {"self"}
@@ -279,7 +279,7 @@ class RenamedVariables(ast.NodeTransformer):
         names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
         parameters = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
         others = {node.id for node in names if isinstance(node.ctx, ast.Store)} - parameters
-        # functions that are called in this file only
+        # functions called only within this file
         if function.name.endswith("forward") and not function.decorator_list:
             others |= parameters - self.keywords - {"kwargs"}
         self.renamed |= others
@@ -292,7 +292,7 @@ class RenamedVariables(ast.NodeTransformer):
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_lines_are_cited_correctly_if_variables_are_renamed(tmp_path, norm_position):
+def test_cited_lines_are_correct_if_variables_are_renamed(tmp_path, norm_position):
     model = encoder_decoder(norm_position=norm_position)
     model.save_pretrained(tmp_path)
     file = tmp_path / "modeling_vanilla_transformer.py"
@@ -315,7 +315,7 @@ def test_lines_are_cited_correctly_if_variables_are_renamed(tmp_path, norm_posit
             assert one.name == other.name and torch.equal(one.tensor, other.tensor)
 
 
-def test_other_activations_and_learned_positions_are_named():
+def test_equations_name_other_activations_and_learned_positions():
     model = encoder_only(activation_function="gelu", position_embedding="learned", scale_embedding=False)
     equations = {(step.part, step.name): step.equation for step in record(model, inputs_of(model))}
     assert equations["feed-forward", "activation"] == "gelu(H)"
@@ -324,7 +324,7 @@ def test_other_activations_and_learned_positions_are_named():
 
 
 def test_the_input_of_the_first_layer_equals_its_equation():
-    """The cases are BERT's token types, BART's norm and offset, Marian's layout and M2M100's frequencies."""
+    """The cases: BERT's token types, BART's norm and offset, Marian's layout, and M2M100's frequencies."""
     fields = {"type_vocab_size": 2, "normalize_embedding": True, "scale_embedding": False}
     model = encoder_only(position_embedding="learned", position_offset=2, **fields)
     steps = {step.name: step for step in record(model, inputs_of(model))}
@@ -352,23 +352,23 @@ def test_the_input_of_the_first_layer_equals_its_equation():
         ({"stack": "decoder"}, "stack='decoder' does not exist: VanillaTransformerForMaskedLM has encoder"),
     ],
 )
-def test_a_missing_layer_head_or_stack_is_refused_with_the_existing_ones(options, message):
+def test_error_for_a_missing_layer_head_or_stack_lists_the_existing_ones(options, message):
     model = encoder_only()
     with pytest.raises(ValueError, match=re.escape(message)):
         record(model, inputs_of(model), **options)
 
 
-def test_a_model_of_another_project_is_refused():
+def test_model_of_another_architecture_is_rejected():
     bert = BertModel(BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
     with pytest.raises(ValueError, match="BertModel is not one of this project's models: `vanilla-transformer"):
         record(bert, {"input_ids": tokens()})
 
 
-# --- Common mistakes of tutorials about these equations (docs/walkthrough.md lists them)
+# --- Common mistakes in tutorials on these equations (listed in docs/walkthrough.md)
 
 
 def test_masked_keys_get_weight_0_without_nan_in_half_precision():
-    """A value of -1e9 would overflow float16, and -inf would make a row without keys NaN."""
+    """A mask value of -1e9 would overflow float16, and -inf would give NaN in rows without visible keys."""
     model = decoder_only(dropout=0.0).half()
     ids = tokens(1, 4)
     padded_left = torch.tensor([[0, 0, 1, 1]])
@@ -380,7 +380,7 @@ def test_masked_keys_get_weight_0_without_nan_in_half_precision():
 
 
 def test_self_attention_is_not_linear_in_its_input():
-    """The output is linear in the values, but the weights depend on the input too."""
+    """The output is linear in the values, but the weights depend on the input, too."""
     attention = encoder_only(VanillaTransformerEncoderModel).layers[0].self_attn
     states = torch.randn(1, 5, 32)
     with torch.no_grad():

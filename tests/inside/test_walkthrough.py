@@ -1,4 +1,4 @@
-"""`walk` prints the recorded steps in the terminal or writes them as a page."""
+"""Test the `walk` command, which prints recorded steps in the terminal or writes them as an HTML page."""
 
 import json
 import math
@@ -31,19 +31,19 @@ def shown(capsys, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_worked_example_is_printed_next_to_the_published_numbers(capsys):
+def test_printed_example_shows_the_agreement_with_published_values(capsys):
     text = shown(capsys, "--example", "today")
     for expected in ("S = Q Kᵀ", "-0.52", "1.170", "softmax", "queries 3 × keys 3", "sunday", "as published"):
         assert expected in text
 
 
 @pytest.mark.parametrize("precision", ["1", "5"])
-def test_precision_is_the_number_of_decimals(capsys, precision):
+def test_precision_sets_the_number_of_decimals(capsys, precision):
     decimals = re.findall(r"-?\d+\.(\d+) ", shown(capsys, "--precision", precision))
     assert {len(digits) for digits in decimals} == {int(precision)}
 
 
-def test_the_masks_of_a_sentence_and_of_a_padded_batch_are_drawn(capsys):
+def test_causal_and_padding_masks_are_printed(capsys):
     causal = shown(capsys, "--example", "causal-mask")
     assert re.search(r"orange +■ +· +· +· +· +·", causal) and re.search(r"\. +■ +■ +■ +■ +■ +■", causal)
     padded = shown(capsys, "--example", "padding-mask")
@@ -71,7 +71,7 @@ def test_by_default_the_walk_covers_both_stacks_and_the_output(capsys, translato
         assert shown_values == pytest.approx((100 * expected).tolist(), abs=0.06)
 
 
-def test_a_sentence_without_a_model_uses_the_shipped_translator(capsys, translator, tmp_path, monkeypatch):
+def test_walk_without_a_model_uses_the_bundled_translator(capsys, translator, tmp_path, monkeypatch):
     (tmp_path / "en-es").symlink_to(translator)
     monkeypatch.setattr(loading, "CHECKPOINTS", tmp_path)
     text = shown(capsys, "--text", "three miles", "--layer", "2")
@@ -94,7 +94,7 @@ def walked(file, head: int = 0) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_a_users_own_numbers_go_through_equation_1(heads, tmp_path):
+def test_results_of_user_matrices_equal_equation_1(heads, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS | {"heads": heads}))
     x, w_q, w_k, w_v, w_o = (torch.tensor(NUMBERS[name]) for name in ("X", "W_Q", "W_K", "W_V", "W_O"))
@@ -109,17 +109,17 @@ def test_a_users_own_numbers_go_through_equation_1(heads, tmp_path):
     torch.testing.assert_close(steps["residual"], x + torch.cat(results, dim=-1) @ w_o)
 
 
-def test_own_numbers_are_shown_with_their_words_and_matrices(capsys, tmp_path):
+def test_user_matrices_are_printed_with_their_words(capsys, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS))
     text = shown(capsys, "--numbers", str(file))
     for name in ("W_Q", "W_K", "W_V", "W_O"):
-        assert re.search(rf"^ +{name} +1 +2 *$", text, re.M), name  # columns count from 1
+        assert re.search(rf"^ +{name} +1 +2 *$", text, re.M), name  # columns are labelled from 1
     assert re.search(r"^ +1 +0\.000 +1\.000 *$", text, re.M)  # first row of W_K
-    assert re.search(r"^ +b +0\.500 +-1\.000 *$", text, re.M)  # query of b
+    assert re.search(r"^ +b +0\.500 +-1\.000 *$", text, re.M)  # query of word b
 
 
-def test_own_matrices_are_not_described_as_learned(capsys, tmp_path):
+def test_user_matrices_are_not_described_as_learned(capsys, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS))
     text = shown(capsys, "--numbers", str(file))
@@ -133,7 +133,7 @@ def test_a_single_row_is_a_valid_example_without_warnings(tmp_path):
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_the_example_file_of_the_docs_works():
+def test_example_file_in_the_docs_works():
     steps = walked(ROOT / "docs" / "examples" / "my_numbers.json")
     assert steps["queries"].tolist() == [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
 
@@ -152,14 +152,14 @@ def test_the_example_file_of_the_docs_works():
         ({"W_Z": [[1.0]]}, "must be a JSON object with X, W_Q, W_K and W_V"),
     ],
 )
-def test_matrices_of_the_wrong_shape_are_refused_by_name(change, named, tmp_path):
+def test_error_for_a_matrix_of_the_wrong_shape_names_it(change, named, tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NUMBERS | change))
     with pytest.raises(ValueError, match=re.escape(named)):
         walk.main(["--numbers", str(file)])
 
 
-def test_the_today_example_marks_the_steps_beyond_its_source(capsys):
+def test_today_example_marks_steps_that_its_source_omits(capsys):
     text = " ".join(shown(capsys, "--example", "today").split())
     ours = "our numbers, not published"
     assert text.index("1.170") < text.index(ours) < text.index("W_1")
@@ -167,7 +167,7 @@ def test_the_today_example_marks_the_steps_beyond_its_source(capsys):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_step_of_a_walk_is_explained(name):
+def test_every_step_of_a_walk_has_an_explanation(name):
     steps = walk_example(EXAMPLES[name], 0, 0).steps
     assert steps and all(re.fullmatch(r"[A-Z].+\.", explanation(step)) for step in steps)
 
@@ -180,7 +180,7 @@ def test_equations_are_typeset_in_a_page():
     assert "".join(page.itertext()) == "A=softmax(S√dk+M)"
 
 
-def test_a_power_binds_stronger_than_a_fraction():
+def test_power_binds_more_tightly_than_fraction():
     page = ElementTree.fromstring(mathml("sin(pos / 10000^(2i/d_model))"))
     outer = next(page.iter("mfrac"))
     assert outer[0].text == "pos" and outer[1].tag == "msup" and outer[1][0].text == "10000"
@@ -194,7 +194,7 @@ def test_every_equation_of_the_recorder_is_valid_mathml(translator):
             ElementTree.fromstring(mathml(step.equation).replace("&nbsp;", " "))
 
 
-def test_special_tokens_in_a_sentence_are_read_as_text(translator):
+def test_special_tokens_in_a_sentence_are_tokenised_as_text(translator):
     model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
     text = "three </s> miles"
     for stack in ("encoder", "decoder"):
@@ -209,7 +209,7 @@ def test_partial_characters_are_shown_as_bytes_in_a_walk(translator):
     assert words[-4:-1] == ["E6", "88", "91"]
 
 
-def test_a_walked_translation_ends_where_the_learned_positions_end(capsys, tmp_path):
+def test_translation_in_a_walk_is_limited_by_the_position_embeddings(capsys, tmp_path):
     sizes = {"position_embedding": "learned", "max_position_embeddings": 12, "eos_token_id": None}
     folder = write(tmp_path / "learned", *with_tokenizer(texts=["three miles"] * 3, vocab_size=280, **sizes))
     assert "cross-attention" in shown(capsys, "--model", folder, "--text", "three miles", "--stack", "decoder")
@@ -235,29 +235,29 @@ def test_the_page_is_self_contained_and_escapes_the_sentence(translator, tmp_pat
         (["--numbers", "x.json"], "--text and --numbers exclude each other"),
     ],
 )
-def test_a_missing_layer_head_or_stack_of_a_walk_is_refused(translator, arguments, named):
+def test_walk_rejects_a_missing_layer_head_or_stack(translator, arguments, named):
     with pytest.raises(ValueError, match=named):
         walk.main(["--model", translator, "--text", "three miles", *arguments])
 
 
-def test_a_model_without_a_sentence_is_refused(translator):
+def test_walk_rejects_a_model_without_a_sentence(translator):
     with pytest.raises(ValueError, match="--text"):
         walk.main(["--model", translator])
 
 
-def test_an_empty_sentence_is_refused():
+def test_walk_rejects_an_empty_sentence():
     with pytest.raises(ValueError, match="--text is empty"):
         walk.main(["--text", ""])
 
 
 @pytest.mark.parametrize("arguments", [["--target", "x"], ["--stack", "decoder"]])
-def test_options_for_a_sentence_are_refused_without_one(arguments):
+def test_walk_rejects_sentence_options_without_a_sentence(arguments):
     with pytest.raises(ValueError, match="needs a sentence: give --text"):
         walk.main(arguments)
 
 
-def test_only_the_printed_steps_of_the_second_head_are_shown(capsys):
-    """The published example omits the other steps of head 2."""
+def test_second_head_shows_only_the_published_steps(capsys):
+    """The published example does not print the other steps of head 2."""
     first, second = shown(capsys, "--example", "today"), shown(capsys, "--example", "today", "--head", "2")
     for number, text in ((1, first), (2, second)):
         assert f"This is head {number} of 2." in " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The model's own modules reproduce published numbers."""
+"""Check that the model's modules reproduce published values."""
 
 import numpy as np
 import pytest
@@ -36,13 +36,13 @@ def test_the_midwinter_example_reproduces_its_published_values():
         torch.testing.assert_close(edges[there].double(), numbers[there], atol=1e-6, rtol=0, msg=name)
     assert sum(int((~numbers.isnan()).sum()) for numbers in printed.values()) == 294
     own = midwinter.matrices()
-    # the same as Keras uses
+    # standard deviation of Keras' initialiser
     assert all(own[name].std() == pytest.approx(0.05, rel=0.03) for name in ("W_V", "W_1", "W_2"))
 
 
 @pytest.mark.parametrize(
     ("counter", "key", "numbers"),
-    [  # known answers of Random123, the generator's reference implementation
+    [  # known-answer tests of Random123, the reference implementation of Philox
         ([0] * 4, [0] * 2, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
         ([2**32 - 1] * 4, [2**32 - 1] * 2, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
         (
@@ -52,7 +52,7 @@ def test_the_midwinter_example_reproduces_its_published_values():
         ),
     ],
 )
-def test_philox_gives_the_numbers_of_its_reference(counter, key, numbers):
+def test_philox_matches_the_reference_implementation(counter, key, numbers):
     found = midwinter.philox([np.array([part]) for part in counter], key)
     assert " ".join(f"{int(part[0]):08x}" for part in found) == numbers
 
@@ -63,7 +63,7 @@ def test_the_today_example_uses_one_hot_vectors_and_the_published_head():
     torch.testing.assert_close(heads[0, 1], torch.tensor(TODAY_HEAD_2), atol=1e-6, rtol=0)
 
 
-def test_the_today_example_scales_by_the_width_of_a_head():
+def test_today_example_scales_scores_by_the_head_width():
     steps = steps_of("today")
     torch.testing.assert_close(
         steps["self-attention", "scaled scores"], steps["self-attention", "scores"] / 2, atol=0, rtol=0
@@ -117,7 +117,7 @@ def test_padding_masks_of_sentences_with_five_four_and_three_words():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_deterministic_and_keeps_the_random_state(name):
+def test_worked_examples_are_deterministic_and_keep_the_random_state(name):
     state = torch.random.get_rng_state()
     first, second = steps_of(name), steps_of(name)
     assert all(torch.equal(first[step], second[step]) for step in first)
@@ -125,8 +125,6 @@ def test_an_example_is_deterministic_and_keeps_the_random_state(name):
 
 
 def test_a_residual_changes_the_norm_of_a_row():
-    """A tutorial says that the residual rescales the norm to 1, but the tutorial's own printed rows have these
-    norms.
-    """
+    """A tutorial claims that the residual rescales norms to 1; these are the norms of its own printed rows."""
     residual = steps_of("today")["self-attention", "residual"][0]
     assert residual.norm(dim=-1).tolist() == pytest.approx([0.53, 1.40, 1.38], abs=0.01)
