@@ -78,7 +78,7 @@ def test_code_next_to_the_weights_runs_only_with_trust_remote_code(file, folder,
 @pytest.mark.parametrize(
     "reference", ["evil.Model", "sub/modeling_vanilla_transformer.Model", "other/repo--evil.Model"]
 )
-def test_referenced_code_outside_the_model_folder_does_not_run(reference, folder, tmp_path):
+def test_code_referenced_by_the_config_does_not_run_by_default(reference, folder, tmp_path):
     (folder / "sub").mkdir()
     for name in ("evil.py", "sub/modeling_vanilla_transformer.py", "custom_generate/generate.py"):
         (folder / name).parent.mkdir(exist_ok=True)
