@@ -1,4 +1,4 @@
-"""Batches with a token budget, and documents packed into blocks."""
+"""Test batching with a token budget, and packing documents into blocks."""
 
 import numpy as np
 import pytest
@@ -22,17 +22,18 @@ def lengths() -> np.ndarray:
     return np.random.default_rng(0).integers(1, 40, size=(500, 2))
 
 
-def test_batches_hold_every_row_once_within_the_budget():
+def test_batches_contain_every_row_once_and_stay_within_the_budget():
     sampler = TokenBudgetSampler(lengths(), tokens_per_batch=200, seed=1)
     batches = list(sampler)
     assert sorted(row for batch in batches for row in batch) == list(range(500))
     assert len(batches) == len(sampler)
-    padded = [len(batch) * lengths()[batch].max(axis=0) for batch in batches]  # source and target of each batch
+    # Padded sizes of the source and the target side of each batch
+    padded = [len(batch) * lengths()[batch].max(axis=0) for batch in batches]
     assert np.max(padded) <= 200
-    assert np.mean(np.max(padded, axis=1)) > 150  # and the budget is well used
+    assert np.mean(np.max(padded, axis=1)) > 150  # most of the budget is used
 
 
-def test_batches_are_shuffled_in_each_epoch_and_the_same_for_the_same_epoch():
+def test_batches_differ_between_epochs_and_are_reproducible_within_an_epoch():
     sampler = TokenBudgetSampler(lengths(), 200)
     first = list(sampler)
     sampler.set_epoch(1)
@@ -44,7 +45,7 @@ def test_batches_are_shuffled_in_each_epoch_and_the_same_for_the_same_epoch():
 
 
 def ends_row_by_row(lengths: np.ndarray, budget: int) -> list[int]:
-    """Find where batches end row by row: a row that does not fit starts the next batch."""
+    """Return the ends of batches, filled one row at a time: a row that does not fit starts the next batch."""
     ends, start = [], 0
     for row in range(len(lengths)):
         if (row + 1 - start) * lengths[start : row + 1].max() > budget:
@@ -81,16 +82,16 @@ def test_a_step_has_the_same_rows_for_any_number_of_devices_and_accumulation_ste
         for start in range(0, len(parts[0]), accumulation_steps)
     ]
     together = [sorted(row for batch in step for row in batch) for step in steps]
-    # Except for the longest rows, which may be too few to split evenly.
+    # A few steps may differ, because the longest rows of a batch can be too few to split evenly.
     assert len(together) == len(alone) and sum(a != b for a, b in zip(alone, together, strict=True)) < 6
     assert sorted(row for rows in together for row in rows) == list(range(500))
-    for step in steps:  # the parts are within the budget and of about equal size
+    for step in steps:  # the parts together fit the budget, and have about the same size
         sizes = [len(batch) * lengths()[batch].max(axis=0) for batch in step]
         assert np.max(np.sum(sizes, axis=0)) <= 400
         assert np.ptp([len(batch) for batch in step]) <= 1
 
 
-def test_a_budget_too_small_for_the_processes_is_refused_with_one_that_works():
+def test_error_for_a_budget_too_small_for_the_processes_suggests_one_that_works():
     rows = np.full((30, 1), 9)
     with pytest.raises(ValueError, match=r"tokens_per_batch=64 .* 2 rows.* 2 processes x 4 .* such as to 144"):
         TokenBudgetSampler(rows, 64, 0, 0, 2, 4)
@@ -107,7 +108,7 @@ def test_with_a_budget_per_device_each_process_gets_the_same_number_of_batches(p
 
 
 @pytest.mark.parametrize(("processes", "accumulation_steps"), [(1, 1), (2, 1), (2, 2)])
-def test_batches_without_bucketing_hold_every_row_once_and_similar_numbers_of_tokens(processes, accumulation_steps):
+def test_batches_without_bucketing_contain_every_row_once_and_similar_token_counts(processes, accumulation_steps):
     samplers = [
         TokenBudgetSampler(lengths(), 400, 0, rank, processes, accumulation_steps, bucketing="none")
         for rank in range(processes)
@@ -121,7 +122,7 @@ def test_batches_without_bucketing_hold_every_row_once_and_similar_numbers_of_to
     ]
     assert sorted(row for step in steps for row in step) == list(range(500))
     tokens = np.array([lengths()[step].max(axis=1).sum() for step in steps])
-    # batches differ by less than the longest row
+    # the sizes of batches differ by less than the longest row
     assert 360 < tokens.mean() <= 400 and np.abs(tokens - tokens.mean()).max() <= 39
     longest = [lengths()[step].max(axis=1).max() for step in steps]
     assert min(longest) > 30  # each step contains long rows
@@ -129,7 +130,7 @@ def test_batches_without_bucketing_hold_every_row_once_and_similar_numbers_of_to
     assert sorted(alone) == sorted(map(sorted, steps))
 
 
-def test_batches_without_bucketing_are_shuffled_but_keep_their_number():
+def test_batches_without_bucketing_differ_between_epochs_but_not_in_number():
     sampler = TokenBudgetSampler(lengths(), 200, bucketing="none")
     first = list(sampler)
     sampler.set_epoch(1)
@@ -141,22 +142,22 @@ def test_batches_without_bucketing_are_shuffled_but_keep_their_number():
     assert sorted(row for share in devices for batch in share for row in batch) == list(range(500))
 
 
-def test_rows_too_long_for_batches_without_bucketing_are_refused():
+def test_rows_too_long_for_batches_without_bucketing_raise_an_error():
     with pytest.raises(ValueError, match=r"=64 .* 30 rows.* bucketing=none .* 8 x 9, .*: raise it"):
         TokenBudgetSampler(np.full((30, 1), 9), 64, 0, 0, 2, 4, bucketing="none")
 
 
-def test_a_row_longer_than_the_budget_is_reported():
+def test_a_row_longer_than_the_budget_raises_an_error():
     with pytest.raises(ValueError, match="Row 2 has 9 tokens, more than tokens_per_batch=8"):
         TokenBudgetSampler(np.array([[1, 2], [3, 1], [4, 9]]), 8)
 
 
-def test_too_few_rows_for_the_processes_are_refused():
+def test_too_few_rows_for_the_processes_raise_an_error():
     with pytest.raises(ValueError, match=r"3 rows, each a batch of its own, .* 2 processes: raise tokens_per_batch=8"):
         TokenBudgetSampler(np.array([8, 8, 8]), 8, num_processes=2, per_device=True)
 
 
-def test_row_lengths_follow_the_order_of_the_dataset():
+def test_row_lengths_are_in_the_order_of_the_dataset():
     rows = [[1] * n for n in (3, 1, 0, 4)]
     pairs = Dataset.from_dict({"input_ids": rows, "labels": [[1], [1, 2], [1, 2, 3], []]}).select([3, 1, 0])
     assert row_lengths(pairs).tolist() == [[4, 0], [1, 2], [3, 1]]
@@ -167,7 +168,7 @@ def test_row_lengths_follow_the_order_of_the_dataset():
     assert row_lengths(several).tolist() == [[3], [1], [0], [4]]
 
 
-def test_a_stream_is_bucketed_within_the_budget_and_repeated():
+def test_a_stream_is_bucketed_within_the_budget_and_repeated_forever():
     rows = [{"input_ids": [i] * a, "labels": [i] * b} for i, (a, b) in enumerate(lengths())]
     stream = TokenBudgetStream(Dataset.from_list(rows).to_iterable_dataset(), 200, seed=1, buffer_size=100)
     batches = iter(stream)
@@ -179,12 +180,12 @@ def test_a_stream_is_bucketed_within_the_budget_and_repeated():
     assert max(sizes) <= 200 and np.mean(sizes) > 140
     second = [next(batches) for _ in first]
     assert {row["input_ids"][0] for batch in second for row in batch} == set(range(500))
-    assert first != second  # each pass is shuffled differently
+    assert first != second  # each pass over the stream is shuffled differently
     again = iter(TokenBudgetStream(stream.rows, 200, seed=1, buffer_size=100))
     assert [next(again) for _ in first] == first
 
 
-def test_a_stream_without_bucketing_has_mixed_lengths():
+def test_batches_of_a_stream_without_bucketing_mix_lengths():
     rows = [{"input_ids": [i] * a, "labels": [i] * b} for i, (a, b) in enumerate(lengths())]
     batches = iter(TokenBudgetStream(Dataset.from_list(rows).to_iterable_dataset(), 200, 1, 100, bucketing="none"))
     first = []
@@ -196,20 +197,20 @@ def test_a_stream_without_bucketing_has_mixed_lengths():
     assert all(len({len(row["input_ids"]) for row in batch}) > 2 for batch in first[:-1])
 
 
-def test_a_streamed_row_longer_than_the_budget_is_refused():
+def test_a_streamed_row_longer_than_the_budget_raises_an_error():
     rows = Dataset.from_dict({"input_ids": [[1, 2, 3]], "labels": [[1]]}).to_iterable_dataset()
     with pytest.raises(ValueError, match="A row has 3 tokens, more than the 2 of a batch"):
         next(iter(TokenBudgetStream(rows, 2)))
 
 
-def test_labels_of_several_classes_or_outputs_are_not_counted_as_tokens():
+def test_multi_label_and_regression_targets_are_not_counted_as_tokens():
     rows = Dataset.from_dict({"input_ids": [[1, 2]] * 6, "labels": [[0.0, 1.0, 1.0, 0.0, 1.0]] * 6})
     batches = iter(TokenBudgetStream(rows.to_iterable_dataset(), 4))
     assert [len(next(batches)) for _ in range(3)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("given", ["a mask in the rows", "a padding option", "nothing"])
-def test_token_batches_respect_the_collator_and_extra_columns(given, tmp_path):
+def test_token_budget_batches_use_the_collator_and_keep_extra_columns(given, tmp_path):
     model, tokenizer = encoder_decoder(), train_tokenizer(["a b c"] * 3, vocab_size=300)
     columns = {"input_ids": [[5, 6, 7], [8, 9], [9, 10]], "labels": [[5], [6, 7, 8], [9]]}
     if given == "a mask in the rows":
@@ -244,7 +245,7 @@ def test_positions_restart_when_a_document_continues_in_the_next_block():
     assert packed["labels"] == [[-100, 6, 7], [-100, -100, 10]]
 
 
-def test_a_packed_block_has_the_losses_of_its_separate_documents():
+def test_losses_of_a_packed_block_equal_those_of_its_separate_documents():
     model = decoder_only(use_cache=False)
     documents = [[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16]]
     packed = {name: torch.tensor(rows) for name, rows in pack_documents(documents, 15, 2).items()}

@@ -1,4 +1,4 @@
-"""Averaging checkpoints, and choosing the checkpoints to average."""
+"""Test averaging checkpoints, and selecting the checkpoints to average."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def three_checkpoints(run: Path) -> list[Path]:
     return [checkpoint(run / f"checkpoint-{step}", step) for step in (5, 10, 30)]
 
 
-def test_checkpoints_are_averaged_into_a_model_folder_like_the_last(tmp_path):
+def test_averaging_checkpoints_writes_a_model_folder_like_the_last_one(tmp_path):
     folders = three_checkpoints(tmp_path)
     torch.testing.assert_close(average_checkpoints(folders)["weight"], torch.full((2,), 15.0))
     save_average(folders, tmp_path / "mean")
@@ -43,7 +43,7 @@ def test_checkpoints_are_averaged_into_a_model_folder_like_the_last(tmp_path):
         save_average(folders, tmp_path / "mean")
 
 
-def test_the_mean_of_one_checkpoint_is_that_checkpoint(tmp_path):
+def test_the_average_of_one_checkpoint_is_that_checkpoint(tmp_path):
     weight = torch.randn(3, 4, dtype=torch.bfloat16)
     mean = average_checkpoints([checkpoint(tmp_path / "checkpoint-1", 0.1, half=weight)])
     assert torch.equal(mean["half"], weight) and mean["half"].dtype == torch.bfloat16
@@ -51,7 +51,7 @@ def test_the_mean_of_one_checkpoint_is_that_checkpoint(tmp_path):
 
 
 def test_half_precision_weights_are_summed_in_full_precision(tmp_path):
-    # Above 256, bfloat16 has no odd numbers: a sum in bfloat16 would stay at 256.
+    # bfloat16 cannot represent odd integers above 256, so a sum in bfloat16 would stay at 256.
     folders = [
         checkpoint(tmp_path / f"checkpoint-{i}", 0, half=torch.tensor([value], dtype=torch.bfloat16))
         for i, value in enumerate((256.0, 1.0, 1.0, 1.0, 1.0))
@@ -60,7 +60,7 @@ def test_half_precision_weights_are_summed_in_full_precision(tmp_path):
 
 
 @pytest.mark.parametrize("shards", ["one file", "sharded"])
-def test_the_mean_of_models_loads_as_a_model(shards, tmp_path):
+def test_averaged_checkpoints_load_as_a_model(shards, tmp_path):
     folders, states = [], []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -72,13 +72,13 @@ def test_the_mean_of_models_loads_as_a_model(shards, tmp_path):
     save_average(folders, tmp_path / "mean")
     assert len(list((tmp_path / "mean").glob("*.safetensors*"))) == 1
     stored = load_file(tmp_path / "mean" / "model.safetensors")
-    assert stored.keys() == load_weights(folders[0]).keys() < states[0].keys()  # the shared matrix is saved once
+    assert stored.keys() == load_weights(folders[0]).keys() < states[0].keys()  # tied weights are saved once
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "mean").state_dict()
     for name in states[0]:
         torch.testing.assert_close(loaded[name], (states[0][name] + states[1][name]) / 2)
 
 
-def test_checkpoints_of_different_models_are_refused_by_name(tmp_path):
+def test_averaging_different_models_raises_an_error_that_names_the_difference(tmp_path):
     first, other = checkpoint(tmp_path / "first", 1), checkpoint(tmp_path / "other", 1, bias=torch.zeros(1))
     with pytest.raises(ValueError, match="differ in: bias"):
         average_checkpoints([first, other])
@@ -111,10 +111,11 @@ def tagger(classes: list[str]) -> VanillaTransformerForTokenClassification:
     ],
     ids=["heads", "classes", "task", "tokens"],
 )
-def test_different_models_with_weights_of_the_same_shapes_are_not_averaged(make, other, said, tmp_path):
+def test_different_models_with_equal_weight_shapes_are_not_averaged(make, other, said, tmp_path):
     folders = [str(tmp_path / name) for name in ("first", "second")]
     for folder, part in zip(folders, (make, other), strict=True):
-        decoder_only(dropout=0.1 if part is make else 0.3).save_pretrained(folder)  # dropout does not matter
+        # Different dropout rates are allowed.
+        decoder_only(dropout=0.1 if part is make else 0.3).save_pretrained(folder)
         part().save_pretrained(folder)
     command = ["--output", str(tmp_path / "mean"), "--checkpoints"]
     with pytest.raises(ValueError, match=f"second is another model than .*first: .*{re.escape(said)}"):
@@ -123,7 +124,7 @@ def test_different_models_with_weights_of_the_same_shapes_are_not_averaged(make,
     main([*command, *folders])
 
 
-def test_configs_with_and_without_target_vocab_size_are_averaged_if_both_are_the_same_size(tmp_path):
+def test_configs_with_and_without_an_equal_target_vocab_size_are_averaged(tmp_path):
     for name in ("before", "now"):
         encoder_decoder().save_pretrained(tmp_path / name)
     file = tmp_path / "before/config.json"
@@ -137,14 +138,14 @@ def test_configs_with_and_without_target_vocab_size_are_averaged_if_both_are_the
         main(["--output", str(tmp_path / "mean"), "--checkpoints", *folders, str(tmp_path / "other")])
 
 
-def test_an_average_is_not_written_into_the_checkpoint_it_is_copied_from(tmp_path):
+def test_an_average_cannot_be_written_into_the_last_checkpoint(tmp_path):
     folder = checkpoint(tmp_path / "last", 1)
     with pytest.raises(ValueError, match=r"avg is inside .*last, whose files are copied"):
         main(["--checkpoints", str(folder), str(folder), "--output", str(folder / "avg")])
     assert not (folder / "avg").exists()
 
 
-def test_truncated_or_missing_checkpoints_are_named(tmp_path):
+def test_error_for_truncated_or_missing_checkpoints_names_them(tmp_path):
     whole, cut = checkpoint(tmp_path / "whole", 1), checkpoint(tmp_path / "cut", 1)
     weights = cut / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
@@ -156,15 +157,15 @@ def test_truncated_or_missing_checkpoints_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_not_averaged(value, tmp_path):
+def test_averaging_weights_that_are_not_finite_raises_an_error(value, tmp_path):
     folders = [checkpoint(tmp_path / "first", 1), checkpoint(tmp_path / "second", value)]
     with pytest.raises(ValueError, match=r"weight has values that are not finite in .*second"):
         main(["--checkpoints", *map(str, folders), "--output", str(tmp_path / "mean")])
     assert not list(tmp_path.glob("*mean*"))
 
 
-def test_weights_are_read_from_the_file_that_from_pretrained_reads(tmp_path):
-    """If a model is saved over its own shards, the index of the shards remains."""
+def test_averaging_reads_the_same_weight_file_as_from_pretrained(tmp_path):
+    """Saving a single weight file over a sharded model leaves the shards' index file behind."""
     decoder_only().save_pretrained(tmp_path / "model", max_shard_size="20KB")
     model = decoder_only()
     model.save_pretrained(tmp_path / "model")
@@ -173,7 +174,7 @@ def test_weights_are_read_from_the_file_that_from_pretrained_reads(tmp_path):
         assert torch.equal(weight, model.state_dict()[name])
 
 
-def test_the_command_averages_the_last_checkpoints_of_a_run_or_given_ones(tmp_path):
+def test_the_command_averages_the_last_checkpoints_of_a_run_or_the_given_checkpoints(tmp_path):
     folders = three_checkpoints(tmp_path / "run")
     main(["--run", str(tmp_path / "run"), "--last", "2", "--output", str(tmp_path / "last")])
     assert load_file(tmp_path / "last" / "model.safetensors")["weight"].tolist() == [20, 20]
@@ -189,7 +190,7 @@ def test_the_command_averages_the_last_checkpoints_of_a_run_or_given_ones(tmp_pa
 
 
 @pytest.mark.parametrize("size", [40, -1], ids=["in its header", "by one byte"])
-def test_a_half_written_checkpoint_is_skipped(size, tmp_path):
+def test_an_incomplete_checkpoint_is_skipped(size, tmp_path):
     whole = checkpoint(tmp_path / "checkpoint-9", 1)
     cut = checkpoint(tmp_path / "checkpoint-10", 1)
     weights = cut / "model.safetensors"

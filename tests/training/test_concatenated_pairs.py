@@ -1,4 +1,4 @@
-"""Concatenated pairs join two rows on both sides; they are added to the ordinary rows."""
+"""Test `concatenate_pairs`, which adds rows that concatenate the sources and targets of two rows."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def joined(share: float, max_length: int = 100, seed: int = 0) -> list[dict]:
 
 
 def halves(row: dict) -> list[tuple[int, int]]:
-    """Return the indices of the two rows that form a concatenated pair, by source and target."""
+    """Return the indices of the two concatenated rows, once from the source and once from the target."""
     return [
         (i, j)
         for i, first in enumerate(ROWS)
@@ -28,22 +28,22 @@ def halves(row: dict) -> list[tuple[int, int]]:
     ]
 
 
-def test_half_a_pair_per_row_uses_each_row_once():
+def test_half_as_many_pairs_as_rows_use_each_row_once():
     numbers = [number for row in joined(0.5) for pair in halves(row) for number in pair]
     assert sorted(numbers) == list(range(20))
 
 
-def test_more_pairs_reuse_all_rows_evenly():
+def test_more_pairs_reuse_all_rows_equally_often():
     rows = joined(1.75)
     counts = Counter(number for row in rows for pair in halves(row) for number in pair)
     assert len(rows) == 35 and set(counts.values()) == {3, 4} and counts.total() == 70
 
 
-def test_pairs_follow_their_seed():
+def test_pairs_depend_on_the_seed():
     assert joined(0.5) == joined(0.5) != joined(0.5, seed=1)
 
 
-def test_a_runs_pairs_follow_the_seed_of_its_data(tmp_path):
+def test_pairs_of_a_run_depend_on_data_seed(tmp_path):
     def made(**seeds):
         args = TranslationArguments(output_dir=str(tmp_path), concat_pairs=0.5, use_cpu=True, **seeds)
         return TranslationTask(args).augment(Dataset.from_list(ROWS)).to_list()
@@ -61,9 +61,9 @@ def test_pairs_longer_than_max_length_are_left_out():
 def test_pairs_are_concatenated_only_on_request():
     rows = Dataset.from_list(ROWS)
     assert concatenate_pairs(rows, 0.0, 100, 0) is rows
-    assert concatenate_pairs(rows, 0.01, 100, 0) is rows  # this share gives a fifth of a pair, rounded to none
+    assert concatenate_pairs(rows, 0.01, 100, 0) is rows  # a share of 0.01 gives 0.2 pairs, rounded to 0
 
 
-def test_concatenated_pairs_are_refused_for_a_stream():
+def test_concatenated_pairs_with_a_stream_raise_an_error():
     with pytest.raises(ValueError, match=r"concat_pairs=0\.5 draws rows at random, which a stream does not allow"):
         concatenate_pairs(Dataset.from_list(ROWS).to_iterable_dataset(), 0.5, 100, 0)

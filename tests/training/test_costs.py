@@ -1,4 +1,4 @@
-"""The estimated cost of a step agrees with a measurement, with accelerate's estimate, and with the paper."""
+"""Compare the estimated cost of a training step with measurements, accelerate's estimate, and the paper."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ from vanilla_transformer.cli.estimate import step_cost
 SIZES = {"vocab_size": 2000, "d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 ROWS, LENGTH = 192, 32
 
-# Prints how much memory the process gains during the forward pass, and at most during two steps.
+# Print the memory added by the forward pass, and the peak memory added by two training steps.
 MEASURE = """
 import json
 from pathlib import Path
@@ -56,8 +56,8 @@ print(json.dumps([activations, resident("VmHWM") - before]))
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_estimated_memory_of_a_step_is_the_measured_one(checkpointing, tmp_path):
-    at_once = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # freed memory is returned to the system
+def test_estimated_memory_of_a_step_equals_measured_memory(checkpointing, tmp_path):
+    at_once = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # return freed memory to the system immediately
     activations, whole = run_fresh(
         MEASURE, tmp_path, SIZES, ROWS, LENGTH, checkpointing, installed=True, cold=True, **at_once
     )
@@ -65,14 +65,14 @@ def test_the_estimated_memory_of_a_step_is_the_measured_one(checkpointing, tmp_p
     options = {"bf16": False, "on_accelerator": False, "checkpointing": checkpointing}
     cost = step_cost(VanillaTransformerConfig(**SIZES), ROWS * LENGTH, LENGTH, **options)
     print(cost)
-    if checkpointing:  # layer activations are recomputed in the backward pass
+    if checkpointing:  # activations of layers are recomputed in the backward pass
         assert cost.memory["activations"] > 2 * activations
     else:
         assert cost.memory["activations"] == pytest.approx(activations, rel=0.05)
     assert sum(cost.memory.values()) == pytest.approx(whole, rel=0.2)
 
 
-def test_the_memory_of_the_model_equals_accelerates_estimate():
+def test_estimated_memory_of_the_model_equals_accelerates_estimate():
     config = VanillaTransformerConfig(**SIZES)
     size, _ = calculate_maximum_sizes(VanillaTransformerForConditionalGeneration(config))
     theirs = estimate_training_usage(size, "float32")
@@ -82,7 +82,7 @@ def test_the_memory_of_the_model_equals_accelerates_estimate():
     assert ours["optimizer"] == pytest.approx(theirs["optimizer"], rel=0.01)
 
 
-def test_checkpointing_keeps_the_bfloat16_copies_of_weights():
+def test_gradient_checkpointing_keeps_the_bfloat16_copies_of_weights():
     config = VanillaTransformerConfig(**SIZES)
     plain, checkpointed = (step_cost(config, 3200, 32, checkpointing=on).memory for on in (False, True))
     assert checkpointed["weights"] == plain["weights"] > step_cost(config, 3200, 32, bf16=False).memory["weights"]
@@ -90,17 +90,17 @@ def test_checkpointing_keeps_the_bfloat16_copies_of_weights():
 
 
 def test_a_step_takes_six_operations_per_weight_and_token():
-    """The weights do not include embeddings, which are looked up; the output projection is a product."""
+    """Embedding lookups need no operations, but the tied output projection is a matrix multiplication."""
     config = VanillaTransformerConfig(**SIZES, tie_word_embeddings=True)
-    cost = step_cost(config, 3200, 2)  # attention is negligible
+    cost = step_cost(config, 3200, 2)  # with two tokens, attention is negligible
     assert cost.operations == pytest.approx(6 * cost.parameters * 3200, rel=0.02)
-    # layers run twice with checkpointing; the output projection does not
+    # with gradient checkpointing, the forward pass of the layers runs twice, but not the output projection
     in_layers = cost.parameters - config.vocab_size * config.d_model
     again = step_cost(config, 3200, 2, checkpointing=True).operations - cost.operations
     assert again == pytest.approx(2 * in_layers * 3200, rel=0.02)
 
 
-def test_memory_is_divided_among_shards_and_devices():
+def test_activations_and_sharded_states_are_divided_by_the_number_of_devices():
     config = VanillaTransformerConfig(**SIZES | {"encoder_layers": 1, "decoder_layers": 1})
     whole, ddp, sharded = (
         step_cost(config, 3200, 32, devices=devices, sharding=sharding, bf16=False)
@@ -118,7 +118,7 @@ def test_the_command_estimates_the_papers_big_model(capsys):
     estimate.main(["--preset", "big", "--gpus", "8", "--steps", "300000"])
     printed = capsys.readouterr().out
     assert printed.startswith("| big, 8 GPUs (ddp) |")
-    assert "| 214.2 million" in printed and "300,000 steps" in printed  # Table 3: 213 million
+    assert "| 214.2 million" in printed and "300,000 steps" in printed  # Table 3 gives 213 million
     assert float(re.search(r"operations of a step \| ([\d.]+)", printed)[1]) == pytest.approx(32.2, rel=0.01)
     estimate.main([])
     assert capsys.readouterr().out.startswith("| base, 1 GPU (ddp) |")
@@ -135,6 +135,6 @@ def test_the_command_estimates_the_papers_big_model(capsys):
         (["--tokens_per_batch", "100", "--gpus", "8"], "fewer than a sentence of 30 tokens for each of 8 devices"),
     ],
 )
-def test_impossible_estimates_are_refused(options, message):
+def test_invalid_options_of_estimate_raise_an_error(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         estimate.main(options)

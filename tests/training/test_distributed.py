@@ -1,4 +1,4 @@
-"""Two processes train like one: the same losses and weights for the same global batch."""
+"""Test that two processes get the same losses and weights as one, for the same global batch."""
 
 import json
 import os
@@ -26,7 +26,7 @@ OPTIONS = [
 BATCHES = {
     "fixed": ["--tokens_per_batch", "0", "--per_device_train_batch_size", "8"],
     "token budget": ["--tokens_per_batch", "620"],
-    # 34 batches; with an odd number, one would be split
+    # This budget makes 34 batches. Of an odd number of batches, one would be split in two.
     "token budget per device": ["--tokens_per_batch", "340", "--tokens_per_batch_of", "device"],
 }
 
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def train(folder: Path, launcher: list[str], *options: str) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Return the losses of the steps and the final weights."""
+    """Train a model; return the loss of each step and the final weights."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, *OPTIONS, "--output_dir", str(folder), *options]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
@@ -50,7 +50,7 @@ def train(folder: Path, launcher: list[str], *options: str) -> tuple[list[float]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batches", BATCHES)
-def test_two_processes_train_like_one_that_accumulates_two_batches(batches, tmp_path):
+def test_two_processes_give_the_same_model_as_one_with_two_accumulation_steps(batches, tmp_path):
     options = BATCHES[batches]
     one = train(tmp_path / "one", [], *options, "--gradient_accumulation_steps", "2")
     torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
@@ -62,7 +62,7 @@ def test_two_processes_train_like_one_that_accumulates_two_batches(batches, tmp_
 
 @pytest.mark.slow
 def test_two_processes_give_the_same_scores_as_one(tmp_path):
-    """Only the main process generates answers and scores them."""
+    """Only the main process predicts answers and scores them."""
     run = tmp_path / "run"
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
     options = [*write_rows("question_answering", tmp_path), *SMALL, *ONE_STACK, "--max_steps", "100"]
@@ -81,8 +81,8 @@ def test_two_processes_give_the_same_scores_as_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_split_the_batch_of_one(tmp_path):
-    # In float32: bfloat16 products round differently for other shapes.
+def test_two_processes_give_the_same_model_as_one_for_the_same_token_budget(tmp_path):
+    # Use float32, because bfloat16 rounding depends on the batch shape.
     options = ["--tokens_per_batch", "620", "--bf16", "false"]
     one = train(tmp_path / "one", [], *options)
     torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]

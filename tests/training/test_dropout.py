@@ -1,4 +1,4 @@
-"""Fast dropout: independent elements with the right probability and gradient; PyTorch's dropout elsewhere."""
+"""Test fast dropout: independent elements, the correct probability and gradient, and when PyTorch's is used."""
 
 import copy
 import math
@@ -22,15 +22,15 @@ def test_elements_are_kept_with_the_requested_probability(p, dtype):
     n = 1_000_001  # a number of elements that is not a multiple of four
     output = quick(torch.ones(n, dtype=dtype), p)
     kept = output != 0
-    # Five standard deviations of a binomial distribution.
+    # Allow five standard deviations of a binomial distribution.
     assert abs(kept.double().mean().item() - (1 - p)) < 5 * math.sqrt(p * (1 - p) / n)
     assert output.unique().tolist() == pytest.approx([0, 1 / (1 - p)], rel=torch.finfo(dtype).eps)
 
 
 def test_elements_are_independent_of_each_other_and_of_other_calls():
     n, p = 1_000_000, 0.5
-    first, second = ((quick(torch.ones(n), p) - 1).double() for _ in range(2))  # values are 1 or -1
-    for distance in (1, 2, 3, 4, 8, 128):  # four elements use one random number
+    first, second = ((quick(torch.ones(n), p) - 1).double() for _ in range(2))  # at p = 0.5, the values are 1 or -1
+    for distance in (1, 2, 3, 4, 8, 128):  # four elements share one random number
         assert abs((first[:-distance] * first[distance:]).mean().item()) < 5 / math.sqrt(n - distance)
     assert abs((first * second).mean().item()) < 5 / math.sqrt(n)
 
@@ -66,7 +66,7 @@ def test_a_fast_model_applies_dropout_in_training_only():
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
-def test_dropout_rates_of_0_and_1_use_pytorchs_dropout(p):
+def test_dropout_rates_0_and_1_use_pytorchs_dropout(p):
     module, x = nn.Dropout(p), torch.randn(9)
     model = make_fast(encoder_decoder(dropout=p))
     dropout = next(m for m in model.modules() if isinstance(m, nn.Dropout) and m.p == p).train()
@@ -74,7 +74,7 @@ def test_dropout_rates_of_0_and_1_use_pytorchs_dropout(p):
 
 
 def test_compiled_models_use_pytorchs_dropout():
-    """A compiler can fuse PyTorch's dropout, but not ours."""
+    """The compiler can fuse PyTorch's dropout, but not fast dropout."""
     module = nn.Dropout(0.5)
     fast = make_fast(encoder_decoder(dropout=0.5))
     ours = next(m for m in fast.modules() if isinstance(m, nn.Dropout) and m.p == 0.5).train()

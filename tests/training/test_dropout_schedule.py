@@ -1,4 +1,4 @@
-"""The dropout schedule: the rate at each step, in a resumed run and at the end."""
+"""Test the dropout schedule: the rate at each step, in resumed and interrupted runs, and after training."""
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
@@ -8,7 +8,7 @@ from vanilla_transformer.training.arguments import RecipeArguments
 
 
 class Rates(TrainerCallback):
-    """Records the dropout rates of each step."""
+    """Record the dropout rates of each step."""
 
     def __init__(self):
         self.seen = []
@@ -29,7 +29,7 @@ def trained(folder, resume=False, **options):
 
 def test_the_rate_increases_linearly_from_the_first_step_to_the_last(tmp_path):
     trainer, seen = trained(tmp_path, max_steps=5)
-    # Dropout inside the feed-forward network is config.activation_dropout, which is 0.
+    # Dropout inside the feed-forward network has the rate config.activation_dropout, which is 0.
     assert seen == [pytest.approx([rate, rate, rate, 0]) for rate in (0.1, 0.15, 0.2, 0.25, 0.3)]
     assert trainer.model.model.encoder.dropout.p == trainer.model.config.dropout == 0.3
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "checkpoint-2").config.dropout == 0.3
@@ -73,7 +73,7 @@ def test_an_interrupted_run_does_not_affect_the_rates_of_the_next(tmp_path):
     assert trainer.model.model.encoder.dropout.p == 0.3
 
 
-def test_a_run_with_another_start_is_not_resumed(tmp_path):
+def test_a_run_with_a_different_dropout_start_is_not_resumed(tmp_path):
     trained(tmp_path, max_steps=2)
     with pytest.raises(ValueError, match=r"dropout_start is 0\.2, and was 0\.1"):
         tiny_trainer(tmp_path, dropout=0.3, dropout_start=0.2, max_steps=4).train(resume_from_checkpoint=True)
@@ -87,12 +87,12 @@ def test_a_run_with_another_start_is_not_resumed(tmp_path):
         ({"dropout_start": 0.1, "torch_compile": True}, "changes the rate at each step, and --torch_compile"),
     ],
 )
-def test_rates_out_of_range_and_torch_compile_are_refused(options, message, tmp_path):
+def test_rates_out_of_range_and_torch_compile_raise_an_error(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         RecipeArguments(output_dir=str(tmp_path), **options)
 
 
-def test_a_model_without_dropout_is_refused_before_the_first_step(tmp_path):
+def test_a_model_without_dropout_raises_an_error_before_the_first_step(tmp_path):
     trainer = tiny_trainer(tmp_path, dropout=0.0, dropout_start=0.1)
     with pytest.raises(ValueError, match=r"has no nn.Dropout with the rate config.dropout=0.0"):
         trainer.train()

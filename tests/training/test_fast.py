@@ -1,4 +1,4 @@
-"""`make_fast` changes only the speed, is not saved, and leaves customised modules alone."""
+"""Test that `make_fast` only changes the speed, is not saved, and does not change customised modules."""
 
 import copy
 import json
@@ -19,12 +19,12 @@ MAKERS = [encoder_decoder, decoder_only, encoder_only]
 
 @pytest.fixture(autouse=True)
 def onednn(monkeypatch):
-    """Behave as on a processor where oneDNN is faster."""
+    """Simulate a processor on which oneDNN is faster."""
     monkeypatch.setattr(fast, "onednn_is_faster", lambda: True)
 
 
 def is_fast(model: nn.Module) -> bool:
-    """Whether all three speed-ups are active, judged by a training step."""
+    """Whether all three speed-ups are active in a training step."""
     ids, mask = tokens(2, 6), torch.ones(2, 6, dtype=torch.long)
     mask[1, 4:] = 0
     seen = []
@@ -48,13 +48,13 @@ def test_make_plain_undoes_make_fast(make):
     before = {name: set(vars(module)) for name, module in model.named_modules()}
     assert not is_fast(model)
     assert make_fast(model) is model and is_fast(model)
-    assert is_fast(make_fast(model))  # calling it twice has no further effect
+    assert is_fast(make_fast(model))  # a second call has no effect
     assert not is_fast(make_plain(model))
     assert before == {name: set(vars(module)) for name, module in model.named_modules()}
     assert not model._forward_pre_hooks
 
 
-def test_fast_products_apply_to_inference_models():
+def test_models_for_inference_use_fast_matrix_multiplication():
     model, ids = decoder_only(), tokens()
     expected = model(ids).logits
     assert fast_products(model) is model and all("forward" in vars(module) for module in linears(model))
@@ -63,7 +63,7 @@ def test_fast_products_apply_to_inference_models():
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_make_fast_keeps_the_module_classes_of_pytorch(make):
+def test_make_fast_keeps_pytorchs_module_classes(make):
     torchs = {
         type(module) for module in make(position_embedding="learned").modules() if list(module.parameters(False))
     }
@@ -84,7 +84,7 @@ def test_a_fast_model_is_saved_and_pickled_plain_and_copied_fast(make, tmp_path)
     copied = copy.deepcopy(model)
     assert is_fast(copied)
     for module in linears(copied):
-        module.weight.data.zero_()  # the copy uses its own weights
+        module.weight.data.zero_()  # the copy must use its own weights
     assert copied.eval()(**inputs(copied)).logits.abs().max() == 0 < model.eval()(**inputs(model)).logits.abs().max()
     unpickled = pickle.loads(pickle.dumps(model))
     torch.testing.assert_close(unpickled.eval()(**inputs(model)).logits, plain.eval()(**inputs(model)).logits)
@@ -106,7 +106,7 @@ def test_a_config_of_version_0_1_loads_without_its_chunk_size(tmp_path):
 
 
 class Adapter(nn.Module):
-    """A low-rank adapter of a layer, as PEFT adds it."""
+    """A low-rank adapter like those added by PEFT."""
 
     def __init__(self, base: nn.Linear):
         super().__init__()
@@ -140,7 +140,7 @@ class FourTimes(nn.Linear):
         return 4 * super().forward(x)
 
 
-def test_replaced_modules_keep_their_own_computation():
+def test_make_fast_keeps_the_computation_of_replaced_modules():
     model = encoder_only(VanillaTransformerForMaskedLM)
     model.lm_head = FourTimes(32, 50, bias=False)
     make_fast(model).train()
@@ -148,7 +148,7 @@ def test_replaced_modules_keep_their_own_computation():
     assert model(tokens(), labels=tokens()).logits is not None
 
 
-def test_dynamic_quantisation_quantises_a_fast_model():
+def test_a_fast_model_can_be_dynamically_quantised():
     model, ids = make_fast(decoder_only(tie_word_embeddings=False)), tokens()
     quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
     kinds = [type(module).__module__ for module in quantised.modules() if "quantized" in type(module).__module__]
@@ -156,7 +156,7 @@ def test_dynamic_quantisation_quantises_a_fast_model():
     assert quantised(ids).logits.shape == (2, 7, 50)
 
 
-def test_second_derivatives_of_the_chunked_loss_are_refused():
+def test_second_derivatives_of_the_chunked_loss_raise_an_error():
     model, ids = make_fast(decoder_only()).train(), tokens()
     parameters = list(model.parameters())
     with pytest.raises(RuntimeError, match=r"no second derivatives.*make_plain\(model\)"):
@@ -167,13 +167,13 @@ def test_second_derivatives_of_the_chunked_loss_are_refused():
 
 
 def test_a_fast_translator_accepts_a_cached_prefix():
-    """Prefix tuning adds keys and values that do not belong to any token."""
+    """Prefix tuning adds keys and values that belong to no token."""
     model, ids = make_fast(encoder_decoder(dropout=0.0)).train(), tokens()
     prefix = make_plain(copy.deepcopy(model)).eval()(ids, decoder_input_ids=ids[:, :4], use_cache=True)[CACHE]
     model(ids, labels=ids, **{CACHE: prefix}).loss.backward()
     assert model.model.decoder.layers[0].self_attn.q_proj.weight.grad.abs().max() > 0
 
 
-def test_a_negative_chunk_size_is_refused():
+def test_a_negative_chunk_size_raises_an_error():
     with pytest.raises(ValueError, match="loss_chunk_size=-1 must not be negative"):
         make_fast(decoder_only(), loss_chunk_size=-1)

@@ -1,4 +1,4 @@
-"""A run of any task that is killed at any moment and resumed ends with the weights of an uninterrupted one.
+"""Test that runs killed at any time and resumed end with the weights of an uninterrupted run, for every task.
 
 KILLS=200 python -m pytest -m slow tests/training/test_killed_runs.py
 """
@@ -43,7 +43,7 @@ TWO_STACKS = [
 ]
 ONE_STACK = [*SMALL, "--num_layers", "1"]
 BEST = ["--load_best_model_at_end", "true", "--eval_strategy", "steps", "--eval_steps", "4"]
-# A high learning rate, so that the validation loss soon rises
+# The high learning rate makes the validation loss rise early.
 STOPS_EARLY = [*BEST, "--early_stopping_patience", "2", "--learning_rate_scale", "20", "--max_steps", "200"]
 EPOCHS = ["--save_strategy", "epoch", "--eval_strategy", "epoch", "--max_steps", "-1", "--num_train_epochs", "4"]
 KINDS = {
@@ -72,7 +72,7 @@ KINDS = {
         *ONE_STACK, "--save_strategy", "no", "--average_checkpoints", "3",
     ]),
 }  # fmt: skip
-# Start a session, so that a signal can be sent to this process and its workers alone.
+# Start a new session, so that signals reach only this process and its workers.
 TRAIN = """
 import os, sys
 os.setsid()
@@ -82,7 +82,7 @@ main(sys.argv[1:])
 
 
 class Run:
-    """A run in a folder, whose command can be started several times."""
+    """A training run in a folder, whose command can be started several times."""
 
     def __init__(self, kind: str, folder: Path, data: Path, *more: str):
         self.task, _, options = KINDS[kind]
@@ -117,7 +117,7 @@ class Run:
         assert process.wait(300) == 0, self.log.read_text()[-4000:]
 
     def measure(self) -> tuple[float, float]:
-        """Run to the end; return the total seconds, and the seconds since the first checkpoint."""
+        """Run to the end. Return the total seconds, and the seconds since the first checkpoint."""
         start = time.monotonic()
         process = self.start()
         self.await_checkpoint(process)
@@ -126,7 +126,7 @@ class Run:
         return time.monotonic() - start, time.monotonic() - first
 
     def stop(self, how: str, with_checkpoint: bool, delay: float) -> float | None:
-        """Start the process and stop it. If it ends first, return the seconds that it took.
+        """Start the process and stop it after a delay. If it ends before that, return its duration in seconds.
 
         Args:
             how: "kill" (SIGKILL) or "terminate" (SIGTERM).
@@ -152,7 +152,7 @@ def write_data(kind: str, folder: Path) -> None:
 
 @pytest.fixture(params=KINDS)
 def kind(request, tmp_path) -> str:
-    """Prepare a run of one kind, with its data in `tmp_path`."""
+    """Write the data of this kind of run to `tmp_path`, and return the kind."""
     write_data(request.param, tmp_path)
     return request.param
 
@@ -176,7 +176,7 @@ def test_sigterm_to_the_process_group_saves_a_checkpoint_and_ends_all_workers(ki
     assert process.wait(60) == 143, run.log.read_text()[-4000:]
     assert run.checkpoints == [folder.name for folder in complete_checkpoints(run.folder)]
     steps = int(run.checkpoints[-1].removeprefix("checkpoint-"))
-    with pytest.raises(ProcessLookupError):  # no worker remains
+    with pytest.raises(ProcessLookupError):  # no worker is left
         os.killpg(process.pid, 0)
     Run(kind, run.folder, tmp_path, *options, "--max_steps", str(steps + 1)).finish()
     assert run.is_finished
@@ -184,16 +184,16 @@ def test_sigterm_to_the_process_group_saves_a_checkpoint_and_ends_all_workers(ki
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
-def test_a_run_stopped_at_any_moment_and_resumed_ends_with_the_same_weights(kind, tmp_path):
+def test_a_run_stopped_at_any_time_and_resumed_ends_with_the_same_weights(kind, tmp_path):
     whole = Run(kind, tmp_path / "whole", tmp_path)
     life, with_checkpoints = whole.measure()
     weights, checkpoints = whole.weights, whole.checkpoints
-    (whole.folder / MODEL_CARD).unlink()  # as if the run had been stopped at the very end
+    (whole.folder / MODEL_CARD).unlink()  # as if the run had been stopped just before its end
     whole.finish()
     assert whole.weights == weights
     assert whole.checkpoints == checkpoints
 
-    # One stop in five is anywhere in the run, the others after the first checkpoint.
+    # One in five stops comes at any time in the run, the others after the first checkpoint.
     spans = {False: life, True: with_checkpoints}
     draw = random.Random(f"{kind} {KILLS}")
     count = math.ceil(KILLS / len(KINDS))
@@ -202,12 +202,12 @@ def test_a_run_stopped_at_any_moment_and_resumed_ends_with_the_same_weights(kind
         run, how = Run(kind, tmp_path / f"stopped-{number}", tmp_path), stops[-1]
         with_checkpoint = bool(checkpoints) and draw.random() < 0.8
         sooner = run.stop(how, with_checkpoint, draw.uniform(0, spans[with_checkpoint]))
-        if sooner is not None:  # the run ended first; this stop does not count
+        if sooner is not None:  # the run ended before the stop, so do not count it
             spans[with_checkpoint] = min(spans[with_checkpoint], sooner)
             shutil.rmtree(run.folder)
             continue
         left = run.checkpoints
-        again = draw.random() < 0.25 and not run.is_finished  # also stop the resumed run
+        again = draw.random() < 0.25 and not run.is_finished  # stop the resumed run as well
         if again:
             run.stop(how, False, draw.uniform(0, spans[False]))
         if not run.is_finished:

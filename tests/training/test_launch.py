@@ -1,4 +1,4 @@
-"""The launch recipes start the processes that they promise."""
+"""Test that the launch recipes start the configured number of processes."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from fresh_process import ROOT, run_python
 
 
 LAUNCH = ROOT / "launch"
-# Prints the settings that accelerate derives from the environment of its processes
+# Print the settings that accelerate derives from the environment of each process.
 PROBE = """
 import json, os
 from accelerate.utils import FullyShardedDataParallelPlugin
@@ -33,7 +33,7 @@ if os.environ.get("RANK", "0") == "0":
     ("recipe", "world_size", "fsdp"),
     [("one_gpu", 1, None), ("ddp", 2, None), ("fsdp2", 2, [2, True, "FULL_STATE_DICT"])],
 )
-def test_a_launch_recipe_starts_its_processes(recipe, world_size, fsdp, tmp_path):
+def test_each_launch_recipe_starts_the_configured_processes(recipe, world_size, fsdp, tmp_path):
     (tmp_path / "probe.py").write_text(PROBE)
     launcher = ["-m", "accelerate.commands.launch", "--config_file", LAUNCH / f"{recipe}.yaml"]
     command = [*launcher, "--num_processes", str(world_size), "--main_process_port", "0", tmp_path / "probe.py"]
@@ -44,7 +44,7 @@ def test_a_launch_recipe_starts_its_processes(recipe, world_size, fsdp, tmp_path
 
 
 @pytest.mark.parametrize("file", sorted(LAUNCH.glob("*.yaml")), ids=lambda file: Path(file).stem)
-def test_accelerate_reads_each_launch_recipe_and_its_command_names_the_file(file):
+def test_accelerate_accepts_each_launch_recipe_and_its_command_names_the_file(file):
     assert load_config_from_file(str(file)).mixed_precision == "bf16"
     assert f"--config_file launch/{file.name}" in file.read_text()
 
@@ -55,7 +55,7 @@ def test_deepspeed_shards_optimizer_states_and_gradients():
 
 
 def test_the_slurm_file_runs_torchrun_on_all_nodes_and_resumes(tmp_path):
-    """The commands of the cluster are replaced by stand-ins that print their arguments."""
+    """Stubs that print their arguments replace the commands of the cluster."""
     torchrun = 'printf "%s\\n" "$@" $TORCH_ELASTIC_SHUTDOWN_TIMEOUT'
     commands = {"scontrol": "echo first; echo second", "srun": 'exec "$@"', "torchrun": torchrun}
     for name, code in commands.items():
@@ -66,7 +66,7 @@ def test_the_slurm_file_runs_torchrun_on_all_nodes_and_resumes(tmp_path):
     environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
     command = ["bash", str(LAUNCH / "slurm.sbatch"), "train.py", "--preset", "big model"]
     asked = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
-    to_save = int(asked.pop())  # saving must end before the warning time of the job is over
+    to_save = int(asked.pop())  # saving must end before Slurm kills the job, 120 seconds after the signal
     assert to_save == 110 and "--signal=TERM@120" in (LAUNCH / "slurm.sbatch").read_text()
     options = dict(zip(asked[:12:2], asked[1:12:2], strict=True))
     assert options == {

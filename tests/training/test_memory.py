@@ -1,4 +1,4 @@
-"""A process keeps freed memory on request, and the request is safe on any system."""
+"""Test that a process can keep freed memory, and that the setting is safe on any system."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 from fresh_process import run_fresh
 
 
-# Prints the page faults of repeatedly allocating 32 MiB, after a warm-up.
+# Print the number of page faults when 32 MiB are allocated repeatedly, after a warm-up.
 FAULTS = """
 import resource, sys, torch
 from vanilla_transformer.fast.memory import keep_freed_memory
@@ -25,4 +25,4 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.slow
 def test_freed_blocks_are_reused(tmp_path):
     anew, kept = (run_fresh(FAULTS, tmp_path, how, installed=True, cold=True) for how in ("anew", "keep"))
-    assert anew > 20 * 2**13 > 50 * kept  # 2 ** 13 pages of 4 KiB are 32 MiB
+    assert anew > 20 * 2**13 > 50 * kept  # 32 MiB are 2 ** 13 pages of 4 KiB

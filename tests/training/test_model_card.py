@@ -1,4 +1,4 @@
-"""The model card states the training options in force and the limits of the model."""
+"""Test the model card: options that affect the result, loss curve, and limitations of the model."""
 
 import ast
 from pathlib import Path
@@ -29,19 +29,19 @@ print(json.dumps([Path("a.png").stat().st_size > 1000, "matplotlib.pyplot" in sy
 
 
 def task(name: str, folder: Path, **options) -> Task:
-    """Return a task with the arguments of a run."""
+    """Return a task with its training arguments."""
     task_class = find_task(name)
     return task_class(task_class.arguments_class(output_dir=str(folder), use_cpu=True, **options))
 
 
 def test_plotting_the_training_curve_does_not_import_pyplot(tmp_path):
-    """Users of a notebook have their own pictures in matplotlib.pyplot."""
+    """In a notebook, pyplot holds the user's own figures."""
     assert run_fresh(DRAW_A_CURVE, tmp_path, installed=True) == [True, False]
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("logged", "drawn"), [([], False), ([{"step": 3, "train_loss": 2.0, "epoch": 1.0}], True)])
-def test_the_curve_of_a_short_run_shows_the_mean_loss(logged, drawn, tmp_path):
+def test_loss_curve_of_a_short_run_shows_the_mean_loss(logged, drawn, tmp_path):
     plot_curves(logged, "loss", tmp_path / "curve.png")
     red, _, blue = imread(tmp_path / "curve.png")[..., :3].transpose(2, 0, 1)
     assert (blue > red + 0.4).any() == drawn  # blue is matplotlib's first colour
@@ -63,7 +63,7 @@ def test_a_card_mentions_label_smoothing_in_the_config(make, name, said, tmp_pat
     assert (sentence in ModelCard.load(tmp_path / "README.md").text) == said
 
 
-def test_the_python_of_a_card_is_valid_for_any_folder_name(tmp_path):
+def test_python_code_in_a_card_is_valid_for_any_folder_name(tmp_path):
     folder = tmp_path / 'a "big" run \\ señal'
     folder.mkdir()
     facts = CardFacts("phrasebook", {})
@@ -73,14 +73,14 @@ def test_the_python_of_a_card_is_valid_for_any_folder_name(tmp_path):
     assert ast.literal_eval(assignment.value) == folder.name
 
 
-def test_a_card_names_data_files_without_their_folders(tmp_path):
+def test_a_card_lists_data_files_without_their_folders(tmp_path):
     (tmp_path / "reviews").mkdir()
     assert DataArguments(dataset=str(tmp_path / "reviews")).name == "reviews"
     assert DataArguments(train_file=[str(tmp_path / "a.jsonl"), "b/c.csv"]).name == "a.jsonl c.csv"
     assert DataArguments(dataset="user/name").name == "user/name"
 
 
-def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(tmp_path):
+def test_a_card_states_the_languages_of_the_phrasebook_and_the_limitations_of_the_model(tmp_path):
     data = DataArguments(source_locale="pt_BR", target_locale="en")
     facts = CardFacts(data.name, {}, {}, data.languages)
     write_model_card(tmp_path, encoder_decoder(), task("translation", tmp_path), TrainerState(), facts)
@@ -111,7 +111,7 @@ def test_a_card_names_the_languages_of_the_phrasebook_and_the_limits_of_a_model(
         ),
     ],
 )
-def test_a_card_names_exactly_the_options_in_force(options, said, left_out, tmp_path):
+def test_a_card_lists_exactly_the_options_that_affect_the_result(options, said, left_out, tmp_path):
     trained = task("language_modeling", tmp_path, **options)
     write_model_card(tmp_path, decoder_only(), trained, TrainerState(), CardFacts("phrasebook", {}))
     text = ModelCard.load(tmp_path / "README.md").text

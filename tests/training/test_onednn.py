@@ -1,4 +1,4 @@
-"""Linear layers through oneDNN equal those through MKL and are used only where they are faster."""
+"""Test that linear layers with oneDNN give the same results as with MKL, and are used only where faster."""
 
 import math
 import warnings
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 
 @pytest.fixture
 def onednn(monkeypatch):
-    """Behave as on a processor where oneDNN is faster."""
+    """Simulate a processor on which oneDNN is faster."""
     monkeypatch.setattr(onednn_module, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(fast, "onednn_is_faster", lambda: True)
 
 
 @pytest.mark.parametrize("shape", [(30, 40), (3, 10, 40), (1, 40)])
 @pytest.mark.parametrize("biased", [True, False])
-def test_values_and_gradients_agree_with_double_precision(shape, biased):
+def test_outputs_and_gradients_agree_with_double_precision(shape, biased):
     torch.manual_seed(0)
     x, weight = torch.randn(*shape, requires_grad=True), torch.randn(20, 40, requires_grad=True)
     operands = [x, weight, torch.randn(20, requires_grad=True)] if biased else [x, weight]
@@ -48,7 +48,7 @@ def test_values_and_gradients_agree_with_double_precision(shape, biased):
         torch.testing.assert_close(gradient.double(), true, rtol=1e-5, atol=1e-5)
 
 
-def test_second_derivatives_work():
+def test_onednn_supports_second_derivatives():
     torch.manual_seed(0)
     x, weight = torch.randn(4, 5, requires_grad=True), torch.randn(3, 5, requires_grad=True)
 
@@ -59,7 +59,7 @@ def test_second_derivatives_work():
     torch.testing.assert_close(penalty(OneDNNLinear.apply), penalty(F.linear), rtol=1e-4, atol=1e-3)
 
 
-def test_only_large_float32_products_on_a_cpu_use_onednn(onednn, monkeypatch):
+def test_only_large_float32_matrix_multiplications_on_a_cpu_use_onednn(onednn, monkeypatch):
     taken = []
     monkeypatch.setattr(onednn_module, "onednn_product", lambda *operands: taken.append(1) or F.linear(*operands))
 
@@ -87,7 +87,7 @@ def make_fast_linear(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-def test_compile_and_export_use_the_plain_projection(onednn):
+def test_compile_and_export_use_pytorchs_linear(onednn):
     torch.manual_seed(0)
     layer, x = make_fast_linear(nn.Linear(256, 256)), torch.randn(64, 256)
     exported = torch.export.export(layer, (x,))
@@ -100,7 +100,7 @@ def test_compile_and_export_use_the_plain_projection(onednn):
 
 
 def test_a_fast_projection_compiles_to_one_graph_on_any_processor():
-    """A compiler cannot trace the check of the processor, so that check must come last."""
+    """The compiler cannot trace the check of the processor, so that check must come last."""
     torch.manual_seed(0)
     layer, x = make_fast_linear(nn.Linear(256, 256)), torch.randn(64, 256)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
@@ -108,7 +108,7 @@ def test_a_fast_projection_compiles_to_one_graph_on_any_processor():
 
 
 def test_training_with_onednn_gives_the_same_model(onednn):
-    """The model uses oneDNN in all projections, including the output layer in chunks."""
+    """The model uses oneDNN in all projections, including the chunked output layer."""
     torch.manual_seed(0)
     model = make_fast(encoder_decoder(d_model=256, d_ff=512, vocab_size=600, dropout=0.0).train(), loss_chunk_size=64)
     ids = torch.randint(3, 600, (16, 12))
@@ -132,7 +132,7 @@ def test_inference_calls_the_operator_directly(onednn):
 
 
 @pytest.mark.parametrize("operator", [None, lambda x, weight, *_: x @ weight.T + 1], ids=["missing", "another result"])
-def test_the_plain_product_is_used_if_the_operator_is_missing_or_wrong(operator, monkeypatch):
+def test_pytorchs_linear_is_used_if_the_onednn_operator_is_missing_or_wrong(operator, monkeypatch):
     def product(x, weight, bias):
         if operator is None:
             return torch.ops.mkldnn.an_operator_that_is_not_there(x, weight, bias)

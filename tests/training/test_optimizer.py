@@ -1,4 +1,4 @@
-"""Initial weights, optimizer and schedule agree with their papers and with PyTorch."""
+"""Compare initial weights, optimizer and schedule with the papers and with PyTorch."""
 
 import shutil
 
@@ -27,14 +27,15 @@ def loss(model) -> torch.Tensor:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("make", [encoder_decoder, decoder_only, encoder_only])
-def test_layer_matrices_returns_the_weight_matrices_of_the_layers(make, tied):
+def test_layer_matrices_returns_the_weight_matrices_of_all_layers(make, tied):
     model = make(tie_word_embeddings=tied)
     names = {name for name, p in model.named_parameters() if any(p is matrix for matrix in layer_matrices(model))}
     assert names == {name for name, p in model.named_parameters() if ".layers." in name and p.dim() == 2}
 
 
-def test_steps_equal_those_of_pytorchs_muon_and_adamw(monkeypatch):
-    monkeypatch.setattr(optimizer_module, "has_bf16_matmul", lambda device: True)  # Muon assumes this for every device
+def test_optimizer_steps_equal_those_of_pytorchs_muon_and_adamw(monkeypatch):
+    # PyTorch's Muon uses bfloat16 on every device.
+    monkeypatch.setattr(optimizer_module, "has_bf16_matmul", lambda device: True)
     ours, theirs = (encoder_decoder(dropout=0.0).train() for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     optimizer = muon_with_adam(ours, 0.01, weight_decay=0.1, momentum=0.8)
@@ -67,7 +68,7 @@ def test_orthogonalized_matrices_keep_their_singular_vectors(monkeypatch, shape,
     torch.testing.assert_close(steps.double(), u @ torch.diag_embed(s) @ v, atol=tolerance, rtol=0)
 
 
-def test_one_schedule_drives_both_optimizers_and_both_save_their_state():
+def test_muon_and_adam_share_one_schedule_and_both_save_their_state():
     model = encoder_decoder()
     optimizer = muon_with_adam(model, 0.01)
     for group in optimizer.param_groups:
@@ -80,7 +81,7 @@ def test_one_schedule_drives_both_optimizers_and_both_save_their_state():
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])
-def test_a_model_that_trains_only_vectors_or_only_matrices_resumes(dimensions, tmp_path):
+def test_runs_that_train_only_vectors_or_only_matrices_can_be_resumed(dimensions, tmp_path):
     def trainer(steps: int):
         options = {"learning_rate": 0.01, "lr_scheduler_type": "constant", "max_steps": steps, "save_steps": 1}
         trainer = tiny_trainer(tmp_path, muon=True, **options)
@@ -99,14 +100,14 @@ def test_a_model_that_trains_only_vectors_or_only_matrices_resumes(dimensions, t
     assert 0 in sizes and sum(sizes) == len(second.optimizer.state) == len(second.optimizer.state_dict()["state"])
 
 
-def test_muon_momentum_is_an_option(tmp_path):
+def test_muon_uses_the_momentum_from_the_arguments(tmp_path):
     groups = tiny_trainer(tmp_path, muon=True, muon_momentum=0.8, learning_rate=0.01).create_optimizer().param_groups
     assert [group.get("momentum") for group in groups] == [0.8, None]
     with pytest.raises(ValueError, match=r"muon_momentum=1\.0 must be at least 0 and less than 1"):
         tiny_trainer(tmp_path, muon=True, muon_momentum=1.0)
 
 
-def test_embedding_decay_is_adamws_and_affects_only_embeddings(tmp_path):
+def test_embedding_decay_equals_adamws_weight_decay_on_embeddings_only(tmp_path):
     options = {"muon": True, "learning_rate": 0.01, "lr_scheduler_type": "constant", "max_steps": 1, "dropout": 0.0}
     plain, decayed = (tiny_trainer(tmp_path, embedding_decay=decay, **options) for decay in (0.0, 0.5))
     before = {name: weight.clone() for name, weight in plain.model.named_parameters()}
@@ -133,14 +134,14 @@ def test_a_run_with_embedding_decay_resumes_exactly(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"muon": True, "embedding_decay": -0.1}, {"embedding_decay": 0.1}])
-def test_a_negative_decay_or_one_without_muon_is_refused(tmp_path, options):
+def test_embedding_decay_that_is_negative_or_without_muon_raises_an_error(tmp_path, options):
     with pytest.raises(
         ValueError, match=f"embedding_decay={options['embedding_decay']} (must be at least 0|needs --muon)"
     ):
         tiny_trainer(tmp_path, **options)
 
 
-def test_fsdp_and_another_optimizer_are_refused(tmp_path):
+def test_muon_with_fsdp_or_another_optimizer_raises_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"optim=adafactor .* muon=True: leave out one"):
         tiny_trainer(tmp_path, muon=True, optim="adafactor")
     with pytest.raises(ValueError, match="muon=True needs whole matrices"):
@@ -148,7 +149,7 @@ def test_fsdp_and_another_optimizer_are_refused(tmp_path):
 
 
 def test_small_initial_weights_are_normal_with_the_right_variance():
-    """The variance is 2 / (5 fan_in), by Nguyen and Salazar 2019."""
+    """The variance is 2 / (5 fan_in) (Nguyen and Salazar 2019)."""
     model = init_small(encoder_decoder(d_model=256, d_ff=1024))
     matrices = layer_matrices(model)
     assert {matrix.shape[1] for matrix in matrices} == {256, 1024}
@@ -157,10 +158,10 @@ def test_small_initial_weights_are_normal_with_the_right_variance():
         assert weights.std().item() == pytest.approx(1, rel=0.02)
         assert (weights.abs() > 2).float().mean().item() == pytest.approx(
             0.0455, abs=0.005
-        )  # the fraction beyond two standard deviations
+        )  # fraction of a normal distribution beyond two standard deviations
 
 
-def test_small_initial_weights_leave_other_weights_alone():
+def test_small_initialisation_changes_only_layer_matrices():
     model = encoder_decoder()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     chosen = {id(matrix) for matrix in layer_matrices(init_small(model))}

@@ -1,4 +1,4 @@
-"""The log of `train`, its final report, and the reaction to signals."""
+"""Test the log of `train`, its final report, and its handling of signals."""
 
 import json
 import re
@@ -69,7 +69,9 @@ def options_of(task: str, folder, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_run_logs_lines_and_ends_with_scores_examples_and_commands(task, tmp_path, capfd, looking_at_every_step):
+def test_a_run_prints_progress_and_ends_with_scores_and_suggested_commands(
+    task, tmp_path, capfd, looking_at_every_step
+):
     scores = train.main(options_of(task, tmp_path))["validation"]
     said, errors = capfd.readouterr()
     assert [int(step) for step in re.findall(LINE, said)] == [1, 2, 3, 4]
@@ -87,10 +89,10 @@ def test_a_run_logs_lines_and_ends_with_scores_examples_and_commands(task, tmp_p
     table = (folder / "examples.md").read_text()
     assert "## The ten best" in table and len(re.findall(r"^\| .* \| -?[\d.e-]+ \|$", table, re.M)) >= 2
     assert BASELINES[task] in (folder / "README.md").read_text()
-    assert loading.load(str(folder)).name == "run"  # the demo's output has the same form
+    assert loading.load(str(folder)).name == "run"  # the demo can load the model
 
 
-def test_intermediate_scores_do_not_change_the_weights(tmp_path, monkeypatch):
+def test_scoring_during_training_does_not_change_the_weights(tmp_path, monkeypatch):
     weights = {}
     for name, seconds in (("quiet", 1e9), ("looked at", 0.0)):
         monkeypatch.setattr(progress, "LOOK_SECONDS", seconds)
@@ -101,7 +103,7 @@ def test_intermediate_scores_do_not_change_the_weights(tmp_path, monkeypatch):
     torch.testing.assert_close(weights["looked at"], weights["quiet"], rtol=0, atol=0)
 
 
-def test_the_first_suggested_command_works_as_printed(tmp_path, capsys):
+def test_the_first_suggested_command_can_be_run_as_printed(tmp_path, capsys):
     train.main(options_of("classification", tmp_path))
     command = re.search(r"^  (python -c .*)$", capsys.readouterr().out, re.M)[1]
     exec(shlex.split(command)[2], {})
@@ -116,7 +118,7 @@ def test_baselines_have_the_expected_scores(tmp_path, capsys):
     assert f"  majority class: accuracy {share:.4g}," in capsys.readouterr().out
 
 
-def test_a_model_that_became_worse_is_reported(tmp_path, capsys):
+def test_a_run_that_made_the_model_worse_prints_a_warning(tmp_path, capsys):
     rows = phrasebook("classification", size=1000)["train"].select(range(100, 108))
     data = train_and_validate_on(write_json_lines(tmp_path / "rows.jsonl", rows))
     good = str(tmp_path / "good")
@@ -130,7 +132,7 @@ def test_a_model_that_became_worse_is_reported(tmp_path, capsys):
     assert f"This training made the model worse on validation: {good} is better." in said
 
 
-def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_continue(tmp_path, capsys, monkeypatch):
+def test_ctrl_c_saves_a_checkpoint_and_prints_the_command_to_continue(tmp_path, capsys, monkeypatch):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     options = options_of("classification", tmp_path)
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
@@ -171,11 +173,11 @@ trainer.train()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_during_an_endless_step_saves_the_model_before_the_step(number, tmp_path):
+def test_a_signal_during_an_endless_step_saves_the_weights_from_before_the_step(number, tmp_path):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     command = [sys.executable, "-c", LONG_STEP, str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1], text=True) as process:
-        assert "now\n" in process.stdout  # the output begins with the lines of earlier steps
+        assert "now\n" in process.stdout  # the output starts with the log of earlier steps
         begin = time.monotonic()
         process.send_signal(number)
         assert process.wait(30) == 128 + number and time.monotonic() - begin < 10

@@ -1,4 +1,4 @@
-"""Resuming continues exactly where the run stopped, or explains why it cannot. No usable checkpoint is lost."""
+"""Test that resuming continues exactly or explains why it cannot, and that no usable checkpoint is lost."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ def names(folders) -> list[str]:
 
 
 def trained(folder: Path, **options) -> dict[str, torch.Tensor]:
-    """Train as the command does, resuming if possible, and return the weights."""
+    """Train like the command, resuming if possible, and return the weights."""
     trainer = tiny_trainer(folder, resume_from_checkpoint="true", **options)
     train.train(trainer)
     return {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
@@ -44,7 +44,7 @@ def assert_equal(weights: dict[str, torch.Tensor], others: dict[str, torch.Tenso
 
 
 def terminate_in(step: int, trainer) -> None:
-    """Send the process SIGTERM during a step."""
+    """Send SIGTERM to this process during a step."""
 
     def signal_in_time(*_) -> None:
         if trainer.state.global_step == step - 1:
@@ -62,7 +62,7 @@ BEST = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 
 @pytest.mark.parametrize(
     "options", [{}, {"average_checkpoints": 2}, {"lr_scheduler_type": "linear", "learning_rate": 0.1}]
 )
-def test_a_finished_run_trains_no_further(options, tmp_path):
+def test_resuming_a_finished_run_does_not_train_further(options, tmp_path):
     options |= {"max_steps": 7, "save_total_limit": 2}  # the run ends in the middle of an epoch
     weights = trained(tmp_path, **options)
     assert names(complete_checkpoints(tmp_path)) == ["checkpoint-6", "checkpoint-7"]
@@ -72,7 +72,7 @@ def test_a_finished_run_trains_no_further(options, tmp_path):
     assert names(complete_checkpoints(tmp_path)) == ["checkpoint-7", "checkpoint-9"]
 
 
-def test_a_run_that_stopped_early_stays_stopped_with_the_best_weights(tmp_path, caplog, monkeypatch):
+def test_resuming_an_early_stopped_run_keeps_the_best_weights(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     options = BEST | {
         "max_steps": 60,
@@ -98,7 +98,7 @@ def test_a_run_that_stopped_early_stays_stopped_with_the_best_weights(tmp_path, 
     assert "missing keys" not in caplog.text, "a tied weight is not stored a second time"
 
 
-def test_early_stopping_keeps_counting_after_a_resume(tmp_path):
+def test_early_stopping_continues_counting_in_a_resumed_run(tmp_path):
     options = BEST | {"max_steps": 60, "early_stopping_patience": 3, "learning_rate_scale": 300.0}
     whole = tiny_trainer(tmp_path / "whole", **options)
     whole.train()
@@ -110,8 +110,8 @@ def test_early_stopping_keeps_counting_after_a_resume(tmp_path):
     assert resumed.state.global_step == last < 60
 
 
-def test_a_run_with_later_checkpoints_does_not_resume_from_an_earlier_one(tmp_path):
-    """Otherwise the later checkpoints of the folder would become part of the average."""
+def test_resuming_from_a_checkpoint_raises_an_error_if_there_are_later_ones(tmp_path):
+    """Otherwise, the later checkpoints would become part of the average."""
     tiny_trainer(tmp_path, max_steps=6).train()
     first = tmp_path / "checkpoint-3"
     with pytest.raises(ValueError, match="holds checkpoint-6, which is later than checkpoint-3"):
@@ -139,7 +139,7 @@ def test_the_best_model_is_not_averaged(tmp_path, caplog):
     assert "The final model is the best one, not the average" in caplog.text
 
 
-def test_averaged_weights_must_be_those_of_the_model(tmp_path):
+def test_averaging_raises_an_error_if_checkpoints_do_not_match_the_model(tmp_path):
     model = encoder_decoder()
     model.save_pretrained(tmp_path)
     load_average(model, [tmp_path])
@@ -155,7 +155,7 @@ def test_averaged_weights_must_be_those_of_the_model(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[Path, dict[str, torch.Tensor]]:
-    """Train eight steps with three checkpoints; return the run and its weights."""
+    """Train eight steps with three checkpoints. Return the folder of the run and its weights."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, trained(folder, max_steps=8)
 
@@ -178,7 +178,7 @@ def test_a_checkpoint_with_a_missing_or_truncated_file_is_skipped(name, harm, wh
     steps = []
     trainer.model.register_forward_pre_hook(lambda *_: steps.append(1))
     trainer.train(resume_from_checkpoint=True)
-    assert len(steps) == 2  # resumes from checkpoint-6
+    assert len(steps) == 2  # the run resumes from checkpoint-6
     assert_equal(trainer.model.state_dict(), weights)
 
 
@@ -221,19 +221,20 @@ def test_a_checkpoint_whose_run_file_is_not_an_object_is_skipped(whole, tmp_path
     assert_equal(trained(tmp_path / "harmed", max_steps=8), weights)
 
 
-def test_resuming_deletes_incomplete_checkpoints_and_keeps_complete_ones(tmp_path):
+def test_resuming_deletes_incomplete_checkpoints_but_keeps_complete_ones(tmp_path):
     trained(tmp_path / "run", max_steps=9)
     shutil.copytree(tmp_path / "run" / "checkpoint-9", tmp_path / "run" / "checkpoint-old")
     (tmp_path / "run" / "checkpoint-12").mkdir()
     (tmp_path / "run" / "checkpoint-13.txt").write_text("a note")
     cut(tmp_path / "run" / "checkpoint-3" / "optimizer.pt")
-    (tmp_path / "run" / "checkpoint-6" / "optimizer.pt").unlink()  # deleted by the user; the weights are complete
+    # A user may have deleted the optimizer state. The weights are still complete.
+    (tmp_path / "run" / "checkpoint-6" / "optimizer.pt").unlink()
     trained(tmp_path / "run", max_steps=9)
     left = {"checkpoint-6", "checkpoint-9", "checkpoint-old", "checkpoint-13.txt"}
     assert {path.name for path in (tmp_path / "run").iterdir()} == left
 
 
-def test_checkpoints_without_training_state_are_averaged_and_not_resumed(tmp_path):
+def test_checkpoints_without_training_state_can_be_averaged_but_not_resumed(tmp_path):
     options = {"max_steps": 9, "save_only_model": True, "average_checkpoints": 2}
     weights = trained(tmp_path, **options)
     mean = average_checkpoints([tmp_path / "checkpoint-6", tmp_path / "checkpoint-9"])
@@ -258,11 +259,11 @@ def test_checkpoints_without_training_state_are_averaged_and_not_resumed(tmp_pat
         ({"muon": True}, "muon is True, and was False"),
     ],
 )
-def test_changed_options_are_refused_by_name(options, message, tmp_path):
+def test_resuming_with_changed_options_raises_an_error_that_names_them(options, message, tmp_path):
     trained(tmp_path, max_steps=3)
     with pytest.raises(ValueError, match=f"checkpoint-3 is a checkpoint of another run: {message}. Resume with"):
         trained(tmp_path, max_steps=6, **options)
-    trained(tmp_path, max_steps=6, logging_steps=2)  # options that do not affect the weights may change
+    trained(tmp_path, max_steps=6, logging_steps=2)  # options that do not affect the weights may be changed
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_changed_options_are_refused_by_name(options, message, tmp_path):
         ({"muon": True}, {"embedding_decay": 0.1}, "embedding_decay is 0.1", "0.0"),
     ],
 )
-def test_an_option_that_is_added_or_left_out_is_refused_by_name(without, added, on, off, tmp_path):
+def test_resuming_with_an_added_or_omitted_option_raises_an_error_that_names_it(without, added, on, off, tmp_path):
     name, value = on.split(" is ")
     trained(tmp_path / "without", max_steps=3, **without)
     with pytest.raises(ValueError, match=f"another run: {on}, and was {off}. Resume with"):
@@ -285,13 +286,13 @@ def test_an_option_that_is_added_or_left_out_is_refused_by_name(without, added, 
         trained(tmp_path / "with", max_steps=6, **without)
 
 
-def test_a_checkpoint_without_a_run_file_is_not_compared(tmp_path):
+def test_options_are_not_compared_with_a_checkpoint_without_run_file(tmp_path):
     trained(tmp_path, max_steps=3, seed=1)
     (tmp_path / "checkpoint-3" / RUN_FILE).unlink()
     trained(tmp_path, max_steps=6, seed=2)
 
 
-def test_another_stream_is_refused(tmp_path):
+def test_resuming_with_a_different_stream_raises_an_error(tmp_path):
     trained(tmp_path, max_steps=3, streaming=True)
     trainer = tiny_trainer(tmp_path, max_steps=6, streaming=True)
     trainer.train_dataset = trainer.train_dataset.skip(1)
@@ -300,7 +301,7 @@ def test_another_stream_is_refused(tmp_path):
     trained(tmp_path, max_steps=6, streaming=True)
 
 
-def test_a_nondeterministic_stream_can_be_resumed(tmp_path):
+def test_a_run_on_a_nondeterministic_stream_can_be_resumed(tmp_path):
     random = np.random.default_rng()
 
     def rows():
@@ -314,7 +315,7 @@ def test_a_nondeterministic_stream_can_be_resumed(tmp_path):
         trainer.train(resume_from_checkpoint=steps > 3)
 
 
-def test_other_data_and_architecture_are_refused_by_name(tmp_path):
+def test_resuming_with_other_data_or_architecture_raises_an_error_that_names_them(tmp_path):
     trained(tmp_path, max_steps=3)
     trainer = tiny_trainer(tmp_path, max_steps=6)
     trainer.train_dataset = trainer.train_dataset.select([1, 0, *range(2, 40)])  # the same rows in another order
@@ -334,7 +335,7 @@ TAGGER = [
 
 
 def tagger(folder: Path, name: str, *options: str, rows: range = range(40)) -> list[str]:
-    """Return the options of a small run on a file of rows."""
+    """Return the options for a small tagging run on a file of rows."""
     sentences = phrasebook("tagging", size=1000)["train"]
     file = folder / f"rows-{len(rows)}.jsonl"
     file.write_text("".join(json.dumps(sentences[i]) + "\n" for i in rows))
@@ -342,7 +343,7 @@ def tagger(folder: Path, name: str, *options: str, rows: range = range(40)) -> l
     return [*files, *TAGGER, "--output_dir", str(folder / name), "--resume_from_checkpoint", "true", *options]
 
 
-def test_the_command_refuses_a_checkpoint_with_another_tokenizer(tmp_path):
+def test_the_command_rejects_a_checkpoint_with_another_tokenizer(tmp_path):
     train.main(["tagging", *tagger(tmp_path, "run", "--max_steps", "4")])
     with pytest.raises(
         ValueError, match=r"the tokenizer is another one, in which \d+ of 300 tokens have another id or"
@@ -350,7 +351,7 @@ def test_the_command_refuses_a_checkpoint_with_another_tokenizer(tmp_path):
         train.main(["tagging", *tagger(tmp_path, "run", "--max_steps", "8", rows=range(500, 550))])
 
 
-def test_a_run_resumes_if_the_locale_is_not_utf8(tmp_path):
+def test_a_run_can_be_resumed_if_the_locale_is_not_utf8(tmp_path):
     train.main(["tagging", *tagger(tmp_path, "run", "--max_steps", "4")])
     command = [
         sys.executable,
@@ -369,7 +370,7 @@ def test_a_run_resumes_if_the_locale_is_not_utf8(tmp_path):
 # --- Saved files and when they are saved
 
 
-def test_a_model_is_saved_with_its_card_readable_and_without_pickles_if_scoring_fails(tmp_path):
+def test_if_scoring_fails_the_model_is_saved_with_card_readable_and_without_pickles(tmp_path):
     os.umask(0o022)
     arguments = tagger(
         tmp_path, "run", "--max_steps", "4", "--hub_token", "hf_secret", "--metric_for_best_model", "f2"
@@ -400,7 +401,7 @@ def test_arguments_are_pickled_without_the_token(tmp_path):
     assert pickle.loads(pickle.dumps(arguments)).output_dir == str(tmp_path)
 
 
-def test_rows_beyond_learned_positions_are_refused_before_training(tmp_path):
+def test_rows_longer_than_the_position_embeddings_raise_an_error_before_training(tmp_path):
     trainer = tiny_trainer(tmp_path)
     trainer.model = encoder_decoder(position_embedding="learned", max_position_embeddings=7)
     steps = []
@@ -414,7 +415,7 @@ def test_rows_beyond_learned_positions_are_refused_before_training(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}, {"gradient_accumulation_steps": 2}])
-def test_a_run_that_diverges_stops_before_it_saves_weights_that_are_not_finite(options, tmp_path):
+def test_a_diverging_run_stops_before_saving_weights_that_are_not_finite(options, tmp_path):
     trainer = tiny_trainer(tmp_path, save_steps=1, save_total_limit=2, learning_rate=1e30, warmup_steps=0, **options)
     with pytest.raises(FloatingPointError, match="Training has diverged: lower the learning rate"):
         trainer.train()
@@ -463,14 +464,14 @@ with run_lock(Path(sys.argv[1])):
 """
 
 
-def test_a_second_run_in_a_folder_is_refused_until_the_first_process_ends(tmp_path):
+def test_a_second_run_in_the_same_folder_raises_an_error_until_the_first_ends(tmp_path):
     with running(["-c", HOLD, tmp_path]) as (other, output):
         assert output.readline() == "held\n"
         with pytest.raises(ValueError, match="another run trains into this folder"):
             train.main(["tagging", *tagger(tmp_path.parent, tmp_path.name, "--max_steps", "4")])
         other.kill()
         other.wait(60)
-    # The files of the killed process neither block a new run nor count as one to resume.
+    # Files left by the killed process neither block a new run nor count as a run to resume.
     options = ("--max_steps", "4", "--resume_from_checkpoint", "false")
     train.main(["tagging", *tagger(tmp_path.parent, tmp_path.name, *options)])
     assert (tmp_path / "README.md").exists() and not (tmp_path / LOCK_FILE).exists()
@@ -493,7 +494,7 @@ def test_checkpoints_saved_on_sigterm_are_not_averaged(options, tmp_path):
     assert kept == names(complete_checkpoints(tmp_path / "whole"))
 
 
-def test_sigterm_within_an_epoch_skips_the_actions_at_its_end(tmp_path):
+def test_sigterm_within_an_epoch_skips_the_actions_at_the_end_of_the_epoch(tmp_path):
     trainer = tiny_trainer(tmp_path, eval_strategy="epoch", save_strategy="epoch")
     terminate_in(7, trainer)
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""The example of the docs with all training levers works."""
+"""Test the example in the docs that combines all techniques for faster training."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Each model head has its task; the Python API offers the names that the commands use."""
+"""Test that each model head has a task, and that the Python API exports the documented names."""
 
 import json
 import math
@@ -35,7 +35,7 @@ from vanilla_transformer.tasks.masked_language_modeling import (
 )
 
 
-def test_each_model_head_has_a_task_with_data_and_tokenizer():
+def test_each_model_head_has_a_task_with_a_data_schema_and_a_tokenizer():
     assert sorted(model_classes()) == sorted(name for name in vanilla_transformer.__all__ if "TransformerFor" in name)
     for name, task in zip(task_names(), all_tasks(), strict=True):
         assert task.name == name and task.template in TEMPLATES
@@ -59,7 +59,7 @@ def test_every_task_has_its_own_options_and_defaults(name, tmp_path):
         ("multi_label_classification", 3, "multi_label"),
         ("regression", 3, "regression"),
         (None, 3, "classification"),
-        (None, 1, "regression"),  # transformers' own models follow the same rule
+        (None, 1, "regression"),  # like the models in transformers
     ],
 )
 def test_the_config_of_a_saved_classifier_determines_its_task(problem, labels, name):
@@ -73,7 +73,7 @@ def test_a_model_without_a_head_cannot_be_scored(tmp_path):
         evaluate.main(["--model", str(tmp_path)])
 
 
-def test_a_users_model_class_can_be_evaluated_with_trust_remote_code(tmp_path):
+def test_a_custom_model_class_can_be_evaluated_with_trust_remote_code(tmp_path):
     model, tokenizer = with_tokenizer(partial(encoder_only, VanillaTransformerForMaskedLM), "encoder")
     folder = write(tmp_path / "model", model, tokenizer)
     file = write_json_lines(tmp_path / "rows.jsonl", [{"text": "one " * 30}])
@@ -91,7 +91,7 @@ def test_a_users_model_class_can_be_evaluated_with_trust_remote_code(tmp_path):
     assert evaluate.main([*given, "--trust_remote_code"])["test"]["loss"] > 0
 
 
-def test_an_undocumented_config_field_is_an_error():
+def test_an_undocumented_config_field_raises_an_error():
     @dataclass
     class Config(VanillaTransformerEncoderConfig):
         forgotten: int = 3
@@ -122,7 +122,7 @@ except ImportError as error:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_the_loss_of_a_masked_model_is_the_mean_over_all_masked_tokens(batch_size, tmp_path):
+def test_loss_of_a_masked_language_model_is_the_mean_over_all_masked_tokens(batch_size, tmp_path):
     texts = [{"text": text} for text in ("three miles", "one", "two", "three miles is a long way to go on foot")]
     model, tokenizer = with_tokenizer(partial(encoder_only, VanillaTransformerForMaskedLM), "encoder")
     folder, file = write(tmp_path / "model", model, tokenizer), write_json_lines(tmp_path / "rows.jsonl", texts)
@@ -144,10 +144,10 @@ def test_the_loss_of_a_masked_model_is_the_mean_over_all_masked_tokens(batch_siz
     )
     splits = {"validation": Dataset.from_list(texts)}
     measured = MaskedLanguageModelingTask(arguments).make_trainer(model, tokenizer, splits).evaluate()
-    assert measured["eval_loss"] == pytest.approx(scores["loss"])  # this metric chooses the best checkpoint
+    assert measured["eval_loss"] == pytest.approx(scores["loss"])  # this metric selects the best checkpoint
 
 
-def test_the_loss_of_a_language_model_is_the_mean_over_all_targets(tmp_path):
+def test_loss_of_a_language_model_is_the_mean_over_all_target_tokens(tmp_path):
     texts = [{"text": text} for text in [*["one"] * 12, "three miles is a long way to go on foot " * 6]]
     model, tokenizer = with_tokenizer(decoder_only, "causal")
     splits = {"validation": Dataset.from_list(texts)}

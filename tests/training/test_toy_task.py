@@ -1,4 +1,4 @@
-"""A new task needs only a module in `tasks/`, as described in CONTRIBUTING.md."""
+"""Test that a new task only needs a module in `tasks/`, as described in CONTRIBUTING.md."""
 
 import importlib
 
@@ -57,7 +57,7 @@ TEXTS = [{"text": " ".join(words)} for words in ("ab", "ba", "cab", "bac", "abc"
 
 @pytest.fixture
 def reversal(tmp_path, monkeypatch):
-    """Install a task in its own module next to those of the package."""
+    """Add a task to the package as a module of its own."""
     folder = tmp_path / "tasks"
     folder.mkdir()
     (folder / "reversal.py").write_text(MODULE)

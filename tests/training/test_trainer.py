@@ -1,4 +1,4 @@
-"""The trainer: the paper's optimizer and schedule, its arguments, and exact resuming with one process or two."""
+"""Test the trainer: optimizer, schedule, arguments, and exact resuming with one or two processes."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ SCRIPTS = ROOT / "scripts"
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.4])
-def test_the_optimizer_is_the_papers(scale, tmp_path):
+def test_optimizer_has_the_papers_settings(scale, tmp_path):
     run = tiny_trainer(tmp_path, learning_rate_scale=scale)
     run.create_optimizer_and_scheduler(10)
     for group in run.optimizer.param_groups:
@@ -43,13 +43,13 @@ def test_there_is_no_warning_about_pinned_memory_without_a_gpu(tmp_path):
     assert tiny_trainer(tmp_path, use_cpu=False, bf16=False).evaluate()["eval_loss"] > 0
 
 
-def test_choosing_the_best_model_by_an_unknown_metric_is_refused(tmp_path):
+def test_choosing_the_best_model_by_an_unknown_metric_raises_an_error(tmp_path):
     best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "bleu"}
     with pytest.raises(ValueError, match="metric_for_best_model=bleu: during training, this task measures only the"):
         tiny_trainer(tmp_path, **best).train()
 
 
-def test_epochs_of_a_stream_are_refused(tmp_path):
+def test_epoch_strategies_with_a_stream_raise_an_error(tmp_path):
     with pytest.raises(
         ValueError, match="save_strategy=epoch: a stream is read until --max_steps, as one epoch; give"
     ):
@@ -57,12 +57,12 @@ def test_epochs_of_a_stream_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "mean"), [(None, 5), (0, 5), (-1, 5), (2, 2), (9, 5)])
-def test_averaging_more_checkpoints_than_are_kept_is_refused(limit, mean, tmp_path):
+def test_averaging_is_limited_to_the_checkpoints_kept(limit, mean, tmp_path):
     args = TranslationArguments(output_dir=str(tmp_path), save_total_limit=limit, use_cpu=True)
     assert args.average_checkpoints == mean
 
 
-def test_warmup_can_be_a_share_of_the_steps(tmp_path):
+def test_warmup_can_be_a_fraction_of_all_steps(tmp_path):
     run = tiny_trainer(tmp_path, warmup_steps=0.5)
     run.create_optimizer_and_scheduler(10)
     rates = []
@@ -70,12 +70,13 @@ def test_warmup_can_be_a_share_of_the_steps(tmp_path):
         rates.append(run.optimizer.param_groups[0]["lr"])
         run.optimizer.step()
         run.lr_scheduler.step()
-    assert rates.index(max(rates)) == 4 and rates[1] == pytest.approx(2 * rates[0])  # the rate rises for five steps
+    # The learning rate rises for five steps.
+    assert rates.index(max(rates)) == 4 and rates[1] == pytest.approx(2 * rates[0])
 
 
 @pytest.mark.parametrize("options", [{}, {"learning_rate": 1e-3, "lr_scheduler_type": "linear"}])
-def test_a_run_shorter_than_its_warmup_is_warned_about(options, tmp_path, caplog):
-    """With little data, the paper's 4,000 warm-up steps leave a model that has learned next to nothing."""
+def test_a_run_shorter_than_its_warmup_logs_a_warning(options, tmp_path, caplog):
+    """With little data, a run can end within the paper's 4,000 warm-up steps, and the model learns almost nothing."""
     tiny_trainer(tmp_path, warmup_steps=4000, **options).create_optimizer_and_scheduler(40)
     assert "The learning rate rises for 4000 steps, and the run has 40: it ends at 0.01 of its peak" in caplog.text
     caplog.clear()
@@ -86,7 +87,7 @@ def test_a_run_shorter_than_its_warmup_is_warned_about(options, tmp_path, caplog
     assert not caplog.text
 
 
-def test_batches_follow_the_data_seed_if_given(tmp_path):
+def test_batches_depend_on_data_seed_if_it_is_given(tmp_path):
     def first(**seeds):
         run = tiny_trainer(tmp_path, tokens_per_batch=64, **seeds)
         return next(iter(run.get_train_dataloader()))["input_ids"].tolist()
@@ -95,7 +96,7 @@ def test_batches_follow_the_data_seed_if_given(tmp_path):
     assert first(seed=5) == first(seed=2, data_seed=5)
 
 
-def test_accumulated_batches_of_a_stream_share_the_budget_of_the_step(tmp_path):
+def test_accumulated_batches_of_a_stream_share_the_token_budget_of_a_step(tmp_path):
     options = {"tokens_per_batch": 64, "gradient_accumulation_steps": 2, "max_steps": 4, "streaming": True}
     batches = iter(tiny_trainer(tmp_path, **options).get_train_dataloader())
     assert max(next(batches)["input_ids"].numel() for _ in range(6)) <= 32
@@ -103,10 +104,10 @@ def test_accumulated_batches_of_a_stream_share_the_budget_of_the_step(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "kind", "after_two_steps"),
-    # the linear schedule is at step 2 of 5 warm-up steps
+    # step 2 of 5 warm-up steps in the linear schedule
     [({"lr_scheduler_type": "constant"}, "constant", 0.5), ({}, "linear", 0.2)],
 )
-def test_a_learning_rate_selects_the_schedules_of_transformers(options, kind, after_two_steps, tmp_path):
+def test_a_learning_rate_selects_a_schedule_of_transformers(options, kind, after_two_steps, tmp_path):
     run = tiny_trainer(tmp_path, learning_rate=0.5, **options)
     run.create_optimizer_and_scheduler(10)
     for _ in range(2):
@@ -117,23 +118,23 @@ def test_a_learning_rate_selects_the_schedules_of_transformers(options, kind, af
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_a_library_schedule_without_its_learning_rate_is_refused(kind):
+def test_a_transformers_schedule_without_a_learning_rate_raises_an_error(kind):
     with pytest.raises(ValueError, match=f"lr_scheduler_type={kind} needs a --learning_rate"):
         RecipeArguments(lr_scheduler_type=kind)
 
 
-def test_a_learning_rate_with_the_papers_schedule_is_refused():
+def test_a_learning_rate_with_the_papers_schedule_raises_an_error():
     with pytest.raises(ValueError, match=r"learning_rate=0.5 belongs to --schedule library.*here 2.0"):
         RecipeArguments(schedule="paper", learning_rate=0.5, learning_rate_scale=2.0)
 
 
-def test_labels_are_not_smoothed_twice():
+def test_label_smoothing_factor_of_trainer_raises_an_error():
     with pytest.raises(ValueError, match=r"label_smoothing_factor=0.1: .* give --label_smoothing"):
         RecipeArguments(label_smoothing_factor=0.1)
 
 
 @pytest.mark.parametrize("options", [{}, {"learning_rate": 0.5, "lr_scheduler_type": "cosine"}])
-def test_copied_or_reloaded_arguments_do_not_change(options, tmp_path):
+def test_copying_or_reloading_arguments_does_not_change_them(options, tmp_path):
     given = RecipeArguments(output_dir=str(tmp_path), learning_rate_scale=0.4, **options)
     file = tmp_path / "options.json"
     names = ("schedule", "learning_rate", "lr_scheduler_type", "learning_rate_scale")
@@ -167,8 +168,8 @@ def test_bfloat16_is_the_default_if_the_processor_has_instructions_for_it(capabl
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_the_saved_config_has_the_models_own_use_cache(use_cache, tmp_path):
-    """Trainer sets `use_cache` to False while it trains."""
+def test_saved_config_has_the_models_original_use_cache(use_cache, tmp_path):
+    """Trainer sets `use_cache` to False during training."""
     parts = tiny_trainer(tmp_path, max_steps=3)
     model = encoder_decoder(use_cache=use_cache)
     trainer = type(parts)(model, parts.args, parts.data_collator, parts.train_dataset)
@@ -209,14 +210,14 @@ def train_and_save(trainer, resume_from_checkpoint: str | bool | None = None) ->
     ],
 )
 @pytest.mark.parametrize("step", [3, 6], ids=["first epoch", "second epoch"])
-def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(options, step, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(options, step, tmp_path):
     train_and_save(tiny_trainer(tmp_path / "whole", **options))
     shutil.copytree(tmp_path / "whole" / f"checkpoint-{step}", tmp_path / "resumed" / f"checkpoint-{step}")
     train_and_save(tiny_trainer(tmp_path / "resumed", **options), True)
     assert_same_run(tmp_path / "whole", tmp_path / "resumed")
 
 
-def test_a_resumed_run_may_accumulate_the_same_batches_in_more_steps(tmp_path):
+def test_a_resumed_run_may_use_more_accumulation_steps_for_the_same_batches(tmp_path):
     options = {"tokens_per_batch": 64, "dropout": 0.0, "bf16": False}
     train_and_save(tiny_trainer(tmp_path / "whole", **options))
     shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
@@ -230,13 +231,13 @@ def test_resuming_skips_a_truncated_checkpoint(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1])
     resumed = tiny_trainer(tmp_path, max_steps=4)
     resumed.train(resume_from_checkpoint=True)
-    assert resumed.state.global_step == 4  # resumed from step 3, not from step 6
+    assert resumed.state.global_step == 4  # the run resumed from step 3, not from step 6
     with pytest.raises(ValueError, match="empty holds no complete checkpoint"):
         tiny_trainer(tmp_path / "empty").train(resume_from_checkpoint=True)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_token_batches_follow_the_dataloader_options(workers, tmp_path):
+def test_token_budget_batches_use_the_dataloader_options(workers, tmp_path):
     options = {"dataloader_prefetch_factor": 3, "dataloader_persistent_workers": True} if workers else {}
     trainer = tiny_trainer(tmp_path, tokens_per_batch=64, dataloader_num_workers=workers, **options)
     loader = trainer.get_train_dataloader()
@@ -246,7 +247,7 @@ def test_token_batches_follow_the_dataloader_options(workers, tmp_path):
     assert max(batch["labels"].numel() for batch in loader) <= 64
 
 
-def test_sigterm_saves_a_checkpoint_that_resumes_bit_for_bit_and_exits(tmp_path):
+def test_sigterm_saves_a_checkpoint_that_resumes_bit_for_bit(tmp_path):
     train_and_save(tiny_trainer(tmp_path / "whole", save_strategy="no"))
     run = tiny_trainer(tmp_path / "run", save_strategy="no")
     handler, calls = signal.getsignal(signal.SIGTERM), []
@@ -278,7 +279,7 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def run(command: list[str], until: Path | None = None, kill: int = 0) -> int:
-    """Run a program to its end, or send it a signal once the checkpoint `until` exists; return its exit status."""
+    """Run a program to its end, or send it a signal when the checkpoint `until` exists. Return its exit status."""
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if until is not None:
         deadline = time.monotonic() + 120
@@ -315,7 +316,7 @@ def test_a_terminated_command_saves_a_checkpoint_and_no_final_model(tmp_path):
 
 
 def tiny(folder: Path, processes: int = 1, **options) -> list[str]:
-    """Return the command of a tiny run with the same batches in two processes as with two accumulation steps."""
+    """Return the command of a tiny run. Its batches are the same for two processes and two accumulation steps."""
     options = {"dropout": 0.0, "tokens_per_batch": 64, "gradient_accumulation_steps": 2 // processes} | options
     command = [sys.executable]
     if processes > 1:
@@ -342,8 +343,8 @@ def test_two_terminated_processes_save_one_checkpoint_that_resumes(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_train_and_score_on_a_stream_like_one(tmp_path):
-    """The batches of the stream differ in length."""
+def test_two_processes_train_and_score_on_a_stream_like_one_process(tmp_path):
+    """The batches of the stream have different lengths."""
     options = {"streaming": True, "tokens_per_batch": 0, "max_steps": 6, "bf16": False}
     options |= {"eval_strategy": "steps", "eval_steps": 3}
     run(tiny(tmp_path / "one", **options, per_device_eval_batch_size=4))
@@ -354,7 +355,7 @@ def test_two_processes_train_and_score_on_a_stream_like_one(tmp_path):
     assert len(one) == 2 and one == pytest.approx(two, rel=1e-5)
 
 
-# Saves the loaded model again, with tied weights saved once.
+# Save the loaded model again, with tied weights stored only once.
 LOAD = """
 from transformers import AutoModelForSeq2SeqLM
 model = AutoModelForSeq2SeqLM.from_pretrained(arguments[0], trust_remote_code=True)
@@ -364,8 +365,8 @@ print(1)
 
 
 @pytest.mark.slow
-def test_two_fsdp_processes_train_like_one_resume_and_save_a_portable_model(tmp_path):
-    # In float32: FSDP2 rounds all weights to bfloat16, autocast only some.
+def test_two_fsdp_processes_train_like_one_process_and_resume_and_save_a_portable_model(tmp_path):
+    # Use float32, because FSDP2 rounds all weights to bfloat16, and autocast only some.
     run(tiny(tmp_path / "whole", save_steps=100, bf16=False))
     sharded = tmp_path / "sharded"
     run(tiny(sharded, 2, fsdp=True, bf16=False))
@@ -374,6 +375,6 @@ def test_two_fsdp_processes_train_like_one_resume_and_save_a_portable_model(tmp_
     shutil.copytree(sharded / "checkpoint-3", resumed / "checkpoint-3")
     run(tiny(resumed, 2, fsdp=True, bf16=False, resume=True))
     for folder in (sharded, resumed):
-        # The folder contains the code and full weights.
+        # Check that the folder contains the code and the unsharded weights.
         run_fresh(LOAD, tmp_path, str(folder))
         assert_same_run(tmp_path / "whole", folder, atol=5e-5, rtol=1e-4)

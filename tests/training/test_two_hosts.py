@@ -1,6 +1,6 @@
-"""Two hosts (network namespaces connected by a virtual cable) train a model like one process.
+"""Test that two hosts (network namespaces connected by a virtual cable) train the same model as one process.
 
-The tests need root and `ip netns`; elsewhere they are skipped.
+The tests are skipped unless run as root with `ip netns` available.
 """
 
 import json
@@ -24,7 +24,7 @@ from vanilla_transformer.training.checkpoints import complete_checkpoints, is_co
 pytestmark = pytest.mark.slow
 
 PROGRAM = str(ROOT / "tests" / "tiny_training.py")
-# Small steps, so that different rounding has little effect.
+# A low learning rate limits the effect of different rounding.
 OPTIONS = {"dropout": 0.0, "tokens_per_batch": 64, "bf16": False, "learning_rate_scale": 0.01}
 PORT = 29_400
 
@@ -42,14 +42,14 @@ class Host:
         self.address = f"10.213.7.{number + 1}"
 
     def connect(self) -> None:
-        """Move one end of the cable into the namespace, and switch it on."""
+        """Move one end of the cable into the namespace, and bring the interface up."""
         ip("link", "set", self.device, "netns", self.name)
         ip("-n", self.name, "address", "add", f"{self.address}/24", "dev", self.device)
         for device in (self.device, "lo"):
             ip("-n", self.name, "link", "set", device, "up")
 
     def start(self, folder: Path, main: "Host", **options) -> subprocess.Popen:
-        """Start this host's process of a run, which may be restarted three times."""
+        """Start torchrun on this host, with at most three restarts."""
         command = [
             "ip", "netns", "exec", self.name, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
             "--nproc_per_node", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{main.address}:{PORT}",
@@ -61,7 +61,7 @@ class Host:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def workers(self) -> list[int]:
-        """Return the ids of the training processes of this host, without torchrun."""
+        """Return the process ids of the training processes on this host, without torchrun."""
         found = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=True)
         commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_text() for pid in found.stdout.split()}
         return [pid for pid, text in commands.items() if PROGRAM in text and "torch.distributed.run" not in text]
@@ -91,7 +91,7 @@ def remove(hosts: list[Host]) -> None:
 
 
 def finish(processes: list[subprocess.Popen], folder: Path) -> None:
-    """Wait until both processes of a run have succeeded."""
+    """Wait until the processes on both hosts have ended successfully."""
     try:
         statuses = [process.wait(600) for process in processes]
     finally:
@@ -102,14 +102,14 @@ def finish(processes: list[subprocess.Popen], folder: Path) -> None:
 
 
 def result(folder: Path) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the losses of all steps and the final weights."""
+    """Return the loss of each step and the final weights."""
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     losses = torch.tensor([entry["loss"] for entry in history if "loss" in entry])
     return losses, load_file(folder / "model.safetensors")
 
 
 def train_alone(folder: Path, **options) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Train in one process, which splits each step in two, as the two hosts do."""
+    """Train in one process, with two accumulation steps in place of the two hosts."""
     given = json.dumps(OPTIONS | {"gradient_accumulation_steps": 2} | options)
     subprocess.run(
         [sys.executable, PROGRAM, str(folder), given],
@@ -119,14 +119,14 @@ def train_alone(folder: Path, **options) -> tuple[torch.Tensor, dict[str, torch.
 
 
 @pytest.mark.parametrize("sharding", [False, True], ids=["DDP", "FSDP2"])
-def test_two_hosts_train_like_one_process(sharding, hosts, tmp_path):
+def test_two_hosts_give_the_same_model_as_one_process(sharding, hosts, tmp_path):
     options = {"max_steps": 6, "save_steps": 6}
     expected = train_alone(tmp_path / "alone", **options)
     folder = tmp_path / "together"
     options |= {"fsdp": True} if sharding else {}
     finish([host.start(folder, hosts[0], **options) for host in hosts], folder)
     losses, weights = result(folder)
-    kept = {name: weights[name] for name in expected[1]}  # FSDP2 saves tied weights under each of their names
+    kept = {name: weights[name] for name in expected[1]}  # FSDP2 saves tied weights under every name
     torch.testing.assert_close((losses, kept), expected, atol=5e-5, rtol=1e-4)
 
 
