@@ -202,7 +202,7 @@ class TransformerConfig(configuration_utils.PreTrainedConfig):
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
         # Project version that saved this config; None for a new config
         self.vanilla_transformer_version = kwargs.pop("vanilla_transformer_version", None)
-        kwargs.pop("loss_chunk_size", None)  # field of version 0.1
+        kwargs.pop("loss_chunk_size", None)  # obsolete field of version 0.1
         super().__post_init__(**kwargs)
 
     def _resolve_aliases(self, given: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from transformers.utils import is_torchdynamo_compiling
 from .configuration_vanilla_transformer import check_private_api
 
 
-# The argument name under which `generate` passes the cache: "cache" since transformers 5.24, before "past_key_values".
+# Argument by which `generate` passes the cache: "cache" since transformers 5.24, "past_key_values" in older releases.
 CACHE = "cache"
 if CACHE not in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters:
     CACHE = "past_key_values"
@@ -61,7 +61,7 @@ class LanguageGenerationMixin(GenerationMixin):
         )
 
 
-USES_GNMT_PENALTY: ContextVar[bool] = ContextVar("uses_gnmt_penalty", default=False)  # of the current beam search
+USES_GNMT_PENALTY: ContextVar[bool] = ContextVar("uses_gnmt_penalty", default=False)  # in the current beam search
 
 
 class TranslationGenerationMixin(LanguageGenerationMixin):

@@ -117,11 +117,11 @@ class MultiHeadAttention(nn.Module):
 
     @staticmethod
     def split_heads(states: Tensor, width: int) -> Tensor:
-        """(batch, length, heads * width) -> (batch, heads, length, width)"""
+        """Split features into heads: (batch, length, heads * width) -> (batch, heads, length, width)."""
         return states.view(*states.shape[:-1], -1, width).transpose(1, 2)
 
     def keys_and_values(self, source: Tensor, cache: Cache | None = None, **options) -> tuple[Tensor, Tensor]:
-        """(batch, key_length, d_model) -> (batch, heads, key_length, d_k), (batch, heads, key_length, d_v)"""
+        """Project `source` (batch, key_length, d_model) to keys and values (batch, heads, key_length, d_k or d_v)."""
         return self.split_heads(self.k_proj(source), self.d_k), self.split_heads(self.v_proj(source), self.d_v)
 
     def forward(
@@ -145,7 +145,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(MultiHeadAttention):
-    """Self-attention: in the encoder, each position attends to all positions; in the decoder, to no later ones."""
+    """Self-attention: bidirectional in the encoder, causal in the decoder, optionally limited to a sliding window."""
 
     def __init__(self, config: TransformerConfig, layer_idx: int, is_causal: bool):
         super().__init__(config, layer_idx, is_causal)
@@ -162,7 +162,7 @@ class SelfAttention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """Attention from decoder to encoder; during generation, keys and values of the source are computed only once."""
+    """Attention of the decoder to the encoder's output, whose keys and values are cached during generation."""
 
     def keys_and_values(
         self, source: Tensor, cache: EncoderDecoderCache | None = None, **options
@@ -261,7 +261,7 @@ class TransformerLayer(GradientCheckpointingLayer):
         self.feed_forward_add_norm = AddAndNorm(config)
 
     def forward(self, x: Tensor, mask: Tensor | None, past_key_values: Cache | None = None, **kwargs) -> Tensor:
-        """(batch, length, d_model) -> (batch, length, d_model)"""
+        """Apply the layer to `x` (batch, length, d_model) and return a tensor of the same shape."""
         x = self.self_attn_add_norm(x, lambda x: self.self_attn(x, x, mask, past_key_values, **kwargs)[0])
         return self.feed_forward_add_norm(x, lambda x: self.feed_forward(x))
 
@@ -287,7 +287,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> Tensor:
-        """(batch, length, d_model) -> (batch, length, d_model); `memory`: (batch, source_length, d_model)"""
+        """Apply the layer to `x` (batch, length, d_model) and `memory`, and return a tensor of the shape of `x`."""
         x = self.self_attn_add_norm(x, lambda x: self.self_attn(x, x, mask, past_key_values, **kwargs)[0])
         x = self.cross_attn_add_norm(x, lambda x: self.cross_attn(x, memory, memory_mask, past_key_values)[0])
         return self.feed_forward_add_norm(x, lambda x: self.feed_forward(x))
@@ -405,7 +405,7 @@ class TransformerStack(VanillaTransformerPreTrainedModel):
 
     @staticmethod
     def make_position_ids(x: Tensor, attention_mask: Tensor | None, past_length: int | Tensor = 0) -> Tensor:
-        """Return position ids (batch or 1, length) that number real tokens from 0, with padding on either side."""
+        """Return position ids (batch or 1, length). Real tokens count from 0, whichever side the padding is on."""
         length = x.shape[1]
         if is_padding(attention_mask):
             return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
@@ -723,7 +723,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
 
 def without_states(outputs: ModelOutput) -> dict[str, Any]:
-    """Return all outputs of the base model except `last_hidden_state`; heads return these too."""
+    """Return all outputs of the base model except `last_hidden_state`, which models with a head do not return."""
     return {name: value for name, value in outputs.items() if name != "last_hidden_state"}
 
 
@@ -764,7 +764,7 @@ class VanillaTransformerForConditionalGeneration(LMHeadModel, TranslationGenerat
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        # Only callers use `model.loss_function`. With this type, it does not shift the labels.
+        # With this type, `model.loss_function`, which external code may call, does not shift the labels.
         self.loss_type = "ForMaskedLM"
         self.model = VanillaTransformerModel(config)
         stack = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
@@ -894,7 +894,7 @@ class EncoderHead(VanillaTransformerPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
-        """`labels`: see `head`. All other arguments: see `VanillaTransformerEncoderModel.forward`."""
+        """Compute the outputs; for `labels` see `head`, for all others `VanillaTransformerEncoderModel.forward`."""
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, return_dict=True, **kwargs)
         logits, loss = self.head(outputs.last_hidden_state, attention_mask, labels, num_items_in_batch)
         return self.output_class(loss=loss, logits=logits, **without_states(outputs))
@@ -1021,7 +1021,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerPreTrainedModel):
 # number in the whole step (`num_items_in_batch`), so gradients do not depend on how the step is split into batches.
 
 
-IGNORED_LABEL = -100  # PyTorch's value for "no target"
+IGNORED_LABEL = -100  # default `ignore_index` of PyTorch's cross-entropy
 
 
 def cross_entropy(
@@ -1150,7 +1150,7 @@ def windowed_sdpa_attention_forward(
     rest = blocks * block - length
 
     def spans(states: Tensor) -> Tensor:
-        """(batch, heads, length, width) -> (batch * blocks, heads, span, width)"""
+        """Cut out each block's keys: (batch, heads, length, width) -> (batch * blocks, heads, span, width)."""
         states = F.pad(states, (0, 0, before, rest + after)).unfold(2, span, block)
         return states.permute(0, 2, 1, 4, 3).flatten(0, 1)
 

@@ -151,7 +151,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         max_seq_len: maximum length of a window in tokens, question included (384).
         doc_stride: number of tokens by which windows overlap (128), at most half of each window's context.
         max_answer_len: maximum length of an answer in tokens (30).
-        handle_impossible_answer: whether to allow "" (no answer), with the score of each window's first token.
+        handle_impossible_answer: whether to allow the answer "", whose score is that of each window's first token.
         batch_size: number of windows to process at once.
         padding, max_question_len, align_to_words: ignored; accepted because transformers 4 had them.
     """

@@ -92,7 +92,7 @@ def test_translators_generate_the_same_beams_in_ctranslate2(variant, beams, tmp_
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_beams_of_different_lengths_end_and_rank_the_same_in_ctranslate2(alpha, tmp_path):
+def test_beams_of_different_lengths_are_ranked_the_same_in_ctranslate2(alpha, tmp_path):
     """Use a model whose hypotheses have many different lengths, so that the length penalty matters."""
     fields = {"output_bias": True, "position_embedding": "learned", "norm_position": "pre"}
     model, tokenizer = save(tmp_path, "seq2seq", **fields)
@@ -116,7 +116,7 @@ def test_beams_of_different_lengths_end_and_rank_the_same_in_ctranslate2(alpha, 
         given = [i for i in ids.tolist()[1:] if i not in (tokenizer.eos_token_id, tokenizer.pad_token_id)]
         assert tokenizer.convert_tokens_to_ids(found.hypotheses[0]) == given
         lengths.add(len(given))
-    assert len(lengths) > 2 or alpha < 1  # the penalty makes longer hypotheses win
+    assert len(lengths) > 2 or alpha < 1  # the length penalty favours long hypotheses
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -149,7 +149,7 @@ def test_language_models_with_a_single_special_token_load_in_ctranslate2(tmp_pat
     torch.testing.assert_close(torch.from_numpy(np.array(log_probs))[0], expected[0], atol=1e-4, rtol=1e-4)
 
 
-def test_ctranslate2_uses_the_end_token_of_the_config_instead_of_the_tokenizers(tmp_path):
+def test_ctranslate2_uses_the_end_token_of_the_config(tmp_path):
     """BERT's tokenizer has a separator token but no end token."""
     model, tokenizer = save(tmp_path, "seq2seq", position_embedding="learned", norm_position="pre")
     with torch.no_grad():
@@ -301,7 +301,7 @@ def test_classifiers_give_the_same_outputs_in_onnx_and_keep_their_class_names(tm
     assert run_fresh(READS, Path(folder)) == tokenizer("three miles")["input_ids"]
 
 
-# The fast case differs from the paper: pre-norm and learned positions. The translator's fast case is the paper's.
+# The fast case combines two variants that differ from the paper. The translators below use the paper's model instead.
 @pytest.mark.parametrize(
     "variants",
     [["pre-norm", "learned"], *(pytest.param([name], marks=pytest.mark.slow) for name in VARIANTS)],

@@ -454,7 +454,7 @@ def test_invalid_config_fields_are_rejected():
 
 
 @torch.no_grad()
-def test_imported_bert_question_answering_gets_token_types_everywhere(tmp_path):
+def test_imported_bert_uses_token_types_for_question_answering(tmp_path):
     words = "[PAD] [UNK] [CLS] [SEP] [MASK] who where is the cat dog house in tom mary sits ? .".split()
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     tokenizer = BertTokenizerFast.from_pretrained(tmp_path)

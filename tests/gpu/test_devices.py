@@ -212,7 +212,7 @@ def test_the_chunked_loss_equals_pytorchs_cross_entropy(precision, device):
         assert (mine.grad - other.grad).norm() <= tolerance * other.grad.norm()
 
 
-# "fast" has all options that training enables. "plain" keeps padding, where transformers would read mask values.
+# "fast" has all options that training enables. "plain" has no packing, and then transformers inspects the masks.
 FORMS = {"plain": {"packing": False, "loss_chunk_size": 0}, "fast": {"loss_chunk_size": 4}}
 
 

@@ -167,7 +167,7 @@ def test_a_source_mask_of_ones_is_dropped_before_decoding(way):
     assert with_ones == generate(model, ids, **way)
 
 
-def test_a_source_mask_with_padding_or_a_static_cache_is_kept():
+def test_a_source_mask_is_kept_with_padding_or_a_static_cache():
     model, (ids, mask) = encoder_decoder(), right_padded([6, 4])
     seen = []
     model.model.decoder.register_forward_pre_hook(

@@ -53,7 +53,7 @@ def test_presets_have_the_parameters_of_the_formula(name):
         assert count / 1e6 == pytest.approx(printed, abs=3 if model.config.d_model < 1024 else 4.5)
 
 
-def test_the_depth_of_a_preset_can_be_given_for_all_stacks_or_for_one():
+def test_the_depth_of_a_preset_can_be_set_for_all_stacks_or_one():
     def depths(**given):
         config = VanillaTransformerConfig.from_preset("tiny", **given)
         return config.encoder_layers, config.decoder_layers
@@ -84,7 +84,7 @@ def test_sinusoids_equal_section_3_5():
 
 
 @pytest.mark.parametrize("fields", [{}, {"d_k": 5, "d_v": 11}])
-def test_scores_are_scaled_by_the_width_of_a_head(fields):
+def test_attention_scores_are_scaled_by_the_head_width(fields):
     model = encoder_only(VanillaTransformerEncoderModel, attn_implementation="eager", **fields)
     steps = {step.name: step for step in record(model, {"input_ids": tokens(1, 5)})}
     d_k, d_v = fields.get("d_k", 32 // 4), fields.get("d_v", 32 // 4)
@@ -95,7 +95,7 @@ def test_scores_are_scaled_by_the_width_of_a_head(fields):
     torch.testing.assert_close(steps["scaled scores"].tensor, scores / math.sqrt(d_k))
 
 
-def test_defaults_are_the_papers():
+def test_config_defaults_are_those_of_the_paper():
     config = VanillaTransformerConfig()
     assert (config.d_model, config.num_heads, config.d_k, config.d_v, config.d_ff) == (512, 8, 64, 64, 2048)
     assert (config.encoder_layers, config.decoder_layers, config.dropout, config.label_smoothing) == (6, 6, 0.1, 0.1)
@@ -107,7 +107,7 @@ def test_defaults_are_the_papers():
     )
 
 
-def test_a_decoder_position_attends_only_to_itself_and_earlier_ones():
+def test_decoder_positions_attend_only_to_themselves_and_earlier_positions():
     model = decoder_only()
     model.set_attn_implementation("eager")
     weights = model(tokens(), output_attentions=True).attentions
@@ -115,7 +115,7 @@ def test_a_decoder_position_attends_only_to_itself_and_earlier_ones():
     assert torch.equal(weights[1] > 0, torch.ones(7, 7).tril().bool().expand(2, 4, 7, 7))
 
 
-def test_padding_of_the_source_is_masked_in_both_attentions():
+def test_source_padding_is_masked_in_self_and_cross_attention():
     model = encoder_decoder()
     model.set_attn_implementation("eager")
     source, mask = right_padded([6, 3])

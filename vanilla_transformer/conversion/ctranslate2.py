@@ -52,7 +52,7 @@ def check_generation(settings: GenerationConfig, config: PreTrainedConfig) -> No
 
 
 def int8_overflows() -> bool:
-    """Whether CTranslate2 computes int8 products with oneDNN (on AMD processors) and there is no VNNI support."""
+    """Whether int8 products may overflow: CTranslate2 uses oneDNN (on AMD), and the processor has no VNNI."""
     capabilities = torch.cpu.get_capabilities()
     has_vnni = any(has for name, has in capabilities.items() if "vnni" in name)
     by_onednn = "AMD" in capabilities.get("cpu_name", "") and os.environ.get("CT2_USE_MKL") != "1"

@@ -26,7 +26,7 @@ from vanilla_transformer.conversion.mapping import (
 from vanilla_transformer.conversion.marian_tokenizer import fast_marian_tokenizer, has_fast_form
 
 
-# All families have an AutoModel class, so the encoder comes first: only BERT and DistilBERT are imported without head.
+# Every family has an AutoModel. The encoder comes first, because only BERT and DistilBERT are imported without a head.
 CONFIGS = (VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig, VanillaTransformerConfig)
 
 

@@ -280,7 +280,7 @@ class Mapping:
 
 
 def encoder_heads(name: str) -> dict[str, str]:
-    """Return the classes of BERT or DistilBERT that we can import -> our Auto class."""
+    """Return a mapping from the supported classes of BERT or DistilBERT to our Auto classes."""
     kinds = ("ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering")
     return {f"{name}Model": "AutoModel"} | {f"{name}{kind}": f"AutoModel{kind}" for kind in kinds}
 
@@ -309,7 +309,7 @@ MAPPINGS = {
 
 
 def rename(name: str, names: list[tuple[str, str]]) -> str:
-    """Replace each first string of the pairs by the second in a weight name, in order."""
+    """Rename a weight by replacing substrings of its name, one (old, new) pair after the other."""
     for old, new in names:
         name = name.replace(old, new)
     return name

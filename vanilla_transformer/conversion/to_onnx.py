@@ -52,7 +52,7 @@ class LanguageModel(nn.Module):
 
 
 class TranslatorEncoder(nn.Module):
-    """Encoder that returns the keys and values of the decoder's cross-attention, to be computed once per sentence."""
+    """Encoder that also computes the keys and values of the decoder's cross-attention, once per sentence."""
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
