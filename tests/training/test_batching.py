@@ -55,7 +55,7 @@ def ends_row_by_row(lengths: np.ndarray, budget: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_batches_are_the_same_as_when_filled_row_by_row(seed):
+def test_batches_equal_those_of_a_row_by_row_implementation(seed):
     random = np.random.default_rng(seed)
     rows, sides = random.integers(1, 400), random.integers(1, 3)
     lengths = random.integers(0, random.integers(2, 60), size=(rows, sides)).astype(random.choice([np.int32, int]))
@@ -101,7 +101,7 @@ def test_error_for_a_budget_too_small_for_the_processes_suggests_one_that_works(
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
-def test_with_a_budget_per_device_each_process_gets_the_same_number_of_batches(processes):
+def test_each_process_gets_the_same_number_of_batches_with_a_budget_per_device(processes):
     parts = shares(processes, per_device=True)
     assert len({len(share) for share in parts}) == 1
     assert sorted(row for share in parts for batch in share for row in batch) == list(range(500))

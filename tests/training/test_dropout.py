@@ -18,7 +18,7 @@ def quick(x: torch.Tensor, p: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_elements_are_kept_with_the_requested_probability(p, dtype):
+def test_dropout_keeps_elements_with_the_requested_probability(p, dtype):
     n = 1_000_001  # a number of elements that is not a multiple of four
     output = quick(torch.ones(n, dtype=dtype), p)
     kept = output != 0
@@ -27,7 +27,7 @@ def test_elements_are_kept_with_the_requested_probability(p, dtype):
     assert output.unique().tolist() == pytest.approx([0, 1 / (1 - p)], rel=torch.finfo(dtype).eps)
 
 
-def test_elements_are_independent_of_each_other_and_of_other_calls():
+def test_dropped_elements_are_independent_within_and_between_calls():
     n, p = 1_000_000, 0.5
     first, second = ((quick(torch.ones(n), p) - 1).double() for _ in range(2))  # at p = 0.5, the values are 1 or -1
     for distance in (1, 2, 3, 4, 8, 128):  # four elements share one random number

@@ -71,7 +71,7 @@ def test_make_fast_keeps_pytorchs_module_classes(make):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_fast_model_is_saved_and_pickled_plain_and_copied_fast(make, tmp_path):
+def test_fast_models_are_saved_and_pickled_without_speed_ups_but_copied_with_them(make, tmp_path):
     plain, model = make(), make()
     model.load_state_dict(plain.state_dict())
     make_fast(model)
@@ -118,7 +118,7 @@ class Adapter(nn.Module):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_an_adapter_of_the_output_layer_is_trained(make):
+def test_an_adapter_of_the_output_layer_of_a_fast_model_is_trained(make):
     torch.manual_seed(0)
     model, ids = make_fast(make(dropout=0.0)).train(), tokens()
     model.lm_head = Adapter(model.lm_head)
@@ -127,7 +127,7 @@ def test_an_adapter_of_the_output_layer_is_trained(make):
     assert output.logits is not None and model.lm_head.addition.weight.grad.abs().max() > 0
 
 
-def test_hooks_of_the_output_layer_are_called():
+def test_a_fast_model_calls_the_hooks_of_the_output_layer():
     model, ids, calls = make_fast(decoder_only()).train(), tokens(), []
     handle = model.lm_head.register_forward_hook(lambda *_: calls.append(1))
     assert model(ids, labels=ids).logits is not None and calls

@@ -65,7 +65,7 @@ def test_perplexity_of_a_diverged_model_is_infinite():
     assert language_model_scores(1000.0, 10, 8)["perplexity"] == np.inf
 
 
-def test_bits_per_byte_is_the_loss_of_all_tokens_in_bits_divided_by_the_bytes():
+def test_bits_per_byte_is_the_total_loss_in_bits_divided_by_the_number_of_bytes():
     """The loss of ln 4 nats is 2 bits per token. Ten tokens have 20 bits, divided by eight bytes."""
     assert language_model_scores(np.log(4), 10, 8) == pytest.approx({"perplexity": 4, "bits_per_byte": 2.5})
 

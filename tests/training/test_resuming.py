@@ -203,7 +203,7 @@ def test_a_checkpoint_whose_contents_have_changed_is_skipped_with_a_warning(name
         trained(tmp_path / "harmed", max_steps=8)
 
 
-def test_an_average_leaves_out_checkpoints_whose_weights_have_changed(tmp_path, caplog):
+def test_averaging_skips_checkpoints_whose_weights_have_changed(tmp_path, caplog):
     trained(tmp_path, max_steps=9)
     flip_a_bit(tmp_path / "checkpoint-6" / "model.safetensors")
     with pytest.raises(ValueError, match=r"checkpoint-6 is damaged: .*model\.safetensors"):
@@ -370,7 +370,7 @@ def test_a_run_can_be_resumed_if_the_locale_is_not_utf8(tmp_path):
 # --- Saved files and when they are saved
 
 
-def test_if_scoring_fails_the_model_is_saved_with_card_readable_and_without_pickles(tmp_path):
+def test_if_scoring_fails_the_model_is_saved_readable_and_with_a_card_but_without_pickles(tmp_path):
     os.umask(0o022)
     arguments = tagger(
         tmp_path, "run", "--max_steps", "4", "--hub_token", "hf_secret", "--metric_for_best_model", "f2"
@@ -494,7 +494,7 @@ def test_checkpoints_saved_on_sigterm_are_not_averaged(options, tmp_path):
     assert kept == names(complete_checkpoints(tmp_path / "whole"))
 
 
-def test_sigterm_within_an_epoch_skips_the_actions_at_the_end_of_the_epoch(tmp_path):
+def test_sigterm_within_an_epoch_skips_end_of_epoch_actions(tmp_path):
     trainer = tiny_trainer(tmp_path, eval_strategy="epoch", save_strategy="epoch")
     terminate_in(7, trainer)
     with pytest.raises(SystemExit):

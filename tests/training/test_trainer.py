@@ -307,7 +307,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_terminated_command_saves_a_checkpoint_and_no_final_model(tmp_path):
+def test_a_terminated_command_saves_a_checkpoint_but_no_final_model(tmp_path):
     command = translation(tmp_path / "run", 100_000, "--save_steps", "20")
     assert run(command, tmp_path / "run" / "checkpoint-20", signal.SIGTERM) == 143
     steps = [int(folder.name.split("-")[1]) for folder in complete_checkpoints(tmp_path / "run")]
@@ -365,7 +365,7 @@ print(1)
 
 
 @pytest.mark.slow
-def test_two_fsdp_processes_train_like_one_process_and_resume_and_save_a_portable_model(tmp_path):
+def test_two_fsdp_processes_train_and_resume_like_one_process_and_save_a_portable_model(tmp_path):
     # Use float32, because FSDP2 rounds all weights to bfloat16, and autocast only some.
     run(tiny(tmp_path / "whole", save_steps=100, bf16=False))
     sharded = tmp_path / "sharded"

@@ -52,7 +52,7 @@ class RecipeArguments(Seq2SeqTrainingArguments):
             "default is library if a --learning_rate is given, and paper otherwise."
         },
     )
-    # The inherited types exclude None. `resolve_schedule` and `resolve_precision` replace None by a value.
+    # The inherited types exclude None. `resolve_schedule` and `resolve_precision` replace None with a value.
     learning_rate: float | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "Peak learning rate of a transformers schedule."}
     )

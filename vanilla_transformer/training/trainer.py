@@ -95,7 +95,7 @@ def load_into_shards(model: PreTrainedModel, folder: Path) -> None:
 
 
 def restore_class_name(model: PreTrainedModel) -> None:
-    """Restore the original class name of a model before saving, because FSDP2 replaces the class by a subclass."""
+    """Restore the original class name of a model before saving, because FSDP2 replaces the class with a subclass."""
     sharded = type(model)
     if sharded.__name__.startswith("FSDP"):
         original = sharded.__bases__[-1]
@@ -365,7 +365,7 @@ class RecipeTrainerMixin(Base):
             super()._load_best_model()
 
     def gather_full_model(self, model_class: type[PreTrainedModel]) -> None:
-        """Replace the FSDP-sharded model by the full model in every process after training."""
+        """Replace the FSDP-sharded model with the full model in every process after training."""
         self.save_model()
         self.accelerator.wait_for_everyone()
         self.model = model_class.from_pretrained(self.args.output_dir).to(self.args.device)  # type: ignore[arg-type]
