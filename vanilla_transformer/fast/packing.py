@@ -146,7 +146,7 @@ def worst_fit_decreasing(sizes: list[int], width: int) -> list[int]:
 
 
 class Layout:
-    """Layout of packed sequences as the rows of a batch, for attention. Each sequence starts its own row.
+    """Arranges packed sequences in the rows of a batch, for attention. By default, each sequence has its own row.
 
     If plain matrix products are faster, several sequences share a row. Such rows have 32 positions, or the multiple of
     16 that fits the longest sequence: shorter rows leave vector units idle, and few widths need few compiled kernels.
@@ -344,7 +344,7 @@ def run_layers(
 def mask_from_labels(
     model: PreTrainedModel, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Pass a decoder mask derived from the labels, if there is none, so that padding of the target is packed away."""
+    """Derive the decoder's padding mask from the labels if there is none, so that target padding is packed away."""
     labels = options.get("labels")
     others = ("decoder_attention_mask", "past_key_values", "cache")
     given = args[4:] or any(options.get(name) is not None for name in others)

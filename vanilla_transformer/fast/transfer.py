@@ -17,7 +17,8 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
         return values
     if device.type == "cuda":
         values = values.pin_memory()
-    sent: Any = values.to(device, non_blocking=device.type != "mps")  # on MPS, it might copy values changed later
+    # On MPS, an asynchronous copy might read `values` only after the caller has changed them.
+    sent: Any = values.to(device, non_blocking=device.type != "mps")
     if not sent.is_inference():  # inference tensors have no `_version`
         sent.kept_on_host = values, sent._version
     return sent
