@@ -176,7 +176,7 @@ def test_only_commands_that_need_a_missing_extra_fail_and_name_it(tmp_path):
     (tmp_path / "y.jsonl").write_text("{}")
     hidden = [module for modules in EXTRAS.values() for module in modules.split()]
     lacking = {
-        "evaluate --model x --test_file y.jsonl": ("psutil", "train"),
+        "evaluate --model x --test_file y.jsonl": ("accelerate", "train"),
         "datastore --model x --train_file y.jsonl": ("datasets", "train"),
         "translate --model x --datastore": ("faiss", "datastore"),
         "export --source x --output y": ("ctranslate2", "export"),

@@ -447,7 +447,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
     command = ["-c", limited, ROOT / "scripts/train.py", "tagging", *tagger(tmp_path, "run", *wide, "8")]
     result = run_python(command)
-    assert result.returncode == 2 and "train.py: error: PyTorch could not write a file" in result.stderr
+    assert result.returncode == 2 and "train.py: error: PyTorch could not finish writing a file" in result.stderr
     assert "Traceback" not in result.stderr
     assert names(complete_checkpoints(tmp_path / "run")) == ["checkpoint-4"]
 

@@ -50,6 +50,7 @@ def run_lock(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: another process is training in this folder.
     """
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE)
     try:
@@ -64,6 +65,9 @@ def run_lock(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # Windows cannot delete the file before its release
             (folder / LOCK_FILE).unlink()
         lock.release()
+        with suppress(OSError):  # a folder with files stays
+            for path in created:
+                path.rmdir()
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:

@@ -137,7 +137,7 @@ function chip(column, token, index) {
       show("flowing", "mapping", "output", "lens");
       remember();
     } else {
-      state.pinned = { column, index };
+      Object.assign(state, { pinned: { column, index }, hover: null });
       show("flowing", "mapping");
     }
   };
