@@ -34,7 +34,7 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 
 def printed(code: str) -> list[str]:
-    """Return the promised output lines: comments after a call of print, on the same line or directly below."""
+    """Return the expected output lines: the comments on the line of a `print` call or directly below it."""
     lines, after_print = [], False
     for line in map(str.strip, code.splitlines()):
         if line.startswith("print("):

@@ -98,7 +98,7 @@ REST = r'(?:(?<=\s)"[^"]*"|[^\n`"])*'
 
 
 def quoted_commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield the place and words of each command line in pages, notebooks, recipes, cards, docstrings and messages."""
+    """Yield the location and arguments of each command line in the docs, recipes, cards, docstrings and messages."""
     for path in sorted({path for pattern in QUOTING for path in ROOT.glob(pattern)} - {ROOT / "CHANGELOG.md"}):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".ipynb":

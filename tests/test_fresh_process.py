@@ -89,7 +89,7 @@ STARTS = {
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 @pytest.mark.parametrize("arguments", [["a"], ["a", "0"], ["a", "3"]], ids=" ".join)
-def test_a_fork_has_the_same_arguments_output_and_status_as_an_interpreter(start, arguments, tmp_path):
+def test_a_forked_process_behaves_like_a_fresh_interpreter(start, arguments, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [*start, *arguments]
     expected = subprocess.run(

@@ -115,7 +115,7 @@ def command(arguments: list[str]) -> None:
     sys.argv = [f"vanilla-transformer {name}", *arguments]  # the name shown in errors
     if not is_answered(name, arguments):
         if name == "demo":
-            print("Starting the demo; its address follows.", flush=True)
+            print("Starting the demo. Its address is printed below.", flush=True)
         import_module("vanilla_transformer.models")  # registers the Auto classes
         import_module(f"vanilla_transformer.cli.{COMMANDS[name]}").main(arguments)
 

@@ -117,7 +117,7 @@ def growth(sizes: tuple[int, ...], costs: list[float]) -> float:
 @cache
 @torch.no_grad()
 def measure(sizes: Sizes) -> dict[str, dict[str, Cost]]:
-    """Measure every layer along the axes "n" and "d". With `FULL`, this takes about half a minute."""
+    """Time every type of layer for several sequence lengths n and widths d. With `FULL`, this takes half a minute."""
 
     def cost(make: Callable, points: list[tuple[int, int]]) -> Cost:
         calls = [make(*point) for point in points]

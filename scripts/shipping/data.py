@@ -24,7 +24,7 @@ Splits = dict[str, list[Row]]  # split -> rows; additional test splits are calle
 
 
 def tatoeba(other: str) -> Splits:
-    """Return the splits of the shipped sentence pairs, with the columns `en` and the language code `other`."""
+    """Return the splits of the shipped sentence pairs: the columns are `en` and the language code in `other`."""
     files = {name: TATOEBA / f"tatoeba_en_{other}" / f"{name}.jsonl.gz" for name in SPLITS}
     return {name: [json.loads(line) for line in utf8_lines(str(file))] for name, file in files.items()}
 

@@ -148,7 +148,7 @@ def test_bare_names_occur_only_in_training():
         ("moment", "ar", ["09/02/2024، 3:05:07 م", "9/2/2024، 3:05 م"]),
     ],
 )
-def test_dates_and_times_have_all_forms_with_the_plainest_first(kind, locale, expected, monkeypatch):
+def test_all_formats_of_dates_and_times_are_generated_simplest_first(kind, locale, expected, monkeypatch):
     monkeypatch.setitem(say.__globals__, "random_moment", lambda rng: datetime(2024, 2, 9, 15, 5, 7))
     assert say(kind, Random(0), Locale(locale)) == expected
 

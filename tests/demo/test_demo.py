@@ -188,7 +188,7 @@ def test_arguments_of_the_wrong_type_give_a_clear_error(client, arguments, endpo
 
 
 def test_special_tokens_in_the_input_are_tokenised_as_in_training(client, folders):
-    """Models that generate text tokenise "</s>" as ordinary text; other models keep special tokens, like pipelines."""
+    """Models that generate text read "</s>" as ordinary text; others read it as a special token, as pipelines do."""
     text = "one </s> two"
     for number, name in enumerate(folders):
         if name in ("reader", "masked"):

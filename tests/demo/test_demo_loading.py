@@ -55,7 +55,7 @@ def test_concurrent_visitors_do_not_change_each_others_tokenizer_settings(folder
         assert found == [expected] * 300
 
 
-# --- Trust in code
+# --- Code in a model folder
 
 
 def loaded_module(folder: Path, trust: bool = False) -> str:

@@ -246,7 +246,7 @@ def test_input_attributions_are_gradient_times_input():
     assert shares == pytest.approx((values / values.abs().max()).tolist(), abs=1e-3)
 
 
-def test_input_attributions_change_with_a_set_weight():
+def test_overriding_an_attention_weight_changes_the_input_attributions():
     model, tokenizer, data = explored("classify", effects=False, values=False)
     changes = Interventions(weights=(Weight("encoder", 0, 0, 1, 2, 0.9),))
     other = explore_data(model, tokenizer, TEXT, interventions=changes, effects=False, values=False)

@@ -84,7 +84,7 @@ def test_saved_models_generate_without_cache_deprecation_warnings(tmp_path):
 
 @pytest.mark.parametrize("fields", [{}, {"position_embedding": "learned"}])
 @pytest.mark.parametrize("way", WAYS)
-def test_padded_decoder_prefixes_are_continued_the_same_with_every_cache(way, fields):
+def test_every_cache_gives_the_same_continuation_of_padded_decoder_prefixes(way, fields):
     model, source = encoder_decoder(**fields), tokens(3, 6)
     begun = torch.tensor([[1, 7, 8, 9], [0, 0, 1, 5], [0, 1, 9, 10]])
     given = {"decoder_input_ids": begun, "decoder_attention_mask": (begun > 0).long(), **WAYS[way]}

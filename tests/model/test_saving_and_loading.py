@@ -1,4 +1,4 @@
-"""Saved folders contain each weight once and all code; every Auto class loads them without this project installed."""
+"""A saved folder has all the code and no duplicated weights; every Auto class loads it without this project."""
 
 import copy
 import importlib

@@ -16,7 +16,7 @@ RECIPES = ROOT / "recipes"
 
 
 def write_copy(folder: Path) -> str:
-    """Save a small data set with the splits and columns of WMT14 on the Hub."""
+    """Save a small data set with the same splits and columns as the Hub's WMT14."""
     phrases = phrasebook("translation", size=5000)
     for split, rows in {"train": 2100, "validation": 4, "test": 4}.items():
         chosen = sorted(phrases["train" if split == "train" else split], key=lambda row: len(row["target"]))[:rows]

@@ -107,7 +107,7 @@ def test_a_data_set_option_replaces_the_files_or_data_set_of_a_recipe(tmp_path):
         assert (data.dataset, data.train_file, data.splits) == ("user/name", [], [])
 
 
-def test_a_file_option_replaces_only_the_same_file_of_a_recipe(tmp_path):
+def test_a_file_option_overrides_only_the_corresponding_file_of_a_recipe(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("train_file: [a.jsonl]\ntest_file: [b.jsonl]\n")
     (data,) = parse_options([DataArguments], [str(recipe), "--train_file", "mine.jsonl"])

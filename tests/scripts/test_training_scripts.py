@@ -161,7 +161,7 @@ def test_the_card_states_the_dropout_schedule_and_the_config_the_final_rate(tmp_
     assert "| `dropout_start` | 0.0 |" in (run / "README.md").read_text()
 
 
-def test_concatenating_pairs_changes_the_run(tmp_path):
+def test_a_run_cannot_resume_with_another_share_of_concatenated_pairs(tmp_path):
     run = ["--output_dir", str(tmp_path / "run")]
     options = [
         *write_rows("translation", tmp_path),

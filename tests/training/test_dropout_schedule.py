@@ -52,7 +52,7 @@ def test_a_resumed_run_has_the_same_rates_and_weights_as_an_uninterrupted_one(tm
         assert weight.equal(resumed.model.state_dict()[name]), name
 
 
-def test_an_interrupted_run_does_not_affect_the_rates_of_the_next(tmp_path):
+def test_an_interrupted_run_does_not_affect_the_dropout_rates_of_the_next_run(tmp_path):
     trainer = tiny_trainer(tmp_path, dropout=0.3, dropout_start=0.1, max_steps=5, save_strategy="no")
     rates = Rates()
     trainer.add_callback(rates)

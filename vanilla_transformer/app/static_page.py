@@ -75,7 +75,7 @@ def write_static_page(models: Sequence[Loaded], folder: str | Path) -> None:
         FileExistsError: the folder already exists.
     """
     if not models:
-        raise ValueError("A static page needs at least one model: name its folder, or its name on the Hub.")
+        raise ValueError("A static page needs at least one model: give its folder, or its name on the Hub.")
     script, style = component_files()
     explorer = files("vanilla_transformer.inside").joinpath("explorer")
     engine = [explorer.joinpath(name).read_text(encoding="utf-8") for name in ("transformer.js", "answers.js")]

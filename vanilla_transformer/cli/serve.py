@@ -151,7 +151,7 @@ class PinnedModelManager(model_manager.ModelManager):
 
     def load_model_and_processor(self, model_id_and_revision: str, *args: Any, **options: Any) -> Any:
         if model_id_and_revision != self.process_model_name(cast(str, self.force_model)):
-            raise HTTPException(404, f"This server has the model {self.force_model!r} and no other.")
+            raise HTTPException(404, f"This server only serves the model {self.force_model!r}.")
         model, tokenizer = super().load_model_and_processor(model_id_and_revision, *args, **options)
         cast(Any, model).tokenizer = tokenizer
         return model, tokenizer

@@ -51,7 +51,7 @@ class TokenizerFolderArguments(NewTokenizerArguments):
     output_dir: str = field(default="runs/tokenizer", metadata={"help": "Folder for the tokenizer."})
     overwrite: bool = field(default=False, metadata={"help": "Write into the folder even if it is not empty."})
     task: str = field(
-        default="translation", metadata={"help": f"Task that the data are for: {', '.join(task_names())}."}
+        default="translation", metadata={"help": f"Task to prepare the data for: {', '.join(task_names())}."}
     )
     template: str | None = field(
         default=None,

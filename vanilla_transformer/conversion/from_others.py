@@ -26,7 +26,7 @@ from vanilla_transformer.conversion.mapping import (
 from vanilla_transformer.conversion.marian_tokenizer import fast_marian_tokenizer, has_fast_form
 
 
-# Every family has an AutoModel. The encoder comes first, because only BERT and DistilBERT are imported without a head.
+# AutoModel loads every family, but only BERT and DistilBERT can be imported without a head: try the encoder first
 CONFIGS = (VanillaTransformerEncoderConfig, VanillaTransformerDecoderConfig, VanillaTransformerConfig)
 
 

@@ -217,7 +217,7 @@ def gpt1_fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def gpt2_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return GPT-2's fields: pre-norm.
+    """Return the config fields of a GPT-2 model, which uses pre-norm.
 
     Raises:
         CannotRepresent: the model has cross-attention, or scales attention scores differently.

@@ -118,9 +118,10 @@ class DataArguments:
 
 
 def replaced_options(given: Set[str]) -> Set[str]:
-    """Return the data options of a recipe that are overridden when `given` selects different data.
+    """Return the data options of a recipe that are dropped because `given` (option names) selects different data.
 
-    Local files override the recipe's data set; a data set overrides both. `columns` is kept.
+    Given files replace the recipe's data set; a given data set replaces the recipe's data set and its files. The
+    recipe's `columns` are kept.
     """
     of_dataset = {"dataset", "dataset_config", "dataset_revision", "splits"}
     of_files = {f"{split}_file" for split in SPLITS}

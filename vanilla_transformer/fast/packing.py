@@ -149,7 +149,7 @@ class Layout:
     """Arranges packed sequences in the rows of a batch, for attention. By default, each sequence has its own row.
 
     If plain matrix products are faster, several sequences share a row. Such rows have 32 positions, or the multiple of
-    16 that fits the longest sequence: shorter rows leave vector units idle, and few widths need few compiled kernels.
+    16 that fits the longest sequence: shorter rows leave vector units idle, and each new width compiles a kernel.
     """
 
     def __init__(self, queries: Packing, keys: Packing, is_causal: bool, like: Tensor):

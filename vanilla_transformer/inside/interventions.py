@@ -96,7 +96,7 @@ class Interventions:
 
 
 NO_INTERVENTIONS = Interventions()
-# Field -> types of the elements of each item, for validating JSON
+# The expected types in each item of a list field, to validate JSON.
 ITEMS: dict[str, tuple[type, ...]] = {
     "heads_off": (str, int, int),
     "layers_off": (str, int),

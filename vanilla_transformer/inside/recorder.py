@@ -218,7 +218,7 @@ class Recorder(TorchFunctionMode):
         yield from self.watch_output(model)
 
     def watch_embedding(self) -> Iterator[RemovableHandle]:
-        """Record sections 3.4 and 3.5: tokens, their embeddings, positions, and the sum."""
+        """Record what sections 3.4 and 3.5 compute: tokens, embeddings, positional encodings, and their sum."""
         tokens = Result("tokens", "t", STATES[:2])
         yield from self.watch(self.stack.embed_tokens, EMBEDDING, tokens, Result("embeddings", "E = W_E[t]"))
         positions = Result("positions", position_equation(self.config))

@@ -28,7 +28,7 @@ class QuestionAnsweringArguments(RecipeArguments):
         "max_answer_length": (1, math.inf),
     }
 
-    max_length: int = field(default=384, metadata={"help": "Tokens of question and text in one window."})
+    max_length: int = field(default=384, metadata={"help": "Maximum tokens of a window: question and context."})
     stride: int = field(default=128, metadata={"help": "Overlap between the windows of a longer text, in tokens."})
     max_answer_length: int = field(default=30, metadata={"help": "Maximum length of an answer, in tokens."})
 

@@ -39,7 +39,7 @@ function rowSeen(kind, query) {
 /** Return the weights of all queries, including those set by hand. */
 const rowsSeen = (kind) => weights(kind).map((_, query) => rowSeen(kind, query));
 
-/** Return the track of a token's handle, on the side of its arcs; `out` points away from the token. */
+/** Return where a token's handle can be dragged: beside the token, at its attention arcs; `out` is the direction. */
 function track(kind, key) {
   const { from, to } = columns(kind);
   const right = from !== to || from === "target";

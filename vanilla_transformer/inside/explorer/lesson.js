@@ -156,7 +156,7 @@ function drawSquares(element) {
   });
   fill(
     element,
-    make("h3", {}, "Cross-attention: digits written (rows) attend to digits read (columns)"),
+    make("h3", {}, "Cross-attention: output digits (rows) attend to input digits (columns)"),
     make("div", { class: "squares" }, squares ?? ""),
   );
 }
