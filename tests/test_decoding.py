@@ -128,7 +128,7 @@ def test_token_texts_concatenate_to_the_input_with_its_leading_space(template, k
         assert "".join(token_text(tokenizer, i) for i in ids) == begun + text
 
 
-def test_sentencepiece_token_texts_keep_their_space():
+def test_the_text_of_sentencepiece_tokens_keeps_the_leading_space():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"▁a": 0, "b": 1}, [])))
     tokenizer.backend_tokenizer.decoder = decoders.Metaspace()
     assert tokenizer.decode([0]) == "a"

@@ -170,7 +170,7 @@ def test_scripts_and_demo_import_only_the_package_and_their_neighbours():
 
 
 def test_no_test_file_imports_another():
-    """Shared helpers belong in their own module, which must not import a test file either."""
+    """Test files must not import each other: shared helpers belong in a module of their own."""
     tests = {path.stem for path in python_files(ROOT / "tests") if path.stem.startswith("test_")}
     assert len(tests) > 30
     for path in python_files(ROOT / "tests"):

@@ -184,7 +184,7 @@ def test_shipped_tokenizers_match_the_vocabulary_and_length_of_their_models(fold
 
 
 def plant(folder: Path) -> None:
-    """Add code that records its execution to every file that transformers may run."""
+    """Instrument every file that transformers may run, so that running it is recorded."""
     code = f'open({str(folder.parent / "ran")!r}, "a").write(__file__ + "\\n")\n'
     for path in folder.glob("*_vanilla_transformer.py"):
         path.write_text(code + path.read_text(encoding="utf-8"), encoding="utf-8")

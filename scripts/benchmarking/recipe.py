@@ -139,7 +139,7 @@ def runs(size: Size, tokenizer: PreTrainedTokenizerBase) -> dict[str, Run]:
         OURS: (ours, muon),
         SEED_RUN: (ours, muon | {"seed": 1}),
         PEER_DEFAULTS: (marian, {"learning_rate": 3e-3, "bucketing": "length", "tokens_per_batch": 0, "bf16": False}),
-        # 3e-3 is the best learning rate of the peers for random batches, but too high for similar lengths.
+        # 3e-3 is the peers' best learning rate with random batches, but too high for batches of similar lengths.
         PEER: (marian, {"learning_rate": 3e-3}),
         PEER_SIMILAR: (marian, similar_lengths),
         TORCH_SIMILAR: (lambda: TorchTranslator(size), similar_lengths),

@@ -41,7 +41,7 @@ CASES += [(task, f"a.{kind}") for task in ("translation", "classification", "reg
 
 
 @pytest.mark.parametrize(("task", "name"), CASES)
-def test_changed_rows_are_reread_despite_equal_time_and_size(task, name):
+def test_changed_rows_are_reread_even_if_size_and_mtime_are_equal(task, name):
     for rows in (*ROWS[task], *ROWS[task]):
         assert rows_of(task, write_at_one_time(name, rows)) == rows
     for rows in ROWS[task]:
@@ -50,13 +50,13 @@ def test_changed_rows_are_reread_despite_equal_time_and_size(task, name):
 
 
 @pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])
-def test_a_changed_text_file_is_reread_despite_equal_time_and_size(sample_by):
+def test_a_changed_text_file_is_reread_even_if_size_and_mtime_are_equal(sample_by):
     for text in ("one", "two"):
         file = write_at_one_time("a.txt", text)
         assert rows_of("language_modeling", file, sample_by=sample_by) == [{"text": text}]
 
 
-def test_changed_parallel_files_are_reread_despite_equal_time_and_size():
+def test_changed_parallel_files_are_reread_even_if_size_and_mtime_are_equal():
     files = [write_at_one_time("a.en", "one\n"), "a.es"]
     for text in ("uno", "dos"):
         write_at_one_time("a.es", f"{text}\n")
@@ -64,7 +64,7 @@ def test_changed_parallel_files_are_reread_despite_equal_time_and_size():
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
-def test_a_changed_folder_is_reread_despite_equal_time_and_size(kind):
+def test_a_changed_folder_is_reread_even_if_size_and_mtime_are_equal(kind):
     Path("folder").mkdir()
     for rows in ROWS["translation"]:
         write_at_one_time(f"folder/train.{kind}", rows)

@@ -52,7 +52,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(browser, folder):
-    """Return the open page, which may load only its own files."""
+    """Return the opened page; requests for anything but its own files are blocked."""
     with visit(browser, (folder / "index.html").as_uri()) as page:
         page.context.route(lambda address: not address.startswith("file:"), lambda route: route.abort())
         yield page

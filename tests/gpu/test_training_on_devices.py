@@ -72,7 +72,7 @@ def test_the_number_of_synchronisations_does_not_grow_with_the_number_of_steps(a
 
     times(2)  # the first run fills caches
     few, many = times(4), times(14)
-    # with "sdpa", one wait per step and stack (encoder and decoder) to read the source mask
+    # with "sdpa", reading the source mask waits for the GPU once per step in encoder and decoder
     assert many - few <= (10 * 2 if attention == "sdpa" else 0)
 
 

@@ -433,7 +433,7 @@ def test_answer_positions_are_correct_with_either_padding_side(tokenizers, tmp_p
         assert tokenizer.decode(ids[first : last + 1]).strip() == "travel"
 
 
-def test_answers_get_their_highest_window_score_and_no_answer_its_lowest(reader):
+def test_an_answer_scores_the_maximum_over_windows_and_no_answer_the_minimum(reader):
     """The first window gives the answer a high score; the second window gives "no answer" a high score."""
     offsets = torch.tensor([[[0, 0], [0, 5], [6, 12]]])
     sure, unsure = torch.tensor([[0.0, 6.0, 0.0]]), torch.tensor([[9.0, 1.0, 0.0]])

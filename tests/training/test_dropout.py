@@ -1,4 +1,4 @@
-"""Test fast dropout: independent elements, the correct probability and gradient, and when PyTorch's is used."""
+"""Test that fast dropout drops elements independently, with the right probability, and when PyTorch's is used."""
 
 import copy
 import math

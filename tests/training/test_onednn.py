@@ -123,7 +123,7 @@ def test_training_with_onednn_gives_the_same_model(onednn):
     torch.testing.assert_close(learn(True), learn(False), rtol=1e-4, atol=1e-6)
 
 
-def test_inference_calls_the_operator_directly(onednn):
+def test_inference_calls_onednn_without_an_autograd_function(onednn):
     layer, x = nn.Linear(256, 256), torch.randn(64, 256)
     with torch.no_grad():
         output = linear(x, layer.weight, layer.bias)

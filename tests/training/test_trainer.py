@@ -273,7 +273,7 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def run(command: list[str], until: Path | None = None, kill: int = 0) -> int:
-    """Run a program to its end, or send it a signal when the checkpoint `until` exists. Return its exit status."""
+    """Run a program to completion, or signal it once the checkpoint `until` exists. Return its exit status."""
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if until is not None:
         deadline = time.monotonic() + 120

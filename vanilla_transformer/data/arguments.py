@@ -76,7 +76,8 @@ class DataArguments:
         default=None, metadata={"help": f"Training rows that the phrasebook generates: {MIN_SIZE} to {MAX_SIZE}."}
     )
     streaming: bool = field(
-        default=False, metadata={"help": "Read the training text as it arrives (language models and translation)."}
+        default=False,
+        metadata={"help": "Stream the training data instead of loading all of it (language models and translation)."},
     )
     data_split_seed: int = field(
         default=0, metadata={"help": "Seed for the phrasebook and for choosing held-out rows."}

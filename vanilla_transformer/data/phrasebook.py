@@ -110,7 +110,7 @@ def sentence(template: str, rng: Random) -> tuple[str, dict[str, tuple[int, str]
 
 
 class Example(NamedTuple):
-    """A row of data, with keys for detecting contradictions and for separating the splits."""
+    """A row of data, with keys to find equal inputs with different labels, and to keep the splits disjoint."""
 
     given: str  # model input: examples with the same input must have the same row
     group: str  # examples of a group stay in the same split

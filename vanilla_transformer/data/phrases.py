@@ -71,12 +71,12 @@ def date(rng: Random, locale: Locale) -> list[str]:
 
 
 def month(rng: Random, locale: Locale) -> list[str]:
-    """Draw a month, formatted with its year."""
+    """Return a random month with its year as text."""
     return [format_skeleton("yMMMM", random_moment(rng), locale=locale)]
 
 
 def time(rng: Random, locale: Locale) -> list[str]:
-    """Draw a time of day, formatted to the minute and to the second."""
+    """Return a random time of day as text, once to the minute and once to the second."""
     drawn = random_moment(rng)
     return [format_time(drawn, length, locale=locale) for length in ("short", "medium")]
 

@@ -82,7 +82,7 @@ def implied_moments(rows: Tensor, normed: Tensor) -> Tensor:
 
 
 def with_moments(edges: Tensor, hidden: Tensor, rows_of: Callable[[Tensor], Tensor], wanted: Tensor) -> Tensor:
-    """Return a matrix (4, 300) with the printed columns `edges`, and `hidden` adjusted to give the `wanted` moments.
+    """Return a matrix (4, 300): outer columns `edges`, inner columns changed until its rows have the wanted moments.
 
     Args:
         rows_of: function that maps the matrix to the rows whose moments are matched.

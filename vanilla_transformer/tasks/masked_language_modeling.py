@@ -28,7 +28,7 @@ class MaskedLanguageModelingArguments(RecipeArguments):
     """
 
     max_length: int = field(default=256, metadata={"help": "Split texts into pieces of this many tokens."})
-    mask_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict."})
+    mask_probability: float = field(default=0.15, metadata={"help": "Fraction of tokens to mask and predict."})
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,6 +1,6 @@
 // The flow: tokens, with arcs to the tokens that they attend to.
 
-let chips = {}; // column -> elements of its tokens
+let chips = {}; // by column (source or target): the page elements of its tokens
 let arcs = null;
 let geometry = null;
 
