@@ -202,9 +202,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         length = min(max_seq_len, self.tokenizer.model_max_length, positions)
         needed = tokens_beside_context(self.tokenizer, question)
         if needed >= length:
-            raise ValueError(
-                f"The question needs {needed} tokens, which fill its {length}: raise max_seq_len, or shorten it."
-            )
+            raise ValueError(f"The question needs {needed} tokens of {length}: raise max_seq_len or shorten it.")
         windows = list(read_windows(self.tokenizer, question, context, length, doc_stride))
         for window in windows:
             batch = {name: torch.tensor([window[name]]) for name in question_inputs(config) if name in window}
