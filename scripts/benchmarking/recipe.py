@@ -6,7 +6,7 @@ models minimise the same loss. Our model uses the options of the Multi30k recipe
 the peers train with Adam.
 
 "Marian, its defaults" trains like Seq2SeqTrainer: batches of a fixed number of random rows, in float32. The other
-peers use our batches and precision. Peers spend time on padding, of which batches of mixed lengths contain much.
+peers use our batches and precision. Peers also compute on padding, and batches of mixed lengths contain a lot of it.
 Therefore, Marian also runs with batches of similar lengths, as in the paper, and torch.nn.Transformer only with those.
 """
 

@@ -54,7 +54,7 @@ With the project installed, `from_pretrained("checkpoints/{{ name }}")` works wi
 
 {{ scores }}
 
-The scores are from one training run, with seed {{ seed }}. The scores are those of the weights in this folder,
+The scores are from one training run, with seed {{ seed }}, and were computed from the weights in this folder,
 which are stored in bfloat16.
 
 ## Training

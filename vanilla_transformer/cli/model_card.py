@@ -116,7 +116,7 @@ def plot_curves(log_history: list[dict[str, Any]], metric: str, path: Path) -> N
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.set_ylim(min(0, axes.get_ylim()[0]), None)
-            axes.legend()
+            axes.legend(loc="center right")  # the curves run along the bottom or the top
     figure.savefig(path, dpi=120)
 
 
