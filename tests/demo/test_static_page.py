@@ -26,10 +26,15 @@ WEIGHTS = [["cross", 0, 0, 2, 1, 0.7], ["encoder", 1, 3, 0, 0, 0.0], ["decoder",
 # (model, text, target to force, interventions)
 CASES: list[tuple[str, str, str | None, dict[str, Any]]] = [
     ("en-es", "I like to travel.", None, {"heads_off": [["cross", 1, 2], ["decoder", 0, 0]], "weights": WEIGHTS}),
-    ("en-es", "The man eats 5 cheeses – Köln!", "El hombre come.", {"positions_off": ["encoder"]}),
-    ("en-es", "We should go", None, {"causal_off": True, "layers_off": [["decoder", 1]]}),
+    (
+        "en-es",
+        "The man eats 5 cheeses – Köln!",
+        "El hombre come.",
+        {"positions_off": ["encoder"], "scaling_off": True},
+    ),
+    ("en-es", "We should go", None, {"causal_off": True, "layers_off": [["decoder", 1]], "temperature": 2.0}),
     ("language-id", "Das Wetter ist schön. 你好", None, {"residuals_off": [["encoder", 0, "self-attention"]]}),
-    ("tagger", "The flight to Spain leaves on May 3, 2031 and costs €45.00.", None, CHANGES),
+    ("tagger", "The flight to Spain leaves on May 3, 2031 and costs €45.00.", None, CHANGES | {"temperature": 0.5}),
     ("masked-lm", "I want ___ go ___ home.", None, CHANGES),
     ("language-model", "What time is", None, {"causal_off": True}),
     ("language-model", "Tom said", " that he", {"heads_off": [["decoder", 0, 1]]}),
@@ -110,10 +115,7 @@ def test_page_returns_the_same_data_as_the_server(page, name, text, target, chan
     wish = {"model": [Path(folder).name for folder in shipped_models()].index(name)}
     wish |= {"text": text, "target": target, "context": context}
     interventions = interventions_from_json(changes)
-    whole = {"weights": [], "residuals_off": [], "positions_off": [], "causal_off": False} | {
-        "heads_off": [],
-        "layers_off": [],
-    }
+    whole = {name: [] for name in ("heads_off", "layers_off", "residuals_off", "positions_off", "weights")}
     stack = "decoder" if name in ("en-es", "language-model") else "encoder"
     layer = {"stack": stack, "layer": 1}
     page.evaluate("(names) => (globalThis.pageModels = pageHost(names))", [

@@ -119,6 +119,25 @@ def test_padding_stays_masked_without_the_causal_mask(window):
     assert_close(shown, logits(model, off, {"input_ids": ids}))
 
 
+@FAMILIES
+def test_removing_the_scaling_equals_scaling_the_query_weights(family):
+    model = made(family)
+    unscaled = copy.deepcopy(model)
+    with torch.no_grad():
+        for module in attentions_of(unscaled).values():
+            for parameter in module.q_proj.parameters():
+                parameter.mul_(module.d_k**0.5)
+    assert_close(logits(model, Interventions(scaling_off=True)), unscaled(**inputs_of(model)).logits)
+
+
+@FAMILIES
+def test_temperature_divides_the_logits(family):
+    model = made(family)
+    assert_close(logits(model, Interventions(temperature=2.0)), logits(model) / 2)
+    with pytest.raises(ValueError, match=r"positive number.*cannot be 0"):
+        logits(model, Interventions(temperature=0.0))
+
+
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 @pytest.mark.parametrize("sublayer", ["self-attention", "cross-attention", "feed-forward"])
 def test_removing_a_residual_connection_does_not_add_x(norm_position, sublayer):
@@ -230,6 +249,8 @@ def test_rows_of_a_batch_can_have_different_interventions(family):
         Interventions(positions_off={kind}),
         Interventions(residuals_off={(kind, 0, "feed-forward")}),
         Interventions(weights=(Weight(kind, 0, 0, 2, 1, 0.9),)),
+        Interventions(scaling_off=True),
+        Interventions(temperature=0.5),
     ]
     if family != "encoder-only":
         variants.append(Interventions(causal_off=True))
@@ -253,6 +274,8 @@ def test_interventions_use_the_device_of_the_model(family):
         residuals_off={(kind, 0, "feed-forward")},
         weights=(Weight(kind, 0, 0, 2, 1, 0.9),),
         causal_off=kind == "decoder",
+        scaling_off=True,
+        temperature=2.0,
     )
     inputs = {name: ids.to("meta") for name, ids in inputs_of(model, batch=2).items()}
     assert logits(model, [changes, NO_INTERVENTIONS], inputs).device.type == "meta"
@@ -286,6 +309,8 @@ def test_interventions_can_be_loaded_from_json():
             "residuals_off": [["decoder", 1, "feed-forward"]],
             "positions_off": ["encoder"],
             "causal_off": True,
+            "scaling_off": True,
+            "temperature": 2,
             "weights": [["cross", 0, 1, 2, 3, 0.5]],
         }
     )
@@ -294,6 +319,8 @@ def test_interventions_can_be_loaded_from_json():
         residuals_off=frozenset({("decoder", 1, "feed-forward")}),
         positions_off=frozenset({"encoder"}),
         causal_off=True,
+        scaling_off=True,
+        temperature=2.0,
         weights=(Weight("cross", 0, 1, 2, 3, 0.5),),
     )
     assert not interventions_from_json(None) and interventions_from_json({}) == NO_INTERVENTIONS
@@ -313,6 +340,8 @@ def test_interventions_can_be_loaded_from_json():
         {"positions_off": "encoder"},
         {"positions_off": [1]},
         {"causal_off": "no"},
+        {"scaling_off": 1},
+        {"temperature": "hot"},
         {"weights": [[]]},
         {"weights": [["cross", 0, 0, 0, 0, "much"]]},
         [{"causal_off": True}],

@@ -1,13 +1,13 @@
-"""Intervene in forward passes: ablate heads, layers, residual connections or positions, or set attention weights.
+"""Intervene in forward passes: ablate parts, set attention weights, or change the scale of scores and logits.
 
     ablated = Interventions(heads_off={("cross", 1, 0)}, positions_off={"encoder"})
     with intervene(model, ablated) as trace:
         output = model(**inputs)
     trace.attention["cross", 1]  # attention weights of this forward pass: (batch, heads, queries, keys)
 
-The model runs its own code. Forward hooks modify layers, positional encodings and residual connections. Heads, the
-causal mask and attention weights are modified around and inside the model's `eager_attention_forward`, by the
-attention implementation "intervened".
+The model runs its own code. Forward hooks modify layers, positional encodings, residual connections and logits. Heads,
+the causal mask, attention scores and weights are modified around and inside the model's `eager_attention_forward`, by
+the attention implementation "intervened".
 """
 
 import math
@@ -33,6 +33,7 @@ from vanilla_transformer.inside.recorder import (
     check_index,
     find_stacks,
     full_mask,
+    unwrapped,
 )
 from vanilla_transformer.modeling_vanilla_transformer import AddAndNorm, MultiHeadAttention
 
@@ -40,6 +41,7 @@ from vanilla_transformer.modeling_vanilla_transformer import AddAndNorm, MultiHe
 KINDS = ("encoder", "decoder", "cross")  # kinds of attention: self-attention of either stack, and cross-attention
 EXAMPLE = '{"heads_off": [["cross", 0, 1]], "causal_off": true}'
 TOLERANCE = 1e-5  # allowed rounding error in a sum of attention weights
+HEADS = ("lm_head", "classifier", "qa_outputs")  # modules that compute the logits
 SUBLAYERS = {"self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward"}
 
 
@@ -72,6 +74,8 @@ class Interventions:
             sub-layer is "self-attention", "cross-attention" or "feed-forward".
         positions_off: stacks ("encoder", "decoder") whose positional encoding is removed.
         causal_off: remove the causal mask of the decoder; a sliding window becomes symmetric.
+        scaling_off: do not divide attention scores by sqrt(d_k).
+        temperature: divide the logits by this positive number.
         weights: attention weights to set.
     """
 
@@ -80,10 +84,12 @@ class Interventions:
     residuals_off: frozenset[tuple[str, int, str]] | set[tuple[str, int, str]] = frozenset()
     positions_off: frozenset[str] | set[str] = frozenset()
     causal_off: bool = False
+    scaling_off: bool = False
+    temperature: float = 1.0
     weights: tuple[Weight, ...] = ()
 
     def __bool__(self) -> bool:
-        return any(vars(self).values())
+        return self != NO_INTERVENTIONS
 
     def affects(self, stack: str) -> bool:
         """Whether any intervention affects `stack`; cross-attention counts as part of the decoder."""
@@ -114,7 +120,7 @@ def interventions_from_json(fields: Mapping[str, Any] | None) -> Interventions:
     fields = fields or {}
     if not isinstance(fields, Mapping):
         raise ValueError(f"Changes must be lists by name, such as {EXAMPLE}; got {fields}.")
-    known = {*ITEMS, "positions_off", "causal_off"}
+    known = {*ITEMS, "positions_off", "causal_off", "scaling_off", "temperature"}
     if unknown := sorted(fields.keys() - known):
         raise ValueError(f"Unknown changes: {', '.join(unknown)}. Choose from: {', '.join(sorted(known))}.")
 
@@ -136,6 +142,8 @@ def interventions_from_json(fields: Mapping[str, Any] | None) -> Interventions:
             residuals_off=frozenset(items("residuals_off")),
             positions_off=frozenset(typed(str, stack) for stack in typed(list, fields.get("positions_off", []))),
             causal_off=typed(bool, fields.get("causal_off", False)),
+            scaling_off=typed(bool, fields.get("scaling_off", False)),
+            temperature=typed(float, fields.get("temperature", 1.0)),
             weights=tuple(Weight(*item) for item in items("weights")),
         )
     except (TypeError, ValueError, OverflowError) as error:
@@ -145,7 +153,9 @@ def interventions_from_json(fields: Mapping[str, Any] | None) -> Interventions:
 def interventions_to_json(interventions: Interventions) -> dict[str, Any]:
     """Return the JSON form that `interventions_from_json` reads."""
     return {
-        name: value if isinstance(value, bool) else [item if isinstance(item, str) else [*item] for item in value]
+        name: value
+        if isinstance(value, bool | float)
+        else [item if isinstance(item, str) else [*item] for item in value]
         for name, value in vars(interventions).items()
     }
 
@@ -185,6 +195,8 @@ def check_interventions(model: PreTrainedModel, interventions: Interventions) ->
                 raise ValueError(f"The {stack} has no sub-layer {name!r}; there are {', '.join(SUBLAYERS)}.")
     for stack in interventions.positions_off:
         check_layer("stack", stack, 0, list(stacks))
+    if not 0 < interventions.temperature < math.inf:
+        raise ValueError(f"A temperature is a positive number, so it cannot be {interventions.temperature}.")
     for weight in interventions.weights:
         if min(weight.query, weight.key) < 0:
             raise ValueError(f"Tokens count from 0, so there is no query {weight.query} with a key {weight.key}.")
@@ -308,6 +320,9 @@ def intervened_attention_forward(
     free = rows.mask((each.causal_off for each in rows.interventions), 1, 1, 1)
     if free is not None and module.is_causal:
         attention_mask = torch.where(free, without_causality(attention_mask, module.sliding_window), attention_mask)
+    unscaled = rows.mask((each.scaling_off for each in rows.interventions), 1, 1, 1)
+    if unscaled is not None:
+        kwargs["scaling"] = torch.where(unscaled, 1.0, kwargs["scaling"])
     with SetWeights(rows, kind, layer, attention_mask):
         heads, weights = attention(module, query, key, value, attention_mask, **kwargs)
     trace.attention[kind, layer] = weights
@@ -333,7 +348,7 @@ ALL_MASK_ATTENTION_FUNCTIONS.register("intervened", full_mask)
 
 
 def add_hooks(model: PreTrainedModel, trace: Trace) -> Iterator[RemovableHandle]:
-    """Add hooks that modify layers, positional encodings and residual connections; yield handles to remove them."""
+    """Add hooks that modify layers, positions, residual connections and logits; yield handles to remove them."""
     rows = trace.rows
 
     def skip(off: Tensor, _, args: tuple, output: Tensor) -> Tensor:
@@ -342,6 +357,14 @@ def add_hooks(model: PreTrainedModel, trace: Trace) -> Iterator[RemovableHandle]
     def zero(off: Tensor, _, args: tuple, output: Tensor) -> Tensor:
         return output.masked_fill(off, 0) if trace.is_running() else output
 
+    def cool(_, args: tuple, logits: Tensor) -> Tensor:
+        temperatures = torch.tensor([each.temperature for each in rows.interventions], device=rows.device)
+        return logits / temperatures.view(-1, *[1] * (logits.dim() - 1)) if trace.is_running() else logits
+
+    if any(each.temperature != 1 for each in rows.interventions):
+        yield next(
+            module for name, module in unwrapped(model).named_children() if name in HEADS
+        ).register_forward_hook(cool)
     for name, stack in find_stacks(model).items():
         off = rows.mask((name in each.positions_off for each in rows.interventions), 1, 1)
         if off is not None:

@@ -331,7 +331,7 @@ function answerData(model, prediction) {
     hypotheses: prediction.hypotheses,
     ...attentionData(model, prediction),
     lens: run.hidden[model.last].map((rows) => {
-      const logits = model.output(model.finalNorm(model.last, rows));
+      const logits = model.output(model.finalNorm(model.last, rows), run.changes);
       const scores = scoresOf(model, prediction, { logits });
       return prediction.positions.map(({ chosen }, i) => ({
         top: topOptions(model, prediction, scores[i], LENS_OPTIONS),
@@ -339,7 +339,7 @@ function answerData(model, prediction) {
       }));
     }),
   };
-  if (Object.values(changes).some((value) => value === true || value.length)) data.changes = changes;
+  if (JSON.stringify({ ...UNCHANGED, ...changes }) !== JSON.stringify(UNCHANGED)) data.changes = changes;
   if (task === "classify") data.mattered = mattered(model, prediction);
   return data;
 }
@@ -441,7 +441,7 @@ function layerValues(model, run, stack, layer, ids) {
           ),
         );
       });
-    const scale = Math.sqrt(config.d_k);
+    const scale = run.changes.scaling_off ? 1 : Math.sqrt(config.d_k);
     const embedded = () => run.seen[`${prefix}.embed_tokens`];
     return {
       tokens: () => ids,

@@ -6,6 +6,8 @@ const unchanged = () => ({
   residuals_off: [],
   positions_off: [],
   causal_off: false,
+  scaling_off: false,
+  temperature: 1,
   weights: [],
 });
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);

@@ -83,7 +83,16 @@ function largest(numbers, count) {
 
 // The model -----------------------------------------------------------------------------------------------------------
 
-const UNCHANGED = { heads_off: [], layers_off: [], residuals_off: [], positions_off: [], causal_off: false, weights: [] };
+const UNCHANGED = {
+  heads_off: [],
+  layers_off: [],
+  residuals_off: [],
+  positions_off: [],
+  causal_off: false,
+  scaling_off: false,
+  temperature: 1,
+  weights: [],
+};
 const isListed = (list, ...item) => list.some((each) => item.every((part, i) => each[i] === part));
 
 // Supported values of config fields. Models with other values must run on a server.
@@ -138,6 +147,7 @@ class Transformer {
       cache.values = cache.values.concat(linear(source, this.at(`${name}.v_proj`)));
     }
     const { keys, values } = cache;
+    const scale = changes.scaling_off ? 1 : Math.sqrt(d_k);
     const weights = Array.from({ length: heads }, () => []);
     const joined = queries.map((query, t) => {
       // whether the causal mask lets the query attend to the key
@@ -147,7 +157,7 @@ class Transformer {
         const scores = keys.map((key, s) => {
           let score = 0;
           for (let i = head * d_k; i < (head + 1) * d_k; i++) score += query[i] * key[i];
-          return isSeen(s) ? score / Math.sqrt(d_k) : -Infinity;
+          return isSeen(s) ? score / scale : -Infinity;
         });
         const row = setWeights(softmax(scores), isSeen, changes.weights, [kind, layer, head, past + t]);
         weights[head].push(row);
@@ -236,7 +246,12 @@ class Transformer {
   }
 
   /** Return the logits for a stack's output: [position][token or tag], [position][start, end], or a row of classes. */
-  output(states) {
+  output(states, { temperature } = UNCHANGED) {
+    const logits = this.logits(states);
+    return temperature === 1 ? logits : logits.map((row) => row.map((logit) => logit / temperature));
+  }
+
+  logits(states) {
     if (this.head === "ForTokenClassification") return linear(states, this.at("classifier"));
     if (this.head === "ForQuestionAnswering") return linear(states, this.at("qa_outputs"));
     if (this.head === "ForSequenceClassification")
@@ -256,7 +271,7 @@ class Transformer {
     const run = this.newRun(changes, scales);
     const states = memory ?? this.stack(target ? "encoder" : this.last, source, run);
     const last = target ? this.stack("decoder", target, { ...run, scales: null }, undefined, states) : states;
-    return Object.assign(run, { memory: states, logits: this.output(last) });
+    return Object.assign(run, { memory: states, logits: this.output(last, run.changes) });
   }
 
   /** Generate greedily, yielding ids up to and including the end token, but at most `most`. */
@@ -267,7 +282,7 @@ class Transformer {
     const cache = this.emptyCache(this.last);
     for (let ids = prompt, count = 0; count < most; count++) {
       const states = this.stack(this.last, ids, run, isWhole ? undefined : cache);
-      const [best] = largest(this.output(states.slice(-1))[0], 1);
+      const [best] = largest(this.output(states.slice(-1), run.changes)[0], 1);
       yield best;
       if (best === this.config.eos_token_id) return;
       ids = isWhole ? [...ids, best] : [best];
@@ -296,7 +311,7 @@ class Transformer {
           ? this.stack("decoder", [start, ...ids], run, undefined, memory).at(-1)
           : this.stack("decoder", [ids.at(-1) ?? start], run, caches[i], memory)[0],
       );
-      const candidates = this.output(states).flatMap((logits, i) => {
+      const candidates = this.output(states, run.changes).flatMap((logits, i) => {
         const scores = logSoftmax(logits);
         const next = (id) => ({ ids: [...open[i].ids, id], sum: open[i].sum + scores[id], cache: caches[i] });
         return largest(scores, 2 * beams).map(next);
