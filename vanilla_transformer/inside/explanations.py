@@ -1,6 +1,17 @@
-"""Explain each recorded step in one sentence."""
+"""Explain each recorded step: a sentence, its equation, and the line of code that computes it.
 
+The explorer, the walk and notebooks show the same texts.
+"""
+
+import linecache
+from typing import Any
+
+from vanilla_transformer import modeling_vanilla_transformer
+from vanilla_transformer.inside.mathml import mathml
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, FEED_FORWARD, Step
+
+
+REPOSITORY = "https://github.com/vanilla-transformer/vanilla-transformer"
 
 
 SENTENCES = {
@@ -48,3 +59,28 @@ SPECIAL = {
 def explanation(step: Step) -> str:
     """Return the sentence that explains a step, or "" if there is none."""
     return SPECIAL.get((step.part, step.name), SENTENCES.get(step.name, ""))
+
+
+def describe_step(step: Step) -> dict[str, Any]:
+    """Return what a step card shows besides the numbers, as JSON-serialisable objects."""
+    return {
+        "part": step.part,
+        "name": step.name,
+        "sentence": explanation(step),
+        "equation": step.equation,
+        "mathml": mathml(step.equation),
+        "axes": list(step.axes[1:]),
+        "source": step.source,
+        "code": code_line(step.source),
+        "link": code_link(step.source),
+    }
+
+
+def code_line(source: str) -> str:
+    """Return the line of code named by `source`, such as "modeling_vanilla_transformer.py:147", or ""."""
+    return linecache.getline(modeling_vanilla_transformer.__file__, int(source.partition(":")[2] or 0)).strip()
+
+
+def code_link(source: str) -> str:
+    """Return the address of a line of the model file in the repository, or ""."""
+    return f"{REPOSITORY}/blob/main/{source.replace(':', '#L')}" if source else ""

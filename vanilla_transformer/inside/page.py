@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.inside.effects import ablation_effects, head_statistics, input_attributions, logit_lens
+from vanilla_transformer.inside.explanations import describe_step
 from vanilla_transformer.inside.interventions import (
     NO_INTERVENTIONS,
     Interventions,
@@ -34,9 +35,6 @@ from vanilla_transformer.inside.palette import LIGHT, css
 from vanilla_transformer.inside.predictions import Prediction, predict
 from vanilla_transformer.inside.readings import display_token, is_partial, max_length
 from vanilla_transformer.inside.recorder import MASKED, find_stacks, record
-
-
-VALUES = (8, 6)  # maximum number of rows and columns to show of a recorded matrix
 
 
 @torch.inference_mode()
@@ -202,30 +200,18 @@ def layer_values(
     layer: int,
     interventions: Interventions = NO_INTERVENTIONS,
 ) -> list[dict]:
-    """Return each step of a layer: its equation, shape, line of code, and the first rows and columns of its values.
+    """Return each step of a layer with its description, shape and values.
 
     The values are nested as [row][column], or [head][row][column] for steps with a head dimension.
     """
     with intervene(model, interventions):
         steps = record(model, prediction.inputs, layer, None, stack)
-    return [
-        {
-            "part": step.part,
-            "name": step.name,
-            "equation": step.equation,
-            "axes": list(step.axes[1:]),
-            "shape": list(step.shape[1:]),
-            "source": step.source,
-            "values": rounded(step.tensor[0]),
-        }
-        for step in steps
-    ]
+    return [describe_step(step) | {"shape": list(step.shape[1:]), "values": rounded(step.tensor[0])} for step in steps]
 
 
 def rounded(tensor: Tensor) -> list:
-    """Return the first rows and columns as nested lists, rounded, with None for masked scores."""
-    rows, columns = VALUES
-    matrix = (tensor if tensor.dim() > 1 else tensor[:, None])[..., :rows, :columns]
+    """Return a tensor as nested lists, rounded to keep the JSON small, with None for masked scores."""
+    matrix = tensor if tensor.dim() > 1 else tensor[:, None]
     if not matrix.is_floating_point():
         return matrix.tolist()
     values = matrix.masked_fill(matrix < MASKED, math.nan).double()
@@ -242,8 +228,9 @@ def without_nan(values: Any) -> Any:
 # Files of `explorer`, concatenated in this order into the body of one JavaScript function. The function scope keeps
 # their names out of the surrounding page, and a saved page can embed the function's source.
 SCRIPTS = (
-    *("elements", "state", "player", "map", "flow", "handles", "output", "box", "heads", "lens"),
-    *("broken", "beside", "files", "curves", "lesson", "runs", "asking"),
+    *("elements", "state", "player", "steps", "layout", "stage", "strips", "cells", "overrides", "card", "output"),
+    *("heads", "lens"),
+    *("broken", "beside", "picture", "files", "curves", "lesson", "runs", "asking"),
 )
 
 

@@ -13,7 +13,7 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 from torch import Tensor
 
-from vanilla_transformer.inside.explanations import explanation
+from vanilla_transformer.inside.explanations import describe_step, explanation
 from vanilla_transformer.inside.mathml import mathml
 from vanilla_transformer.inside.palette import BLUE, ORANGE, css, rgb
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, MASKED, Step
@@ -207,6 +207,7 @@ STYLE += """
 .walk .equation { font-size: 1.15em; margin-right: 1rem; }
 .walk .said { margin: .2rem 0; }
 .walk .about, .walk .note { color: var(--soft); font-size: .85em; }
+.walk .about a { color: inherit; }
 .walk .agrees { color: var(--agrees); font-size: .85em; }
 .walk .matrices { display: flex; flex-wrap: wrap; gap: 1rem; }
 .walk .matrix { overflow-x: auto; max-width: 100%; }
@@ -242,10 +243,12 @@ def background(strength: float) -> str:
 def step_html(walk: Walk, step: Step, precision: int) -> str:
     """Return a step as an HTML section: name, equation, explanation, shape, line of code and matrices."""
     matrices = "\n".join(map(matrix_html, (*learned_tables(step, precision), *tables(walk, step, precision))))
+    card = describe_step(step)
+    code = f'<a href="{card["link"]}">{step.source}</a> <code>{escape(card["code"])}</code>' if step.source else ""
     return (
-        f'<section><span class="name">{escape(step.name)}</span><span class="equation">{mathml(step.equation)}</span>'
-        f'<p class="said">{escape(explanation(step))}</p>'
-        f'<span class="about">{described_shape(step)} · {step.source}</span> '
+        f'<section><span class="name">{escape(step.name)}</span><span class="equation">{card["mathml"]}</span>'
+        f'<p class="said">{escape(card["sentence"])}</p>'
+        f'<span class="about">{described_shape(step)} · {code}</span> '
         f'<span class="agrees">{agreement(walk, step)}</span>\n<div class="matrices">{matrices}</div></section>'
     )
 

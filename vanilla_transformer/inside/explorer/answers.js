@@ -6,7 +6,15 @@ const ANSWER_TOKENS = 30; // maximum number of tokens in an answer span
 const MOST_TOKENS = 200; // maximum number of tokens in a text
 const OPTIONS = 8; // number of top candidates shown for each position
 const LENS_OPTIONS = 3;
-const SHOWN = [8, 6]; // maximum number of rows and columns to show of a matrix
+// The projections of each step: the index of its matrix W in the equation, and the module's name.
+const PROJECTIONS = {
+  queries: ["Q", "q_proj"],
+  keys: ["K", "k_proj"],
+  values: ["V", "v_proj"],
+  "output projection": ["O", "o_proj"],
+  hidden: ["1", "fc1"],
+  "feed-forward output": ["2", "fc2"],
+};
 
 const TASKS = {
   ForConditionalGeneration: "translate",
@@ -42,6 +50,7 @@ async function loadSavedModel(name) {
  */
 function pageHost(models, load = loadSavedModel) {
   const loading = new Map();
+  let latest = {}; // the last forward pass of which layers were requested
   async function predicted({ model, text, target = null, context = null }, changes = {}) {
     if (!loading.has(model)) loading.set(model, load(models[model].name));
     const transformer = await loading.get(model);
@@ -64,9 +73,12 @@ function pageHost(models, load = loadSavedModel) {
       return { changed: answerData(model, prediction), same, rows };
     },
     effects: async (request) => ablationEffects(...(await predicted(request))),
-    async layer({ stack, layer, changes, ...request }) {
-      const [model, { source, read }] = await predicted(request);
-      const run = model.forward(source, read, changes ?? {});
+    async layer({ stack, layer, changes = null, ...request }) {
+      const [model, { source, read, run: usual }] = await predicted(request);
+      const wish = JSON.stringify([request, changes]);
+      // all layers come from one forward pass
+      if (wish !== latest.wish) latest = { wish, run: changes ? model.forward(source, read, changes) : usual };
+      const { run } = latest;
       return layerValues(model, run, stack, layer, read && stack === "decoder" ? read : source);
     },
   };
@@ -414,7 +426,7 @@ function mattered(model, { source, text, run, changes }) {
   return pieces.map((piece) => ({ ...piece, share: rounded(piece.share / most, 3) }));
 }
 
-/** Return the values of each step of a layer, with its name, equation and line of code. */
+/** Return the steps of a layer with their descriptions (inside/explanations.py), whole values and learned matrices. */
 function layerValues(model, run, stack, layer, ids) {
   const { config } = model,
     prefix = model.stacks[stack],
@@ -471,19 +483,29 @@ function layerValues(model, run, stack, layer, ids) {
       logits: () => run.logits,
     }[name]?.();
   };
-  const cut = (matrix, depth) =>
-    depth > 2
-      ? matrix.map((rows) => cut(rows, 2))
-      : matrix
-          .slice(0, SHOWN[0])
-          .map((row) => (row?.length === undefined ? row : [...row.slice(0, SHOWN[1])].map((x) => x && rounded(x, 3))));
   return model.steps[`${stack} ${layer}`].flatMap((step) => {
     const found = values(step.part, step.name);
     if (!found) return [];
     const depth = step.axes.length;
     const shape = [found.length, ...(depth > 1 ? [found[0].length] : []), ...(depth > 2 ? [found[0][0].length] : [])];
-    return [{ ...step, shape, values: cut(depth === 1 ? found.map((x) => [x]) : found, depth) }];
+    const described = { ...step, shape, values: depth === 1 ? found.map((x) => [x]) : found };
+    const matrices = () => learnedMatrices(model, `${at}.${parts[step.part]}`, step.name);
+    return [Object.defineProperty(described, "matrices", { get: matrices })];
   });
+}
+
+/** Return the learned matrix W [input][output] and the bias b of a step, by name, such as W_Q. */
+function learnedMatrices(model, module, name) {
+  if (!(name in PROJECTIONS)) return {};
+  const [letter, projection] = PROJECTIONS[name];
+  const { weight, bias } = model.at(`${module}.${projection}`);
+  const { d_model, d_ff, d_v, num_heads: heads } = model.config;
+  const inputs = { O: heads * d_v, 2: d_ff }[letter] ?? d_model;
+  const outputs = weight.length / inputs;
+  const rows = Array.from({ length: inputs }, (_, i) =>
+    Float32Array.from({ length: outputs }, (_, o) => weight[o * inputs + i]),
+  );
+  return { [`W_${letter}`]: rows, ...(bias ? { [`b_${letter}`]: [bias] } : {}) };
 }
 
 /**

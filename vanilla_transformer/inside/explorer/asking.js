@@ -2,7 +2,7 @@
 
 /** Show an error message below the focused control, and scroll it into view. */
 function complain(error) {
-  const place = root.activeElement?.closest("fieldset, .row, .stage, section") ?? parts.top;
+  const place = root.activeElement?.closest("fieldset, .row, .front, section") ?? parts.top;
   message.textContent = error.message ?? String(error);
   message.hidden = false;
   place.after(message);
@@ -61,7 +61,7 @@ function take(answer, request) {
 
 /** Draw the data of the original model, or of the model compared with it. */
 function view(data) {
-  Object.assign(state, { data, step: 0, hover: null, pinned: null, revealed: Infinity, box: null });
+  Object.assign(state, { data, step: 0, hover: null, pinned: null, revealed: Infinity, progress: 1, card: null, cell: null });
   state.kinds = new Set(data.attention.map(({ kind }) => kind));
   state.layer = state.head === "mean" ? (layersOf("cross") || mostLayers()) - 1 : Math.min(state.layer, mostLayers() - 1);
   if (state.head !== "mean" && state.head >= data.model.heads) state.head = "mean";
@@ -72,15 +72,14 @@ function view(data) {
 
 const DRAW = {
   player: drawPlayer,
-  map: drawMap,
-  flow: drawFlow,
-  mapping: updateMap,
-  flowing: updateFlow,
+  stage: drawStage,
+  staging: updateStage,
   output: drawOutput,
-  box: drawBox,
+  card: drawCard,
   broken: drawBroken,
   beside: drawBeside,
   heads: drawHeads,
+  heading: updateHeads,
   lens: drawLens,
   save: drawSave,
 };

@@ -58,7 +58,7 @@ async function breakIt() {
   }
   breaking = false;
   parts.beside.classList.remove("waits");
-  show("flowing");
+  show("staging");
   remember();
 }
 
@@ -66,7 +66,7 @@ async function breakIt() {
 function putBeside(beside) {
   const shown = state.data !== state.own;
   state.beside = beside;
-  if (!shown) return show("flowing", "output", "beside");
+  if (!shown) return show("staging", "output", "beside");
   view(beside && beside.same ? beside.data : state.own);
   show(...Object.keys(DRAW));
 }
@@ -104,7 +104,7 @@ function weightsSet() {
 function forgetWeights(those) {
   if (isBusy()) return;
   state.changes.weights = state.changes.weights.filter((each) => !those.includes(each));
-  show("flowing");
+  show("staging");
   breakIt();
 }
 
@@ -162,7 +162,7 @@ function drawBroken() {
     make("h2", {}, host ? "Switch parts off" : "What was changed"),
     note(
       host
-        ? "Switch a part off to see how the same model answers without it. Heads have switches under “All heads”; attention weights have handles under “Attention”."
+        ? "Switch a part off to see how the same model answers without it. Heads have switches under “All heads”; click a cell of an attention matrix to set its weight."
         : "Disabled parts and set weights of the changed model.",
     ),
     make(

@@ -9,7 +9,16 @@
 //
 // This file: helpers for page elements, formatting and tables.
 
-const SVG_TAGS = new Set("svg g path rect circle text title line".split(" "));
+const SVG_TAGS = new Set("svg g path rect circle text title line image".split(" "));
+const ICONS = {
+  play: "M 7 4 L 19 12 L 7 20 Z",
+  pause: "M 6 4 H 10 V 20 H 6 Z M 14 4 H 18 V 20 H 14 Z",
+  back: "M 15 4 L 7 12 L 15 20",
+  on: "M 9 4 L 17 12 L 9 20",
+  end: "M 5 4 L 15 12 L 5 20 M 19 4 V 20",
+  close: "M 5 5 L 19 19 M 19 5 L 5 19",
+  power: "M 12 3 V 12 M 6.5 6.5 A 8 8 0 1 0 17.5 6.5",
+};
 
 /** Create an element. Attributes that are functions become event listeners; null or false children are skipped. */
 function make(tag, attributes = {}, ...children) {
@@ -32,6 +41,10 @@ const fill = (element, ...children) => element.replaceChildren(...present(childr
 
 const button = (label, click, attributes = {}) => make("button", { type: "button", click, ...attributes }, label);
 const note = (...content) => make("p", { class: "note" }, content);
+
+/** Draw an icon. */
+const icon = (name) =>
+  make("svg", { class: `icon ${name}`, viewBox: "0 0 24 24", "aria-hidden": "true" }, make("path", { d: ICONS[name] }));
 
 /** Create a labelled switch. */
 const toggle = (label, checked, change, attributes = {}) =>
@@ -77,7 +90,6 @@ const PART_SIZES = {
   "cross-attention": headSizes,
   "feed-forward": ({ d_model, d_ff }) => `${d_model} → ${d_ff} → ${d_model}`,
 };
-const ROW = 30; // height of a token in pixels
 
 const plural = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);

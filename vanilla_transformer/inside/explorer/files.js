@@ -5,10 +5,10 @@ const addressOf = (kept) => `#explore=${encodeURIComponent(JSON.stringify(kept))
 /** Encode the state as a URL. */
 function link() {
   if (!parts.train.hidden) return addressOf({ train: true });
-  const { request, layer, head, kinds, step, changes, beside, box } = state;
+  const { request, layer, head, kinds, step, changes, beside, card, cell } = state;
   const kept = { ...request, model: host.models[request.model].name };
   // A link opens on the original model, whose steps, heads and boxes may differ from the other model's.
-  if (state.data === state.own) Object.assign(kept, { layer, head, kinds: [...kinds], step, ...(box && { box }) });
+  if (state.data === state.own) Object.assign(kept, { layer, head, kinds: [...kinds], step, ...(card && { card }), ...(cell && { cell }) });
   if (isChanged()) kept.changes = changes;
   else if (beside && !beside.same) kept.beside = beside.title;
   return addressOf(kept);
@@ -38,7 +38,7 @@ function fromLink() {
 
 /** Restore the state of a link, and return whether it fits the model; otherwise, keep the default view. */
 function look(linked) {
-  const { layer, head, step, kinds, changes, beside, box } = linked;
+  const { layer, head, step, kinds, changes, beside, card, cell } = linked;
   const usual = { ...state };
   const other = host.models.findIndex((each) => each.name === beside && each.task === task());
   const fits = (number, end) => number === undefined || (Number.isInteger(number) && number >= 0 && number < end);
@@ -54,7 +54,9 @@ function look(linked) {
     });
     show(...Object.keys(DRAW));
     if (beside && other < 0) throw new Error(`${beside} is not loaded`);
-    if (box && !mapped.boxes.some(([, id]) => same(id, box))) throw new Error(`no box ${box}`);
+    if (card && !(card[0] in state.data.model.stacks && fits(card[1], state.data.model.stacks[card[0]])))
+      throw new Error(`no step ${card}`);
+    if (cell && weights(cell[0], 0, 0)[cell[1]][cell[2]] === undefined) throw new Error(`no cell ${cell}`);
   } catch {
     Object.assign(state, usual);
     show(...Object.keys(DRAW));
@@ -63,7 +65,9 @@ function look(linked) {
   }
   if (changes) breakIt();
   else if (beside) setBeside(other);
-  if (box) openBox(box).then(() => remember());
+  if (card) Object.assign(state, { card });
+  if (cell) pinAt(...cell);
+  show("card");
   remember();
   return true;
 }
@@ -90,34 +94,6 @@ async function savePage() {
   const end = "</scr" + "ipt>";
   const page = `<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n${make("title", {}, `${all.name}: ${all.text}`).outerHTML}\n<style>html { color-scheme: light dark; background: light-dark(#fff, #0d1117) } body { margin: 0 }</style>\n<div id="explorer"></div>\n<script>\n${mountExplorer.toString()}\nmountExplorer(document.getElementById("explorer"), {style: ${script(style)}, data: ${script(all)}});\n${end}\n</html>\n`;
   download("explorer.html", page, "text/html");
-}
-
-/** Save the tokens and arcs as a PNG image. */
-async function savePicture() {
-  const shown = parts.flow.querySelector("svg"),
-    copy = shown.cloneNode(true);
-  const originals = [shown, ...shown.querySelectorAll("*")];
-  [copy, ...copy.querySelectorAll("*")].forEach((element, i) => {
-    const seen = getComputedStyle(originals[i]);
-    for (const name of "fill fill-opacity stroke stroke-width stroke-opacity stroke-linecap font-family font-size font-weight opacity text-anchor".split(
-      " ",
-    ))
-      element.style.setProperty(name, seen.getPropertyValue(name));
-    element.style.animation = "none";
-  });
-  const { width, height } = shown.viewBox.baseVal;
-  Object.entries({ width: 2 * width, height: 2 * height, xmlns: "http://www.w3.org/2000/svg" }).forEach(
-    ([name, value]) => copy.setAttribute(name, value),
-  );
-  const picture = new Image();
-  picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}`;
-  await picture.decode();
-  const canvas = make("canvas", { width: 2 * width, height: 2 * height }),
-    context = canvas.getContext("2d");
-  context.fillStyle = getComputedStyle(frame).backgroundColor;
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  context.drawImage(picture, 0, 0);
-  canvas.toBlob((blob) => download("attention.png", blob), "image/png");
 }
 
 /** Save the displayed attention weights as CSV, one row per query. */
@@ -168,13 +144,14 @@ function drawSave() {
       { class: "actions" },
       host && [save("Copy link", copyLink), save("Page (HTML)", savePage)],
       save("Picture (PNG)", savePicture),
+      save("Picture (SVG)", saveDrawing),
       save("All data (JSON)", saveData),
       save("Weights (CSV)", saveTable),
     ),
     note(
       host
         ? "The saved page has all numbers for this text and works offline. Other texts, other models and switching parts off need the model; the link opens it here."
-        : "This page works offline: play it, point at tokens, open boxes and heads. Other texts, other models and switching parts off need the model: run vanilla-transformer demo.",
+        : "This page works offline: play it, point at tokens, and open steps and heads. Other texts, other models and switching parts off need the model: run vanilla-transformer demo.",
     ),
   );
 }

@@ -25,7 +25,7 @@ function drawHeads() {
         background: `var(--${worth.effect < 0 ? "orange" : "blue"})`,
       });
     const effect = worth ? `, effect ${decimals(worth.effect, 3)}` : "";
-    const off = button("⏻", () => toggleOff("heads_off", [kind, layer, head]), {
+    const off = button(icon("power"), () => toggleOff("heads_off", [kind, layer, head]), {
       class: "off",
       "aria-pressed": String(isOff("heads_off", [kind, layer, head])),
       title: "Switch this head off",
@@ -33,18 +33,16 @@ function drawHeads() {
     });
     const pick = () => {
       pickHead(kind, layer, head);
-      parts.flow.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
+      parts.stage.scrollIntoView({ behavior: state.motion ? "smooth" : "auto", block: "nearest" });
     };
     const content = [
       make("canvas", { "aria-hidden": "true" }),
       make("span", { class: "trait" }, make("b", {}, head + 1), " ", trait(numbers)),
       bar,
     ];
-    const chosen = state.head === head && state.layer === layer && state.kinds.has(kind) && state.kinds.size === 1;
     const square = button(content, pick, {
       class: "head",
       "data-at": `${kind} ${layer} ${head}`,
-      "aria-pressed": String(chosen),
       "aria-label": `${capital(KINDS[kind].name)}, layer ${layer + 1}, head ${head + 1}: ${trait(numbers)}${effect}`,
     });
     return make("div", { class: "cell" }, host && off, square);
@@ -108,16 +106,22 @@ function drawHeads() {
     ),
   );
   paintHeads();
+  updateHeads();
+}
+
+/** Mark the chosen head. */
+function updateHeads() {
+  for (const button of parts.heads.querySelectorAll(".head")) {
+    const [kind, layer, head] = button.dataset.at.split(" ");
+    const isChosen = state.head === Number(head) && state.layer === Number(layer) && state.kinds.has(kind) && state.kinds.size === 1;
+    button.setAttribute("aria-pressed", String(isChosen));
+  }
 }
 
 /** Paint attention weights [query][key], one pixel each. */
 function paint(canvas, rows, color) {
-  const probe = make("span", { style: `color:${color}` });
-  frame.append(probe);
-  const [red, green, blue] = getComputedStyle(probe)
-    .color.match(/[\d.]+/g)
-    .map(Number);
-  probe.remove();
+  if (!inks) readInks();
+  const [red, green, blue] = inks[color.match(/--(\w+)/)[1]];
   Object.assign(canvas, { width: rows[0].length, height: rows.length });
   const context = canvas.getContext("2d"),
     image = context.createImageData(canvas.width, canvas.height);
@@ -135,6 +139,6 @@ function paintHeads() {
 function pickHead(kind, layer, head) {
   pause();
   Object.assign(state, { kinds: new Set([kind]), layer, head, revealed: Infinity, phase: phases().length - 1 });
-  show("player", "flowing", "mapping", "heads", "box", "output", "beside");
+  show("player", "staging", "heading", "card", "output", "beside");
   if (host) remember();
 }

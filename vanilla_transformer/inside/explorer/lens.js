@@ -21,7 +21,7 @@ function drawLens() {
   const choose = (i) => () => {
     pause();
     Object.assign(state, { step: i, hover: null, pinned: null });
-    show("flowing", "mapping", "output", "lens");
+    show("staging", "output", "lens");
   };
   const nameOf = (step) => {
     if (task() === "classify" && !model.regression) return "the text";

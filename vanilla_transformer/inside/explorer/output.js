@@ -5,7 +5,8 @@ function drawOutput() {
   const step = steps[state.step];
   const shown = task() === "answer" ? steps : [step];
   const { regression } = model;
-  const content = shown.map((each) => [
+  const isPending = state.revealed !== Infinity && (growing() ? state.revealed <= state.step : true);
+  const content = isPending ? note("The softmax at the end of the last layer has not been reached.") : shown.map((each) => [
     task() !== "classify" &&
       make(
         "h3",
@@ -20,17 +21,16 @@ function drawOutput() {
         ` of ${plural(each.options, "token")}.`,
       ),
   ]);
-  parts.output.classList.toggle("pending", growing() && state.revealed <= state.step);
   const force = ({ text, ids }) =>
     host ? button(text, () => ask({ ...state.request, target: ids })) : text;
   fill(
     parts.output,
-    make("h2", {}, "Prediction"),
-    answerLine(answerText()),
-    content,
-    mattered(),
+    make("div", {}, make("h2", {}, "Prediction"), answerLine(answerText()), !isPending && mattered()),
+    make("div", {}, content),
     state.beside && state.data === state.own && besideOutput(),
-    hypotheses.length > 1 && [make("h3", {}, "Beam search hypotheses"), hypothesisList(hypotheses, force)],
+    hypotheses.length > 1 &&
+      state.revealed === Infinity &&
+      make("div", {}, make("h3", {}, "Beam search hypotheses"), hypothesisList(hypotheses, force)),
   );
 }
 

@@ -1,44 +1,81 @@
-// The player of the animation: layer by layer, token by token.
+// The film: the forward pass layer by layer, token by token.
 
-let timer = null;
+const SECONDS = { layer: 1, answer: 1 }; // length of a phase at normal speed
 
 function pause() {
-  clearTimeout(timer);
-  if (state.playing) {
-    state.playing = false;
-    show("player");
-  }
+  if (!state.playing) return;
+  state.playing = false;
+  state.progress = 1;
+  show("player", "staging");
+  remember();
 }
 
 function play() {
   const last = phases().length - 1;
-  if (state.phase >= last) goTo(0);
+  if (state.phase >= last) goTo(0, 0);
   state.playing = true;
-  const next = () => {
+  let before = performance.now(),
+    updated = before;
+  const tick = (now) => {
+    if (!state.playing) return;
+    requestAnimationFrame(tick);
+    if (!place.isConnected || document.hidden) return void (before = now);
+    const length = 1000 * SECONDS[phases()[state.phase].answer ? "answer" : "layer"];
+    state.progress += ((now - before) * state.speed) / length;
+    before = now;
+    if (state.progress < 1) {
+      if (now - updated < 120) return paintStage();
+      updated = now;
+      return updateStage();
+    }
     if (state.phase >= last) return finish();
-    goTo(state.phase + 1);
-    const { stack, answer } = phases()[state.phase];
-    timer = setTimeout(next, !place.isConnected ? 1e9 : answer ? 620 : stack === "encoder" ? 650 : 320);
+    goTo(state.phase + 1, 0);
+    remember();
   };
-  timer = setTimeout(next, 500);
+  requestAnimationFrame(tick);
   show("player");
 }
 
+/** Show the whole forward pass, at the token that tells most. */
 function finish() {
-  pause();
-  state.phase = phases().length - 1;
-  state.revealed = Infinity;
-  show("player", "flowing", "mapping", "output");
+  const wasPlaying = state.playing;
+  state.playing = false;
+  Object.assign(state, { phase: phases().length - 1, revealed: Infinity, progress: 1 });
+  if (growing() && wasPlaying) state.step = tellingStep();
+  show("player", "staging", "output", "lens");
+  remember();
 }
 
-function goTo(number) {
+/**
+ * Return the step to open on: the written word with the most focused cross-attention, the token of a forced output
+ * that surprised the model most, the first tagged token, or the first written word.
+ */
+function tellingStep() {
+  const { steps } = state.data;
+  const isWord = ({ text }) => /\p{L}/u.test(text) && !/^<.*>$/.test(text);
+  const candidates = steps.map((step, i) => [step, i]).filter(([step, i]) => isWord(step) && i >= firstWritten());
+  if (!candidates.length) return Math.min(steps.length - 1, firstWritten());
+  const best = (value) => candidates.reduce((a, b) => (value(b[0]) > value(a[0]) ? b : a))[1];
+  if (task() === "tag") return steps.findIndex(({ text }) => text !== "O");
+  if (typeof state.request?.target === "string") return best((step) => -step.p);
+  if (!layersOf("cross")) return candidates[0][1];
+  const rows = weights("cross", layersOf("cross") - 1, "mean");
+  return best(({ query }) => Math.max(...rows[query].filter((_, key) => !state.data.source[key].special)));
+}
+
+/** Go to a phase; in the film, it starts at `progress` 0. */
+function goTo(number, progress = 1) {
   const { stack, layer, step, answer } = phases()[number];
-  Object.assign(state, { phase: number, step, hover: null, pinned: null });
+  const before = state.step,
+    softmax = (phase) => Boolean(phases()[phase].answer);
+  const isNew = step !== before || answer || softmax(state.phase);
+  Object.assign(state, { phase: number, progress, step, hover: null, pinned: null, cell: null });
+  scene.popover.hidden = true;
   if (layer !== undefined) state.layer = layer;
   if (stack === "encoder" && growing()) state.revealed = firstWritten();
   else if (growing()) state.revealed = step + (answer ? 1 : 0);
   else state.revealed = answer ? Infinity : 0;
-  show("player", "flowing", "mapping", "output");
+  show("player", "staging", ...(isNew ? ["output", "lens"] : []));
 }
 
 /** Return a sentence about the current phase. */
@@ -72,16 +109,26 @@ const scrubber = make("input", {
     goTo(Number(scrubber.value));
   },
 });
-const round = (label, text, click) => button(text, click, { class: "round", "aria-label": label, title: label });
+const round = (label, name, click) => button(icon(name), click, { class: "round", "aria-label": label, title: label });
 const step = (by) => () => {
   pause();
   goTo(Math.min(phases().length - 1, Math.max(0, state.phase + by)));
+  remember();
 };
+const SPEEDS = [
+  [0.5, "½×"],
+  [1, "1×"],
+  [2, "2×"],
+];
 const controls = {
-  back: round("One step back", "‹", step(-1)),
-  play: round("Play", "▶", () => (state.playing ? pause() : play())),
-  on: round("One step forward", "›", step(1)),
-  all: round("Skip to the end", "⤓", () => finish()),
+  back: round("One step back", "back", step(-1)),
+  play: round("Play", "play", () => (state.playing ? pause() : play())),
+  on: round("One step forward", "on", step(1)),
+  all: round("Skip to the end", "end", () => finish()),
+  speed: segments("Speed", SPEEDS, (speed) => {
+    state.speed = speed;
+    drawPlayer();
+  }),
   motion: make("input", {
     type: "checkbox",
     checked: state.motion,
@@ -98,6 +145,7 @@ parts.player.append(
     controls.on,
     scrubber,
     controls.all,
+    controls.speed,
     make("label", { class: "switch" }, controls.motion, "Motion"),
   ),
   told,
@@ -115,10 +163,13 @@ function drawPlayer() {
   if (focused?.disabled) controls.play.focus({ preventScroll: true });
   const label = state.playing ? "Pause" : "Play";
   if (controls.play.title !== label) {
-    fill(controls.play, state.playing ? "❚❚" : "▶");
+    fill(controls.play, icon(state.playing ? "pause" : "play"));
     controls.play.title = label;
     controls.play.setAttribute("aria-label", label);
   }
+  controls.speed.querySelectorAll("button").forEach((each, i) =>
+    each.setAttribute("aria-pressed", String(state.speed === SPEEDS[i][0])),
+  );
   told.textContent = caption();
   if (!state.playing) live.textContent = told.textContent;
 }

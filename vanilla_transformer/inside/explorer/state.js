@@ -14,17 +14,19 @@ const state = {
   head: "mean",
   step: 0,
   hover: null, // {column, index}
-  dragging: false, // whether a handle is being dragged
   pinned: null, // {column, index} of a clicked token
   phase: 0,
   revealed: Infinity, // number of answer tokens shown
   playing: false,
   motion: !still.matches,
-  box: null, // [stack, layer, part] of the open box
+  card: null, // [stack, layer, part, name] of the step whose card is open
+  cell: null, // [kind, query, key] of the attention weight that is kept open
+  progress: 1, // how much of the current phase has passed, from 0 to 1
+  speed: 1,
   asked: 0,
 };
 const parts = Object.fromEntries(
-  "top player map flow output box broken beside heads lens save train"
+  "top player stage output card broken beside heads lens save train"
     .split(" ")
     .map((name) => [name, make("section", { class: name })]),
 );
@@ -39,8 +41,8 @@ const frame = make(
     "div",
     { class: "whole", hidden: true },
     parts.player,
-    make("div", { class: "stage" }, parts.map, parts.flow, parts.output),
-    parts.box,
+    make("div", { class: "front" }, parts.stage, parts.output),
+    parts.card,
     parts.broken,
     parts.beside,
     parts.heads,
@@ -66,7 +68,10 @@ function adoptTheme() {
     classList.contains("vscode-light") ||
     document.querySelector("gradio-app, .gradio-container");
   place.style.colorScheme = dark ? "dark" : light ? "light" : "light dark";
-  if (state.data) paintHeads();
+  inks = null;
+  if (!state.data) return;
+  paintHeads();
+  paintStage();
 }
 new MutationObserver(adoptTheme).observe(document.body, { attributes: true });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", adoptTheme);

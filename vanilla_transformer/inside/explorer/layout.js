@@ -1,0 +1,151 @@
+// The layout of the stage: which parts of the model are drawn, and where.
+
+const BAND = 54; // height of the keys and values, which are drawn above the attention matrix and its result
+const TOKEN = 70; // width of a token
+const NEXT = 80; // width of a predicted token
+
+/** Return the name of the stack whose lanes are the tokens of this column. */
+const stackOf = (column) => (twoStacks() && column === "target" ? "decoder" : Object.keys(state.data.model.stacks)[0]);
+const columnOf = (stack) => (twoStacks() && stack === "decoder" ? "target" : "source");
+/** Return 1 if the attention of a lane belongs to the next token, which the lane predicts. */
+const aheadOf = (stack) => (stack === "decoder" ? 1 : 0);
+
+/** Return the tokens that a stack reads, one per lane. The last token of a translation is written, but not read. */
+const lanesOf = (stack) => (columnOf(stack) === "target" ? state.data.target.slice(0, -1) : state.data.source);
+
+/** Return the lane of a stack that is looked at; null if there is none. */
+function laneSeen(stack) {
+  const token = looking();
+  if (!token || token.column !== columnOf(stack)) return null;
+  const lane = token.index - aheadOf(stack);
+  return lane >= 0 && lane < lanesOf(stack).length ? lane : null;
+}
+
+/** Return the layer of a stack to show. In the film, the encoder stays at its last layer while the decoder runs. */
+function layerOn(stack) {
+  const layers = state.data.model.stacks[stack];
+  const now = phases()[state.phase];
+  if (state.revealed !== Infinity && stack === "encoder" && now.stack !== "encoder") return layers - 1;
+  return Math.min(state.layer, layers - 1);
+}
+
+/**
+ * Return the parts of one layer of a stack from left to right, between its input and its output. A part is a column
+ * of the stage: "strip" (a vector per lane) or "matrix" (attention weights), with the step that it shows.
+ */
+function partsOf(stack) {
+  const pre = state.data.model.norm === "pre";
+  const strip = (part, step, label, more = {}) => ({ type: "strip", stack, part, step, label, ...more });
+  const sublayer = (part, inner) => [
+    pre && strip(part, "layer norm", "Norm"),
+    inner,
+    strip(part, pre ? "residual" : "layer norm", pre ? "Add" : "Add, norm", { adds: true, part }),
+  ];
+  const attends = (part, kind) =>
+    sublayer(part, [
+      strip(part, "queries", "Q", { kind, heads: true }),
+      { type: "matrix", stack, part, step: "weights", label: "A", kind },
+      strip(part, "heads", "A V", { kind, heads: true, result: true }),
+    ]);
+  return [
+    attends("self-attention", stack),
+    stack === "decoder" && twoStacks() && attends("cross-attention", "cross"),
+    sublayer("feed-forward", strip("feed-forward", "activation", "ReLU", { wide: true })),
+  ]
+    .flat(Infinity)
+    .filter(Boolean);
+}
+
+/** Return the columns of a band of the stage. A band is a stack, or on a narrow screen, part of one. */
+function bandOf(stack, parts, isFirst, isLast) {
+  const strip = (part, step, label, more) => ({ type: "strip", stack, part, step, label, ...more });
+  const pre = state.data.model.norm === "pre";
+  return [
+    { type: "tokens", stack },
+    isFirst && strip("embedding", "embeddings", "E + P", { pair: "positions" }),
+    isFirst && strip("embedding", "layer input", "X", { frame: true }),
+    parts.map((each) => ({ ...each, frame: true })),
+    isLast && (pre || (twoStacks() && stack === "encoder")) && strip("output", "stack output", pre ? "Norm" : "Z"),
+    isLast && stack === Object.keys(state.data.model.stacks).at(-1) && { type: "next", stack },
+  ]
+    .flat()
+    .filter(Boolean);
+}
+
+const fits = (columns, stripWidth, cell, room) => widthOf(columns, stripWidth, cell) <= room;
+const keysOf = (kind) => weights(kind, 0, 0)[0].length;
+const gapBefore = ({ type, adds, frame, step, part }, i) =>
+  i === 0 ? 0 : type === "next" ? 18 : step === "layer input" || (!frame && part === "output") ? 18 : step === "queries" ? 18 : adds ? 10 : 7;
+function columnWidth({ type, kind, wide }, stripWidth, cell) {
+  if (type === "tokens") return TOKEN;
+  if (type === "next") return NEXT;
+  if (type === "matrix") return Math.max(30, keysOf(kind) * cell);
+  return wide ? Math.round(stripWidth * 1.3) : stripWidth;
+}
+const widthOf = (columns, stripWidth, cell) =>
+  columns.reduce((sum, column, i) => sum + gapBefore(column, i) + columnWidth(column, stripWidth, cell), 0);
+
+/** Place all columns in `room` pixels: the stacks side by side if they fit, otherwise one below the other. */
+function layOut(room) {
+  const stacks = Object.keys(state.data.model.stacks);
+  const whole = stacks.map((stack) => bandOf(stack, partsOf(stack), true, true));
+  const split = stacks.flatMap((stack) => {
+    const parts = partsOf(stack);
+    const cut = parts.findIndex(({ part }) => part !== "self-attention");
+    if (stack !== "decoder" || !twoStacks()) return [bandOf(stack, parts, true, true)];
+    return [bandOf(stack, parts.slice(0, cut), true, false), bandOf(stack, parts.slice(cut), false, true)];
+  });
+  const PAD = 14,
+    BETWEEN = 22;
+  const sizes = Array.from({ length: 33 }, (_, i) => [44 - i, 26 - 0.7 * i]); // strip and cell, largest first
+  const sizeFor = (rows, least) =>
+    sizes.slice(0, least).find(([strip, cell]) =>
+      rows.every(
+        (bands) =>
+          bands.reduce((sum, columns) => sum + widthOf(columns, strip, cell) + 2 * PAD, BETWEEN * (bands.length - 1)) <=
+          room,
+      ),
+    );
+  const choices = [
+    [[whole], 28],
+    [whole.map((band) => [band]), 26],
+    [split.map((band) => [band]), 33],
+  ];
+  const [rows, [strip, cell]] = choices
+    .map(([rows, least], i) => [rows, sizeFor(rows, least) ?? (i === 2 ? sizes.at(-1) : null)])
+    .find(([, size]) => size);
+  const lane = Math.max(...stacks.map((stack) => lanesOf(stack).length)) > 22 ? 19 : 24;
+  const made = { columns: [], bands: [], lane, strip, cell };
+  let top = 0;
+  for (const bands of rows) {
+    let x = 0;
+    let tallest = 0;
+    for (const columns of bands) {
+      const { stack } = columns[0];
+      const lanes = lanesOf(stack).length;
+      const cable = Math.min(24, 8 + 1.6 * Math.max(...columns.map(({ kind }) => (kind ? keysOf(kind) : 0))));
+      const band = { stack, x, top, cable: top + 30, band: top + 30 + cable, columns: [] };
+      Object.assign(band, { lanes: band.band + BAND + 22, n: lanes });
+      let at = x + PAD;
+      columns.forEach((column, i) => {
+        at += gapBefore(column, i);
+        const width = columnWidth(column, strip, cell);
+        const placed = { ...column, x: at, width, in: band };
+        band.columns.push(placed);
+        made.columns.push(placed);
+        at += width;
+      });
+      band.width = at + PAD - x;
+      band.bottom = band.lanes + lanes * lane + 30;
+      made.bands.push(band);
+      tallest = Math.max(tallest, band.bottom);
+      x += band.width + BETWEEN;
+    }
+    made.width = Math.max(made.width ?? 0, x - BETWEEN);
+    top = tallest + 26;
+  }
+  return Object.assign(made, { height: top - 26 + 8 });
+}
+
+/** Return the middle of a lane. */
+const laneY = (band, lane) => band.lanes + (lane + 0.5) * scene.lane;
