@@ -68,7 +68,7 @@ def opened(page, task: str):
     explorer.locator(".models button").filter(has_text=task).first.click()
     expect(explorer.locator(".models button[aria-pressed=true]")).to_contain_text(task)
     expect(explorer).not_to_have_class(re.compile("busy"))
-    expect(explorer.locator(".map svg")).to_be_visible()
+    expect(explorer.locator(".scene")).to_be_visible()
     expect(explorer.locator(".worth span").first).to_have_attribute("style", re.compile("width"))
     return explorer
 

@@ -24,6 +24,8 @@ from vanilla_transformer.app.loading import load
 from vanilla_transformer.inside import Interventions, explore
 from vanilla_transformer.inside.interventions import interventions_from_json
 from vanilla_transformer.inside.page import compare_data
+from vanilla_transformer.inside.predictions import predict
+from vanilla_transformer.inside.recorder import record
 
 
 pytestmark = NEEDS_CHROMIUM
@@ -54,21 +56,22 @@ def address(models) -> Iterator[str]:
 def opened(page):
     """Return the explorer once it displays a prediction."""
     explorer = page.locator(".explorer")
-    expect(explorer.locator(".map svg")).to_be_visible()
+    expect(explorer.locator(".scene")).to_be_visible()
     return explorer
 
 
-# Record captions and highlighted layers in the page, because the test might miss them on a busy machine.
+# Record captions and early predictions in the page, because the test might miss them on a busy machine.
 WATCH = """
 window.captions = [];
-window.lit = 0;
+window.spoiled = 0;
 const attach = Element.prototype.attachShadow;
 Element.prototype.attachShadow = function (options) {
   const root = attach.call(this, options);
   const look = () => {
     const caption = root.querySelector(".caption")?.textContent;
     if (caption && root.querySelector("[aria-label=Pause]") && caption !== captions.at(-1)) captions.push(caption);
-    lit = Math.max(lit, root.querySelectorAll(".layer.lit").length);
+    if (caption?.startsWith("The encoder reads"))
+      spoiled += root.querySelectorAll(".next:not(.away), .bars li, .hypotheses li").length;
   };
   const all = { subtree: true, childList: true, characterData: true, attributes: true };
   new MutationObserver(look).observe(root, all);
@@ -83,10 +86,17 @@ def test_the_first_screen_shows_an_animated_translation(browser, address, size):
         page.add_init_script(WATCH)
         page.reload()
         explorer = opened(page)
+        explorer.get_by_role("button", name="2×").click()
         page.wait_for_function("captions.some((text) => text.startsWith('To write token 2'))")
-        assert page.evaluate("captions.find((text) => text.startsWith('The encoder reads, layer 2'))")
-        assert page.evaluate("lit") == 1
-        expect(explorer.locator(".arcs path").first).to_be_attached()
+        order = page.evaluate("captions.map((text) => text.split(',').slice(0, 2).join())")
+        softmax = next(caption for caption in order if caption.startswith("The softmax"))
+        layers = [f"{who}, layer {i}" for who in ("The encoder reads", "To write token 1") for i in (1, 2)]
+        told = [caption.partition(" of 2")[0] for caption in order]
+        assert [*layers, softmax] == told[told.index(layers[0]) :][:5]
+        assert page.evaluate("spoiled") == 0, "no prediction is shown before the softmax"
+        # the lens and the address follow
+        expect(explorer.locator(".lens td.now").first).to_be_visible()
+        expect(page).to_have_url(re.compile("step%22%3A1"))
         explorer.get_by_label("Motion").uncheck()
         expect(explorer.get_by_role("button", name="Play")).to_be_visible()
         caption = explorer.locator(".caption")
@@ -104,19 +114,18 @@ def test_reduced_motion_disables_animation_and_keeps_manual_steps(browser, addre
         expect(explorer.locator(".caption")).to_contain_text("The encoder reads, layer 1 of 2")
         explorer.get_by_role("button", name="One step forward").click()
         expect(explorer.locator(".caption")).to_contain_text("layer 2 of 2")
-        expect(explorer.locator(".chip.away").first).to_be_attached()
+        expect(explorer.locator(".next.away").first).to_be_attached()
         explorer.get_by_role("button", name="Skip to the end").click()
-        expect(explorer.locator(".chip.away")).to_have_count(0)
+        expect(explorer.locator(".next.away")).to_have_count(0)
 
 
 @SCREENS
-def test_tokens_heads_and_boxes_open_by_pointer_and_keyboard(browser, address, size):
+def test_tokens_heads_and_steps_open_by_pointer_and_keyboard(browser, address, size):
     with visit(browser, address, size) as page:
         explorer = opened(page)
         token = explorer.get_by_role("button", name="Token 3,").first
         token.focus()
-        own = explorer.locator(".arcs path").count()
-        assert own > 0
+        expect(token).to_have_class(re.compile("looks"))
         page.keyboard.press("ArrowDown")
         expect(explorer.get_by_role("button", name="Token 4,").first).to_be_focused()
 
@@ -126,29 +135,32 @@ def test_tokens_heads_and_boxes_open_by_pointer_and_keyboard(browser, address, s
         expect(
             explorer.get_by_role("group", name="Head", exact=True).get_by_role("button", name="2")
         ).to_have_attribute("aria-pressed", "true")
-        explorer.get_by_text("Weights as a table").click()
-        caption = explorer.locator(".flow table caption")
+        explorer.get_by_text("Attention weights as a table").click()
+        caption = explorer.locator(".stage table caption")
         expect(caption).to_contain_text("Cross-attention, layer 1, head 2")
 
-        box = explorer.get_by_role("button", name="Cross-attention, decoder layer 1: open")
-        box.focus()
-        page.keyboard.press("Enter")
-        numbers = explorer.locator("section.box")
-        expect(numbers).to_contain_text("A = softmax(S / √d_k + M)")
-        expect(numbers).to_contain_text("heads 4 × queries")
-        expect(numbers).to_contain_text(re.compile(r"modeling_vanilla_transformer.py:\d+"))
+        explorer.get_by_role("button", name="Weights, cross-attention, decoder: open").press("Enter")
+        card = explorer.locator("section.card")
+        expect(card).to_contain_text("How much each target position attends")
+        expect(card.locator("math")).to_contain_text("softmax")
+        expect(card).to_contain_text("heads 4 × queries")
+        expect(card.locator("code")).to_contain_text("softmax")
+        expect(card.get_by_role("link")).to_have_attribute(
+            "href", re.compile(r"modeling_vanilla_transformer.py#L\d+$")
+        )
+        card.get_by_role("button", name="Next step").click()
+        expect(card.locator("h2")).to_have_text("Heads")
 
 
 def test_focus_moves_when_the_focused_element_disappears(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
-        box = explorer.get_by_role("button", name="Feed-forward, encoder layer 1: open")
-        box.press("Enter")
-        expect(explorer.locator("section.box article").first).to_be_visible()
+        explorer.get_by_role("button", name="Activation, feed-forward, encoder: open").press("Enter")
+        expect(explorer.locator(".card-body")).to_be_visible()
         explorer.get_by_role("button", name="Close").press("Enter")
-        expect(explorer.locator("section.box article")).to_have_count(0)
-        expect(box).to_be_focused()
+        expect(explorer.locator(".card-body")).to_have_count(0)
+        expect(explorer.locator(".opener").first).to_be_focused()
         explorer.get_by_label("Causal mask").press(" ")
         expect(explorer.locator(".verdict")).to_be_visible()
         explorer.get_by_role("button", name="Reset all").press("Enter")
@@ -182,7 +194,7 @@ def test_prompt_keeps_leading_and_trailing_spaces(browser, address):
         for asked, first in [("July", '"J'), (" July", '" J')]:
             text.fill(asked)
             text.press("Enter")
-            expect(explorer.locator(".chip title").nth(1)).to_have_text(re.compile(f"^{first}"))
+            expect(explorer.locator(".token title").nth(1)).to_have_text(re.compile(f"^{first}"))
         text.fill("  ")
         text.press("Enter")
         expect(explorer.get_by_role("alert")).to_contain_text("Please type something")
@@ -269,8 +281,8 @@ def test_label_of_a_token_includes_its_tag(browser, tmp_path):
         tmp_path / "tagger", partial(encoder_only, VanillaTransformerForTokenClassification, id2label=tags), "encoder"
     )
     with address_of(model) as address, visit(browser, address) as page:
-        tagged = opened(page).locator(".chip:has(.tag)")
-        expect(tagged.first).to_have_attribute("aria-label", re.compile(r"^Token \d+, .+, [BI]-DATE$"))
+        tagged = opened(page).get_by_role("button", name=re.compile(r"^Token \d+, .+, [BI]-DATE$"))
+        expect(tagged.first).to_be_visible()
         assert len(tagged.all()) > 2
 
 
@@ -286,7 +298,7 @@ def test_each_token_of_a_forced_output_shows_its_rank(browser, address, task):
         own.fill("July")
         own.press("Enter")
         expect(explorer.locator(".answer")).to_have_text(re.compile("July$"))
-        explorer.locator(".chip.own").first.click()
+        explorer.locator(".next").nth(0 if task == "translate" else -2 - 3).click()
         expect(explorer.locator(".output")).to_contain_text(re.compile(r"(Rank [\d,]+|The most probable) of \d+ tok"))
         expect(explorer.locator(".bars .chosen .name")).to_have_text(re.compile("^Ju"))
 
@@ -304,7 +316,7 @@ def test_text_of_the_maximum_length_is_shown_and_a_longer_one_rejected(browser, 
         text.fill("xxxx")
         text.press("Enter")
         expect(explorer.locator(".caption")).to_contain_text("all 5 positions")
-        expect(explorer.locator(".chip")).to_have_count(6)
+        expect(explorer.locator(".token")).to_have_count(5)
         explorer.get_by_text(re.compile("^Force a .* of your own$")).click()
         own = explorer.get_by_label("Each token is shown")
         own.fill("more")
@@ -326,73 +338,75 @@ def test_disabling_a_head_updates_the_comparison_with_the_original(browser, addr
             explorer.get_by_label(part).uncheck()
         expect(beside.locator("tbody")).not_to_have_text(one_off)
         beside.get_by_role("button", name="Show it above").click()
-        expect(explorer.locator(".stage")).to_have_css("outline-style", "solid")
+        expect(explorer.locator(".front")).to_have_css("outline-style", "solid")
         expect(explorer.locator(".ranking")).to_have_count(0)  # effects of the original model do not apply
         explorer.get_by_role("button", name="Reset all").click()
         expect(beside).to_be_hidden()
 
 
-def test_tab_key_moves_from_a_selected_token_to_its_handles(browser, address):
+def cell_of(explorer, kind: str):
+    """Return the cursor of an attention matrix, which the arrow keys move from cell to cell."""
+    return explorer.get_by_role("button", name=re.compile(f"^{kind}: “"))
+
+
+def test_a_cell_shows_the_product_of_query_and_key(browser, address, models):
+    loaded_model = load(models[0])
     with visit(browser, address) as page:
         explorer = opened(page)
-        expect(explorer.locator(".ranking")).to_be_visible()  # the last part to be drawn
-        explorer.get_by_role("button", name="Token 3,").last.press("Enter")
-        explorer.locator(".chip").last.focus()
-        page.keyboard.press("Tab")
-        handle = explorer.locator(".handle:focus")
-        expect(handle).to_have_attribute("aria-label", re.compile(" attends to token "))
-        looking = explorer.locator(".chip.looks").get_attribute("aria-label").split(", ")[1]
-        expect(handle).to_have_attribute("aria-label", re.compile(f"“{re.escape(looking)}” attends"))
-        expect(explorer.get_by_role("button", name="Token 3,").last).to_have_class(re.compile("looks"))
+        explorer.get_by_role("group", name="Head", exact=True).get_by_role("button", name="2").click()
+        explorer.get_by_role("group", name="Layer").get_by_role("button", name="1").click()
+        cell_of(explorer, "Cross-attention").focus()
+        for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+            page.keyboard.press(key)
+        card = explorer.locator(".cell-card")
+        expect(card).to_contain_text("Cross-attention, layer 1, head 2")
+        expect(card.get_by_role("img")).to_have_count(3)
+        text = explorer.get_by_label("Text to translate").input_value()
+        shown = [float(number.replace("−", "-")) for number in card.locator(".sum b").all_inner_texts()[:2]]
+    model, tokenizer = loaded_model.model, loaded_model.tokenizer
+    prediction, _, _ = predict(model, tokenizer, text)
+    steps = {step.name: step.tensor[0] for step in record(model, prediction.inputs, 0, 1, "decoder")
+             if step.part == "cross-attention"}  # fmt: skip
+    expected = [steps[name][1, 2].item() for name in ("scores", "scaled scores")]
+    assert shown == pytest.approx(expected, abs=0.011)
 
 
 @SCREENS
-def test_dragging_a_weight_changes_the_output_within_a_second(browser, address, size):
+def test_setting_a_weight_by_hand_changes_the_output(browser, address, size):
     with visit(browser, address, size) as page:
         explorer = opened(page)
         explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:")).click()
-        handle = explorer.get_by_role("slider", name=re.compile("attends to token 1, .* cross-attention, layer 1"))
-        handle.scroll_into_view_if_needed()
-        before = int(handle.get_attribute("aria-valuenow"))
-        knob = handle.locator(".knob").bounding_box()
-        x, y = knob["x"] + knob["width"] / 2, knob["y"] + knob["height"] / 2
-        page.mouse.move(x, y)
-        page.mouse.down()
-        page.mouse.move(x + 200, y, steps=4)
-        page.mouse.up()
-        expect(handle).to_have_attribute("aria-valuenow", "100")
+        cell = cell_of(explorer, "Cross-attention")
+        cell.focus()
+        page.keyboard.press("Enter")
+        slider = explorer.get_by_role("slider", name="Set this attention weight by hand")
+        before = int(slider.input_value())
         assert before < 100
+        slider.fill("95")
         changed = explorer.locator(".output .changed")
         expect(changed.locator(".bars li").first).to_be_visible()
-        expect(explorer.locator(".off-heads button")).to_contain_text("100 %")
+        expect(explorer.locator(".off-heads button")).to_contain_text("95 %")
         expect(explorer.locator(".verdict")).to_be_visible()
-
-        handle.focus()
+        cell.focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        slider.fill("100")  # limited by the first set weight, which keeps its value
+        expect(explorer.locator(".slider output")).to_have_text("5 %")
+        explorer.get_by_role("button", name="Reset", exact=True).click()
+        cell.focus()
         page.keyboard.press("ArrowLeft")
-        expect(handle).to_have_attribute("aria-valuenow", "95")
-        page.keyboard.press("ArrowDown")
-        second = explorer.get_by_role("slider", name=re.compile("attends to token 2, "))
-        expect(second).to_be_focused()
-        page.keyboard.press("End")  # limited by the first set weight, which keeps its value
-        expect(second).to_have_attribute("aria-valuenow", "5")
-        expect(handle).to_have_attribute("aria-valuetext", "95 %")
-        expect(explorer.get_by_role("slider", name=re.compile("attends to token 3, "))).to_have_attribute(
-            "aria-valuenow", "0"
-        )
-        page.keyboard.press("Delete")
-        page.keyboard.press("ArrowUp")
-        page.keyboard.press("Delete")
-        expect(handle).to_have_attribute("aria-valuenow", str(before))
+        page.keyboard.press("Enter")
+        explorer.get_by_role("button", name="Reset", exact=True).click()
+        expect(slider).to_have_value(str(before))
         expect(changed).to_have_count(0)
 
 
 def test_effect_of_a_set_weight_equals_the_servers_result(browser, address, models):
     with visit(browser, address) as page:
         explorer = opened(page)
+        cell_of(explorer, "Cross-attention").press("Enter")
         with page.expect_request(re.compile("call/explore_changed")) as asked:
-            handle = explorer.locator(".handle[tabindex='0']")
-            handle.focus()
-            page.keyboard.press("ArrowRight")
+            explorer.get_by_role("slider", name="Set this attention weight by hand").fill("90")
         (_, text, changes, *_) = asked.value.post_data_json["data"]
         expect(explorer.locator(".changed .bars li").first).to_be_visible()
         shown = explorer.locator(".changed .bars .chosen .number").inner_text()
@@ -474,7 +488,7 @@ def test_back_restores_the_previous_state(browser, address):
 @pytest.mark.parametrize("damage", ["cut off", "cut in a letter", "edited", "another form", "nothing"])
 def test_damaged_link_shows_a_message_and_restores_its_valid_parts(browser, address, damage):
     whole = {"model": "translator", "text": "Köln, July", "context": None, "target": None, "layer": 1, "head": 2}
-    edited = {"head": 9, "layer": 0.5, "kinds": 5, "step": "x", "changes": {"heads_off": 3}, "box": ["x"]}
+    edited = {"head": 9, "layer": 0.5, "kinds": 5, "step": "x", "changes": {"heads_off": 3}, "card": ["x"]}
     link = quote(json.dumps(whole | (edited if damage == "edited" else {}), separators=(",", ":"), ensure_ascii=False))
     link = {
         "cut off": link[: link.index("context") + 9],
@@ -502,17 +516,17 @@ NOT_HERE = "The link is for the model gone, which is not loaded here."
     ("link", "message"),
     [
         ({"model": "gone", "text": "July", "target": [5, 60000]}, NOT_HERE),  # token ids of another model
-        ({"model": "translator", "text": "July", "box": ["decoder", 7, "feed-forward"]}, DAMAGED),
+        ({"model": "translator", "text": "July", "card": ["decoder", 7, "feed-forward", "hidden"]}, DAMAGED),
         ({"model": "translator", "text": ""}, DAMAGED),
     ],
-    ids=["tokens of another model", "no such box", "no text"],
+    ids=["tokens of another model", "no such step", "no text"],
 )
 def test_link_parameters_that_do_not_fit_the_model_are_ignored(browser, address, link, message):
     with visit(browser, f"{address}#explore={quote(json.dumps(link, separators=(',', ':')))}") as page:
         explorer = opened(page)
         expect(explorer.get_by_role("alert")).to_have_text(message)
         expect(explorer.locator(".output .answer").first).to_be_visible()
-        expect(explorer.locator("section.box article")).to_have_count(0)
+        expect(explorer.locator(".card-body")).to_have_count(0)
 
 
 def test_link_to_a_changed_model_opens_the_comparison_with_the_original(browser, address):
@@ -520,9 +534,9 @@ def test_link_to_a_changed_model_opens_the_comparison_with_the_original(browser,
         explorer = opened(page)
         explorer.get_by_label("Positions of the decoder").uncheck()
         explorer.locator(".beside").get_by_role("button", name="Show it above").click()
-        expect(explorer.locator(".map h2")).to_have_text("The model: translator, changed")
+        expect(explorer.locator(".stage h2")).to_have_text("The model: translator, changed")
         page.reload()
-        expect(explorer.locator(".map h2")).to_have_text("The model: translator")
+        expect(explorer.locator(".stage h2")).to_have_text("The model: translator")
         expect(explorer.locator(".verdict")).to_be_visible()
         expect(explorer.get_by_label("Positions of the decoder")).not_to_be_checked()
         expect(explorer.get_by_role("alert")).to_be_hidden()
@@ -576,22 +590,20 @@ def test_page_stays_unchanged_if_the_server_is_unreachable(browser, address):
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_box_stays_closed_if_its_request_fails_and_opens_on_retry(browser, address):
+def test_step_card_stays_closed_if_its_request_fails_and_opens_on_retry(browser, address):
     with visit(browser, address, complains=True) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
-        link = page.url
-        box = explorer.get_by_role("button", name="Feed-forward, encoder layer 1: open")
+        explorer.get_by_role("group", name="Layer").get_by_role("button", name="2").click()
+        step = explorer.get_by_role("button", name="Activation, feed-forward, encoder: open")
         page.context.set_offline(True)
-        box.press("Enter")
+        explorer.get_by_role("group", name="Layer").get_by_role("button", name="1").click()
         expect(explorer.get_by_role("alert")).to_have_text("The server cannot be reached. Please try again.")
-        expect(explorer.locator("section.box")).to_be_hidden()
-        expect(explorer.locator(".map .open")).to_have_count(0)
-        assert page.url == link
+        expect(explorer.locator("section.card")).to_be_hidden()
         page.context.set_offline(False)
-        box.press("Enter")
-        expect(explorer.locator("section.box article").first).to_be_visible()
-        expect(page).to_have_url(re.compile("box"))
+        step.press("Enter")
+        expect(explorer.locator(".card-body")).to_be_visible()
+        expect(page).to_have_url(re.compile("card"))
 
 
 @pytest.mark.parametrize("late", ["explore", "explore_effects", "explore_changed", "explore_layer"])
@@ -611,7 +623,8 @@ def test_late_response_is_ignored_after_the_back_button(browser, address, late):
             if late == "explore_changed":
                 mask.uncheck()
             elif late == "explore_layer":
-                explorer.get_by_role("button", name="Feed-forward, encoder layer 1: open").press("Enter")
+                explorer.get_by_role("group", name="Layer").get_by_role("button", name="1").click()
+                explorer.get_by_role("button", name="Activation, feed-forward, encoder: open").press("Enter")
             else:
                 text.fill("July 4")
                 text.press("Enter")
@@ -628,7 +641,8 @@ def test_late_response_is_ignored_after_the_back_button(browser, address, late):
 def test_page_picture_data_and_weights_can_be_downloaded(browser, address, tmp_path):
     with visit(browser, address) as page:
         explorer = opened(page)
-        for button, begin in [("Page (HTML)", b"<!doctype"), ("Picture (PNG)", b"\x89PNG"), ("All data (JSON)", b"{"),
+        for button, begin in [("Page (HTML)", b"<!doctype"), ("Picture (PNG)", b"\x89PNG"),
+                              ("Picture (SVG)", b"<svg"), ("All data (JSON)", b"{"),
                               ("Weights (CSV)", b'"attention"')]:  # fmt: skip
             with page.expect_download() as download:
                 explorer.get_by_role("button", name=button).click()
@@ -639,8 +653,8 @@ def test_page_picture_data_and_weights_can_be_downloaded(browser, address, tmp_p
     with visit(browser, (tmp_path / "explorer.html").as_uri()) as page:
         explorer = opened(page)
         expect(explorer.locator(".answer").first).to_have_text(answer)
-        explorer.get_by_role("button", name="Feed-forward, encoder layer 2: open").click()
-        expect(explorer.locator("section.box")).to_contain_text("max(0, H)")
+        explorer.get_by_role("button", name="Activation, feed-forward, encoder: open").click()
+        expect(explorer.locator("section.card")).to_contain_text("Negative numbers become 0")
         expect(explorer.locator(".save")).to_contain_text("switching parts off")
 
 
@@ -651,11 +665,11 @@ def test_downloads_include_both_models_of_a_comparison(browser, models, tmp_path
 
     def seen(page) -> list[str]:
         explorer = opened(page)
-        expect(explorer.locator(".map h2")).to_have_text(f"The model: {second}")
+        expect(explorer.locator(".stage h2")).to_have_text(f"The model: {second}")
         expect(explorer.locator(".side h3").first).to_have_text("translator")
-        explorer.get_by_role("button", name="Feed-forward, encoder layer 2: open").click()
-        expect(explorer.locator("section.box article").first).to_be_visible()
-        return explorer.locator(".map .note, .side, .box article").all_inner_texts()
+        explorer.get_by_role("button", name="Activation, feed-forward, encoder: open").click()
+        expect(explorer.locator(".card-body")).to_be_visible()
+        return explorer.locator(".stage header .note, .side, .vector-numbers").all_inner_texts()
 
     with address_of(models[0], other) as address, visit(browser, address) as page:
         explorer = opened(page)
@@ -675,7 +689,7 @@ def test_downloads_include_both_models_of_a_comparison(browser, models, tmp_path
             expect(page.get_by_label("Positions of the encoder")).not_to_be_checked()
             expect(page.get_by_label("Positions of the encoder")).to_be_disabled()
         page.get_by_role("button", name="Show it above").click()
-        expect(page.locator(".map h2")).to_have_text("The model: translator")
+        expect(page.locator(".stage h2")).to_have_text("The model: translator")
     data = json.loads((tmp_path / "explorer.json").read_text(encoding="utf-8"))
     assert (data["name"], data["beside"]["data"]["name"]) == ("translator", second)
     assert data["source"] and data["beside"]["data"]["source"]
@@ -694,7 +708,7 @@ def test_live_training_runs_from_the_page(browser, address, size):
         train.get_by_role("button", name="Stop").click()
         expect(train.get_by_role("button", name="Train again")).to_be_visible()
         explorer.get_by_role("button", name="Translate translator").click()
-        expect(explorer.locator(".map svg")).to_be_visible()
+        expect(explorer.locator(".scene")).to_be_visible()
 
 
 def test_every_picture_has_a_table(browser, address):
@@ -703,15 +717,14 @@ def test_every_picture_has_a_table(browser, address):
         explorer.get_by_label("Causal mask").uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
         for title, rows in [
-            ("The model as a table", 4),
-            ("Weights as a table", 1),
+            ("Attention weights as a table", 1),
             ("All heads", 24),
             ("The squares", 2),
         ]:
             summary = explorer.locator(".whole summary").filter(has_text=re.compile(f"^{title}"))
             summary.click()
             expect(summary.locator("..").locator("tbody tr").nth(rows - 1)).to_be_visible()
-        first, last = (explorer.locator(".flow table").nth(1).locator("tr").nth(i).locator("td") for i in (1, -1))
+        first, last = (explorer.locator(".stage table").nth(1).locator("tr").nth(i).locator("td") for i in (1, -1))
         assert set(first.all_inner_texts()) == {"100 %", "0"}, "what comes later is hidden"
         assert all(re.fullmatch(r"\d+\.\d %|< 0\.05 %", text) for text in last.all_inner_texts())
         explorer.get_by_role("button", name="Train watch a model learn").click()
@@ -801,7 +814,7 @@ def test_error_is_shown_and_the_previous_picture_stays(browser, address):
         explorer.get_by_label("Text to translate").fill("one " * 200)
         explorer.get_by_role("button", name="Translate", exact=True).click()
         expect(explorer.get_by_role("alert")).to_contain_text("Please keep to 300 characters")
-        expect(explorer.locator(".map svg")).to_be_visible()
+        expect(explorer.locator(".scene")).to_be_visible()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -816,8 +829,8 @@ def test_a_saved_page_works_without_a_server(browser, tmp_path):
     explore(model, tokenizer, "one two").save(tmp_path / "page.html")
     with visit(browser, (tmp_path / "page.html").as_uri()) as page:
         explorer = opened(page)
-        explorer.get_by_role("button", name="Feed-forward, encoder layer 2: open").click()
-        expect(explorer.locator("section.box")).to_contain_text("max(0, H)")
+        explorer.get_by_role("button", name="Activation, feed-forward, encoder: open").click()
+        expect(explorer.locator("section.card")).to_contain_text("Negative numbers become 0")
 
 
 def test_saved_page_of_a_changed_model_lists_its_interventions(browser, tmp_path):
@@ -837,7 +850,7 @@ def test_right_to_left_page_changes_the_direction_of_right_to_left_text_only(bro
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
     with visit(browser, (tmp_path / "page.html").as_uri()) as page:
         explorer = opened(page)
-        left, right = (explorer.locator(part).bounding_box()["x"] for part in (".map", ".output"))
+        left, right = (explorer.locator(part).first.bounding_box()["x"] for part in (".token", ".next"))
         assert left < right
         name, number = (explorer.locator(f".bars .{part}").first.bounding_box()["x"] for part in ("name", "number"))
         assert name < number

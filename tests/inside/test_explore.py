@@ -189,7 +189,7 @@ def test_step_values_are_those_of_the_changed_model():
     steps = {(step["part"], step["name"]): torch.tensor(step["values"]) for step in data["values"]["decoder 1"]}
     (drawn,) = (kind["weights"][1] for kind in data["attention"] if kind["kind"] == "decoder")
     shown = steps["self-attention", "weights"]
-    torch.testing.assert_close(torch.tensor(drawn)[:, : len(written), :6] / 1000, shown, rtol=0, atol=2e-3)
+    torch.testing.assert_close(torch.tensor(drawn) / 1000, shown, rtol=0, atol=2e-3)
     assert shown[weight.head, weight.query, weight.key] == weight.weight
     assert steps["self-attention", "mask"].eq(0).all(), "no None: nothing is hidden"
     heads = steps["self-attention", "heads"].abs().amax((1, 2))
@@ -375,7 +375,9 @@ def test_notebook_html_is_self_contained(tmp_path):
     shown.save(page)
     text = page.read_text(encoding="utf-8")
     hosts = [part.split('"')[0] for part in text.split("http")[1:]]
-    assert set(hosts) == {"://www.w3.org/2000/svg"}, "the name of SVG, which is no request"
+    assert {host for host in hosts if not host.startswith("s://github.com")} == {"://www.w3.org/2000/svg"}, (
+        "no requests"
+    )
     for text, title in (("one </script><b> two", "one &lt;/script&gt;&lt;b&gt; two"), (" ", "Explorer")):
         assert f"<title>{title}</title>" in explore(model, tokenizer, text).page()
 
