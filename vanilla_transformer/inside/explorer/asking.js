@@ -66,7 +66,7 @@ function view(data) {
   state.layer = state.head === "mean" ? (layersOf("cross") || mostLayers()) - 1 : Math.min(state.layer, mostLayers() - 1);
   if (state.head !== "mean" && state.head >= data.model.heads) state.head = "mean";
   state.phase = phases().length - 1;
-  if (growing()) state.step = Math.min(data.steps.length - 1, firstWritten());
+  state.step = tellingStep();
   frame.classList.toggle("other", data !== state.own);
 }
 
@@ -81,6 +81,7 @@ const DRAW = {
   heads: drawHeads,
   heading: updateHeads,
   lens: drawLens,
+  lensing: updateLens,
   save: drawSave,
 };
 

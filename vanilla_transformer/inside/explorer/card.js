@@ -24,7 +24,7 @@ function openStrip(column, event) {
   scene.popover.hidden = true;
   const layer = layerOn(stack);
   state.card = null;
-  openCard([stack, layer, part, step === "layer input" && layer === 0 ? "embedding + position" : step]);
+  openCard([stack, layer, part, nameIn(layer, step)]);
   show("staging", "output");
 }
 

@@ -1,8 +1,9 @@
 // The layout of the stage: which parts of the model are drawn, and where.
 
 const BAND = 54; // height of the keys and values, which are drawn above the attention matrix and its result
-const TOKEN = 70; // width of a token
-const NEXT = 80; // width of a predicted token
+let compact = false; // whether the screen is as narrow as a phone
+const tokenWidth = () => (compact ? 52 : 70);
+const nextWidth = () => (compact ? 58 : 90);
 
 /** Return the name of the stack whose lanes are the tokens of this column. */
 const stackOf = (column) => (twoStacks() && column === "target" ? "decoder" : Object.keys(state.data.model.stacks)[0]);
@@ -39,7 +40,7 @@ function partsOf(stack) {
   const sublayer = (part, inner) => [
     pre && strip(part, "layer norm", "Norm"),
     inner,
-    strip(part, pre ? "residual" : "layer norm", pre ? "Add" : "Add, norm", { adds: true, part }),
+    strip(part, pre ? "residual" : "layer norm", pre ? "+" : "+ Norm", { adds: true }),
   ];
   const attends = (part, kind) =>
     sublayer(part, [
@@ -74,11 +75,15 @@ function bandOf(stack, parts, isFirst, isLast) {
 
 const fits = (columns, stripWidth, cell, room) => widthOf(columns, stripWidth, cell) <= room;
 const keysOf = (kind) => weights(kind, 0, 0)[0].length;
-const gapBefore = ({ type, adds, frame, step, part }, i) =>
-  i === 0 ? 0 : type === "next" ? 18 : step === "layer input" || (!frame && part === "output") ? 18 : step === "queries" ? 18 : adds ? 10 : 7;
+/** Return the space before a column; wider where lines run between the columns. */
+function gapBefore({ type, adds, frame, step, part }, i) {
+  if (i === 0) return 0;
+  const isWide = type === "next" || step === "layer input" || step === "queries" || (!frame && part === "output");
+  return (isWide ? 18 : adds ? 10 : 7) * (compact ? 0.72 : 1);
+}
 function columnWidth({ type, kind, wide }, stripWidth, cell) {
-  if (type === "tokens") return TOKEN;
-  if (type === "next") return NEXT;
+  if (type === "tokens") return tokenWidth();
+  if (type === "next") return nextWidth();
   if (type === "matrix") return Math.max(30, keysOf(kind) * cell);
   return wide ? Math.round(stripWidth * 1.3) : stripWidth;
 }
@@ -87,6 +92,7 @@ const widthOf = (columns, stripWidth, cell) =>
 
 /** Place all columns in `room` pixels: the stacks side by side if they fit, otherwise one below the other. */
 function layOut(room) {
+  compact = room < 480;
   const stacks = Object.keys(state.data.model.stacks);
   const whole = stacks.map((stack) => bandOf(stack, partsOf(stack), true, true));
   const split = stacks.flatMap((stack) => {
@@ -95,9 +101,9 @@ function layOut(room) {
     if (stack !== "decoder" || !twoStacks()) return [bandOf(stack, parts, true, true)];
     return [bandOf(stack, parts.slice(0, cut), true, false), bandOf(stack, parts.slice(cut), false, true)];
   });
-  const PAD = 14,
+  const PAD = compact ? 5 : 14,
     BETWEEN = 22;
-  const sizes = Array.from({ length: 33 }, (_, i) => [44 - i, 26 - 0.7 * i]); // strip and cell, largest first
+  const sizes = Array.from({ length: 33 }, (_, i) => [44 - i, Math.max(3, 26 - 0.75 * i)]); // strip and cell, largest first
   const sizeFor = (rows, least) =>
     sizes.slice(0, least).find(([strip, cell]) =>
       rows.every(

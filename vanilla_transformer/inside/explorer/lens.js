@@ -8,7 +8,6 @@ function drawLens() {
     const td = make(
       "td",
       {
-        class: i === state.step ? "now" : "",
         title: top.map((option) => `${visible(option.text)} ${percent(option.p)}`).join("\n"),
       },
       make("span", {}, shortened(visible(top[0].text), 12)),
@@ -21,14 +20,15 @@ function drawLens() {
   const choose = (i) => () => {
     pause();
     Object.assign(state, { step: i, hover: null, pinned: null });
-    show("staging", "output", "lens");
+    show("staging", "output", "lensing", "card");
+    remember();
   };
   const nameOf = (step) => {
     if (task() === "classify" && !model.regression) return "the text";
     return shortened(visible(task() === "tag" ? state.data.source[step.token].text : step.text), 12);
   };
   const header = steps.map((step, i) =>
-    button(nameOf(step), choose(i), { "aria-pressed": String(i === state.step) }),
+    button(nameOf(step), choose(i)),
   );
   fill(
     parts.lens,
@@ -47,4 +47,12 @@ function drawLens() {
       ),
     ),
   );
+  updateLens();
+}
+
+/** Mark the current step. */
+function updateLens() {
+  parts.lens.querySelectorAll("thead button").forEach((each, i) => each.setAttribute("aria-pressed", String(i === state.step)));
+  for (const row of parts.lens.querySelectorAll("tbody tr"))
+    row.querySelectorAll("td").forEach((td, i) => td.classList.toggle("now", i === state.step));
 }

@@ -41,8 +41,8 @@ function finish() {
   const wasPlaying = state.playing;
   state.playing = false;
   Object.assign(state, { phase: phases().length - 1, revealed: Infinity, progress: 1 });
-  if (growing() && wasPlaying) state.step = tellingStep();
-  show("player", "staging", "output", "lens");
+  if (wasPlaying) state.step = tellingStep();
+  show("player", "staging", "output", "lensing");
   remember();
 }
 
@@ -54,9 +54,10 @@ function tellingStep() {
   const { steps } = state.data;
   const isWord = ({ text }) => /\p{L}/u.test(text) && !/^<.*>$/.test(text);
   const candidates = steps.map((step, i) => [step, i]).filter(([step, i]) => isWord(step) && i >= firstWritten());
+  if (task() === "tag") return Math.max(0, steps.findIndex(({ text }) => text !== "O"));
+  if (!growing()) return 0;
   if (!candidates.length) return Math.min(steps.length - 1, firstWritten());
   const best = (value) => candidates.reduce((a, b) => (value(b[0]) > value(a[0]) ? b : a))[1];
-  if (task() === "tag") return steps.findIndex(({ text }) => text !== "O");
   if (typeof state.request?.target === "string") return best((step) => -step.p);
   if (!layersOf("cross")) return candidates[0][1];
   const rows = weights("cross", layersOf("cross") - 1, "mean");
@@ -75,7 +76,7 @@ function goTo(number, progress = 1) {
   if (stack === "encoder" && growing()) state.revealed = firstWritten();
   else if (growing()) state.revealed = step + (answer ? 1 : 0);
   else state.revealed = answer ? Infinity : 0;
-  show("player", "staging", ...(isNew ? ["output", "lens"] : []));
+  show("player", "staging", ...(isNew ? ["output", "lensing"] : []));
 }
 
 /** Return a sentence about the current phase. */

@@ -74,14 +74,13 @@ function drawBand(band) {
   const [first, last] = [inside[0], inside.at(-1)];
   const frameAt = { x: first.x - 10, y: band.top + 22, width: last.x + last.width - first.x + 20, height: band.bottom - band.top - 22 };
   const sheets = Array.from({ length: Math.min(layers, 4) }, (_, i) => i).toReversed();
-  const start = band.columns[0].x + TOKEN;
+  const start = band.columns[0].x + tokenWidth();
   const end = band.columns.at(-1).x + (band.columns.at(-1).type === "next" ? 0 : band.columns.at(-1).width);
   const lanes = Array.from({ length: n }, (_, lane) =>
     make("line", { class: "lane", x1: start, x2: end, y1: laneY(band, lane), y2: laneY(band, lane) }),
   );
   const title = make("text", { class: "small", x: frameAt.x + 2, y: band.top + 13 });
-  const what = { encoder: twoStacks() ? "Encoder" : "Encoder", decoder: "Decoder" }[stack];
-  scene.lit.push(() => (title.textContent = `${what}, layer ${layerOn(stack) + 1} of ${layers}`));
+  scene.lit.push(() => (title.textContent = `${capital(stack)}, layer ${layerOn(stack) + 1} of ${layers}`));
   return make(
     "g",
     {},
@@ -159,7 +158,7 @@ function drawLanes(band) {
   return lanesOf(stack).map((token, lane) => {
     const index = lane + ahead;
     const row = make("rect", {
-      class: "row",
+      class: "lane-row",
       x: x + 4,
       width: width - 8,
       y: laneY(band, lane) - scene.lane / 2,
@@ -182,12 +181,12 @@ function tokenAt(band, token, lane, column, index) {
     pause();
     if (step >= 0) Object.assign(state, { step, hover: null, pinned: null });
     else Object.assign(state, { pinned: { column, index }, hover: null });
-    show("staging", "output", "lens", "card");
+    show("staging", "output", "lensing", "card");
     remember();
   };
   const begins = lane === 0 || token.text.startsWith(" ") || state.data[column][lane - 1]?.special;
   const tag = task() === "tag" && step >= 0 && begins ? state.data.steps[step].text.replace(/^O$/, "") : "";
-  const tint = make("rect", { class: "tint", x, y: y - scene.lane / 2 + 2, width: TOKEN, height: scene.lane - 4, rx: 6 });
+  const tint = make("rect", { class: "tint", x, y: y - scene.lane / 2 + 2, width: tokenWidth(), height: scene.lane - 4, rx: 6 });
   const element = make(
     "g",
     {
@@ -210,8 +209,8 @@ function tokenAt(band, token, lane, column, index) {
       },
     },
     tint,
-    make("rect", { class: "back", x, y: y - scene.lane / 2 + 2, width: TOKEN, height: scene.lane - 4, rx: 6 }),
-    make("text", { x: x + 8, y: y + 4.5 }, shortened(name, 9), make("title", {}, JSON.stringify(token.text))),
+    make("rect", { class: "back", x, y: y - scene.lane / 2 + 2, width: tokenWidth(), height: scene.lane - 4, rx: 6 }),
+    make("text", { x: x + 8, y: y + 4.5 }, shortened(name, compact ? 6 : 9), make("title", {}, JSON.stringify(token.text))),
   );
   scene.tokens.push({ element, tint, band, column, index, lane, stack: band.stack, of: columnOf(band.stack) });
   return element;
@@ -231,8 +230,9 @@ function drawColumn(column) {
   if (type === "tokens") return make("text", { class: "small", x: x + 4, y: band.lanes - 8 }, stack === "decoder" && twoStacks() ? "written" : "tokens");
   if (type === "next") return drawNext(column);
   const middle = x + width / 2;
-  const open = (name) => () => openCard([stack, layerOn(stack), part, name === "layer input" && !layerOn(stack) ? "embedding + position" : name]);
-  const opener = (name, text, y) => {
+  const open = (name) => () => openCard([stack, layerOn(stack), part, nameIn(layerOn(stack), name)]);
+  /** Draw a button that opens a step; the arrow keys move between these buttons. */
+  const opener = (name, text, bottom, height = 24) => {
     const element = make(
       "g",
       {
@@ -243,8 +243,9 @@ function drawColumn(column) {
         click: open(name),
         keydown: (event) => moveAlong(event, element, open(name)),
       },
-      make("rect", { x: middle - Math.max(24, width) / 2, y: y - 15, width: Math.max(24, width), height: 20, rx: 5 }),
-      make("text", { x: middle, y: y - 1, "text-anchor": "middle" }, text),
+      make("rect", { x: middle - Math.max(24, width) / 2, y: bottom - height, width: Math.max(24, width), height, rx: 5 }),
+      make("title", {}, capital(name)),
+      make("text", { x: middle, y: bottom - 8, "text-anchor": "middle" }, text),
     );
     (scene.openers ??= []).push(element);
     if (scene.openers.length === 1) element.setAttribute("tabindex", 0);
@@ -260,17 +261,12 @@ function drawColumn(column) {
     pointerleave: () => leaveColumn(),
     click: (event) => (type === "matrix" ? pinCell(column, event) : openStrip(column, event)),
   });
-  const above = (name) =>
-    make(
-      "rect",
-      { class: "area", x, width, y: band.band, height: BAND, click: open(name), pointermove: () => {} },
-      make("title", {}, capital(name)),
-    );
-  const text = column.adds ? (label === "Add" ? "+" : "+ norm") : label;
+  const above = (name) => opener(name, "", band.band + BAND, BAND);
+  const text = width < 20 ? label.replace("Norm", "N").replace("ReLU", "R").replaceAll(" ", "") : label;
   return make(
     "g",
     {},
-    opener(step, text, band.lanes - 6),
+    opener(step, text, band.lanes + 1),
     type === "matrix" && [
       make("text", { class: "tiny", x: x - 4, y: band.band + BAND / 2 + 4, "text-anchor": "end" }, "Kᵀ"),
       above("keys"),
@@ -278,9 +274,17 @@ function drawColumn(column) {
     result && [above("values"), make("text", { class: "tiny", x: x + width + 3, y: band.band + BAND / 2 + 4 }, "V")],
     area,
     type === "matrix" && matrixCursor(column),
-    kind && type === "matrix" && make("text", { class: "kind", x, y: band.cable - 4, style: `fill:${KINDS[kind].color}` }, shortKind(kind)),
-    part === "feed-forward" && step === "activation" && make("text", { class: "kind", x: x - 2, y: band.cable - 4 }, "feed-forward"),
+    kind && type === "matrix" && make("text", { class: "sublayer", x, y: band.cable - 4, style: `fill:${KINDS[kind].color}` }, shortKind(kind)),
+    part === "feed-forward" && step === "activation" && feedForwardTitle(column),
   );
+}
+
+/** Draw the title of the feed-forward network, unless that of the attention before it needs the room. */
+function feedForwardTitle({ x, width, in: band }) {
+  const right = x + width + 40,
+    matrix = band.columns.findLast(({ type }) => type === "matrix");
+  if (right - matrix.x < 90 + 7.2 * shortKind(matrix.kind).length) return null;
+  return make("text", { class: "sublayer", x: right, y: band.cable - 4, "text-anchor": "end" }, "feed-forward");
 }
 
 const shortKind = (kind) => ({ encoder: "self-attention", decoder: "masked self-attention", cross: "cross-attention" })[kind];
@@ -302,16 +306,16 @@ function moveAlong(event, element, act) {
 function drawNext(column) {
   const { x, width, stack } = column,
     band = column.in;
-  const title = make("text", { class: "small", x: x + 4, y: band.lanes - 8 }, growing() ? "next token" : "output");
+  const title = make("text", { class: "small", x: x + 4, y: band.lanes - 8 }, !growing() ? "output" : compact ? "next" : "next token");
   const { steps } = state.data;
   const list = steps.map((step, i) => {
     const lane = step.query ?? (task() === "answer" ? step.token : 0);
     const y = laneY(band, lane);
-    const text = shortened(visible(step.text), 10);
+    const text = shortened(visible(step.text), compact ? 7 : 11);
     const choose = () => {
       pause();
       Object.assign(state, { step: i, hover: null, pinned: null });
-      show("staging", "output", "lens", "card");
+      show("staging", "output", "lensing", "card");
       remember();
     };
     const bar = make("rect", { class: "chance", x, y: y - scene.lane / 2 + 2, width: width * Math.min(1, Math.max(0, step.p)), height: scene.lane - 4, rx: 6 });
@@ -358,7 +362,7 @@ function updateStage() {
       if (of !== kind) continue;
       const weight = row ? row[key] / 1000 : 0;
       line.style.strokeWidth = 0.7 + 3.2 * weight;
-      line.style.strokeOpacity = row ? 0.16 + 0.8 * weight : 0.28;
+      line.style.strokeOpacity = (row ? 0.8 * weight : 0) + Math.min(0.3, 2 / keysOf(kind));
     }
     row?.forEach((weight, key) => {
       const name = `${columns(kind).to} ${key}`;

@@ -33,10 +33,13 @@ function layerSteps(stack, layer, data = state.data) {
   return [];
 }
 
+/** Return the recorded name of a step: the first layer's input is the embedding with its position. */
+const nameIn = (layer, name) => (name === "layer input" && layer === 0 ? "embedding + position" : name);
+
 /** Return a step of a layer; undefined while the layer is being computed. */
 function stepOf(stack, layer, part, name, data = state.data) {
   const steps = layerSteps(stack, layer, data);
-  const wanted = name === "layer input" && layer === 0 ? "embedding + position" : name;
+  const wanted = nameIn(layer, name);
   return steps.find((step) => step.part === part && step.name === wanted);
 }
 
