@@ -41,13 +41,13 @@ function popUp(column, lane, content, left = column.x + column.width + 10) {
   fill(popover, content);
   popover.hidden = false;
   const { offsetWidth: width, offsetHeight: height } = popover;
-  const room = Math.max(scene.width, scene.room);
-  const x = left + width < room ? left : Math.max(4, Math.min(room - width - 4, column.x - width - 10));
-  const y = laneY(column.in, lane) + scene.lane;
-  Object.assign(popover.style, {
-    left: `${x}px`,
-    top: `${y + height < scene.height + 60 ? y : Math.max(0, y - height - 2 * scene.lane)}px`,
-  });
+  const place = popover.parentElement.getBoundingClientRect(),
+    origin = scene.canvas.getBoundingClientRect();
+  const right = left + origin.left - place.left,
+    x = right + width < place.width ? right : Math.max(0, Math.min(place.width, column.x + origin.left - place.left) - width - 10);
+  const y = laneY(column.in, lane) + 0.8 * scene.lane;
+  const isBelow = origin.top + y + height < innerHeight || y < height;
+  Object.assign(popover.style, { left: `${x}px`, top: `${isBelow ? y : y - height - 1.6 * scene.lane}px` });
 }
 
 /** Return the head whose cell is explained: the chosen head, or the one that attends most to the key. */
@@ -94,7 +94,7 @@ function showCell(kind, query, key) {
     ],
     column.x + column.width + 12,
   );
-  scene.cursor?.get(kind)?.move(query, key);
+  scene.cursor.get(kind).move(query, key);
 }
 
 /** Draw a query and a key side by side, their products, and the steps from the sum to the weight. */
@@ -102,6 +102,7 @@ function products(query, key, weight, isHidden) {
   const each = [...query].map((value, i) => value * key[i]);
   const sum = total(each),
     { d_k } = state.data.model;
+  const isScaled = !state.data.changes?.scaling_off;
   const row = (name, values) => {
     const canvas = make("canvas", { role: "img", "aria-label": `${name}: ${values.length} numbers` });
     paintMap(canvas, [values]);
@@ -116,8 +117,7 @@ function products(query, key, weight, isHidden) {
       { class: "sum" },
       "sum ",
       make("b", {}, decimals(sum, 2)),
-      ` ÷ √${d_k} = `,
-      make("b", {}, decimals(sum / Math.sqrt(d_k), 2)),
+      isScaled && [` ÷ √${d_k} = `, make("b", {}, decimals(sum / Math.sqrt(d_k), 2))],
       isHidden ? ", hidden by the mask" : [" → softmax → ", make("b", {}, share(weight))],
     ),
   ];
@@ -208,7 +208,7 @@ function matrixCursor(column) {
     point({ column: columnOf(column.stack), index: query + aheadOf(column.stack) });
     showCell(kind, query, key);
   };
-  (scene.cursor ??= new Map()).set(kind, { move });
+  scene.cursor.set(kind, { move });
   move(0, 0);
   return mark;
 }

@@ -46,6 +46,20 @@ const note = (...content) => make("p", { class: "note" }, content);
 const icon = (name) =>
   make("svg", { class: `icon ${name}`, viewBox: "0 0 24 24", "aria-hidden": "true" }, make("path", { d: ICONS[name] }));
 
+/** Let the arrow keys move the focus between elements that share one tab stop; Enter and the space bar call `act`. */
+function rove(event, elements, act = null) {
+  const at = elements.indexOf(event.currentTarget);
+  const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+  const to = elements[{ Home: 0, End: elements.length - 1 }[event.key] ?? at + (by ?? NaN)];
+  if (act && ["Enter", " "].includes(event.key)) act();
+  else if (to) {
+    elements[at].setAttribute("tabindex", -1);
+    to.setAttribute("tabindex", 0);
+    to.focus();
+  } else return;
+  event.preventDefault();
+}
+
 /** Create a labelled switch. */
 const toggle = (label, checked, change, attributes = {}) =>
   make("label", { class: "toggle" }, make("input", { type: "checkbox", checked, change, ...attributes }), label);

@@ -29,6 +29,7 @@ function drawHeads() {
       class: "off",
       "aria-pressed": String(isOff("heads_off", [kind, layer, head])),
       title: "Switch this head off",
+      tabindex: -1, // Delete does the same on the head itself
       "aria-label": `Switch off ${KINDS[kind].name}, layer ${layer + 1}, head ${head + 1}`,
     });
     const pick = () => {
@@ -43,6 +44,11 @@ function drawHeads() {
     const square = button(content, pick, {
       class: "head",
       "data-at": `${kind} ${layer} ${head}`,
+      tabindex: -1,
+      keydown: (event) => {
+        if (host && ["Delete", "Backspace"].includes(event.key)) return toggleOff("heads_off", [kind, layer, head]);
+        rove(event, [...parts.heads.querySelectorAll(".head")]);
+      },
       "aria-label": `${capital(KINDS[kind].name)}, layer ${layer + 1}, head ${head + 1}: ${trait(numbers)}${effect}`,
     });
     return make("div", { class: "cell" }, host && off, square);
@@ -59,6 +65,7 @@ function drawHeads() {
     make("h2", {}, "All heads"),
     note(
       `Each square is a head: rows attend to columns. The text below it says what the head mostly attends to. The bar shows the effect of switching it off: ${model.regression ? "how far the number moves" : "how much less probable the answer becomes (orange: more probable)"}. Click a head to show it above.`,
+      host && " By keyboard, the arrow keys move between heads, and Delete switches one off.",
     ),
     largest.length > 0 &&
       make(
@@ -116,6 +123,8 @@ function updateHeads() {
     const isChosen = state.head === Number(head) && state.layer === Number(layer) && state.kinds.has(kind) && state.kinds.size === 1;
     button.setAttribute("aria-pressed", String(isChosen));
   }
+  const stop = parts.heads.querySelector(".head[aria-pressed=true]") ?? parts.heads.querySelector(".head");
+  for (const button of parts.heads.querySelectorAll(".head")) button.setAttribute("tabindex", button === stop ? 0 : -1);
 }
 
 /** Paint attention weights [query][key], one pixel each. */

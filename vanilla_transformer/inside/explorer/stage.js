@@ -9,7 +9,7 @@ function drawStage() {
   const { width, height } = scene;
   const canvas = make("canvas", { width: width * ratio, height: height * ratio, "aria-hidden": "true" });
   const size = { width, height, viewBox: `0 0 ${width} ${height}` };
-  Object.assign(scene, { canvas, room, lit: [], lines: [], tokens: [], rows: [] });
+  Object.assign(scene, { canvas, room, lit: [], lines: [], tokens: [], rows: [], openers: [], cursor: new Map() });
   const back = make("svg", { ...size, "aria-hidden": "true" }, scene.bands.map(drawBand), drawCables());
   const front = make(
     "svg",
@@ -24,8 +24,13 @@ function drawStage() {
     drawChoices(),
     make(
       "div",
-      { class: "scroll" },
-      make("div", { class: "scene", style: `width:${width}px;height:${height}px` }, back, canvas, front, popover),
+      { class: "scene-place" },
+      make(
+        "div",
+        { class: "scroll" },
+        make("div", { class: "scene", style: `width:${width}px;height:${height}px` }, back, canvas, front),
+      ),
+      popover,
     ),
     bytesNote(),
     table("Attention weights as a table", weightTables),
@@ -200,12 +205,8 @@ function tokenAt(band, token, lane, column, index) {
       blur: over(false),
       click: choose,
       keydown: (event) => {
-        const inBand = scene.tokens.filter((each) => each.band === band);
-        const to = { ArrowDown: inBand[lane + 1], ArrowUp: inBand[lane - 1] }[event.key];
-        if (to) to.element.focus();
-        else if (["Enter", " "].includes(event.key)) choose();
-        else return;
-        event.preventDefault();
+        const inBand = scene.tokens.filter((each) => each.band === band).map((each) => each.element);
+        rove(event, inBand, choose);
       },
     },
     tint,
@@ -241,14 +242,14 @@ function drawColumn(column) {
         tabindex: -1,
         "aria-label": `${capital(name)}, ${part}, ${stack}: open`,
         click: open(name),
-        keydown: (event) => moveAlong(event, element, open(name)),
+        keydown: (event) => rove(event, scene.openers, open(name)),
       },
       make("rect", { x: middle - Math.max(24, width) / 2, y: bottom - height, width: Math.max(24, width), height, rx: 5 }),
       make("title", {}, capital(name)),
       make("text", { x: middle, y: bottom - 8, "text-anchor": "middle" }, text),
     );
-    (scene.openers ??= []).push(element);
-    if (scene.openers.length === 1) element.setAttribute("tabindex", 0);
+    if (!scene.openers.length) element.setAttribute("tabindex", 0);
+    scene.openers.push(element);
     return element;
   };
   const area = make("rect", {
@@ -288,19 +289,6 @@ function feedForwardTitle({ x, width, in: band }) {
 }
 
 const shortKind = (kind) => ({ encoder: "self-attention", decoder: "masked self-attention", cross: "cross-attention" })[kind];
-
-/** Move the focus along the labels of the columns, which share one tab stop. */
-function moveAlong(event, element, act) {
-  const at = scene.openers.indexOf(element);
-  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: scene.openers.length - 1 }[event.key];
-  if (["Enter", " "].includes(event.key)) act();
-  else if (scene.openers[to]) {
-    element.setAttribute("tabindex", -1);
-    scene.openers[to].setAttribute("tabindex", 0);
-    scene.openers[to].focus();
-  } else return;
-  event.preventDefault();
-}
 
 /** Draw the predictions at the end of the lanes. */
 function drawNext(column) {

@@ -55,9 +55,8 @@ function strip(rows, pixels) {
 function shownOf(column, lane) {
   if (state.revealed === Infinity) return 1;
   const { stack, answer, step } = phases()[state.phase];
-  const order = column.in.columns.filter(({ type }) => type !== "tokens");
   const parts = scene.columns.filter((each) => each.stack === column.stack && each.type !== "tokens");
-  const start = (0.8 * parts.indexOf(column)) / Math.max(1, parts.length) + (order.length ? 0 : 0);
+  const start = (0.8 * parts.indexOf(column)) / parts.length;
   const after = (delay, length) => Math.min(1, Math.max(0, (state.progress - delay) / length));
   if (column.stack === "encoder" && growing()) {
     if (stack !== "encoder") return 1;
