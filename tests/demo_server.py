@@ -1,23 +1,23 @@
 """Run the demo on a real HTTP server."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from gradio_client import Client
 
 from fresh_process import ROOT, running
-from vanilla_transformer.app.app import build, serve
+from vanilla_transformer.app.app import Demo, find_models
 
 
 ADDRESS = r"http://127\.0\.0\.1:\d+"
 
 
 @contextmanager
-def address_of(*models: str, **options) -> Iterator[str]:
-    app = build(*models, **options)
-    yield serve(app, server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
-    app.close()
+def address_of(*models: str, runs: Sequence[str] = ()) -> Iterator[str]:
+    demo = Demo(find_models(models), runs)
+    yield demo.serve(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
+    demo.api.close()
 
 
 @contextmanager

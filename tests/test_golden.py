@@ -20,7 +20,8 @@ from demo_server import served
 from fresh_process import ROOT, run_fresh
 from golden import GOLDEN, score
 from hub_server import HubServer
-from vanilla_transformer.loading import CHECKPOINTS, load_model, shipped_models
+from vanilla_transformer.files import shipped_models
+from vanilla_transformer.loading import CHECKPOINTS, load_model
 from vanilla_transformer.tasks import task_of
 
 
@@ -114,9 +115,9 @@ def test_the_demo_loads_and_runs_all_checkpoints():
 SPACE = """
 import json, sys
 from vanilla_transformer.app import app
-from vanilla_transformer.loading import shipped_models
-page = app.build(*shipped_models())
-explore = next(function.fn for function in page.fns.values() if function.api_name == "explore")
+from vanilla_transformer.files import shipped_models
+demo = app.Demo(app.find_models(shipped_models()))
+explore = next(function.fn for function in demo.api.fns.values() if function.api_name == "explore")
 answers = [explore(number, text, None, *context)["answer"] for number, (text, *context) in enumerate(ASKED)]
 ours = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0].endswith("vanilla_transformer")]
 print(json.dumps([answers, [file for file in ours if "/space/" not in file]]))

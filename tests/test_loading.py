@@ -17,13 +17,12 @@ from fresh_process import run_python
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.cli import evaluate, export, generate, translate, walk
-from vanilla_transformer.files import check_source
+from vanilla_transformer.files import check_source, shipped_models
 from vanilla_transformer.loading import (
     load_model,
     load_tokenizer,
     match_tokenizer,
     model_class,
-    shipped_models,
     vocabulary_hash,
 )
 

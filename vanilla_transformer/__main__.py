@@ -114,9 +114,10 @@ def command(arguments: list[str]) -> None:
         raise ValueError(f"There is no command {name!r}; {advice}")
     sys.argv = [f"vanilla-transformer {name}", *arguments]  # the name shown in errors
     if not is_answered(name, arguments):
-        if name == "demo":
+        if name == "demo":  # it listens before it imports PyTorch
             print("Starting the demo. Its address is printed below.", flush=True)
-        import_module("vanilla_transformer.models")  # registers the Auto classes
+        else:
+            import_module("vanilla_transformer.models")  # registers the Auto classes
         import_module(f"vanilla_transformer.cli.{COMMANDS[name]}").main(arguments)
 
 

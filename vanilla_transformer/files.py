@@ -19,6 +19,14 @@ from typing import Any, BinaryIO, TextIO
 logger = logging.getLogger(__name__)
 GZIP_MAGIC = b"\x1f\x8b"
 
+# The shipped models: included in a clone and in a Space, downloaded by an installed package.
+CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+
+
+def shipped_models() -> list[str]:
+    """Return the folders of the locally available shipped models."""
+    return sorted(str(config.parent) for config in CHECKPOINTS.glob("*/config.json"))
+
 
 def open_binary(path: str) -> io.BufferedReader:
     """Open a local file, or a file on the Hub if the path starts with "hf://"."""

@@ -17,7 +17,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as library_logging
 
 import vanilla_transformer
-from vanilla_transformer.files import check_source
+from vanilla_transformer.files import CHECKPOINTS, check_source
 
 
 logger = logging.getLogger(__name__)
@@ -28,15 +28,7 @@ FAMILIES = (
 )
 AUTO_CLASSES = {name: auto for family in FAMILIES for auto, name in family.auto_classes.items()}
 MODELS = tuple(AUTO_CLASSES)
-
-# The shipped models: included in a clone and in a Space, downloaded by an installed package.
-CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 HUB_NAME = "vanilla-transformer/vanilla-transformer"
-
-
-def shipped_models() -> list[str]:
-    """Return the folders of the locally available shipped models."""
-    return sorted(str(config.parent) for config in CHECKPOINTS.glob("*/config.json"))
 
 
 def shipped_model(name: str) -> str:

@@ -3,6 +3,7 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.app.loading import LONGEST_INPUT, load
+from vanilla_transformer.app.loading import LONGEST_INPUT, DemoModel
 from vanilla_transformer.app.reading import MOST_TOKENS
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.inside.effects import gradient_times_input
@@ -55,35 +56,33 @@ def client(folders):
 
 
 def test_translation_equals_model_generate(client, folders):
-    translation, alternatives, picture = client.predict("one two", "2", "mean", api_name="/translate")
+    found = client.predict("one two", api_name="/translate")
     model = AutoModelForSeq2SeqLM.from_pretrained(folders["translator"]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders["translator"])
-    assert translation == translate(["one two"], model, tokenizer)[0]
-    assert len(alternatives) == 3 and alternatives[0][0] == translation
-    assert picture.startswith('<div class="heat-map">')
+    assert found["translation"] == translate(["one two"], model, tokenizer)[0] == found["hypotheses"][0]["text"]
 
 
 def test_twenty_concurrent_users_get_correct_predictions(client, folders):
     texts = [f"one {'two ' * (i % 5)}three" for i in range(20)]
     with ThreadPoolExecutor(20) as users:
-        found = list(users.map(lambda text: client.predict(text, "1", "1", api_name="/translate")[0], texts))
+        found = list(users.map(lambda text: client.predict(text, api_name="/translate")["translation"], texts))
     model = AutoModelForSeq2SeqLM.from_pretrained(folders["translator"]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders["translator"])
     assert found == [translate([text], model, tokenizer)[0] for text in texts]
 
 
 def test_class_probabilities_equal_those_of_the_pipeline(client, folders):
-    given, mattered, attended = client.predict(TEXT, api_name="/classify")
+    found = client.predict(TEXT, api_name="/classify")
     expected = pipeline("text-classification", folders["classifier"], trust_remote_code=True)(TEXT, top_k=None)
-    assert given == pytest.approx({entry["label"]: entry["score"] for entry in expected}, abs=1e-4)
-    for shown in (mattered, attended):
+    assert found["labels"] == pytest.approx({entry["label"]: entry["score"] for entry in expected}, abs=1e-4)
+    for shown in (found["attribution"], found["attention"]):
         assert "".join(piece["text"] for piece in shown) == f"<s>{TEXT}</s>"
         assert max(abs(piece["share"]) for piece in shown) == 1
 
 
 def test_attributions_sum_to_the_change_of_the_score(folders):
     """Scaling all embeddings towards 0 changes the score, to first order, by the sum of the attributions."""
-    loaded = load(folders["classifier"])
+    loaded = DemoModel(folders["classifier"])
     loaded.model.double()
     batch = loaded.tokenizer([TEXT], return_tensors="pt")
     values = gradient_times_input(loaded.model, batch, lambda output: output.logits[0].max())
@@ -98,7 +97,7 @@ def test_attributions_sum_to_the_change_of_the_score(folders):
 
 
 def test_tagged_spans_equal_those_of_the_pipeline(client, folders):
-    shown = client.predict(TEXT, api_name="/tag")
+    shown = client.predict(TEXT, api_name="/tag")["spans"]
     tagger = pipeline("token-classification", folders["tagger"], trust_remote_code=True, aggregation_strategy="first")
     assert [(span["tag"], span["start"], span["end"]) for span in shown] == [
         (span["entity_group"], span["start"], span["end"]) for span in tagger(TEXT)
@@ -112,11 +111,12 @@ def test_answer_is_a_span_of_the_context(client):
 
 
 def test_filled_blank_equals_that_of_the_pipeline(client, folders):
-    filled, (best,) = client.predict("one ___ three", api_name="/fill")
+    found = client.predict("one ___ three", api_name="/fill")
+    (best,) = found["blanks"]
     expected = pipeline("fill-mask", folders["masked"], trust_remote_code=True)("one <mask> three")
     assert [*best.values()][: len(expected)] == pytest.approx([entry["score"] for entry in expected], abs=1e-5)
-    assert filled == expected[0]["sequence"]
-    assert len(client.predict("one ___ ___", api_name="/fill")[1]) == 2
+    assert found["text"] == expected[0]["sequence"]
+    assert len(client.predict("one ___ ___", api_name="/fill")["blanks"]) == 2
     with pytest.raises(Exception, match="write ___ where a word is missing"):
         client.predict("one two", api_name="/fill")
 
@@ -125,24 +125,24 @@ def test_generated_text_is_streamed_and_equals_model_generate(client, folders):
     model = AutoModelForCausalLM.from_pretrained(folders["language model"]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders["language model"])
     job = client.submit("one", 20, 0, 0, 1, 0, api_name="/generate")
-    final = job.result(timeout=60)
+    final = job.result(timeout=60)["text"]
     ids = model.generate(**tokenizer(["one"], return_tensors="pt"), max_new_tokens=20, do_sample=False)
     assert final == "one" + tokenizer.decode(ids[0, tokenizer(["one"], return_tensors="pt")["input_ids"].shape[1] :],
                                              skip_special_tokens=True)  # fmt: skip
-    outputs = job.outputs()
+    outputs = [output["text"] for output in job.outputs()]
     assert len(outputs) > 2 and all(later.startswith(first) for first, later in pairwise(outputs))
-    sampled = [client.predict("one", 20, 1.0, 0, 1, seed, api_name="/generate") for seed in (1, 1, 2)]
+    sampled = [client.predict("one", 20, 1.0, 0, 1, seed, api_name="/generate")["text"] for seed in (1, 1, 2)]
     assert sampled[0] == sampled[1] != sampled[2]
 
 
 def test_next_tokens_are_the_most_probable_ones(client, folders):
-    found = client.predict("one two", None, api_name="/next_tokens")
-    assert len(found) == 10 and list(found.values()) == sorted(found.values(), reverse=True)
+    found = [each["probability"] for each in client.predict("one two", api_name="/next_tokens")["tokens"]]
+    assert len(found) == 10 and found == sorted(found, reverse=True)
     model = AutoModelForCausalLM.from_pretrained(folders["language model"]).eval()
     tokenizer = AutoTokenizer.from_pretrained(folders["language model"])
     with torch.no_grad():
         best = model(**tokenizer(["one two"], return_tensors="pt")).logits[0, -1].softmax(-1).max().item()
-    assert max(found.values()) == pytest.approx(best, abs=1e-5)
+    assert max(found) == pytest.approx(best, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_next_tokens_are_the_most_probable_ones(client, folders):
 )
 def test_invalid_input_gets_a_clear_message(client, text, message):
     endpoints = (
-        *(((text, "1", "1"), "/translate"), ((text,), "/classify"), ((text,), "/tag")),
+        *(((text,), "/translate"), ((text,), "/classify"), ((text,), "/tag")),
         *(((0, text), "/explore"), ((0, text), "/explore_effects"), ((text,), "/generate")),
     )
     for arguments, name in endpoints:
@@ -166,11 +166,13 @@ def test_invalid_input_gets_a_clear_message(client, text, message):
 @pytest.mark.parametrize(
     ("arguments", "endpoint", "message"),
     [
-        (("one two", "dos", "two"), "/decoding_step", "has the steps 1 to"),
-        ((7, None), "/next_tokens", "A text is needed to continue, not 7"),
-        *((("one", shown), "/next_tokens", "The number of characters must be an integer") for shown in ("1", 0.5, -1)),
+        ((7,), "/next_tokens", "A text is needed to continue, not 7"),
+        *((("one", number), "/next_tokens", "There is no model .* for this endpoint, only: 6") for number in (0, "6")),
         ((0, ["one"], None, None), "/explore", r"A text is needed to explore, not \['one'\]"),
-        *(((model, "one"), "/explore", "models 0 to 6") for model in (1.0, True, None, "0", [0])),
+        *(
+            ((model, "one"), "/explore", "There is no model .*, only: 0, 1, 2, 3, 4, 5, 6")
+            for model in (1.0, True, None, "0", [0])
+        ),
         *(((5, "one", target), "/explore", "A target is a text, or a list") for target in NO_TARGETS),
         ((5, "one", []), "/explore", "give at least one"),
         ((5, "one", "中" * LONGEST_INPUT), "/explore", r"keep to \d+ tokens; the text to write has 90\d"),
@@ -199,19 +201,21 @@ def test_special_tokens_in_the_input_are_tokenised_as_in_training(client, folder
         assert [token["id"] for token in found["source"]][: len(ids)] == ids, name
         top = found["steps"][len(ids) - 1 if name == "language model" else 0]["top"][0]["p"]
         if name == "translator":
-            assert client.predict(text, "1", "1", api_name="/translate")[0] == found["answer"]
+            assert client.predict(text, api_name="/translate")["translation"] == found["answer"]
         elif name == "language model":
-            assert max(client.predict(text, api_name="/next_tokens").values()) == pytest.approx(top, abs=2e-5)
+            following = client.predict(text, api_name="/next_tokens")["tokens"]
+            assert following[0]["probability"] == pytest.approx(top, abs=2e-5)
         elif name == "classifier":
-            assert max(client.predict(text, api_name="/classify")[0].values()) == pytest.approx(top, abs=2e-5)
+            labels = client.predict(text, api_name="/classify")["labels"]
+            assert max(labels.values()) == pytest.approx(top, abs=2e-5)
 
 
 def test_regression_returns_the_predicted_value(client, folders):
-    numbers, mattered, _ = client.predict(TEXT, api_name="/regress")
-    loaded = load(folders["regressor"])
+    found = client.predict(TEXT, api_name="/regress")
+    loaded = DemoModel(folders["regressor"])
     with torch.no_grad():
         (expected,) = loaded.model(**loaded.tokenizer(TEXT, return_tensors="pt")).logits[0].tolist()
-    assert numbers == {"LABEL_0": pytest.approx(expected, abs=1e-5)} and len(mattered) > 2
+    assert found["labels"] == {"LABEL_0": pytest.approx(expected, abs=1e-5)} and len(found["attribution"]) > 2
 
 
 def test_readme_lists_every_endpoint_with_its_arguments(client):
@@ -222,6 +226,27 @@ def test_readme_lists_every_endpoint_with_its_arguments(client):
         name: [argument["parameter_name"] for argument in endpoint["parameters"]]
         for name, endpoint in endpoints.items()
     }
+
+
+def test_every_return_of_an_endpoint_has_a_name(client):
+    endpoints = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
+    for name, endpoint in endpoints.items():
+        (returned,) = endpoint["returns"]
+        assert len(returned["type"]["properties"]) >= 1 and endpoint["description"], name
+
+
+def test_models_are_listed_with_their_tasks(client, folders):
+    found = client.predict(api_name="/models")["models"]
+    assert [each["name"] for each in found] == [Path(folder).name for folder in folders.values()]
+    assert [each["task"] for each in found] == [
+        "classify",
+        "classify",
+        "tag",
+        "answer",
+        "fill",
+        "translate",
+        "generate",
+    ]
 
 
 def test_readme_example_runs(client, capsys):

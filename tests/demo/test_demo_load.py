@@ -30,10 +30,9 @@ WISHES = [
     *(("explore_effects", [model, text, None, None]) for model in range(3) for text in TEXTS),
     *(("explore_layer", [0, text, None, None, "decoder", 1]) for text in TEXTS),
     *(("explore_changed", [0, text, changes, None, None]) for text in TEXTS for changes in CHANGES),
-    *(("translate", [text, "2", "mean", "cross"]) for text in TEXTS),
-    *(("classify", [text]) for text in TEXTS),
-    *(("generate", [text, 30, 1.0, 0, 1.0, seed]) for seed, text in enumerate(TEXTS)),
-    *(("mask", ["one two three", kind, 2, 3]) for kind in ("padding", "causal", "padding and causal")),
+    *(("translate", [text, None]) for text in TEXTS),
+    *(("classify", [text, None]) for text in TEXTS),
+    *(("generate", [text, 30, 1.0, 0, 1.0, seed, None]) for seed, text in enumerate(TEXTS)),
     *(("next_tokens", [text, None]) for text in TEXTS),
 ]
 

@@ -5,6 +5,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 from huggingface_hub import ModelCard
@@ -24,7 +25,7 @@ from family import decoder_only, encoder_decoder, encoder_only
 from saved_models import save
 from vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForSequenceClassification
 from vanilla_transformer.app import app
-from vanilla_transformer.app.loading import EXAMPLES, load
+from vanilla_transformer.app.loading import EXAMPLES, DemoModel
 from vanilla_transformer.cli import demo
 
 
@@ -40,7 +41,7 @@ def folder(tmp_path) -> Path:
 
 
 def test_concurrent_visitors_do_not_change_each_others_tokenizer_settings(folder):
-    tokenizer = load(str(folder)).tokenizer
+    tokenizer = DemoModel(str(folder)).tokenizer
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     ways = [{"split_special_tokens": True}, {"split_special_tokens": False, "truncation": True, "max_length": 3}]
 
@@ -60,7 +61,7 @@ def test_concurrent_visitors_do_not_change_each_others_tokenizer_settings(folder
 
 def loaded_module(folder: Path, trust: bool = False) -> str:
     """Return the name of the module that defines the loaded model's class."""
-    return type(load(str(folder), trust).model).__module__
+    return type(DemoModel(str(folder), trust).model).__module__
 
 
 def append(file: Path, line: str) -> None:
@@ -150,14 +151,14 @@ def test_incomplete_model_gives_a_one_line_error(name, folder):
     spoil, message = BROKEN[name]
     spoil(folder)
     with pytest.raises(ValueError, match="translator") as caught:
-        app.build(str(folder))
+        app.load_all(app.find_models([str(folder)]))
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_model_without_a_task_head_is_rejected(tmp_path):
     save(tmp_path / "plain", lambda **fields: encoder_only(VanillaTransformerEncoderModel, **fields), "encoder")
     with pytest.raises(ValueError, match="VanillaTransformerEncoderModel has no head"):
-        load(str(tmp_path / "plain"))
+        DemoModel(str(tmp_path / "plain"))
 
 
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
@@ -181,7 +182,7 @@ def test_error_for_another_architecture_names_the_import_command(kind, tmp_path)
     model = FOREIGN[kind]()
     model.save_pretrained(tmp_path / kind)
     with pytest.raises(ValueError, match=f"{kind} is a model of class {type(model).__name__}; .*transformer import`"):
-        load(str(tmp_path / kind))
+        DemoModel(str(tmp_path / kind))
 
 
 def refused(*arguments: str) -> str:
@@ -196,11 +197,6 @@ def test_error_for_a_missing_folder_names_it(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = "there is no such folder. Give the folder of a trained model, or a name on the Hub, such as owner/model."
     assert refused("--model", source) == f"{source}: {told}"
-
-
-def test_int8_is_refused_without_ctranslate2(folder):
-    told = "--quantization int8 is for CTranslate2: add --engine ctranslate2."
-    assert refused("--model", str(folder), "--quantization", "int8") == told
 
 
 def test_invalid_port_is_rejected(folder):
@@ -218,17 +214,19 @@ def test_error_for_a_port_in_use_names_it(folder):
 # --- Several models
 
 
-def tabs(client) -> list[str]:
-    return [part["props"]["label"] for part in client.config["components"] if part["type"] == "tabitem"]
-
-
 def test_one_invalid_model_does_not_prevent_loading_the_others(folder, tmp_path, capsys):
     cut_short(folder)
     other = save(tmp_path / "writer", decoder_only, "causal")
-    with served(str(folder), other, str(tmp_path / "nothing")) as client:
-        assert tabs(client) == ["Explore", "Generate", "Look inside"]
+    models = app.find_models([str(folder), other, str(tmp_path / "nothing")])
+    assert [model.name for model in app.load_all(models)] == ["writer"]
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Left out: ")]
-    assert len(told) == 2 and "damaged" in told[0] and "no such folder" in told[1]
+    assert len(told) == 2 and "no such folder" in told[0] and "damaged" in told[1]
+
+
+def test_request_for_a_damaged_model_gives_an_error_without_its_path(folder):
+    cut_short(folder)
+    with served(str(folder)) as client, pytest.raises(Exception, match="translator cannot be loaded"):
+        client.predict("one", api_name="/translate")
 
 
 DAMAGED_JSON = {
@@ -250,7 +248,7 @@ def test_a_model_with_malformed_json_is_skipped_with_one_line(name, folder, tmp_
     file, fields = DAMAGED_JSON[name]
     (folder / file).write_text("{}") if fields is None else change_json(folder / file, **fields)
     other = save(tmp_path / "writer", decoder_only, "causal")
-    (loaded,) = app.load_all((str(folder), other), False, "pytorch")
+    (loaded,) = app.load_all(app.find_models([str(folder), other]))
     assert loaded.name == "writer"
     (told,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("Left out: "))
     assert str(folder) in told and Path(file).stem.split("_")[0] in told
@@ -266,14 +264,16 @@ def test_models_of_the_same_task_get_distinct_names(tmp_path):
         save(tmp_path / "duration", classifier, "encoder", num_labels=1, problem_type="regression"),
     ]
     with served(*models) as client:
-        assert tabs(client) == ["Explore", "Generate: young", "Generate: old", "Generate: old (2)", "Look inside"]
+        found = [(each["name"], each["task"]) for each in client.predict(api_name="/models")["models"]]
         endpoints = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
-    assert {"/generate", "/generate_1", "/generate_2", "/classify", "/regress"} <= set(endpoints)
+    assert found == [("young", "generate"), ("old", "generate"), ("old (2)", "generate"), ("language", "classify"),
+                     ("duration", "classify")]  # fmt: skip
+    assert {"/generate", "/classify", "/regress"} <= set(endpoints)
 
 
 def test_loaded_weights_equal_the_saved_ones(folder):
     saved = load_file(folder / "model.safetensors")
-    held = load(str(folder)).model.state_dict()
+    held = DemoModel(str(folder)).model.state_dict()
     assert all(torch.equal(held[name], weight) for name, weight in saved.items())
 
 
@@ -285,8 +285,8 @@ def test_page_shows_the_examples_of_the_model_card(name):
     shipped = Path(__file__).parents[2] / "checkpoints" / name
     texts = [widget["text"].replace("<mask>", "___") for widget in ModelCard.load(shipped / "README.md").data.widget]
     with served(str(shipped)) as client:
-        page = json.dumps(client.config, ensure_ascii=False)
-    assert [example["text"] for example in load(str(shipped)).examples] == texts
+        page = httpx.get(client.src).text
+    assert [example["text"] for example in DemoModel(str(shipped)).examples] == texts
     assert all(text in page for text in texts)
 
 
@@ -296,4 +296,4 @@ def test_default_examples_are_used_if_the_model_card_has_none(card, tmp_path):
     (folder / "README.md").unlink(missing_ok=True)
     if card is not None:
         (folder / "README.md").write_text(card)
-    assert [example["text"] for example in load(str(folder)).examples] == EXAMPLES["generate"]
+    assert [example["text"] for example in DemoModel(str(folder)).examples] == EXAMPLES["generate"]

@@ -10,9 +10,8 @@ import torch
 from demo_server import served
 from family import decoder_only
 from saved_models import save
-from vanilla_transformer.app.continue_text import Writer, sampling
-from vanilla_transformer.app.inside import MASKS, allowed
-from vanilla_transformer.app.loading import load
+from vanilla_transformer.app.continue_text import continue_text, sampling
+from vanilla_transformer.app.loading import DemoModel
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +21,8 @@ def client(tmp_path_factory):
         yield client
 
 
-def generate(client, seed: int | None, api_name: str = "/generate", temperature: float = 1.0, top_p: float = 1) -> str:
-    return client.predict("one two", 20, temperature, 0, top_p, seed, api_name=api_name)
+def generate(client, seed: int | None, model: int = 0) -> str:
+    return client.predict("one two", 20, 1.0, 0, 1, seed, model, api_name="/generate")["text"]
 
 
 def test_seeded_text_is_reproducible_while_other_users_generate(client):
@@ -35,8 +34,7 @@ def test_seeded_text_is_reproducible_while_other_users_generate(client):
         while not done.is_set():
             torch.manual_seed(0)
             torch.rand(3)
-            client.predict("one two", "padding and causal", 1, 2, api_name="/mask")
-            generate(client, 7, "/generate_1")
+            generate(client, 7, model=1)
 
     with ThreadPoolExecutor(3) as others:
         running = others.map(disturb, range(3))
@@ -47,13 +45,6 @@ def test_seeded_text_is_reproducible_while_other_users_generate(client):
 
 def test_generated_texts_differ_without_a_seed(client):
     assert generate(client, None) != generate(client, None)
-
-
-@pytest.mark.parametrize("kind", MASKS)
-def test_drawing_a_mask_does_not_change_the_random_state(kind):
-    before = torch.get_rng_state()
-    allowed(kind, 5, 2, 3)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +74,7 @@ def test_sample_frequencies_match_the_models_distribution(options, expected):
     ],
 )
 def test_invalid_sampling_options_give_a_clear_error(options, message, tmp_path):
-    writer = Writer(load(save(tmp_path / "model", decoder_only, "causal")))
+    model = DemoModel(save(tmp_path / "model", decoder_only, "causal"))
     usual = {"text": "one", "new_tokens": 5, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 0}
     with pytest.raises(gr.Error, match=message):
-        next(writer.generate(**(usual | options)))
+        next(continue_text(model, **(usual | options)))

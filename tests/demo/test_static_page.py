@@ -10,14 +10,16 @@ import torch
 from transformers import AutoTokenizer
 
 from browsing import NEEDS_CHROMIUM, expect, visit
-from vanilla_transformer.app.app import load_all
+from vanilla_transformer.app.app import find_models
 from vanilla_transformer.app.static_page import write_static_page
 from vanilla_transformer.cli import demo
+from vanilla_transformer.files import shipped_models
 from vanilla_transformer.inside.interventions import interventions_from_json
+from vanilla_transformer.inside.markup import component_files
 from vanilla_transformer.inside.page import compare_data, explore_data, layer_values
 from vanilla_transformer.inside.predictions import predict
 from vanilla_transformer.inside.recorder import record
-from vanilla_transformer.loading import CHECKPOINTS, load_model, shipped_models
+from vanilla_transformer.loading import CHECKPOINTS, load_model
 
 
 pytestmark = NEEDS_CHROMIUM
@@ -44,6 +46,17 @@ CASES: list[tuple[str, str, str | None, dict[str, Any]]] = [
 NAMES = sorted({name for name, *_ in CASES})
 
 
+LOAD = """() => (globalThis.loadModel = async (name) => {
+    if (!globalThis.savedModels?.[name]) {
+        const script = document.createElement("script");
+        const loaded = new Promise((resolve) => (script.onload = resolve));
+        document.head.append(Object.assign(script, { src: `${name}.js` }));
+        await loaded;
+    }
+    return savedModels[name];
+})"""
+
+
 @cache
 def loaded(name: str):
     return load_model(CHECKPOINTS / name), AutoTokenizer.from_pretrained(CHECKPOINTS / name)
@@ -52,7 +65,7 @@ def loaded(name: str):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("static") / "page"
-    write_static_page(load_all(shipped_models(), trust_remote_code=False), folder)
+    write_static_page(find_models(shipped_models()), folder)
     return folder
 
 
@@ -60,7 +73,9 @@ def folder(tmp_path_factory) -> Path:
 def page(browser, folder):
     """Return the opened page; requests for anything but its own files are blocked."""
     with visit(browser, (folder / "index.html").as_uri()) as page:
-        page.context.route(lambda address: not address.startswith("file:"), lambda route: route.abort())
+        page.context.route(lambda address: not address.startswith(("file:", "blob:")), lambda route: route.abort())
+        page.evaluate(f"() => {{ {component_files()[0]}; Object.assign(globalThis, {{ engine: pageModels() }}); }}")
+        page.evaluate(LOAD)
         yield page
 
 
@@ -79,8 +94,8 @@ def test_logits_and_token_ids_equal_those_of_pytorch(page, name):
     logits = torch.stack(tuple(output[:2]), -1)[0] if name == "reader" else output.logits[0]
     found = page.evaluate(
         """async ([name, text, context, ids, target]) => {
-            const model = await loadSavedModel(name);
-            const writes = ["translate", "generate"].includes(TASKS[model.head]);
+            const model = engine.readModel(await loadModel(name));
+            const writes = ["ForConditionalGeneration", "ForCausalLM"].includes(model.head);
             const { logits } = model.forward(ids, target);
             const read = model.tokenizer.encode(text.replaceAll("___", "<mask>"), context, writes);
             return { read, logits: logits.map((row) => [...row]) };
@@ -119,19 +134,21 @@ def test_page_returns_the_same_data_as_the_server(page, name, text, target, chan
     whole = {name: [] for name in ("heads_off", "layers_off", "residuals_off", "positions_off", "weights")}
     stack = "decoder" if name in ("en-es", "language-model") else "encoder"
     layer = {"stack": stack, "layer": 1}
-    page.evaluate("(names) => (globalThis.pageModels = pageHost(names))", [
-        {"name": Path(folder).name} for folder in shipped_models()
-    ])  # fmt: skip
     found = page.evaluate(
-        """async ([wish, changes, layer]) => ({
-            data: await pageModels.explore(wish),
-            compared: await pageModels.changed({ ...wish, changes }),
-            effects: await pageModels.effects(wish),
-            values: (await pageModels.layer({ ...wish, ...layer })).map((step) => ({
-                ...step, values: step.values.map((row) => Array.from(row, (x) => x?.length ? Array.from(x) : x)),
-            })),
-        })""",
-        [wish, whole | changes, layer],
+        """async ([name, wish, changes, layer]) => {
+            const host = engine.modelHost();
+            const files = await loadModel(name);
+            host.add(wish.model, files);
+            const plain = (rows) => rows.map((row) => Array.from(row, (x) => (x?.length ? Array.from(x) : x)));
+            const layerSteps = host.layer({ ...wish, ...layer, steps: files.steps });
+            return {
+                data: await host.explore(wish),
+                compared: await host.changed({ ...wish, changes }),
+                effects: await host.effects(wish),
+                values: layerSteps.map((step) => ({ ...step, values: plain(step.values) })),
+            };
+        }""",
+        [name, wish, whole | changes, layer],
     )
     data = explore_data(model, tokenizer, text, target, context, values=False)
     effects = {(each["kind"], each["layer"], each["head"]): each["effect"] for each in data.pop("effects")}

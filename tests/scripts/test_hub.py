@@ -567,12 +567,13 @@ def test_push_to_hub_of_models_and_trainers_uploads_the_code(hub, folder, tmp_pa
 
 SPACE = """
 import json, os, sys, threading, time
+import httpx
 from vanilla_transformer.app import app
 from vanilla_transformer.cli import demo
 from gradio_client import Client
-address = app.serve(app.build("user/name"), prevent_thread_lock=True, quiet=True)
+address = app.Demo(app.find_models(["user/name"])).serve(prevent_thread_lock=True, quiet=True)
 client = Client(address, verbose=False)
-answers = [client.predict(text="one two", api_name=name) for name in ("/translate", "/walk_sentence")]
+answer = client.predict(text="one two", api_name="/translate")["translation"]
 elsewhere = [name for name in sys.argv[1:] if name in sys.modules and os.getcwd() not in sys.modules[name].__file__]
 port = int(address.rstrip("/").split(":")[-1]) + 40
 threading.Thread(target=demo.main, args=(["--port", str(port)],), daemon=True).start()  # without a model
@@ -582,9 +583,8 @@ while True:
         break
     except Exception:
         time.sleep(0.5)
-shown = json.dumps(bare.config["components"])
-tabs = [part["props"]["label"] for part in bare.config["components"] if part["type"] == "tabitem"]
-found = [answers[0][0], "Layer 1, head 1 of name" in answers[1], elsewhere, tabs, "MODEL_ID" in shown]
+shown = httpx.get(bare.src).text
+found = [answer, elsewhere, "MODEL_ID" in shown]
 print(json.dumps(found), flush=True)
 os._exit(0)
 """
@@ -608,6 +608,4 @@ def test_the_space_is_self_contained_and_runs_a_model_from_the_hub(hub, folder, 
     command = [sys.executable, "visit.py", *MODULES]
     visit = subprocess.run(command, cwd=space, env=environment, capture_output=True, text=True, timeout=300)
     assert visit.returncode == 0, visit.stderr
-    *answer, tabs, told = json.loads(visit.stdout.splitlines()[-1])
-    assert answer == [*expected, True, []]
-    assert tabs == ["Explore", "Look inside"] and told
+    assert json.loads(visit.stdout.splitlines()[-1]) == [*expected, [], True]

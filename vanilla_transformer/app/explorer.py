@@ -1,15 +1,12 @@
-"""Build the tab "Explore", which draws a forward pass in the browser. This module computes and sends the JSON."""
+"""Compute what the page shows, for models that do not run in the page and for programs."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from pathlib import Path
+from functools import cache, lru_cache
 from typing import Any
 
-import gradio as gr
 import torch
 
-from vanilla_transformer.app.live_training import train_live
-from vanilla_transformer.app.loading import Loaded
+from vanilla_transformer.app.loading import DemoModel
 from vanilla_transformer.app.reading import (
     MOST_TOKENS,
     check_length,
@@ -19,44 +16,43 @@ from vanilla_transformer.app.reading import (
     refusal,
     refusing,
 )
-from vanilla_transformer.app.training_runs import Runs
 from vanilla_transformer.decoding import EXTRA_TOKENS
 from vanilla_transformer.inside.effects import ablation_effects
 from vanilla_transformer.inside.interventions import interventions_from_json
-from vanilla_transformer.inside.page import compare_data, component_files, explore_data, for_script, layer_values
+from vanilla_transformer.inside.model_files import layer_steps
+from vanilla_transformer.inside.page import compare_data, explore_data, layer_values
 from vanilla_transformer.inside.predictions import Prediction, predict
 from vanilla_transformer.inside.readings import BLANK, tokenizer_options
 
 
-HOST = Path(__file__).with_name("assets") / "host.js"
-TRAININGS = 2  # maximum number of concurrent live training runs of all visitors
 REMEMBERED = 32  # size of each response cache
 MOST_WRITTEN = MOST_TOKENS + EXTRA_TOKENS  # maximum number of tokens in an output or target
 
 
-def keeps_space(loaded: Loaded) -> bool:
+def keeps_space(loaded: DemoModel) -> bool:
     """Whether leading and trailing spaces of a text matter to the model."""
     return loaded.task == "generate"
 
 
-class Explored:
+@cache
+def steps_of(loaded: DemoModel) -> dict[str, list[dict[str, Any]]]:
+    """Return the steps of each layer for the page, without their values."""
+    return layer_steps(loaded.model, loaded.tokenizer, loaded.examples[0])
+
+
+class Explorer:
     """The loaded models, addressed by index, behind the page and the API."""
 
-    def __init__(self, models: Sequence[Loaded]):
+    def __init__(self, models: Sequence[DemoModel]):
         self.models = models
         # Cache responses: every visitor's page requests the first example and its effects.
         self.cached_data = lru_cache(REMEMBERED)(self.compute_data)
         self.cached_prediction = lru_cache(REMEMBERED)(self.predict)
         self.cached_effects = lru_cache(REMEMBERED)(self.compute_effects)
 
-    def loaded(self, model: int) -> Loaded:
-        if not is_integer(model) or model not in range(len(self.models)):
-            raise refusal(f"There are models 0 to {len(self.models) - 1}, and no {model!r:.50}.")
-        return self.models[model]
-
     def check(self, model: int, text: str, target: Any, context: str | None) -> tuple:
         """Validate a request and return it as a cache key; raise an error if it is invalid."""
-        loaded = self.loaded(model)
+        loaded = self.models[model]
         text = check_text(text, "to explore", keeps_space(loaded))
         if loaded.task == "answer":
             context = check_text(context, "to look for the answer in")
@@ -67,7 +63,7 @@ class Explored:
             encode(loaded, text.replace(BLANK, loaded.tokenizer.mask_token or BLANK))
         return model, text, self.check_target(loaded, target), context
 
-    def check_target(self, loaded: Loaded, target: Any) -> str | tuple[int, ...] | None:
+    def check_target(self, loaded: DemoModel, target: Any) -> str | tuple[int, ...] | None:
         """Validate the target of a request and return it; raise an error if it is invalid."""
         if target is None or (isinstance(target, str) and not target.strip()):
             return None
@@ -87,16 +83,16 @@ class Explored:
 
     def predict(self, model: int, *wish: Any) -> Prediction:
         """Return the encoded input and the model's prediction."""
-        loaded = self.loaded(model)
+        loaded = self.models[model]
         return predict(loaded.model, loaded.tokenizer, *wish)[0]
 
     def compute_data(self, model: int, *wish: Any) -> dict[str, Any]:
-        loaded = self.loaded(model)
+        loaded = self.models[model]
         return explore_data(loaded.model, loaded.tokenizer, *wish, effects=False, values=False)
 
     @torch.inference_mode()
     def compute_effects(self, model: int, *wish: Any) -> list[dict[str, Any]]:
-        return ablation_effects(self.loaded(model).model, self.cached_prediction(model, *wish))
+        return ablation_effects(self.models[model].model, self.cached_prediction(model, *wish))
 
     def explore(
         self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
@@ -125,7 +121,7 @@ class Explored:
         """Return a layer's equations, shapes, lines of code and values, under interventions if given."""
         with refusing():
             prediction = self.cached_prediction(*self.check(model, text, target, context))
-            return layer_values(self.loaded(model).model, prediction, stack, layer, interventions_from_json(changes))
+            return layer_values(self.models[model].model, prediction, stack, layer, interventions_from_json(changes))
 
     def changed(
         self,
@@ -137,29 +133,7 @@ class Explored:
     ) -> dict[str, Any]:
         """Return the prediction under interventions, and the probability then assigned to the original prediction."""
         wish = self.check(model, text, target, context)
-        loaded = self.loaded(model)
+        loaded = self.models[model]
         with refusing():
             interventions, prediction = interventions_from_json(changes), self.cached_prediction(*wish)
             return compare_data(loaded.model, loaded.tokenizer, wish[1], interventions, *wish[2:], prediction)
-
-
-def explore_tab(models: Sequence[Loaded], runs: Runs) -> None:
-    """Add the component that draws in the browser, and its endpoints."""
-    explored = Explored(models)
-    for name in ("explore", "effects", "layer", "changed"):
-        api_name = name if name == "explore" else f"explore_{name}"
-        gr.api(getattr(explored, name), api_name=api_name)
-    gr.api(runs.training_run, api_name="training_run")
-    gr.api(train_live, api_name="train", concurrency_limit=TRAININGS)
-    script, style = component_files()
-    offered = [
-        {"name": each.name, "task": each.task, "regression": each.estimates, "examples": each.examples}
-        for each in models
-    ]
-    gr.HTML(
-        html_template='<div class="explorer-place hosted"></div>',
-        js_on_load=f"{script}\n{HOST.read_text(encoding='utf-8')}\n"
-        f"mountExplorer(element.querySelector('.explorer-place'), "
-        f"{{style: {for_script(style)}, host: host({for_script(offered)}, {for_script(runs.names)})}});",
-        apply_default_css=False,
-    )

@@ -1,21 +1,35 @@
-"""Load saved models and example texts for the demo."""
+"""Describe saved models for the page, and load them when they are first used.
 
-from dataclasses import dataclass
+A description needs neither PyTorch nor transformers, so that the demo listens before they are imported.
+"""
+
+from functools import cached_property
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from threading import RLock
+from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import metadata_load
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import cached_file
+from huggingface_hub import hf_hub_download, metadata_load
 from yaml import YAMLError
 
-from vanilla_transformer.inside.predictions import is_regression, task_of
-from vanilla_transformer.inside.readings import BLANK
-from vanilla_transformer.loading import load_model, load_tokenizer
+from vanilla_transformer.files import check_source, read_settings
+from vanilla_transformer.inside.markup import MOST_BYTES
 
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LONGEST_INPUT = 300  # maximum number of characters in an example
+MASK, BLANK = "<mask>", "___"
+PREFIX = "VanillaTransformer"
+TASKS = {
+    "ForConditionalGeneration": "translate",
+    "ForCausalLM": "generate",
+    "ForMaskedLM": "fill",
+    "ForSequenceClassification": "classify",
+    "ForTokenClassification": "tag",
+    "ForQuestionAnswering": "answer",
+}
+PAGE_FILES = ("config.json", "tokenizer.json", "model.safetensors", "generation_config.json")  # what the page may read
 TEXT = "The tank holds 3 liters at 54°C. The parcel from Kenya weighs 7.7 ounces and arrived 98 months ago."
 # Example texts by task, for models whose model card has none
 EXAMPLES = {
@@ -37,59 +51,140 @@ EXAMPLES = {
 }
 
 
-@dataclass(eq=False)
-class Loaded:
-    """A model with its tokenizer.
+class DemoModel:
+    """A saved model with its tokenizer and example texts. Its weights are loaded when they are first used.
 
-    Args:
+    Attributes:
         name: name of the model's folder, without the path.
-        task: verb for the model's task, see `task_of`.
+        task: verb for the model's task.
+        estimates: whether the model predicts numeric values (regression).
+        knows: what the model knows, by its model card; None if the card does not say.
         examples: example inputs, each with a "text" and, for question answering, a "context".
-        engine: a `CTranslate2Translator` that runs the beam search instead of the model.
     """
 
-    name: str
-    task: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    examples: list[dict[str, str]]
-    engine: Any = None
+    def __init__(self, source: str, trust_remote_code: bool = False):
+        """Read the config and the model card.
+
+        Args:
+            source: folder of the model, or its name on the Hub.
+            trust_remote_code: run the code in the model folder instead of the installed classes.
+
+        Raises:
+            FileNotFoundError: the folder does not exist.
+            ValueError: it is not a VanillaTransformer model, has no task head, or has a damaged config.
+        """
+        check_source(source)
+        self.source, self.trust_remote_code = source, trust_remote_code
+        self.name = Path(source).name
+        self.lock = RLock()
+        settings = read_settings(self.file("config.json"))
+        (architecture, *_) = settings.get("architectures") or ["none"]
+        self.task = TASKS.get(architecture.removeprefix(PREFIX), "")
+        if not self.task or not architecture.startswith(PREFIX):
+            self.task = self.find_task()
+        labels = settings.get("id2label")
+        is_single = isinstance(labels, dict) and len(labels) == 1
+        kind = settings.get("problem_type") or ("regression" if is_single else None)
+        self.estimates = self.task == "classify" and kind == "regression"
+        card = self.card()
+        knows = card.get("knows")
+        self.knows = knows if isinstance(knows, str) else None
+        self.examples = self.examples_of(card)
+
+    def __str__(self) -> str:
+        return self.source
+
+    def find_task(self) -> str:
+        """Return the task of a model whose class has an unknown name.
+
+        Raises:
+            ValueError: the model has no task head, or another architecture.
+        """
+        from vanilla_transformer.inside.predictions import task_of
+
+        return task_of(self.model)
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file of the model, downloading it if the model is on the Hub.
+
+        Raises:
+            OSError: the file does not exist, or the Hub cannot be reached.
+        """
+        if Path(self.source).is_dir():
+            return Path(self.source, name)
+        return Path(hf_hub_download(self.source, name))
+
+    def card(self) -> dict[str, Any]:
+        """Return the metadata of the model card; none if they cannot be read."""
+        try:
+            return metadata_load(self.file("README.md")) or {}
+        except (OSError, ValueError, YAMLError):
+            return {}
+
+    def examples_of(self, card: dict[str, Any]) -> list[dict[str, str]]:
+        """Return the examples in the model card, which match the model's language, or the default ones."""
+        if self.task == "answer":
+            return [{"text": question, "context": TEXT} for question in EXAMPLES["answer"]]
+        widgets = card.get("widget")
+        widgets = [widget for widget in widgets if isinstance(widget, dict)] if isinstance(widgets, list) else []
+        texts = [text for widget in widgets if isinstance(text := widget.get("text"), str)]
+        texts = [text for text in texts if 0 < len(text) <= LONGEST_INPUT]
+        if self.task == "fill":
+            texts = [blanked for text in texts if BLANK in (blanked := text.replace(MASK, BLANK))]
+        return [{"text": text} for text in texts or EXAMPLES["estimate" if self.estimates else self.task]]
+
+    @cached_property
+    def in_page(self) -> bool:
+        """Whether the model is small enough to run in the page. The page checks whether it knows the config."""
+        try:
+            files = [self.file(name) for name in PAGE_FILES[:3]]
+        except OSError:
+            return False
+        is_whole = all(file.is_file() for file in files)
+        return is_whole and not self.trust_remote_code and files[2].stat().st_size <= MOST_BYTES
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page needs to offer the model."""
+        return {
+            "name": self.name,
+            "task": self.task,
+            "regression": self.estimates,
+            "knows": self.knows,
+            "examples": self.examples,
+            "inPage": self.in_page,
+        }
+
+    @cached_property
+    def loaded(self) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+        """The model, with eager attention, the only one that returns attention weights, and its tokenizer.
+
+        Raises:
+            ValueError: the model is damaged, or has no task head.
+        """
+        from vanilla_transformer.inside.predictions import task_of
+        from vanilla_transformer.loading import load_model, load_tokenizer
+
+        trusts = self.trust_remote_code
+        model = load_model(self.source, trust_remote_code=trusts, attn_implementation="eager")
+        task_of(model)  # check that there is a head
+        return model, one_at_a_time(load_tokenizer(self.source, trusts))
 
     @property
-    def estimates(self) -> bool:
-        """Whether the model predicts numeric values (regression)."""
-        return self.task == "classify" and is_regression(self.model.config)
+    def model(self) -> "PreTrainedModel":
+        """The model; loaded on first use."""
+        with self.lock:
+            return self.loaded[0]
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The tokenizer; loaded on first use."""
+        with self.lock:
+            return self.loaded[1]
 
 
-def load(
-    source: str, trust_remote_code: bool = False, engine: str = "pytorch", quantization: str | None = None
-) -> Loaded:
-    """Load a model from a folder or the Hub with eager attention, the only one that returns attention weights.
-
-    Args:
-        trust_remote_code: run the code in the model folder instead of the installed classes.
-        engine: beam search engine, "pytorch" or "ctranslate2".
-        quantization: weight type of CTranslate2, such as "int8"; by default float32.
-
-    Raises:
-        FileNotFoundError: the folder does not exist.
-        ValueError: it is not a VanillaTransformer model, has no task head, or is damaged.
-        ImportError: CTranslate2 is requested but not installed.
-    """
-    model = load_model(source, trust_remote_code=trust_remote_code, attn_implementation="eager")
-    tokenizer = one_at_a_time(load_tokenizer(source, trust_remote_code))
-    loaded = Loaded(Path(source).name, task_of(model), model, tokenizer, [])
-    if engine == "ctranslate2" and loaded.task == "translate":
-        from vanilla_transformer.conversion.ctranslate2 import CTranslate2Translator  # an optional dependency
-
-        loaded.engine = CTranslate2Translator(model, tokenizer, quantization)
-    loaded.examples = examples_of(loaded, texts_of_card(source))
-    return loaded
-
-
-def one_at_a_time(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+def one_at_a_time(tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedTokenizerBase":
     """Add a lock to a tokenizer, because options such as `split_special_tokens` change its state for all threads."""
-    kind, lock = type(tokenizer), Lock()
+    kind, lock = type(tokenizer), RLock()
 
     def call(self, *texts, **options):
         with lock:
@@ -97,24 +192,3 @@ def one_at_a_time(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
 
     tokenizer.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
     return tokenizer
-
-
-def texts_of_card(source: str) -> list[str]:
-    """Return the example texts in the model card; none if they cannot be read."""
-    try:
-        metadata = metadata_load(cached_file(source, "README.md"))
-    except (OSError, ValueError, YAMLError):
-        return []
-    widgets = (metadata or {}).get("widget")
-    texts = [widget.get("text") for widget in widgets if isinstance(widget, dict)] if isinstance(widgets, list) else []
-    return [text for text in texts if isinstance(text, str) and 0 < len(text) <= LONGEST_INPUT]
-
-
-def examples_of(loaded: Loaded, texts: list[str]) -> list[dict[str, str]]:
-    """Return the examples in the model card, which match the model's language, or the default ones."""
-    if loaded.task == "answer":
-        return [{"text": question, "context": TEXT} for question in EXAMPLES["answer"]]
-    if loaded.task == "fill":
-        texts = [text.replace(loaded.tokenizer.mask_token, BLANK) for text in texts]
-        texts = [text for text in texts if BLANK in text]
-    return [{"text": text} for text in texts or EXAMPLES["estimate" if loaded.estimates else loaded.task]]

@@ -12,20 +12,10 @@ import os
 import sys
 from dataclasses import dataclass, field
 from io import TextIOWrapper
-from typing import Literal
 
-from vanilla_transformer.app.app import build, load_all, serve
-from vanilla_transformer.app.static_page import write_static_page
-from vanilla_transformer.cli.export import QUANTIZATIONS
+from vanilla_transformer.app.app import Demo, find_models, load_all
 from vanilla_transformer.cli.parser import TRUST_REMOTE_CODE, CommandParser
-from vanilla_transformer.files import check_new
-from vanilla_transformer.loading import shipped_models
-
-
-NO_MODEL = (
-    "**No model is given**, and `checkpoints` contains none. The tabs below work without a model. In a Space, name "
-    "models of the Hub in the variable `MODEL_ID`; elsewhere, name them on the command line."
-)
+from vanilla_transformer.files import check_new, shipped_models
 
 
 @dataclass
@@ -33,7 +23,7 @@ class DemoArguments:
     """Options of `demo`.
 
     Raises:
-        ValueError: a quantization is given for PyTorch, or the port number is invalid.
+        ValueError: the port number is invalid.
     """
 
     model: list[str] = field(default_factory=list, metadata={"help": "The same as FOLDER."})
@@ -43,15 +33,6 @@ class DemoArguments:
     )
     port: int | None = field(
         default=None, metadata={"help": "Port to listen on; by default, the first free one from 7860."}
-    )
-    engine: Literal["pytorch", "ctranslate2"] = field(
-        default="pytorch",
-        metadata={
-            "help": "Engine of the beam search; CTranslate2 is faster. What the page shows still comes from PyTorch."
-        },
-    )
-    quantization: str | None = field(
-        default=None, metadata={"help": "Type of the weights in CTranslate2.", "choices": list(QUANTIZATIONS)}
     )
     static: str | None = field(
         default=None,
@@ -63,8 +44,6 @@ class DemoArguments:
     trust_remote_code: bool = field(default=False, metadata=TRUST_REMOTE_CODE)
 
     def __post_init__(self):
-        if self.quantization and self.engine != "ctranslate2":
-            raise ValueError(f"--quantization {self.quantization} is for CTranslate2: add --engine ctranslate2.")
         if self.port is not None and not 0 < self.port < 2**16:
             raise ValueError(f"--port {self.port} must be from 1 to 65535.")
 
@@ -82,13 +61,15 @@ def main(arguments: list[str] | None = None) -> None:
     args, given = parser.parse_args_into_dataclasses(arguments or [])
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # show the address immediately, also in a log file
-    models = given.folder or args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
+    sources = given.folder or args.model or os.environ.get("MODEL_ID", "").split() or shipped_models()
     if args.static:
+        from vanilla_transformer.app.static_page import write_static_page  # it imports PyTorch
+
         check_new(args.static)  # check the output folder before loading the models
-        write_static_page(load_all(models, args.trust_remote_code), args.static)
+        write_static_page(load_all(find_models(sources, args.trust_remote_code)), args.static)
         print(f"Open {args.static}/index.html.")
         return
-    searching = {"engine": args.engine, "quantization": args.quantization}
-    note = "" if models else NO_MODEL
-    page = build(*models, runs=args.run, trust_remote_code=args.trust_remote_code, note=note, **searching)
-    serve(page, server_port=args.port)
+    demo = Demo(find_models(sources, args.trust_remote_code), args.run)
+    demo.serve(server_port=args.port, prevent_thread_lock=True)
+    load_all(demo.models)  # visitors already see the page, and small models run in it
+    demo.api.block_thread()

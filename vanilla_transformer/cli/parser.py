@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from vanilla_transformer.cli.help import Help, check_names, hint, normalize, options_in
@@ -49,7 +49,7 @@ class CommandParser(HfArgumentParser):
         """Names of Trainer's options, except those that our own dataclasses redefine."""
         names: set[str] = set()
         for dtype in self.dataclass_types:
-            if issubclass(dtype, TrainingArguments):
+            if is_trainers(dtype):
                 classes = [cls for cls in dtype.__mro__ if not cls.__module__.startswith(("transformers", "builtins"))]
                 ours = {name for cls in classes for name in vars(cls).get("__annotations__", {})}
                 names |= {f.name for f in dataclasses.fields(dtype) if f.init} - ours
@@ -123,9 +123,14 @@ class CommandParser(HfArgumentParser):
         return {name.removeprefix("--") for name in given}
 
 
+def is_trainers(dtype: type) -> bool:
+    """Whether a dataclass extends `TrainingArguments`, which takes seconds to import."""
+    return "TrainingArguments" in {cls.__name__ for cls in dtype.__mro__}
+
+
 def group_title(dtype: type) -> str:
     """Return the title for the options of a dataclass, such as "data options" for DataArguments."""
-    if issubclass(dtype, TrainingArguments):
+    if is_trainers(dtype):
         return "training options"
     words = re.findall(r"[A-Z][a-z]+", re.sub(r"(Arguments|Options)$", "", dtype.__name__))
     return " ".join([*map(str.lower, words), "options"])

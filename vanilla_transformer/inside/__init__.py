@@ -1,8 +1,17 @@
 """Look inside a model: record its steps, intervene in its forward pass, and explore its predictions."""
 
-from vanilla_transformer.inside.interventions import Interventions, intervene
-from vanilla_transformer.inside.page import explore, explore_data
-from vanilla_transformer.inside.recorder import record
+from vanilla_transformer.lazy import lazy_names
 
 
 __all__ = ["Interventions", "explore", "explore_data", "intervene", "record"]
+
+# Importing PyTorch takes seconds, and the page of the demo needs only the texts of its scripts.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "interventions": ("Interventions", "intervene"),
+        "notebook": ("explore",),
+        "page": ("explore_data",),
+        "recorder": ("record",),
+    },
+)

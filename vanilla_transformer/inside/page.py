@@ -1,20 +1,8 @@
-"""Collect all data about one prediction as JSON, and build the explorer, an interactive page that displays them.
+"""Collect all data about one prediction as JSON, for the explorer to draw: see `explore_data`."""
 
-    explore(model, tokenizer, "Wednesday, July 4, 2029")  # in a notebook
-    explore(model, tokenizer, "Wednesday, July 4, 2029").save("wednesday.html")
-
-`explore_data` returns the JSON.
-"""
-
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
 from torch import Tensor
@@ -31,7 +19,6 @@ from vanilla_transformer.inside.interventions import (
     visible_range,
     weights_by_query,
 )
-from vanilla_transformer.inside.palette import LIGHT, css
 from vanilla_transformer.inside.predictions import Prediction, predict
 from vanilla_transformer.inside.readings import display_token, is_partial, max_length
 from vanilla_transformer.inside.recorder import MASKED, find_stacks, record
@@ -83,11 +70,7 @@ def explore_data(
     if effects:
         data["effects"] = ablation_effects(model, prediction, interventions)
     if values:
-        data["values"] = {
-            f"{stack} {layer}": layer_values(model, prediction, stack, layer, interventions)
-            for stack, modules in find_stacks(model).items()
-            for layer in range(len(modules.layers))
-        }
+        data["values"] = all_layer_values(model, prediction, interventions)
     return data
 
 
@@ -209,6 +192,17 @@ def layer_values(
     return [describe_step(step) | {"shape": list(step.shape[1:]), "values": rounded(step.tensor[0])} for step in steps]
 
 
+def all_layer_values(
+    model: PreTrainedModel, prediction: Prediction, interventions: Interventions = NO_INTERVENTIONS
+) -> dict[str, list[dict]]:
+    """Return `layer_values` of all layers, by names such as "encoder 0"."""
+    return {
+        f"{stack} {layer}": layer_values(model, prediction, stack, layer, interventions)
+        for stack, modules in find_stacks(model).items()
+        for layer in range(len(modules.layers))
+    }
+
+
 def rounded(tensor: Tensor) -> list:
     """Return a tensor as nested lists, rounded to keep the JSON small, with None for masked scores."""
     matrix = tensor if tensor.dim() > 1 else tensor[:, None]
@@ -223,76 +217,3 @@ def without_nan(values: Any) -> Any:
     if isinstance(values, list):
         return [without_nan(value) for value in values]
     return None if math.isnan(values) else values
-
-
-# Files of `explorer`, concatenated in this order into the body of one JavaScript function. The function scope keeps
-# their names out of the surrounding page, and a saved page can embed the function's source.
-SCRIPTS = (
-    *("elements", "state", "player", "steps", "layout", "stage", "strips", "cells", "overrides", "card", "output"),
-    *("heads", "lens"),
-    *("broken", "beside", "picture", "files", "curves", "lesson", "runs", "asking"),
-)
-
-
-def component_files() -> tuple[str, str]:
-    """Return the explorer's self-contained JavaScript and CSS."""
-    folder = files("vanilla_transformer.inside").joinpath("explorer")
-    style = folder.joinpath("style.css").read_text(encoding="utf-8")
-    parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    script = "\n".join(["function mountExplorer(place, { style, data = null, host = null }) {", *parts, "}"])
-    colours = " ".join(f"--{name}: {css(name)};" for name in LIGHT._fields)
-    return script, f":host {{ {colours} }}\n{style}"
-
-
-def for_script(value: Any) -> str:
-    """Serialise `value` to JSON that is safe inside a <script> element."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-@dataclass
-class Explorer:
-    """An interactive view of `explore_data`, which notebooks display."""
-
-    data: dict[str, Any]
-
-    def _repr_html_(self) -> str:
-        script, style = component_files()
-        place = f"explorer-{uuid4().hex}"
-        return (
-            f'<div id="{place}"></div>\n<script>\n(() => {{\n{script}\n'
-            f'mountExplorer(document.getElementById("{place}"), '
-            f"{{style: {for_script(style)}, data: {for_script(self.data)}}});\n}})();\n</script>"
-        )
-
-    def page(self) -> str:
-        """Return a self-contained HTML page."""
-        return (
-            '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(self.data['text'].strip() or 'Explorer')}</title>\n"
-            f"<style>html {{ color-scheme: light dark; background: {css('paper')} }} body {{ margin: 0 }}</style>\n"
-            f"{self._repr_html_()}\n</html>\n"
-        )
-
-    def save(self, file: str | Path) -> None:
-        """Write `page` to a file that works offline and without this package."""
-        Path(file).write_text(self.page(), encoding="utf-8")
-
-
-def explore(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    text: str,
-    target: str | Sequence[int] | None = None,
-    context: str | None = None,
-    interventions: Interventions = NO_INTERVENTIONS,
-) -> Explorer:
-    """Return an interactive view of a model's prediction for one text, to display in a notebook or save as a page.
-
-    Args:
-        text, target, context, interventions: see `predict`.
-
-    Raises:
-        ValueError: see `predict`.
-    """
-    return Explorer(explore_data(model, tokenizer, text, target, context, interventions))

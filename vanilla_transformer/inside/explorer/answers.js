@@ -3,9 +3,13 @@
 
 const NEW_TOKENS = 12; // maximum number of tokens that a language model generates
 const ANSWER_TOKENS = 30; // maximum number of tokens in an answer span
-const MOST_TOKENS = 200; // maximum number of tokens in a text
+const MOST_CHARACTERS = 300; // maximum length of a text
+const MOST_TOKENS = 200;
+const MOST_WRITTEN = 250; // maximum number of tokens in an output
+const RECENT = 8; // number of predictions to keep
 const OPTIONS = 8; // number of top candidates shown for each position
 const LENS_OPTIONS = 3;
+const MODULES = { "self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward" };
 // The projections of each step: the index of its matrix W in the equation, and the module's name.
 const PROJECTIONS = {
   queries: ["Q", "q_proj"],
@@ -27,42 +31,28 @@ const TASKS = {
 const rounded = (value, digits) => Number(value.toFixed(digits));
 const perMille = (weights) => weights.map((weight) => Math.round(weight * 1000));
 
-/** Load a model of a static page (app/static_page.py). The model's script adds it to `savedModels`. */
-async function loadSavedModel(name) {
-  const script = document.createElement("script");
-  script.src = `${encodeURIComponent(name)}.js`;
-  const ended = new Promise((resolve, reject) => Object.assign(script, { onload: resolve, onerror: reject }));
-  document.head.append(script);
-  await ended.catch(() => {
-    throw new Error(`${name}.js is missing next to this page.`);
-  });
-  const { config, weights, tokenizer, generation, steps } = savedModels[name];
-  const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
-  const transformer = new Transformer(config, readSafetensors(bytes.buffer), new Tokenizer(tokenizer), generation);
-  return Object.assign(transformer, { steps });
-}
-
-/**
- * Answer requests like host.js, but in the page instead of on a server.
- *
- * Each of `models` has a name, task, regression and examples. `load` maps a name to a promise of a Transformer, whose
- * `steps` describe each layer's steps without their values.
- */
-function pageHost(models, load = loadSavedModel) {
-  const loading = new Map();
+/** Answer the requests of the page. `add` makes a model available under its number. */
+function modelHost() {
+  const models = new Map();
+  const recent = new Map(); // the last predictions, by request
+  let asked = 0; // number of requests for effects
   let latest = {}; // the last forward pass of which layers were requested
-  async function predicted({ model, text, target = null, context = null }, changes = {}) {
-    if (!loading.has(model)) loading.set(model, load(models[model].name));
-    const transformer = await loading.get(model);
-    return [transformer, predictInPage(transformer, text, target, context, changes)];
+  function predicted({ model, text, target = null, context = null }, changes = {}) {
+    const key = JSON.stringify([model, text, target, context, changes]);
+    if (!recent.has(key)) {
+      recent.set(key, predictInPage(models.get(model), text, target, context, changes));
+      if (recent.size > RECENT) recent.delete(recent.keys().next().value);
+    }
+    return [models.get(model), recent.get(key)];
   }
   return {
-    models,
-    runs: [],
-    explore: async (request) => answerData(...(await predicted(request))),
-    async changed({ changes, ...request }) {
-      const [model, usual] = await predicted(request);
-      const [, prediction] = await predicted(request, changes);
+    add(number, files) {
+      models.set(number, readModel(files));
+    },
+    explore: (request) => answerData(...predicted(request)),
+    changed({ changes, ...request }) {
+      const [model, usual] = predicted(request);
+      const [, prediction] = predicted(request, changes);
       const run = model.forward(usual.source, usual.read, changes);
       const queries = new Map(changes.weights.map((weight) => [weight.slice(0, 4).join(), weight.slice(0, 4)]));
       const rows = [...queries.values()].flatMap(([kind, layer, head, query]) => {
@@ -72,20 +62,75 @@ function pageHost(models, load = loadSavedModel) {
       const same = steps(model, usual, scoresOf(model, usual, run));
       return { changed: answerData(model, prediction), same, rows };
     },
-    effects: async (request) => ablationEffects(...(await predicted(request))),
-    async layer({ stack, layer, changes = null, ...request }) {
-      const [model, { source, read, run: usual }] = await predicted(request);
+    effects(request) {
+      const number = ++asked;
+      return ablationEffects(...predicted(request), () => number !== asked);
+    },
+    layer({ stack, layer, changes = null, steps, ...request }) {
+      const [model, { source, read, run: usual }] = predicted(request);
       const wish = JSON.stringify([request, changes]);
       // all layers come from one forward pass
       if (wish !== latest.wish) latest = { wish, run: changes ? model.forward(source, read, changes) : usual };
       const { run } = latest;
-      return layerValues(model, run, stack, layer, read && stack === "decoder" ? read : source);
+      return layerValues(model, steps[`${stack} ${layer}`], run, stack, layer, read && stack === "decoder" ? read : source);
+    },
+    /** Return the learned matrices of the steps of a layer. */
+    matrices: ({ model, stack, layer, steps }) =>
+      steps[`${stack} ${layer}`].map(({ part, name }) => learnedMatrices(models.get(model), stack, layer, part, name)),
+    /** Return the ids of a sampled continuation. */
+    sample({ model, text, count, ...options }) {
+      const transformer = models.get(model);
+      const prompt = transformer.tokenizer.encode(text, null, true);
+      const most = Math.min(count, transformer.room - prompt.length);
+      return [...transformer.generate(prompt, most, {}, (logits) => draw(filtered(logSoftmax(logits), options)))];
+    },
+    /** Return the top candidates of a step after temperature, top-k and top-p, and how many remain. */
+    filter({ step, options, ...request }) {
+      const [model, prediction] = predicted(request);
+      const scores = filtered(prediction.scores[step], options);
+      const left = scores.filter((score) => score > -Infinity).length;
+      return { top: topOptions(model, prediction, scores, OPTIONS), left };
     },
   };
 }
 
-/** Return how much log-probability the prediction loses without each head, largest first. See inside/effects.py. */
-async function ablationEffects(model, prediction) {
+/** Answer messages of the page. This code then runs in a worker. */
+function listen() {
+  const host = modelHost();
+  globalThis.onmessage = async ({ data: { id, name, values } }) => {
+    try {
+      postMessage({ id, answer: await host[name](...values) });
+    } catch (error) {
+      postMessage({ id, error: error.message });
+    }
+  };
+}
+
+/** Return the log-probabilities after temperature, top-k and top-p; a temperature of 0 keeps only the likeliest. */
+function filtered(scores, { temperature, top_k, top_p }) {
+  const ranked = largest(scores, scores.length);
+  const powers = ranked.map((id) => Math.exp((scores[id] - scores[ranked[0]]) / (temperature || 1)));
+  let kept = temperature ? top_k || ranked.length : 1;
+  const total = powers.slice(0, kept).reduce((sum, power) => sum + power, 0);
+  for (let i = 0, sum = 0; i < kept; i++) if ((sum += powers[i] / total) >= top_p) kept = i + 1;
+  const left = powers.slice(0, kept).reduce((sum, power) => sum + power, 0);
+  const found = new Float64Array(scores.length).fill(-Infinity);
+  for (let i = 0; i < kept; i++) found[ranked[i]] = Math.log(powers[i] / left);
+  return found;
+}
+
+/** Return an index drawn from log-probabilities. */
+function draw(scores) {
+  let left = Math.random();
+  const found = scores.findIndex((score) => (left -= Math.exp(score)) <= 0);
+  return found < 0 ? largest(scores, 1)[0] : found; // the probabilities may sum to slightly less than 1
+}
+
+/**
+ * Return how much log-probability the prediction loses without each head, largest first. See inside/effects.py.
+ * `isStale` returns true when the page no longer waits for the answer.
+ */
+async function ablationEffects(model, prediction, isStale) {
   const { source, read, run, positions, regression } = prediction;
   const values = (changed) => {
     const scores = scoresOf(model, prediction, changed);
@@ -100,10 +145,24 @@ async function ablationEffects(model, prediction) {
         const without = values(model.forward(source, read, { heads_off: [[kind, layer, head]] }, known));
         const losses = intact.map((score, i) => (regression ? Math.abs(score - without[i]) : score - without[i]));
         effects.push({ kind, layer, head, effect: rounded(mean(losses), 5) });
-        await new Promise((done) => setTimeout(done)); // give the page time to draw
+        await new Promise((done) => setTimeout(done)); // answer other requests in between
+        if (isStale()) throw new Error("The page has asked for another text.");
       }
   }
   return effects.sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
+}
+
+function checkText(text) {
+  if (!text.trim()) throw new Error("Please type something to explore.");
+  if (text.length > MOST_CHARACTERS)
+    throw new Error(`Please keep to ${MOST_CHARACTERS} characters; this text has ${text.length.toLocaleString("en")}.`);
+}
+
+function checkLength({ room }, count, what) {
+  if (count > room)
+    throw new Error(`The model has learned ${room} positions, and ${what} has ${count} tokens. Please shorten it.`);
+  const most = { "this text": MOST_TOKENS, "the text to write": MOST_WRITTEN }[what];
+  if (count > most) throw new Error(`Please keep to ${most} tokens; ${what} has ${count}.`);
 }
 
 /** Run a model on a text and return its prediction, with interventions if `changes` are given. */
@@ -112,13 +171,12 @@ function predictInPage(model, given, target = null, context = null, changes = {}
     task = TASKS[model.head],
     text = task === "generate" ? given : given.trim(), // trailing spaces matter to a language model
     position = (name, token, query, chosen = -1) => ({ name, token, query, chosen });
-  if (!text.trim() || (task === "answer" && !context?.trim())) throw new Error("Please type something to explore.");
+  for (const given of task === "answer" ? [text, context ?? ""] : [text]) checkText(given);
   const made = { task, text, context, target: null, read: null, written: 0, hypotheses: [], changes, prefix: [] };
   const writes = ["translate", "generate"].includes(task);
   const wording = task === "fill" ? text.replaceAll("___", "<mask>") : text;
   made.source = tokenizer.encode(wording, context, writes);
-  const count = made.source.length;
-  if (count > MOST_TOKENS) throw new Error(`Please keep to ${MOST_TOKENS} tokens; this text has ${count}.`);
+  checkLength(model, made.source.length, "this text");
   if (task === "translate") {
     let ids = target;
     if (target === null) {
@@ -131,19 +189,22 @@ function predictInPage(model, given, target = null, context = null, changes = {}
       ids = made.hypotheses[0].ids;
       made.written = ids.length;
     } else if (typeof target === "string") ids = tokenizer.encode(target, null, true);
+    checkLength(model, ids.length, "the text to write");
     made.target = [config.decoder_start_token_id, ...ids];
     made.read = made.target.slice(0, -1);
     made.positions = ids.map((id, i) => position(`token ${i + 1}`, i + 1, i, id));
   } else if (task === "generate") {
     const ids =
       target === null
-        ? [...model.greedy(made.source, NEW_TOKENS, changes)]
+        ? [...model.generate(made.source, Math.min(NEW_TOKENS, model.room - made.source.length), changes)]
         : typeof target === "string"
           ? tokenizer.encodePlain(target, true)
           : target;
     made.prefix = made.source.slice(0, 1);
     made.source = [...made.source, ...ids];
     made.written = ids.length;
+    checkLength(model, ids.length, "the text to write");
+    checkLength(model, made.source.length, "this text with its continuation");
     made.positions = [...made.source.slice(1), -1].map((id, i) => position(`token ${i + 2}`, i + 1, i, id));
   } else if (task === "fill") {
     const mask = tokenizer.ids.get("<mask>");
@@ -330,7 +391,7 @@ function answerData(model, prediction) {
       d_ff: config.d_ff,
       norm: config.norm_position,
       positions: config.position_embedding,
-      room: config.position_embedding === "learned" ? config.max_position_embeddings : null,
+      room: model.room === Infinity ? null : model.room,
       parameters: Object.values(model.weights).reduce((sum, weight) => sum + weight.length, 0),
     },
     text: prediction.text,
@@ -426,18 +487,17 @@ function mattered(model, { source, text, run, changes }) {
   return pieces.map((piece) => ({ ...piece, share: rounded(piece.share / most, 3) }));
 }
 
-/** Return the steps of a layer with their descriptions (inside/explanations.py), whole values and learned matrices. */
-function layerValues(model, run, stack, layer, ids) {
+/** Return the steps of a layer as `described` (inside/explanations.py), with whole values. */
+function layerValues(model, described, run, stack, layer, ids) {
   const { config } = model,
     prefix = model.stacks[stack],
     at = `${prefix}.layers.${layer}`;
   const split = (rows, width) =>
     Array.from({ length: config.num_heads }, (_, h) => rows.map((row) => row.slice(h * width, (h + 1) * width)));
-  const parts = { "self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward" };
   const pre = config.norm_position === "pre";
   const values = (part, name) => {
-    const module = run.seen[`${at}.${parts[part]}`],
-      box = run.seen[`${at}.${parts[part]}_add_norm`];
+    const module = run.seen[`${at}.${MODULES[part]}`],
+      box = run.seen[`${at}.${MODULES[part]}_add_norm`];
     const kind = part === "cross-attention" ? "cross" : stack;
     const hidden = (t, s) => kind === "decoder" && !run.changes.causal_off && s > t;
     const scores = (number) =>
@@ -483,22 +543,20 @@ function layerValues(model, run, stack, layer, ids) {
       logits: () => run.logits,
     }[name]?.();
   };
-  return model.steps[`${stack} ${layer}`].flatMap((step) => {
+  return described.flatMap((step) => {
     const found = values(step.part, step.name);
     if (!found) return [];
     const depth = step.axes.length;
     const shape = [found.length, ...(depth > 1 ? [found[0].length] : []), ...(depth > 2 ? [found[0][0].length] : [])];
-    const described = { ...step, shape, values: depth === 1 ? found.map((x) => [x]) : found };
-    const matrices = () => learnedMatrices(model, `${at}.${parts[step.part]}`, step.name);
-    return [Object.defineProperty(described, "matrices", { get: matrices })];
+    return [{ ...step, shape, values: depth === 1 ? found.map((x) => [x]) : found }];
   });
 }
 
 /** Return the learned matrix W [input][output] and the bias b of a step, by name, such as W_Q. */
-function learnedMatrices(model, module, name) {
+function learnedMatrices(model, stack, layer, part, name) {
   if (!(name in PROJECTIONS)) return {};
   const [letter, projection] = PROJECTIONS[name];
-  const { weight, bias } = model.at(`${module}.${projection}`);
+  const { weight, bias } = model.at(`${model.stacks[stack]}.layers.${layer}.${MODULES[part]}.${projection}`);
   const { d_model, d_ff, d_v, num_heads: heads } = model.config;
   const inputs = { O: heads * d_v, 2: d_ff }[letter] ?? d_model;
   const outputs = weight.length / inputs;

@@ -236,10 +236,12 @@ function drawTop() {
     if (linked) restore(linked);
     return Boolean(linked);
   };
-  addEventListener("popstate", follow); // the address also changes when another link is opened in this window
-  if (follow()) return;
+  if (linked) addEventListener("popstate", follow); // the address also changes when another link is opened in this window
+  if (linked && follow()) return;
   pick(0);
-  ask(wish());
+  if (!data) return ask(wish());
+  fillIn(data.request);
+  take(data, data.request);
 }
 
 adoptTheme();

@@ -1,9 +1,11 @@
-// The explorer draws a model's forward pass on one text, from the JSON of `explore_data` (page.py). It loads no other
-// file and contacts no other host. A shadow root isolates it from the styles of the surrounding page. page.py
-// concatenates the files of this folder into one function:
+// The explorer draws a model's forward pass on one text, from the JSON of `explore_data` (page.py). It contacts no other
+// host. A shadow root isolates it from the styles of the surrounding page. markup.py concatenates the files of this
+// folder into one function, mountExplorer(place, options):
 //
-//     mountExplorer(place, {style, data})    draw the given data: notebooks, saved pages
-//     mountExplorer(place, {style, host})    request data from a server: app/explorer.py
+//     style, data       draw the given data
+//     models, saved     models that run in this page, and their files: notebooks, saved and static pages
+//     served, runs      there is a server (app/app.py) with these models, and with these training runs
+//     linked            whether the address of the page holds the state
 //
 // Events change `state`; `show` then redraws the parts that depend on it.
 //

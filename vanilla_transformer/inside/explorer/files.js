@@ -16,7 +16,7 @@ function link() {
 
 /** Write the state to the address bar. With `step`, the browser's Back button returns to the previous state. */
 function remember(step = false) {
-  if (!host || !state.request || location.hash === link()) return;
+  if (!host || !linked || !state.request || location.hash === link()) return;
   try {
     history[(step || state.astray) && fromLink() ? "pushState" : "replaceState"](history.state, "", link());
     state.astray = false;
@@ -79,20 +79,35 @@ function download(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
+/** Convert typed arrays, for JSON.stringify, to arrays of rounded numbers. */
+const plain = (_, value) => (ArrayBuffer.isView(value) ? Array.from(value, (x) => Number(x.toFixed(4))) : value);
+
 /** Return all data shown: that of the original model, and of the model compared with it. */
 const seen = () =>
   state.beside ? { ...state.own, beside: { ...state.beside, above: state.data !== state.own } } : state.own;
 
-/** Save a self-contained page. */
+/** Save a self-contained page, in which the shown models run if they run here; otherwise, with all values of layers. */
 async function savePage() {
-  const all = seen(); // the state may change during the requests below
-  for (const each of all.beside ? [all, all.beside.data] : [all])
-    for (const [stack, layers] of Object.entries(each.model.stacks))
-      for (let layer = 0; layer < layers; layer++)
-        (each.values ??= {})[`${stack} ${layer}`] ??= await layerOf(stack, layer, each);
-  const script = (value) => JSON.stringify(value).replaceAll("<", "\\u003c");
+  const all = structuredClone(seen()); // the state may change during the requests below
+  const shown = all.beside ? [all, all.beside.data] : [all];
+  const numbers = [...new Set(shown.map(({ request }) => request.model))];
+  const files = await Promise.all(numbers.map(host.saved));
+  for (const each of shown) {
+    if (files.every(Boolean)) delete each.values;
+    else
+      for (const [stack, layers] of Object.entries(each.model.stacks))
+        for (let layer = 0; layer < layers; layer++)
+          (each.values ??= {})[`${stack} ${layer}`] ??= await layerOf(stack, layer, each);
+  }
+  for (const { request } of shown) request.model = numbers.indexOf(request.model);
+  const kept = numbers.map((number) => host.models[number]);
+  const live = files.every(Boolean) && {
+    models: kept,
+    saved: Object.fromEntries(kept.map(({ name }, i) => [name, files[i]])),
+  };
+  const script = (value) => JSON.stringify(value, plain).replaceAll("<", "\\u003c");
   const end = "</scr" + "ipt>";
-  const page = `<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n${make("title", {}, `${all.name}: ${all.text}`).outerHTML}\n<style>html { color-scheme: light dark; background: light-dark(#fff, #0d1117) } body { margin: 0 }</style>\n<div id="explorer"></div>\n<script>\n${mountExplorer.toString()}\nmountExplorer(document.getElementById("explorer"), {style: ${script(style)}, data: ${script(all)}});\n${end}\n</html>\n`;
+  const page = `<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n${make("title", {}, `${all.name}: ${all.text}`).outerHTML}\n<style>html { color-scheme: light dark; background: light-dark(#fff, #0d1117) } body { margin: 0 }</style>\n<div id="explorer"></div>\n<script>\n${pageModels}\n${mountExplorer}\nmountExplorer(document.getElementById("explorer"), ${script({ style, data: all, ...live })});\n${end}\n</html>\n`;
   download("explorer.html", page, "text/html");
 }
 
@@ -135,7 +150,7 @@ function drawSave() {
       target.textContent = "Copy link";
     }, 1500);
   };
-  const saveData = () => download("explorer.json", JSON.stringify(seen(), null, 1), "application/json");
+  const saveData = () => download("explorer.json", JSON.stringify(seen(), plain, 1), "application/json");
   fill(
     parts.save,
     make("h2", {}, "Save and share"),
@@ -150,8 +165,8 @@ function drawSave() {
     ),
     note(
       host
-        ? "The saved page has all numbers for this text and works offline. Other texts, other models and switching parts off need the model; the link opens it here."
-        : "This page works offline: play it, point at tokens, and open steps and heads. Other texts, other models and switching parts off need the model: run vanilla-transformer demo.",
+        ? "The saved page works offline. A model of up to 20 MB is part of it, so that other texts and switches work there too."
+        : "This page works offline: play it, point at tokens, and open steps and heads. Its model is too large for a page: other texts and switches need vanilla-transformer demo.",
     ),
   );
 }

@@ -1,7 +1,7 @@
 // The vanilla Transformer in plain JavaScript: loads a saved model (config.json, model.safetensors, tokenizer.json),
 // runs it, and generates text by greedy or beam search. Its parts match those of modeling_vanilla_transformer.py.
 //
-//   const model = await loadTransformer("checkpoints/en-es/");
+//   const model = readModel(await fetchModel("checkpoints/en-es/"));
 //   const ids = model.tokenizer.encode("I like to travel.");
 //   model.tokenizer.decode(model.search(ids)[0].ids); // "Me gusta viajar."
 //
@@ -95,24 +95,27 @@ const UNCHANGED = {
 };
 const isListed = (list, ...item) => list.some((each) => item.every((part, i) => each[i] === part));
 
-// Supported values of config fields. Models with other values must run on a server.
+// Supported values of config fields, null for a missing one. Models with other values must run on a server. This is
+// JSON, because inside/model_files.py reads it too.
 const SUPPORTED = {
-  activation_function: ["relu"],
-  mlm_head_transform: [false, undefined],
-  normalize_embedding: [false],
-  sinusoid_frequencies: ["paper"],
-  sinusoid_layout: ["interleaved"],
-  sliding_window: [null],
-  type_vocab_size: [0, undefined],
+  "activation_function": ["relu"],
+  "mlm_head_transform": [false, null],
+  "normalize_embedding": [false],
+  "sinusoid_frequencies": ["paper"],
+  "sinusoid_layout": ["interleaved"],
+  "sliding_window": [null],
+  "type_vocab_size": [0, null]
 };
 
 /** An encoder, decoder or encoder-decoder. `weights` maps the names in the saved model to Float32Arrays. */
 class Transformer {
   constructor(config, weights, tokenizer, generation = {}) {
     for (const [name, values] of Object.entries(SUPPORTED))
-      if (!values.includes(config[name])) throw new Error(`${name}=${config[name]} is not supported in the page.`);
+      if (!values.includes(config[name] ?? null)) throw new Error(`${name}=${config[name]} is not supported in the page.`);
     Object.assign(this, { config, weights, tokenizer, generation });
     this.head = config.architectures[0].replace("VanillaTransformer", "");
+    this.room = config.position_embedding === "learned" ? config.max_position_embeddings : Infinity;
+    config.id2label ??= { 0: "LABEL_0", 1: "LABEL_1" }; // the default of transformers, which config.json omits
     if (config.is_encoder_decoder) this.stacks = { encoder: "model.encoder", decoder: "model.decoder" };
     else this.stacks = { [this.head === "ForCausalLM" ? "decoder" : "encoder"]: "model" };
     this.last = Object.keys(this.stacks).at(-1);
@@ -274,18 +277,18 @@ class Transformer {
     return Object.assign(run, { memory: states, logits: this.output(last, run.changes) });
   }
 
-  /** Generate greedily, yielding ids up to and including the end token, but at most `most`. */
-  *greedy(prompt, most, changes = {}) {
+  /** Yield the next ids, up to and including the end token, but at most `most`. `choose` picks an id by its logits. */
+  *generate(prompt, most, changes = {}, choose = (logits) => largest(logits, 1)[0]) {
     const run = this.newRun(changes);
     // without the causal mask, each new token changes earlier positions, so nothing can be cached
     const isWhole = run.changes.causal_off;
     const cache = this.emptyCache(this.last);
     for (let ids = prompt, count = 0; count < most; count++) {
       const states = this.stack(this.last, ids, run, isWhole ? undefined : cache);
-      const [best] = largest(this.output(states.slice(-1), run.changes)[0], 1);
-      yield best;
-      if (best === this.config.eos_token_id) return;
-      ids = isWhole ? [...ids, best] : [best];
+      const next = choose(this.output(states.slice(-1), run.changes)[0]);
+      yield next;
+      if (next === this.config.eos_token_id) return;
+      ids = isWhole ? [...ids, next] : [next];
     }
   }
 
@@ -295,7 +298,7 @@ class Transformer {
    *
    * Returns {ids, score} of each hypothesis, best first. `most` limits the number of ids, including the end token.
    */
-  search(source, changes = {}, most = source.length + 49) {
+  search(source, changes = {}, most = Math.min(source.length + 49, this.room)) {
     const { eos_token_id: end, decoder_start_token_id: start } = this.config;
     const { num_beams: beams = 1, length_penalty: alpha = 1, early_stopping: early = false } = this.generation;
     const penalty = (length) => (this.generation.gnmt_length_penalty ? (length + 5) / 6 : length) ** alpha;
@@ -395,13 +398,22 @@ class Tokenizer {
 
 // Files ---------------------------------------------------------------------------------------------------------------
 
-/** Return the tensors of a .safetensors file by name, converted to float32. Supports float32 and bfloat16. */
+/** Return the value of a float16, given its bits: 1 for the sign, 5 for the exponent, 10 for the fraction. */
+function fromHalf(bits) {
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  const size = exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
+  return bits >> 15 ? -size : size;
+}
+
+/** Return the tensors of a .safetensors file by name, converted to float32. Supports float32, float16 and bfloat16. */
 function readSafetensors(buffer) {
   const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
   const { __metadata__, ...tensors } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
   const read = ([name, { dtype, data_offsets: offsets }]) => {
     const bytes = buffer.slice(...offsets.map((offset) => start + offset));
     if (dtype === "F32") return [name, new Float32Array(bytes)];
+    if (dtype === "F16") return [name, Float32Array.from(new Uint16Array(bytes), fromHalf)];
     if (dtype !== "BF16") throw new Error(`${name} is stored as ${dtype}, which is not supported in the page.`);
     // bfloat16 is the upper half of a float32
     const doubled = Uint32Array.from(new Uint16Array(bytes), (half) => half << 16);
@@ -410,14 +422,23 @@ function readSafetensors(buffer) {
   return Object.fromEntries(Object.entries(tensors).map(read));
 }
 
-/** Load the saved model from the folder at this URL. */
-async function loadTransformer(folder) {
+/** Fetch the files of the saved model in the folder at this URL. */
+async function fetchModel(folder) {
   const names = ["config.json", "tokenizer.json", "model.safetensors", "generation_config.json"];
   const [config, tokenizer, weights, generation] = await Promise.all(names.map((name) => fetch(folder + name)));
-  // only models that generate text have a generation_config.json
-  const missing = [config, tokenizer, weights].find((answer) => !answer.ok);
+  const missing = [config, tokenizer, weights, generation].find((answer) => !answer.ok);
   if (missing) throw new Error(`The server answered ${missing.status} for ${missing.url}.`);
-  const options = generation.ok ? await generation.json() : {};
-  const tensors = readSafetensors(await weights.arrayBuffer());
-  return new Transformer(await config.json(), tensors, new Tokenizer(await tokenizer.json()), options);
+  return {
+    config: await config.json(),
+    tokenizer: await tokenizer.json(),
+    weights: await weights.arrayBuffer(),
+    generation: await generation.json(),
+  };
+}
+
+/** Build a model from the content of its files. `weights` may also be in base64, as in a saved page. */
+function readModel({ config, tokenizer, weights, generation }) {
+  const decode = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0)).buffer;
+  const tensors = readSafetensors(typeof weights === "string" ? decode(weights) : weights);
+  return new Transformer(config, tensors, new Tokenizer(tokenizer), generation);
 }

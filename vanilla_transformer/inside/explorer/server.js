@@ -1,7 +1,7 @@
-// Call the demo's endpoints through Gradio's queue, like any API client.
-function host(models, runs) {
-  const home = window.gradio_config?.root?.replace(/[/]?$/, "/") ?? document.baseURI;
-  const base = new URL("gradio_api/call/", home);
+// Call the endpoints of the demo's server through Gradio's queue, like any API client.
+
+function serverHost() {
+  const base = new URL("gradio_api/call/", document.baseURI);
   const SILENCE = 60_000; // timeout in milliseconds without an event; the server sends a heartbeat every 15 s
   const again = (reason) => new Error(`${reason} Please try again.`);
 
@@ -57,11 +57,9 @@ function host(models, runs) {
 
   const wish = ({ model, text, target = null, context = null }) => [model, text, target, context];
   return {
-    models,
-    runs,
     run: (number) => call("training_run", [number]),
     explore: (request) => call("explore", wish(request)),
-    effects: (request) => call("explore_effects", wish(request)),
+    effects: async (request) => (await call("explore_effects", wish(request))).effects,
     changed: ({ model, text, changes, target = null, context = null }) =>
       call("explore_changed", [model, text, changes, target, context]),
     train({ heads, positions, warmup, mask, norm }, onFrame) {
@@ -80,6 +78,14 @@ function host(models, runs) {
       };
       return { ended, stop };
     },
-    layer: (request) => call("explore_layer", [...wish(request), request.stack, request.layer, request.changes ?? null]),
+    async layer(request) {
+      const { stack, layer, changes = null } = request;
+      return (await call("explore_layer", [...wish(request), stack, layer, changes])).steps;
+    },
+    /** Return a sampled continuation of the text. */
+    async sample({ model, text, count, temperature, top_k, top_p }) {
+      const { text: all } = await call("generate", [text, count, temperature, top_k, top_p, null, model]);
+      return all.slice(text.length);
+    },
   };
 }

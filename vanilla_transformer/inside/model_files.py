@@ -1,0 +1,66 @@
+"""Pack a model into JSON for a page in which it runs, see explorer/transformer.js."""
+
+import json
+import re
+from base64 import b64encode
+from importlib.resources import files
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.inside.markup import MOST_BYTES
+from vanilla_transformer.inside.page import all_layer_values
+from vanilla_transformer.inside.predictions import predict
+
+
+def supported_fields() -> dict[str, list[Any]]:
+    """Return the values of config fields that transformer.js supports."""
+    script = files("vanilla_transformer.inside").joinpath("explorer/transformer.js").read_text(encoding="utf-8")
+    (fields,) = re.findall(r"const SUPPORTED = (\{.*?\});", script, re.DOTALL)
+    return json.loads(fields)
+
+
+def runs_in_page(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the model can run in a page: it is small enough, and transformer.js supports its config."""
+    supported = all(getattr(model.config, name, None) in values for name, values in supported_fields().items())
+    size = sum(weight.nbytes for weight in compact_weights(model).values())
+    return supported and tokenizer.is_fast and size <= MOST_BYTES
+
+
+def compact_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights, with shared weights stored once, in bfloat16 if that is lossless, or else in float16."""
+    weights: dict[int, tuple[str, Tensor]] = {}
+    for name, weight in model.state_dict().items():
+        weights.setdefault(weight.data_ptr(), (name, weight.float().cpu().contiguous()))
+    found = dict(weights.values())
+    halves = {name: weight.bfloat16() for name, weight in found.items()}
+    is_lossless = all(torch.equal(halves[name].float(), weight) for name, weight in found.items())
+    return halves if is_lossless else {name: weight.half() for name, weight in found.items()}
+
+
+def layer_steps(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, example: dict[str, str]) -> dict[str, Any]:
+    """Return the steps of each layer, such as "encoder 0", for the explorer, without their values.
+
+    Args:
+        example: a "text" and, for question answering, a "context".
+    """
+    prediction, _, _ = predict(model, tokenizer, example["text"], context=example.get("context"))
+    left_out = ("values", "shape")
+    return {
+        layer: [{name: value for name, value in step.items() if name not in left_out} for step in steps]
+        for layer, steps in all_layer_values(model, prediction).items()
+    }
+
+
+def model_files(model: PreTrainedModel, tokenizer: Any, example: dict[str, str]) -> dict[str, Any]:
+    """Return what `readModel` of transformer.js needs, and the steps of each layer, as JSON-serialisable objects."""
+    return {
+        "config": model.config.to_dict(),
+        "generation": model.generation_config.to_dict() if model.can_generate() else {},
+        "tokenizer": json.loads(tokenizer.backend_tokenizer.to_str()),
+        "steps": layer_steps(model, tokenizer, example),
+        "weights": b64encode(save(compact_weights(model))).decode(),
+    }
