@@ -11,9 +11,10 @@ from safetensors.torch import save
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.inside.explanations import describe_step
 from vanilla_transformer.inside.markup import MOST_BYTES
-from vanilla_transformer.inside.page import all_layer_values
 from vanilla_transformer.inside.predictions import predict
+from vanilla_transformer.inside.recorder import find_stacks, record
 
 
 def supported_fields() -> dict[str, list[Any]]:
@@ -41,17 +42,18 @@ def compact_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     return halves if is_lossless else {name: weight.half() for name, weight in found.items()}
 
 
+@torch.inference_mode()
 def layer_steps(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, example: dict[str, str]) -> dict[str, Any]:
-    """Return the steps of each layer, such as "encoder 0", for the explorer, without their values.
+    """Return the descriptions of the steps of each layer, such as "encoder 0".
 
     Args:
         example: a "text" and, for question answering, a "context".
     """
     prediction, _, _ = predict(model, tokenizer, example["text"], context=example.get("context"))
-    left_out = ("values", "shape")
     return {
-        layer: [{name: value for name, value in step.items() if name not in left_out} for step in steps]
-        for layer, steps in all_layer_values(model, prediction).items()
+        f"{stack} {layer}": [describe_step(step) for step in record(model, prediction.inputs, layer, None, stack)]
+        for stack, modules in find_stacks(model).items()
+        for layer in range(len(modules.layers))
     }
 
 

@@ -70,7 +70,11 @@ def explore_data(
     if effects:
         data["effects"] = ablation_effects(model, prediction, interventions)
     if values:
-        data["values"] = all_layer_values(model, prediction, interventions)
+        data["values"] = {
+            f"{stack} {layer}": layer_values(model, prediction, stack, layer, interventions)
+            for stack, modules in find_stacks(model).items()
+            for layer in range(len(modules.layers))
+        }
     return data
 
 
@@ -190,17 +194,6 @@ def layer_values(
     with intervene(model, interventions):
         steps = record(model, prediction.inputs, layer, None, stack)
     return [describe_step(step) | {"shape": list(step.shape[1:]), "values": rounded(step.tensor[0])} for step in steps]
-
-
-def all_layer_values(
-    model: PreTrainedModel, prediction: Prediction, interventions: Interventions = NO_INTERVENTIONS
-) -> dict[str, list[dict]]:
-    """Return `layer_values` of all layers, by names such as "encoder 0"."""
-    return {
-        f"{stack} {layer}": layer_values(model, prediction, stack, layer, interventions)
-        for stack, modules in find_stacks(model).items()
-        for layer in range(len(modules.layers))
-    }
 
 
 def rounded(tensor: Tensor) -> list:
