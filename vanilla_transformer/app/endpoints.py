@@ -4,7 +4,7 @@ This module has the signatures. The modules that answer import PyTorch, which ta
 the first request arrives.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, TypedDict
@@ -211,7 +211,7 @@ def offer_training(runs: Runs) -> None:
 
     def train(
         heads: int = 4, positions: bool = True, warmup: bool = True, mask: bool = True, norm: str = "post"
-    ) -> Iterator[Frame]:
+    ) -> Frame:  # type: ignore[misc]  # Gradio reads the type of what is yielded
         """Train a tiny encoder-decoder for some seconds, and yield the data to draw every few steps."""
         yield from answers("live_training").train_live(heads, positions, warmup, mask, norm)
 
@@ -265,7 +265,7 @@ def offer_tasks(models: Sequence[DemoModel]) -> None:
         top_p: float = 1,
         seed: int | None = None,
         model: int | None = None,
-    ) -> Iterator[Text]:
+    ) -> Text:  # type: ignore[misc]
         """Continue a text, and yield it as it grows. Temperature 0 takes the most probable token each time."""
         writing = answers("continue_text").continue_text
         for grown in writing(chosen("generate", model), text, new_tokens, temperature, top_k, top_p, seed):
