@@ -69,9 +69,9 @@ def explore(
     Raises:
         ValueError: see `predict`.
     """
-    name = Path(model.config.name_or_path).name or "model"
+    name = Path(model.config.name_or_path or "").name or "model"
     target = target if target is None or isinstance(target, str) else list(target)
-    request = {"model": 0, "text": text, "context": context, "target": target}
+    request: Any = {"model": 0, "text": text, "context": context, "target": target}
     files = model_files(model, tokenizer, request) if runs_in_page(model, tokenizer) else None
     data = explore_data(model, tokenizer, text, target, context, values=files is None)
     data |= {"name": name, "request": request}
