@@ -189,11 +189,17 @@ def layer_values(
 ) -> list[dict]:
     """Return each step of a layer with its description, shape and values.
 
-    The values are nested as [row][column], or [head][row][column] for steps with a head dimension.
+    The values are nested as [row][column], or [head][row][column] for steps with a head dimension. Logits have none:
+    they would be large, and `Prediction.steps` has the most probable tokens.
     """
     with intervene(model, interventions):
         steps = record(model, prediction.inputs, layer, None, stack)
-    return [describe_step(step) | {"shape": list(step.shape[1:]), "values": rounded(step.tensor[0])} for step in steps]
+    return [
+        describe_step(step)
+        | {"shape": list(step.shape[1:])}
+        | ({} if "vocab" in step.axes else {"values": rounded(step.tensor[0])})
+        for step in steps
+    ]
 
 
 def rounded(tensor: Tensor) -> list:

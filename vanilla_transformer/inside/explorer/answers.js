@@ -548,7 +548,8 @@ function layerValues(model, described, run, stack, layer, ids) {
     if (!found) return [];
     const depth = step.axes.length;
     const shape = [found.length, ...(depth > 1 ? [found[0].length] : []), ...(depth > 2 ? [found[0][0].length] : [])];
-    return [{ ...step, shape, values: depth === 1 ? found.map((x) => [x]) : found }];
+    const rows = depth === 1 ? found.map((x) => [x]) : found;
+    return [{ ...step, shape, ...(step.axes.includes("vocab") ? {} : { values: rows }) }]; // logits would be large
   });
 }
 

@@ -65,20 +65,9 @@ function drawCard() {
 }
 
 function cardBody(step, stack) {
-  const hasHeads = step.axes[0] === "heads";
-  const axes = hasHeads ? step.axes.slice(1) : step.axes;
-  const ofKeys = (axis) => (step.part === "cross-attention" && axis === "keys" ? "source" : columnOf(stack));
-  const names = (axis) =>
-    ["length", "queries", "keys"].includes(axis) ? tokens(ofKeys(axis)).map(({ text }) => visible(text)) : null;
-  const isSquare = axes[1] === "keys"; // for the mean of all heads, show the head that is strongest at the lane
-  const head = state.head === "mean" ? 0 : state.head;
-  const rows = hasHeads && (isSquare || state.head !== "mean") ? step.values[head] : vectorsOf(step);
-  const [rowNames, columnNames] = [names(axes[0]), names(axes[1])];
-  const lane = Math.min(rows.length - 1, laneSeen(stack) ?? 0);
-  const shape = step.axes.map((axis, i) => `${axis} ${step.shape[i]}`).join(" × ");
-  const which = !hasHeads ? "" : isSquare || state.head !== "mean" ? `; head ${head + 1} is shown` : "; all heads side by side";
   const math = make("div", { class: "equation" });
   math.innerHTML = step.mathml; // made by inside/mathml.py
+  const shape = step.axes.map((axis, i) => `${axis} ${step.shape[i]}`).join(" × ");
   return make(
     "div",
     { class: "card-body" },
@@ -94,21 +83,45 @@ function cardBody(step, stack) {
           make("code", {}, step.code),
           make("a", { href: step.link, target: "_blank", rel: "noopener" }, step.source),
         ),
-      note(shape, which),
+      note(shape),
     ),
-    make(
-      "div",
-      { class: "numbers" },
-      make("h3", {}, rowNames ? `“${rowNames[lane]}”: ` : "", isSquare ? `${columnNames.length} keys` : plural(rows[lane].length, "number")),
-      vectorNumbers(rows[lane], columnNames),
-      make("h3", {}, isSquare ? "All queries and keys" : `All ${plural(rows.length, "row")}`),
-      colourMap(rows, (i) => rowNames?.[i] ?? String(i + 1), (j) => columnNames?.[j] ?? `number ${j + 1}`, lane),
-      Object.entries(learnedOf(step, head)).map(([name, matrix]) => [
-        make("h3", {}, symbol(name), ` · ${matrix.length} × ${matrix[0].length} learned numbers`),
-        colourMap(matrix, (i) => `row ${i + 1}`, (j) => `column ${j + 1}`),
-      ]),
-    ),
+    make("div", { class: "numbers" }, step.values ? stepNumbers(step, stack) : softmaxNumbers()),
   );
+}
+
+/** Draw the most probable tokens of the current step. */
+function softmaxNumbers() {
+  const { top, chosen, text, p, options } = state.data.steps[state.step];
+  return [
+    make("h3", {}, `The softmax turns ${options.toLocaleString("en")} scores into probabilities. The largest:`),
+    bars(withChosen(top, chosen, text, p), chosen, false),
+  ];
+}
+
+/** Draw the numbers of a step: the vector of the current lane, all rows, and the learned matrices. */
+function stepNumbers(step, stack) {
+  const hasHeads = step.axes[0] === "heads";
+  const axes = hasHeads ? step.axes.slice(1) : step.axes;
+  const ofKeys = (axis) => (step.part === "cross-attention" && axis === "keys" ? "source" : columnOf(stack));
+  const names = (axis) =>
+    ["length", "queries", "keys"].includes(axis) ? tokens(ofKeys(axis)).map(({ text }) => visible(text)) : null;
+  const isSquare = axes[1] === "keys"; // for the mean of all heads, show the head that is strongest at the lane
+  const head = state.head === "mean" ? 0 : state.head;
+  const rows = hasHeads && (isSquare || state.head !== "mean") ? step.values[head] : vectorsOf(step);
+  const [rowNames, columnNames] = [names(axes[0]), names(axes[1])];
+  const lane = Math.min(rows.length - 1, laneSeen(stack) ?? 0);
+  const which = !hasHeads ? "" : isSquare || state.head !== "mean" ? `, head ${head + 1}` : ", all heads side by side";
+  const count = isSquare ? plural(columnNames.length, "key") : plural(rows[lane].length, "number");
+  return [
+    make("h3", {}, rowNames ? `“${rowNames[lane]}”: ` : "", count, which),
+    vectorNumbers(rows[lane], columnNames),
+    make("h3", {}, isSquare ? "All queries and keys" : `All ${plural(rows.length, "row")}`, which),
+    colourMap(rows, (i) => rowNames?.[i] ?? String(i + 1), (j) => columnNames?.[j] ?? `number ${j + 1}`, lane),
+    Object.entries(learnedOf(step, head)).map(([name, matrix]) => [
+      make("h3", {}, symbol(name), ` · ${matrix.length} × ${matrix[0].length} learned numbers`),
+      colourMap(matrix, (i) => `row ${i + 1}`, (j) => `column ${j + 1}`),
+    ]),
+  ];
 }
 
 /** Return the learned matrices of a step; of a projection into heads, the columns of the chosen head. */
@@ -125,7 +138,7 @@ const symbol = (name) => [make("i", {}, name.split("_")[0]), make("sub", {}, nam
 
 /** List all numbers of a vector, shaded by their size. */
 function vectorNumbers(row, names) {
-  const values = [...row].slice(0, 2048);
+  const values = [...row];
   const most = Math.max(1e-9, ...values.map((value) => Math.abs(value ?? 0)));
   return make(
     "ol",

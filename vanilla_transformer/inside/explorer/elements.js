@@ -66,13 +66,20 @@ function rove(event, elements, act = null) {
 const toggle = (label, checked, change, attributes = {}) =>
   make("label", { class: "toggle" }, make("input", { type: "checkbox", checked, change, ...attributes }), label);
 
-/** Create a row of buttons of which one is selected; `choices` are [value, text]. */
+/** Create a row of buttons of which one is selected; `choices` are [value, text]. They share one tab stop. */
 const segments = (label, choices, choose, attributes = () => ({})) =>
   make(
     "div",
     { class: "segments", role: "group", "aria-label": label },
     make("span", {}, label),
-    choices.map(([value, text]) => button(text, () => choose(value), attributes(value))),
+    choices.map(([value, text], i) =>
+      button(text, () => choose(value), {
+        tabindex: i === 0 ? 0 : -1,
+        keydown: (event) =>
+          event.key.startsWith("Arrow") && rove(event, [...event.currentTarget.parentElement.querySelectorAll("button")]),
+        ...attributes(value),
+      }),
+    ),
   );
 
 const KINDS = {

@@ -231,26 +231,10 @@ function drawColumn(column) {
   if (type === "tokens") return make("text", { class: "small", x: x + 4, y: band.lanes - 8 }, stack === "decoder" && twoStacks() ? "written" : "tokens");
   if (type === "next") return drawNext(column);
   const middle = x + width / 2;
-  const open = (name) => () => openCard([stack, layerOn(stack), part, nameIn(layerOn(stack), name)]);
-  /** Draw a button that opens a step; the arrow keys move between these buttons. */
-  const opener = (name, text, bottom, height = 24) => {
-    const element = make(
-      "g",
-      {
-        class: "opener",
-        role: "button",
-        tabindex: -1,
-        "aria-label": `${capital(name)}, ${part}, ${stack}: open`,
-        click: open(name),
-        keydown: (event) => rove(event, scene.openers, open(name)),
-      },
-      make("rect", { x: middle - Math.max(24, width) / 2, y: bottom - height, width: Math.max(24, width), height, rx: 5 }),
-      make("title", {}, capital(name)),
-      make("text", { x: middle, y: bottom - 8, "text-anchor": "middle" }, text),
-    );
-    if (!scene.openers.length) element.setAttribute("tabindex", 0);
-    scene.openers.push(element);
-    return element;
+  /** Draw a button that opens a step of the column. */
+  const opens = (name, text, bottom, height) => {
+    const open = () => openCard([stack, layerOn(stack), part, nameIn(layerOn(stack), name)]);
+    return opener(`${capital(name)}, ${part}, ${stack}`, text, middle, width, bottom, open, height);
   };
   const area = make("rect", {
     class: "area",
@@ -262,12 +246,12 @@ function drawColumn(column) {
     pointerleave: () => leaveColumn(),
     click: (event) => (type === "matrix" ? pinCell(column, event) : openStrip(column, event)),
   });
-  const above = (name) => opener(name, "", band.band + BAND, BAND);
+  const above = (name) => opens(name, "", band.band + BAND, BAND);
   const text = width < 20 ? label.replace("Norm", "N").replace("ReLU", "R").replaceAll(" ", "") : label;
   return make(
     "g",
     {},
-    opener(step, text, band.lanes + 1),
+    opens(step, text, band.lanes + 1),
     type === "matrix" && [
       make("text", { class: "tiny", x: x - 4, y: band.band + BAND / 2 + 4, "text-anchor": "end" }, "Kᵀ"),
       above("keys"),
@@ -278,6 +262,27 @@ function drawColumn(column) {
     kind && type === "matrix" && make("text", { class: "sublayer", x, y: band.cable - 4, style: `fill:${KINDS[kind].color}` }, shortKind(kind)),
     part === "feed-forward" && step === "activation" && feedForwardTitle(column),
   );
+}
+
+/** Draw a button above a column; the arrow keys move between these buttons. */
+function opener(name, text, middle, width, bottom, open, height = 24) {
+  const wide = Math.max(24, width);
+  const element = make(
+    "g",
+    {
+      class: "opener",
+      role: "button",
+      tabindex: scene.openers.length ? -1 : 0,
+      "aria-label": `${name}: open`,
+      click: open,
+      keydown: (event) => rove(event, scene.openers, open),
+    },
+    make("rect", { x: middle - wide / 2, y: bottom - height, width: wide, height, rx: 5 }),
+    make("title", {}, name),
+    make("text", { x: middle, y: bottom - 8, "text-anchor": "middle" }, text),
+  );
+  scene.openers.push(element);
+  return element;
 }
 
 /** Draw the title of the feed-forward network, unless that of the attention before it needs the room. */
@@ -294,7 +299,12 @@ const shortKind = (kind) => ({ encoder: "self-attention", decoder: "masked self-
 function drawNext(column) {
   const { x, width, stack } = column,
     band = column.in;
-  const title = make("text", { class: "small", x: x + 4, y: band.lanes - 8 }, !growing() ? "output" : compact ? "next" : "next token");
+  const text = !growing() ? "output" : compact ? "next" : "next token";
+  const hasLogits = ["translate", "generate", "fill"].includes(task());
+  const id = [stack, state.data.model.stacks[stack] - 1, "output", "logits"];
+  const title = hasLogits
+    ? opener("Logits and softmax", text, x + width / 2, width, band.lanes + 1, () => openCard(id))
+    : make("text", { class: "small", x: x + 4, y: band.lanes - 8 }, text);
   const { steps } = state.data;
   const list = steps.map((step, i) => {
     const lane = step.query ?? (task() === "answer" ? step.token : 0);
