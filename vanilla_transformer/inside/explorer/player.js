@@ -1,6 +1,6 @@
 // The film: the forward pass layer by layer, token by token.
 
-const SECONDS = { layer: 1, answer: 1 }; // length of a phase at normal speed
+const PHASE = 1000; // length of a phase at normal speed, in milliseconds
 
 function pause() {
   if (!state.playing) return;
@@ -19,10 +19,11 @@ function play() {
   const tick = (now) => {
     if (!state.playing) return;
     requestAnimationFrame(tick);
-    if (!place.isConnected || document.hidden) return void (before = now);
-    const length = 1000 * SECONDS[phases()[state.phase].answer ? "answer" : "layer"];
-    state.progress += ((now - before) * state.speed) / length;
+    const passed = ((now - before) * state.speed) / PHASE;
     before = now;
+    const { stack, layer } = phases()[state.phase];
+    if (!place.isConnected || document.hidden || (stack && isLoading(stack, layer))) return;
+    state.progress += passed;
     if (state.progress < 1) {
       if (now - updated < 120) return paintStage();
       updated = now;
@@ -73,6 +74,8 @@ function goTo(number, progress = 1) {
   Object.assign(state, { phase: number, progress, step, hover: null, pinned: null, cell: null });
   scene.popover.hidden = true;
   if (layer !== undefined) state.layer = layer;
+  const next = phases()[number + 1];
+  if (next?.stack) layerSteps(next.stack, next.layer); // compute it ahead
   if (stack === "encoder" && growing()) state.revealed = firstWritten();
   else if (growing()) state.revealed = step + (answer ? 1 : 0);
   else state.revealed = answer ? Infinity : 0;

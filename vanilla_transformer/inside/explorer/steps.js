@@ -25,6 +25,7 @@ function layerSteps(stack, layer, data = state.data) {
     }).catch((error) => {
       requested.delete(name);
       if (data !== state.data) return;
+      pause();
       state.card = null;
       show("card");
       complain(error);
@@ -32,6 +33,9 @@ function layerSteps(stack, layer, data = state.data) {
   }
   return [];
 }
+
+/** Whether a layer's numbers are still being computed. */
+const isLoading = (stack, layer) => Boolean(host) && !layerSteps(stack, layer).length;
 
 /** Return the recorded name of a step: the first layer's input is the embedding with its position. */
 const nameIn = (layer, name) => (name === "layer input" && layer === 0 ? "embedding + position" : name);
