@@ -46,3 +46,10 @@ def visit(browser, address: str, size: dict[str, int] = DESK, complains: bool = 
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     page.close()
     assert complains or complaints == []
+
+
+def choose(page, task: str) -> None:
+    """Choose a task and model by its label, such as "Translate · en-es", or only by its task."""
+    choice = page.get_by_label("Task and model")
+    label = next(text for text in choice.locator("option").all_inner_texts() if text.startswith(task))
+    choice.select_option(label=label)

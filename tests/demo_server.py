@@ -14,8 +14,15 @@ ADDRESS = r"http://127\.0\.0\.1:\d+"
 
 
 @contextmanager
-def address_of(*models: str, runs: Sequence[str] = ()) -> Iterator[str]:
+def address_of(*models: str, runs: Sequence[str] = (), in_page: bool = True) -> Iterator[str]:
+    """Serve the demo of some models, and yield its address.
+
+    Args:
+        in_page: let the models run in the page. Otherwise, the page asks the server, as for a large model.
+    """
     demo = Demo(find_models(models), runs)
+    for model in () if in_page else demo.models:
+        model.in_page = False
     yield demo.serve(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
     demo.api.close()
 

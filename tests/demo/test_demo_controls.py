@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 import torch
 
-from browsing import NEEDS_CHROMIUM, expect, visit
+from browsing import NEEDS_CHROMIUM, choose, expect, visit
 from demo_server import address_of
 from family import decoder_only, encoder_decoder, encoder_only
 from saved_models import save
@@ -62,11 +62,18 @@ def address(tmp_path_factory) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def server_address(tmp_path_factory) -> Iterator[str]:
+    """Yield the address of a demo whose model does not run in the page."""
+    make, template = MODELS["Classify"]
+    with address_of(save(tmp_path_factory.mktemp("server") / "Classify", make, template), in_page=False) as address:
+        yield address
+
+
 def opened(page, task: str):
     """Open the explorer with a task's model, and wait until the effects of its heads are shown."""
     explorer = page.locator(".explorer")
-    explorer.locator(".models button").filter(has_text=task).first.click()
-    expect(explorer.locator(".models button[aria-pressed=true]")).to_contain_text(task)
+    choose(explorer, task)
     expect(explorer).not_to_have_class(re.compile("busy"))
     expect(explorer.locator(".scene")).to_be_visible()
     expect(explorer.locator(".worth span").first).to_have_attribute("style", re.compile("width"))
@@ -75,7 +82,7 @@ def opened(page, task: str):
 
 # JavaScript helpers: read the displayed content as a string, read an error, wait for a state with timing, and click.
 IN_PAGE = """
-const frame = document.querySelector(".explorer-place").shadowRoot.querySelector(".explorer");
+const frame = document.querySelector("[id^=explorer-]").shadowRoot.querySelector(".explorer");
 const one = (selector) => frame.querySelector(selector);
 const all = (selector) => [...frame.querySelectorAll(selector)];
 const nameOf = (it) => it.getAttribute("aria-label") ?? it.closest("label")?.textContent ?? it.textContent;
@@ -181,15 +188,15 @@ def test_every_button_has_a_visible_effect(browser, address, task):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_special_tokens_are_legible_on_every_tint(browser, address, theme):
-    with visit(browser, f"{address}?__theme={theme}") as page:
+    with visit(browser, address, color_scheme=theme) as page:
         opened(page, "Translate")
         contrasts = page.evaluate(f"(() => {{ {IN_PAGE} return ({CONTRASTS})(); }})()")
         assert len(contrasts) >= 12
         assert min(contrasts) >= 4.5
 
 
-def test_server_timeout_shows_a_message_and_the_switch_works_again(browser, address):
-    with visit(browser, address) as page:
+def test_server_timeout_shows_a_message_and_the_switch_works_again(browser, server_address):
+    with visit(browser, server_address) as page:
         explorer = opened(page, "Classify")
         page.clock.install()
         page.route("**/explore_changed/*", lambda route: None, times=1)
@@ -203,8 +210,8 @@ def test_server_timeout_shows_a_message_and_the_switch_works_again(browser, addr
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_switch_waits_for_a_pending_response(browser, address):
-    with visit(browser, address) as page:
+def test_switch_waits_for_a_pending_response(browser, server_address):
+    with visit(browser, server_address) as page:
         explorer = opened(page, "Classify")
         switch = explorer.get_by_label("Positions of the encoder")
         held = []
@@ -219,8 +226,8 @@ def test_switch_waits_for_a_pending_response(browser, address):
         expect(explorer.locator(".beside .verdict")).to_be_visible()
 
 
-def test_server_error_without_a_message_shows_one_next_to_the_switch(browser, address):
-    with visit(browser, address) as page:
+def test_server_error_without_a_message_shows_one_next_to_the_switch(browser, server_address):
+    with visit(browser, server_address) as page:
         explorer = opened(page, "Classify")
         event = f"event: error\ndata: {json.dumps({'error': None})}\n\n"
         page.route("**/explore_changed/*", lambda route: route.fulfill(body=event, content_type="text/event-stream"))

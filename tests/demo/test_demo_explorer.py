@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from gradio_client import Client
 
-from browsing import DESK, NEEDS_CHROMIUM, PHONE, SCREENS, expect, visit
+from browsing import DESK, NEEDS_CHROMIUM, PHONE, SCREENS, choose, expect, visit
 from demo_server import address_of, served
 from family import decoder_only, encoder_decoder, encoder_only
 from saved_models import save, with_tokenizer
@@ -19,8 +19,8 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.app.app import build
-from vanilla_transformer.app.loading import load
+from vanilla_transformer.app.app import Demo
+from vanilla_transformer.app.loading import DemoModel
 from vanilla_transformer.inside import Interventions, explore
 from vanilla_transformer.inside.interventions import interventions_from_json
 from vanilla_transformer.inside.page import compare_data
@@ -50,6 +50,13 @@ def models(tmp_path_factory) -> list[str]:
 @pytest.fixture(scope="module")
 def address(models) -> Iterator[str]:
     with address_of(*models) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def server_address(models) -> Iterator[str]:
+    """Yield the address of a demo whose models do not run in the page."""
+    with address_of(*models, in_page=False) as address:
         yield address
 
 
@@ -168,10 +175,11 @@ def test_focus_moves_when_the_focused_element_disappears(browser, address):
         explorer.get_by_label("Step of the forward pass").fill("0")
         explorer.get_by_role("button", name="Skip to the end").press("Enter")
         expect(explorer.get_by_role("button", name="Play")).to_be_focused()
-        writer = explorer.get_by_role("button", name="Continue writer")
-        writer.press("Enter")
+        choice = explorer.get_by_label("Task and model")
+        choice.focus()
+        choose(explorer, "Continue")
         expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
-        expect(writer).to_be_focused()
+        expect(choice).to_be_focused()
 
 
 def test_focus_stays_on_the_button_of_the_selected_side(browser, address):
@@ -189,7 +197,7 @@ def test_focus_stays_on_the_button_of_the_selected_side(browser, address):
 def test_prompt_keeps_leading_and_trailing_spaces(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
-        explorer.get_by_role("button", name="Continue writer").click()
+        choose(explorer, "Continue")
         text = explorer.get_by_label("Text to continue")
         for asked, first in [("July", '"J'), (" July", '" J')]:
             text.fill(asked)
@@ -206,7 +214,7 @@ def test_every_model_family_can_be_explored(browser, address):
         page.set_viewport_size({"width": 360, "height": 740})
         assert explorer.locator(".switches > .scroll").evaluate("table => table.scrollWidth <= table.clientWidth")
         page.set_viewport_size(DESK)
-        explorer.get_by_role("button", name="Continue writer").click()
+        choose(explorer, "Continue")
         expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
         explorer.get_by_label("Text to continue").fill("The parcel from")
         explorer.get_by_label("Text to continue").press("Enter")
@@ -226,7 +234,7 @@ def test_every_model_family_can_be_explored(browser, address):
         explorer.get_by_label("Positions of the decoder").uncheck()
         expect(explorer.locator(".beside .answer").first).to_contain_text("ln")
         assert "öln" in explorer.locator(".beside .answer").first.inner_text()
-        explorer.get_by_role("button", name="Classify classifier").click()
+        choose(explorer, "Classify")
         expect(explorer.locator(".bars li")).to_have_count(2)
         expect(explorer.locator(".heads h3")).to_have_text(["Encoder self-attention"])
 
@@ -291,7 +299,7 @@ def test_each_token_of_a_forced_output_shows_its_rank(browser, address, task):
     with visit(browser, address) as page:
         explorer = opened(page)
         if task == "generate":
-            explorer.get_by_role("button", name="Continue writer").click()
+            choose(explorer, "Continue")
             expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
         explorer.get_by_text(re.compile("^Force a .* of your own$")).click()
         own = explorer.get_by_label("Each token is shown")
@@ -350,7 +358,7 @@ def cell_of(explorer, kind: str):
 
 
 def test_a_cell_shows_the_product_of_query_and_key(browser, address, models):
-    loaded_model = load(models[0])
+    loaded_model = DemoModel(models[0])
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_role("group", name="Head", exact=True).get_by_role("button", name="2").click()
@@ -401,8 +409,8 @@ def test_setting_a_weight_by_hand_changes_the_output(browser, address, size):
         expect(changed).to_have_count(0)
 
 
-def test_effect_of_a_set_weight_equals_the_servers_result(browser, address, models):
-    with visit(browser, address) as page:
+def test_effect_of_a_set_weight_equals_the_servers_result(browser, server_address, models):
+    with visit(browser, server_address) as page:
         explorer = opened(page)
         cell_of(explorer, "Cross-attention").press("Enter")
         with page.expect_request(re.compile("call/explore_changed")) as asked:
@@ -413,7 +421,7 @@ def test_effect_of_a_set_weight_equals_the_servers_result(browser, address, mode
         with page.expect_download() as download:
             explorer.get_by_role("button", name="Weights (CSV)").click()
         table = [*csv.reader(Path(download.value.path()).read_text(encoding="utf-8").splitlines())]
-    loaded = load(models[0])
+    loaded = DemoModel(models[0])
     found = compare_data(loaded.model, loaded.tokenizer, text, interventions_from_json(changes))
     assert len(changes["weights"]) == loaded.model.config.num_heads, "all of them, where none is chosen"
     assert float(shown.removesuffix(" %")) == pytest.approx(100 * found["same"][0]["p"], rel=0.06)
@@ -461,9 +469,9 @@ def test_back_restores_the_previous_state(browser, address):
         mask = explorer.locator(".broken").get_by_label("Causal mask")
         mask.uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
-        explorer.get_by_role("button", name="Continue writer").click()
+        choose(explorer, "Continue")
         expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
-        explorer.get_by_role("button", name="Train watch a model learn").click()
+        choose(explorer, "Train")
         expect(explorer.locator(".train .squares canvas")).to_have_count(4)
 
         page.go_back()
@@ -472,7 +480,7 @@ def test_back_restores_the_previous_state(browser, address):
         page.go_back()
         expect(mask).not_to_be_checked()
         expect(explorer.locator(".verdict")).to_be_visible()
-        expect(explorer.get_by_role("button", name="Translate translator")).to_have_attribute("aria-pressed", "true")
+        expect(explorer.get_by_label("Task and model")).to_have_value("0")
         page.go_back()
         expect(mask).to_be_checked()
         expect(head).to_have_attribute("aria-pressed", "true")
@@ -552,8 +560,8 @@ def test_explorer_works_when_the_browser_limits_the_history(browser, address):
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_back_button_keeps_the_page_and_history_if_the_server_is_unreachable(browser, address):
-    with visit(browser, address, complains=True) as page:
+def test_back_button_keeps_the_page_and_history_if_the_server_is_unreachable(browser, server_address):
+    with visit(browser, server_address, complains=True) as page:
         explorer = opened(page)
         text = explorer.get_by_label("Text to translate")
         first = text.input_value()
@@ -572,26 +580,25 @@ def test_back_button_keeps_the_page_and_history_if_the_server_is_unreachable(bro
         expect(text).to_have_value(first)
 
 
-def test_page_stays_unchanged_if_the_server_is_unreachable(browser, address):
-    with visit(browser, address, complains=True) as page:
+def test_page_stays_unchanged_if_the_server_is_unreachable(browser, server_address):
+    with visit(browser, server_address, complains=True) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
         seen, link = explorer.locator(".output").inner_text(), page.url
         page.context.set_offline(True)
-        writer = explorer.get_by_role("button", name="Continue writer")
-        writer.click()
+        choose(explorer, "Continue")
         expect(explorer.get_by_role("alert")).to_have_text("The server cannot be reached. Please try again.")
-        expect(writer).to_have_attribute("aria-pressed", "false")
+        expect(explorer.get_by_label("Task and model")).to_have_value("0")
         expect(explorer.get_by_label("Text to translate")).to_be_visible()
         assert (explorer.locator(".output").inner_text(), page.url) == (seen, link)
         page.context.set_offline(False)
-        writer.click()
+        choose(explorer, "Continue")
         expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
         expect(explorer.get_by_role("alert")).to_be_hidden()
 
 
-def test_step_card_stays_closed_if_its_request_fails_and_opens_on_retry(browser, address):
-    with visit(browser, address, complains=True) as page:
+def test_step_card_stays_closed_if_its_request_fails_and_opens_on_retry(browser, server_address):
+    with visit(browser, server_address, complains=True) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
         explorer.get_by_role("group", name="Layer").get_by_role("button", name="2").click()
@@ -607,8 +614,8 @@ def test_step_card_stays_closed_if_its_request_fails_and_opens_on_retry(browser,
 
 
 @pytest.mark.parametrize("late", ["explore", "explore_effects", "explore_changed", "explore_layer"])
-def test_late_response_is_ignored_after_the_back_button(browser, address, late):
-    with visit(browser, address) as page:
+def test_late_response_is_ignored_after_the_back_button(browser, server_address, late):
+    with visit(browser, server_address) as page:
         explorer = opened(page)
         text, whole = explorer.get_by_label("Text to translate"), explorer.locator(".whole")
         mask = explorer.get_by_label("Causal mask")
@@ -699,7 +706,7 @@ def test_downloads_include_both_models_of_a_comparison(browser, models, tmp_path
 def test_live_training_runs_from_the_page(browser, address, size):
     with visit(browser, address, size) as page:
         explorer = opened(page)
-        explorer.get_by_role("button", name="Train watch a model learn").click()
+        choose(explorer, "Train")
         train = explorer.locator(".train")
         expect(train.locator(".squares canvas")).to_have_count(4)
         expect(train.locator(".digits")).to_contain_text("314159")
@@ -707,7 +714,7 @@ def test_live_training_runs_from_the_page(browser, address, size):
         expect(train.locator(".squares canvas")).to_have_count(2)
         train.get_by_role("button", name="Stop").click()
         expect(train.get_by_role("button", name="Train again")).to_be_visible()
-        explorer.get_by_role("button", name="Translate translator").click()
+        choose(explorer, "Translate")
         expect(explorer.locator(".scene")).to_be_visible()
 
 
@@ -727,7 +734,7 @@ def test_every_picture_has_a_table(browser, address):
         first, last = (explorer.locator(".stage table").nth(1).locator("tr").nth(i).locator("td") for i in (1, -1))
         assert set(first.all_inner_texts()) == {"100 %", "0"}, "what comes later is hidden"
         assert all(re.fullmatch(r"\d+\.\d %|< 0\.05 %", text) for text in last.all_inner_texts())
-        explorer.get_by_role("button", name="Train watch a model learn").click()
+        choose(explorer, "Train")
         expect(explorer.locator(".train .squares canvas")).to_have_count(4)
         explorer.locator(".train").get_by_text("The squares as tables").click()
         expect(explorer.locator(".train table")).to_have_count(4)
@@ -766,7 +773,7 @@ def run(tmp_path):
 def test_log_file_of_a_training_run_is_plotted_in_the_browser(browser, address, run, tmp_path):
     with visit(browser, address) as page:
         explorer = opened(page)
-        explorer.get_by_role("button", name="Train watch a model learn").click()
+        choose(explorer, "Train")
         runs = explorer.locator(".runs")
         file = runs.locator("input[type=file]")
         file.set_input_files(run / "checkpoint-20/trainer_state.json")
@@ -805,7 +812,7 @@ def test_unfinished_training_run_is_listed_without_revealing_its_path(browser, r
 
 def test_missing_folder_of_a_training_run_is_an_error_at_startup(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder"):
-        build(runs=[str(tmp_path / "nothing")])
+        Demo([], [str(tmp_path / "nothing")])
 
 
 def test_error_is_shown_and_the_previous_picture_stays(browser, address):
@@ -819,7 +826,7 @@ def test_error_is_shown_and_the_previous_picture_stays(browser, address):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_explorer_follows_the_light_or_dark_theme(browser, address, theme):
-    with visit(browser, f"{address}?__theme={theme}", PHONE) as page:
+    with visit(browser, address, PHONE, color_scheme=theme) as page:
         color = opened(page).evaluate("element => getComputedStyle(element).color")
         assert (int(re.findall(r"\d+", color)[0]) > 127) == (theme == "dark")
 
@@ -861,12 +868,13 @@ def test_api_returns_the_data_of_the_page_and_rejects_invalid_calls(models):
     with served(*models) as client:
         found = client.predict(0, "July 4", api_name="/explore")
         assert [kind["kind"] for kind in found["attention"]] == ["encoder", "decoder", "cross"]
-        effects = client.predict(0, "July 4", api_name="/explore_effects")
+        effects = client.predict(0, "July 4", api_name="/explore_effects")["effects"]
         assert len(effects) == 24
-        layer = client.predict(0, "July 4", None, None, "decoder", 1, api_name="/explore_layer")
+        layer = client.predict(0, "July 4", None, None, "decoder", 1, api_name="/explore_layer")["steps"]
         assert {step["part"] for step in layer} >= {"self-attention", "cross-attention", "feed-forward"}
         changes = {"positions_off": ["decoder"]}
-        assert client.predict(0, "July 4", None, None, "decoder", 1, changes, api_name="/explore_layer") != layer
+        other = client.predict(0, "July 4", None, None, "decoder", 1, changes, api_name="/explore_layer")["steps"]
+        assert other != layer
         off = client.predict(0, "July 4", {"layers_off": [["decoder", 1]]}, api_name="/explore_changed")
         assert len(off["same"]) == len(found["steps"]) and off["same"] != found["steps"]
         with pytest.raises(Exception, match="Unknown changes: heads"):
@@ -875,7 +883,7 @@ def test_api_returns_the_data_of_the_page_and_rejects_invalid_calls(models):
         assert len(next(frames)["attention"]) == 2
         frames.cancel()
         for wrong, message in [
-            ((7, "July"), "models 0 to 2"),
+            ((7, "July"), "There is no model 7"),
             ((0, " "), "Please type something"),
             ((0, "July", [99999]), "99999"),
             ((0, "July", None, None, "decoder", 9), "layer=9 does not exist"),

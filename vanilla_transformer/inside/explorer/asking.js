@@ -21,7 +21,7 @@ async function ask(request, then = null, failed = null) {
   pause();
   message.hidden = true;
   frame.classList.remove("stale");
-  frame.classList.add("busy");
+  setBusy(true);
   try {
     const answer = await host.explore(request);
     if (number !== state.asked) return; // a newer request has been sent
@@ -37,7 +37,7 @@ async function ask(request, then = null, failed = null) {
     complain(error);
     return;
   } finally {
-    if (number === state.asked) frame.classList.remove("busy");
+    if (number === state.asked) setBusy(false);
   }
   try {
     const effects = await host.effects({ ...request, target: writtenIds(state.own) });
@@ -49,6 +49,9 @@ async function ask(request, then = null, failed = null) {
   }
 }
 
+const hint = make("p", { class: "hint", role: "status" });
+
+/** Draw a response. */
 function take(answer, request) {
   broke++;
   const { beside = null } = answer; // a saved page cannot send requests
@@ -56,6 +59,9 @@ function take(answer, request) {
   Object.assign(state, { own: answer, request, beside, changes, head: "mean", astray: false });
   view(beside?.above ? beside.data : answer);
   whole.hidden = false;
+  const letters = answer.source.filter((token) => !token.special);
+  const unknown = letters.filter((token) => token.bytes).length > letters.length / 3;
+  hint.textContent = unknown ? "The model has never seen many of these letters, so its answer has no meaning." : "";
   show(...Object.keys(DRAW));
 }
 
@@ -111,20 +117,26 @@ function show(...names) {
 function drawTop() {
   const models = host.models;
   let chosen = 0;
-  const fields = make("form", {
-    submit: (event) => {
-      event.preventDefault();
-      ask(wish(), null, () => frame.classList.add("stale")); // the page still shows the previous text
+  const fields = make("div", { class: "fields" });
+  const form = make(
+    "form",
+    {
+      submit: (event) => {
+        event.preventDefault();
+        ask(wish(), null, () => frame.classList.add("stale")); // the page still shows the previous text
+      },
     },
-  });
+    linked && make("h1", {}, "Vanilla Transformer"),
+    fields,
+  );
   const field = (label, name, value, extra = {}) =>
     make(
       "label",
       { class: name },
-      make("span", {}, label),
-      make(extra.tag ?? "input", { name, value, maxlength: 2000, autocomplete: "off", dir: "auto", ...extra, tag: null }),
+      make("span", { class: name !== "target" && "unseen" }, label),
+      make(extra.tag ?? "input", { name, value, maxlength: 2000, placeholder: label, autocomplete: "off", dir: "auto", ...extra, tag: null }),
     );
-  const value = (name) => fields.elements[name]?.value || null;
+  const value = (name) => form.elements[name]?.value || null;
   const wish = () => ({
     model: chosen,
     text: value("text") ?? "",
@@ -134,8 +146,8 @@ function drawTop() {
   /** Fill in the form from a request, and open the field for a forced output if the request has one. */
   const fillIn = ({ text, context, target }) => {
     for (const [name, content] of Object.entries({ text, context, target }))
-      if (fields.elements[name]) fields.elements[name].value = typeof content === "string" ? content : "";
-    if (fields.elements.target?.value) fields.elements.target.closest("details").open = true;
+      if (form.elements[name]) form.elements[name].value = typeof content === "string" ? content : "";
+    if (form.elements.target?.value) form.elements.target.closest("details").open = true;
   };
   const pick = (number) => {
     chosen = number;
@@ -152,31 +164,31 @@ function drawTop() {
       ask(wish());
     };
     const others = model.examples.map((each) => button(each.text, () => run(each)));
+    const context = model.task === "answer" && field("Text to search", "context", example.context);
+    const target = { placeholder: forced?.[1] };
+    fill(fields, field(label, "text", example.text), context, make("button", { type: "submit", class: "go" }, verb));
     fill(
-      fields,
-      field(label, "text", example.text),
-      model.task === "answer" && field("Text to search", "context", example.context),
-      make("button", { type: "submit", class: "go" }, verb),
-      make("div", { class: "examples" }, others.length > 1 && [make("span", {}, "Try "), others]),
+      below,
+      model.knows && make("p", { class: "knows" }, model.knows),
+      others.length > 1 && make("div", { class: "examples" }, make("span", {}, "Try "), others),
       forced &&
         make(
           "details",
           { class: "force" },
           make("summary", {}, forced[0]),
-          field("Each token is shown with its probability and rank", "target", "", { placeholder: forced[1] }),
+          field("Each token is shown with its probability and rank", "target", "", target),
         ),
     );
   };
   const learning = (on) => {
-    fields.hidden = on;
+    fields.hidden = below.hidden = on;
     whole.hidden = on || !state.data;
     if (on) message.hidden = true;
     parts.train.hidden = !on;
-    const pressed = chips.children[on ? models.length : chosen];
-    for (const button of chips.children) button.setAttribute("aria-pressed", String(button === pressed));
+    choice.value = on ? "train" : chosen;
     if (on) {
       state.asked++; // ignore pending responses
-      frame.classList.remove("busy");
+      setBusy(false);
       pause();
       startTraining();
     } else stopTraining();
@@ -188,26 +200,33 @@ function drawTop() {
     turnTo(state.request.model);
     fillIn(state.request);
   };
-  const chip = (title, text, click) => button([make("b", {}, title), make("span", {}, text)], click);
-  const chips = make(
-    "div",
-    { class: "models", role: "group", "aria-label": "Models" },
-    models.map((model, i) =>
-      chip(wordsFor(model)[0], model.name, () => {
-        const wasLearning = !parts.train.hidden;
-        pick(i);
-        ask(wish(), null, () => (wasLearning ? learning(true) : back()));
-      }),
-    ),
-    host.train // training needs a server
-      ? chip("Train", "watch a model learn", () => {
-          learning(true);
-          remember(true);
-        })
-      : "",
+  const option = (value, ...words) => make("option", { value }, words.join(" · "));
+  const choose = () => {
+    if (choice.value === "train") {
+      learning(true);
+      return remember(true);
+    }
+    const wasLearning = !parts.train.hidden;
+    pick(Number(choice.value));
+    ask(wish(), null, () => (wasLearning ? learning(true) : back()));
+  };
+  const choice = make(
+    "select",
+    { "aria-label": "Task and model", change: choose },
+    models.map((model, i) => option(i, wordsFor(model)[0], model.name)),
+    host.train && option("train", "Train", "watch a model learn"), // training needs a server
   );
-  fill(parts.top, chips, fields);
-  if (!models.length) return learning(true);
+  const below = make("div", { class: "below" });
+  if (choice.length > 1) fields.before(choice);
+  form.append(below);
+  hint.textContent = models.length ? "Loading the model …" : "";
+  fill(parts.top, form, hint);
+  if (!models.length) {
+    learning(true);
+    return complain(
+      "No model is given, and the folder checkpoints contains none. Name models on the command line; in a Space, name models of the Hub in the variable MODEL_ID.",
+    );
+  }
   const restore = (linked) => {
     const number = models.findIndex((each) => each.name === linked.model);
     turnTo(Math.max(0, number));

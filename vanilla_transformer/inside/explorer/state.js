@@ -63,10 +63,7 @@ function adoptTheme() {
     document.documentElement.classList.contains("dark") ||
     dataset.jpThemeLight === "false" ||
     classList.contains("vscode-dark");
-  const light =
-    dataset.jpThemeLight === "true" ||
-    classList.contains("vscode-light") ||
-    document.querySelector("gradio-app, .gradio-container");
+  const light = dataset.jpThemeLight === "true" || classList.contains("vscode-light");
   place.style.colorScheme = dark ? "dark" : light ? "light" : "light dark";
   inks = null;
   if (!state.data) return;
@@ -78,6 +75,11 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", adoptTheme
 
 /** Whether a request is pending. The displayed model cannot be changed until its response arrives. */
 const isBusy = () => frame.classList.contains("busy");
+
+function setBusy(on) {
+  frame.classList.toggle("busy", on);
+  frame.setAttribute("aria-busy", String(on));
+}
 
 function setMotion(on) {
   state.motion = on;
