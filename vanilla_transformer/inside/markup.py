@@ -19,7 +19,7 @@ MOST_BYTES = 20_000_000  # size of the weights of the largest model that runs in
 MODEL_SCRIPTS = ("transformer", "answers")
 SCRIPTS = (
     *("elements", "server", "models", "state", "player", "steps", "layout", "stage", "strips", "cells", "overrides"),
-    *("card", "output", "heads", "lens"),
+    *("card", "output", "sampling", "heads", "lens"),
     *("broken", "beside", "picture", "files", "curves", "lesson", "runs", "asking"),
 )
 MODEL_NAMES = "modelHost, listen, fetchModel, readModel"

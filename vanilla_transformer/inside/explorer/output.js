@@ -26,7 +26,7 @@ function drawOutput() {
   fill(
     parts.output,
     make("div", {}, make("h2", {}, "Prediction"), answerLine(answerText()), !isPending && mattered()),
-    make("div", {}, content),
+    make("div", {}, content, host && task() === "generate" && state.revealed === Infinity && samplingControls()),
     state.beside && state.data === state.own && besideOutput(),
     hypotheses.length > 1 &&
       state.revealed === Infinity &&
