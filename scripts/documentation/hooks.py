@@ -21,6 +21,10 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import TextLexer, get_lexer_for_filename
 from pygments.util import ClassNotFound
 
+from vanilla_transformer.app.loading import DemoModel
+from vanilla_transformer.app.static_page import write_static_page
+from vanilla_transformer.files import shipped_models
+
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {
@@ -32,6 +36,7 @@ OUTSIDE = {
 }
 LINK = re.compile(r'(?P<before>\]\(|(?:src|srcset|href)=")(?P<target>[^)"\s#:]+)(?P<anchor>#[^)"\s]*)?(?=[)"])')
 EQUATION = re.compile(r"\\\((?P<inline>.+?)\\\)|\\\[(?P<block>.+?)\\\]", re.DOTALL)
+EXPLORER = "live"  # folder of the explorer's page in the site
 MATH_FONT = "STIXTwoMath-Regular.ttf"  # many systems lack a font with large brackets and roots
 
 
@@ -122,11 +127,16 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
         names = cycle(escape(re.sub("<.+?>", "", name)) for name in re.findall("<th.*?>(.*?)</th>", table[0]))
         return re.sub("<td", lambda _: f'<td data-label="{next(names)}"', table[0])
 
+    if page.file.src_uri == "explorer.md":
+        link = f'<p><a href="{EXPLORER}/index.html">Open the explorer</a>: the shipped models run in your browser.</p>'
+        html = html.replace("</h1>", f"</h1>\n{link}", 1)
     return re.sub("<table>.*?</table>", label_cells, EQUATION.sub(mathml, html), flags=re.DOTALL)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Rewrite the links of diagram boxes to point to the source pages of the site."""
+    """Rewrite the links of diagram boxes to point to the source pages of the site, and add the explorer's page."""
+    if not (explorer := Path(config.site_dir, EXPLORER)).exists():
+        write_static_page([DemoModel(folder) for folder in shipped_models()], explorer)
     for svg in Path(config.site_dir, "figures").glob("*.svg"):
         text = svg.read_text(encoding="utf-8")
         svg.write_text(re.sub(r'"\.\./\.\./([\w./]+\.py)#', r'"../source/\1.html#', text), encoding="utf-8")
