@@ -18,7 +18,6 @@ from vanilla_transformer.inside.interventions import interventions_from_json
 from vanilla_transformer.inside.markup import component_files
 from vanilla_transformer.inside.page import compare_data, explore_data, layer_values
 from vanilla_transformer.inside.predictions import predict
-from vanilla_transformer.inside.recorder import record
 from vanilla_transformer.loading import CHECKPOINTS, load_model
 
 
@@ -177,41 +176,6 @@ def test_translation_and_ablation_work_without_a_server(page):
     page.get_by_role("button", name="Translate").last.click()
     expect(explorer.locator(".message")).to_contain_text("Please type something")
     assert "Train" not in page.get_by_label("Task and model").inner_text()  # it needs a server
-
-
-def test_a_strip_shows_all_numbers_of_its_vector_and_the_learned_matrix(page):
-    model, tokenizer = loaded("en-es")
-    page.reload()
-    explorer = page.locator(".explorer")
-    page.get_by_label("Text to translate").fill("I like to travel.")
-    page.get_by_role("button", name="Translate").last.click()
-    expect(explorer.locator(".output")).to_contain_text("viajar")
-    explorer.get_by_role("group", name="Layer").get_by_role("button", name="2").click()
-    explorer.get_by_role("group", name="Head", exact=True).get_by_role("button", name="3").click()
-    prediction, _, _ = predict(model, tokenizer, "I like to travel.")
-    steps = {
-        (step.part, step.name): step for step in record(model, prediction.inputs, layer=1, head=2, stack="encoder")
-    }
-    card = explorer.locator("section.card")
-    for part, name, label in [
-        ("self-attention", "queries", "Queries, self-attention, encoder: open"),
-        ("self-attention", "keys", "Keys, self-attention, encoder: open"),
-        ("feed-forward", "activation", "Activation, feed-forward, encoder: open"),
-    ]:
-        explorer.get_by_role("button", name=label).click()
-        expect(card.locator("h2")).to_have_text(name.capitalize())
-        explorer.get_by_role("button", name="Token 4, travel").click()
-        numbers = [float(text.replace("−", "-")) for text in card.locator(".vector-numbers li").all_inner_texts()]
-        expected = steps[part, name].tensor[0][3]
-        assert len(numbers) == len(expected)
-        assert numbers == pytest.approx(expected.tolist(), abs=2e-3)
-    explorer.get_by_role("button", name="Queries, self-attention, encoder: open").click()
-    matrix = steps["self-attention", "queries"].matrices["W_Q"]
-    colours = card.locator(".map canvas").last
-    size = colours.bounding_box()
-    x, y = (size[side] / 2 for side in ("width", "height"))
-    colours.hover(position={"x": x, "y": y})
-    expect(card.locator(".map .note").last).to_contain_text(f"{matrix[96, 16].item():.4f}".replace("-", "−"))
 
 
 def test_command_writes_the_page_and_does_not_overwrite_files(tmp_path, capsys):

@@ -10,14 +10,17 @@ function pause() {
   remember();
 }
 
+let films = 0; // number of times that the film was started
+
 function play() {
-  const last = phases().length - 1;
+  const number = ++films,
+    last = phases().length - 1;
   if (state.phase >= last) goTo(0, 0);
   state.playing = true;
   let before = performance.now(),
     updated = before;
   const tick = (now) => {
-    if (!state.playing) return;
+    if (!state.playing || number !== films) return;
     requestAnimationFrame(tick);
     const passed = ((now - before) * state.speed) / PHASE;
     before = now;
