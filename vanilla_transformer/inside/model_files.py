@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanilla_transformer.inside.explanations import describe_step
 from vanilla_transformer.inside.markup import MOST_BYTES
 from vanilla_transformer.inside.predictions import predict
-from vanilla_transformer.inside.recorder import find_stacks, record
+from vanilla_transformer.inside.recorder import find_stacks, record, unwrapped
 
 
 def supported_fields() -> dict[str, list[Any]]:
@@ -60,7 +60,7 @@ def layer_steps(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, exam
 def model_files(model: PreTrainedModel, tokenizer: Any, example: dict[str, str]) -> dict[str, Any]:
     """Return what `readModel` of transformer.js needs, and the steps of each layer, as JSON-serialisable objects."""
     return {
-        "config": model.config.to_dict(),
+        "config": model.config.to_dict() | {"architectures": [type(unwrapped(model)).__name__]},
         "generation": model.generation_config.to_dict() if model.can_generate() else {},
         "tokenizer": json.loads(tokenizer.backend_tokenizer.to_str()),
         "steps": layer_steps(model, tokenizer, example),
