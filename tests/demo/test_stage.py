@@ -175,8 +175,8 @@ def test_the_film_shows_layer_after_layer_and_ends_on_a_telling_token(browser, p
         for caption, start in zip(told, starts, strict=False):
             assert caption["text"].startswith(start)
         times = [caption["at"] for caption in told]
-        assert times[2] - times[1] >= 990, "a second for each layer"
-        assert times[6] - times[5] >= 490, "half of it at double speed"
+        assert times[3] - times[1] > 1700, "a second for each layer"
+        assert times[7] - times[5] > 700, "half a second at double speed"
         assert page.evaluate("film.spoiled") == 0, "no prediction is shown before the softmax"
         assert page.evaluate("film.line.isConnected"), "lines change their width, and are not drawn again"
         step = int(re.search(r"token (\d+)", told[-1]["text"] + told[-2]["text"])[1]) - 1
@@ -197,7 +197,7 @@ def test_the_picture_has_a_caption_and_no_controls(browser, pages, size, tmp_pat
                 explorer.get_by_role("button", name=f"Picture ({name})").click()
             download.value.save_as(tmp_path / name)
     drawing = ElementTree.fromstring((tmp_path / "SVG").read_text(encoding="utf-8"))
-    texts = ["".join(text.itertext()) for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [text.text or "" for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
     assert any(text.startswith("model · encoder layer 2 · decoder layer 2 · mean of all heads") for text in texts)
     assert {"one", "Q", "A"} <= set(texts)
     assert (tmp_path / "PNG").read_bytes().startswith(b"\x89PNG")
