@@ -28,8 +28,9 @@ docs: install
 help: install
 	$(BIN)/python scripts/documentation/command_help.py
 
+# Run the notebooks and store their outputs; `make notebooks NAMES="look_inside"` runs only some of them.
 notebooks: install
-	$(BIN)/python scripts/documentation/notebooks.py
+	$(BIN)/python scripts/documentation/notebooks.py $(NAMES)
 
 # Install everything for developers. `quickstart` and `demo` install only what they need.
 install: $(VENV)/dev

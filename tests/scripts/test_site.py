@@ -17,6 +17,7 @@ from fresh_process import ROOT
 
 __all__ = ["browser"]
 pytest.importorskip("mkdocs", reason="of the dependency group docs")
+NOTEBOOKS = [path.stem for path in sorted((ROOT / "docs/notebooks").glob("*.ipynb"))]
 PHONE = {"width": 390, "height": 844}
 DESKS = [{"width": width, "height": 800} for width in (1220, 1440)]
 
@@ -83,6 +84,16 @@ def test_link_targets_exist_in_the_site(site):
             assert (page.parent / target).exists(), f"{page.name}: no {target}"
 
 
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_are_pages_with_equations_and_outputs(name, site):
+    html = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
+    text = re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)
+    assert 'class="output highlight"' in text and '<img class="output"' in text
+    assert "\\(" not in text and "\\[" not in text and "\\frac" not in text
+    assert f'href="{name}.ipynb"' in text  # a link to download it
+    assert "data-output" not in text
+
+
 def test_diagram_boxes_link_to_existing_line_anchors(site):
     svg = (site / "figures" / "attention.svg").read_text(encoding="utf-8")
     links = set(re.findall(r'xlink:href="\.\./(source/\S+?)#(L\d+)"', svg))
@@ -146,6 +157,16 @@ def test_equations_render_offline(size, page):
     assert over["y"] + over["height"] <= under["y"] + 1  # the numerator is above the denominator
     # this font has roots and brackets of any height
     assert page.evaluate("document.fonts.check('16px \"STIX Two Math\"')")
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("name", [pytest.param("look_inside", marks=NEEDS_CHROMIUM)])
+def test_the_explorer_of_a_notebook_works_offline(name, page):
+    page.goto(f"notebooks/{name}.html")
+    explorer = page.locator('[id^="explorer-"]')
+    expect(explorer).to_have_count(1)
+    assert explorer.bounding_box()["height"] > 400
+    expect(explorer.locator("button").first).to_be_visible()
 
 
 @pytest.mark.parametrize(("word", "found"), [
