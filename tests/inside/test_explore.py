@@ -382,6 +382,13 @@ def test_notebook_html_is_self_contained(tmp_path):
         assert f"<title>{title}</title>" in explore(model, tokenizer, text).page()
 
 
+def test_a_small_view_contains_neither_the_model_nor_the_numbers_of_its_steps():
+    model, tokenizer = made("translate")
+    whole, small = explore(model, tokenizer, "one two"), explore(model, tokenizer, "one two", small=True)
+    assert whole.files is not None and small.files is None and "values" not in small.data
+    assert small.data["steps"] == whole.data["steps"]
+
+
 def test_importing_the_model_does_not_import_the_explorer():
     code = "import sys, vanilla_transformer; sys.exit('vanilla_transformer.inside.page' in sys.modules)"
     assert run_python(["-c", code]).returncode == 0

@@ -57,6 +57,7 @@ def explore(
     target: str | Sequence[int] | None = None,
     context: str | None = None,
     interventions: Interventions = NO_INTERVENTIONS,
+    small: bool = False,
 ) -> Explorer:
     """Return an interactive view of a model's prediction for one text, to display in a notebook or save as a page.
 
@@ -65,6 +66,7 @@ def explore(
 
     Args:
         text, target, context, interventions: see `predict`.
+        small: leave out the model and the numbers of the steps, so that a stored notebook stays below 1 MB.
 
     Raises:
         ValueError: see `predict`.
@@ -72,8 +74,9 @@ def explore(
     name = Path(model.config.name_or_path or "").name or "model"
     target = target if target is None or isinstance(target, str) else list(target)
     request: Any = {"model": 0, "text": text, "context": context, "target": target}
-    files = model_files(model, tokenizer, request) if runs_in_page(model, tokenizer) else None
-    data = explore_data(model, tokenizer, text, target, context, values=files is None)
+    runs = not small and runs_in_page(model, tokenizer)
+    files = model_files(model, tokenizer, request) if runs else None
+    data = explore_data(model, tokenizer, text, target, context, values=not runs and not small)
     data |= {"name": name, "request": request}
     if interventions:
         compared = compare_data(model, tokenizer, text, interventions, target, context)
