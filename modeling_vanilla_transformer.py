@@ -605,8 +605,6 @@ class VanillaTransformerDecoderStack(CausalStack):
             encoder_attention_mask: (batch, source_length), 1 for real source tokens and 0 for padding.
         All other arguments: see `VanillaTransformerDecoderModel.forward`.
         """
-        if encoder_hidden_states is None:
-            raise ValueError("The decoder of an encoder-decoder attends to encoder_hidden_states; got None.")
         if use_cache and past_key_values is None and not self.training:
             self_attention_cache = DynamicCache(config=self.config.get_text_config(decoder=True))
             past_key_values = EncoderDecoderCache(self_attention_cache, DynamicCache())
@@ -615,8 +613,10 @@ class VanillaTransformerDecoderStack(CausalStack):
             raise ValueError(f"past_key_values is a {kind}; here it must be an EncoderDecoderCache.")
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
         x = self.token_embeddings(input_ids, inputs_embeds)
+        if (given := getattr(encoder_hidden_states, "shape", None)) is None or given[0] not in (1, len(x)):
+            raise ValueError(f"encoder_hidden_states is {given}; it must be (batch={len(x)}, source_length, d_model).")
         position_ids, mask = self.positions_and_mask(x, attention_mask, position_ids, self_cache)
-        shape = (x.shape[0], self.config.num_heads, x.shape[1], encoder_hidden_states.shape[1])
+        shape = (x.shape[0], self.config.num_heads, x.shape[1], given[1])
         check_mask("encoder_attention_mask", encoder_attention_mask, shape)
         encoder_mask = masking_utils.create_bidirectional_mask(
             config=self.config,
@@ -1261,8 +1261,7 @@ def check_mask(name: str, mask: Tensor | None, shape: tuple[int, int, int, int],
         check_tensor(name, mask)
     if not isinstance(mask, Tensor) or is_tracing(mask):
         return
-    batch, heads, query_length, key_length = shape
-    given = tuple(mask.shape)
+    given, (batch, heads, query_length, key_length) = tuple(mask.shape), shape
     if given == (batch, key_length):
         if mask.device.type == "cpu" and not torch.equal(mask, (mask != 0).to(mask.dtype)):
             wrong = mask[(mask != 0) & (mask != 1)][0].item()
@@ -1270,9 +1269,10 @@ def check_mask(name: str, mask: Tensor | None, shape: tuple[int, int, int, int],
         return
     fits = len(given) == 4 and given[0] in (1, batch) and given[1] in (1, heads) and given[2] == query_length
     if not fits or not (given[3] == key_length or (cache_has_room and given[3] >= query_length)):
+        cure = " Prompt tuning by peft needs use_cache=False." if len(given) == 2 and given[1] < key_length else ""
         raise ValueError(
             f"{name} has shape {given}; it must be (batch, length) = {(batch, key_length)} or (batch, 1 or heads, "
-            f"query_length, key_length) = {(batch, 1, query_length, key_length)}."
+            f"query_length, key_length) = {(batch, 1, query_length, key_length)}.{cure}"
         )
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(f"{name} of shape {given} is {mask.dtype}; a 4-D mask is boolean or added to the scores.")

@@ -151,7 +151,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         max_seq_len: maximum length of a window in tokens, question included (384).
         doc_stride: number of tokens by which windows overlap (128), at most half of each window's context.
         max_answer_len: maximum length of an answer in tokens (30).
-        handle_impossible_answer: whether to allow the answer "", whose score is that of each window's first token.
+        handle_impossible_answer: whether to allow the answer "", scored by each window's first token (as in training).
         batch_size: number of windows to process at once.
         padding, max_question_len, align_to_words: ignored; accepted because transformers 4 had them.
     """
@@ -215,7 +215,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         return {"start_logits": output.start_logits, "end_logits": output.end_logits, **window}
 
     def postprocess(
-        self, windows: list[dict], top_k: int = 1, max_answer_len: int = 30, handle_impossible_answer: bool = False
+        self, windows: list[dict], top_k: int = 1, max_answer_len: int = 30, handle_impossible_answer: Any = None
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the best answers from all windows of one context."""
         scores, no_answer = {}, 1.0  # answer -> highest score in any window; lowest score of "no answer"
@@ -223,11 +223,11 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             found, nothing = window_answers(window, top_k, max_answer_len)
             scores |= {span: max(score, scores.get(span, 0.0)) for span, score in found.items()}
             no_answer = min(no_answer, nothing)
-        if handle_impossible_answer or not scores:
+        trained = getattr(self.model.config, "handle_impossible_answer", False)
+        if (trained if handle_impossible_answer is None else handle_impossible_answer) or not scores:
             scores[0, 0] = no_answer
-        context = windows[0]["context"]
-        best = sorted(scores, key=scores.__getitem__, reverse=True)[:top_k]
-        answers = [{"score": scores[i, j], "start": i, "end": j, "answer": context[i:j]} for i, j in best]
+        text, best = windows[0]["context"], sorted(scores, key=scores.__getitem__, reverse=True)[:top_k]
+        answers = [{"score": scores[i, j], "start": i, "end": j, "answer": text[i:j]} for i, j in best]
         return answers[0] if top_k == 1 else answers
 
 

@@ -181,6 +181,15 @@ def test_source_masks_of_the_wrong_shape_are_rejected():
         model(encoder_outputs=encoded, attention_mask=torch.ones(2, 4), decoder_input_ids=tokens())
 
 
+def test_source_states_of_another_batch_size_are_rejected():
+    model, target = encoder_decoder(), tokens(2, 3)
+    with pytest.raises(ValueError, match=r"encoder_hidden_states is .*\[3, 5, 32\].*; it must be \(batch=2, "):
+        model(encoder_outputs=(torch.zeros(3, 5, 32),), decoder_input_ids=target)
+    one = torch.randn(1, 5, 32)  # one source for several targets is allowed
+    both = model(encoder_outputs=(one.expand(2, -1, -1),), decoder_input_ids=target).logits
+    torch.testing.assert_close(model(encoder_outputs=(one,), decoder_input_ids=target).logits, both)
+
+
 @pytest.mark.parametrize("make", [encoder_only, decoder_only])
 def test_exactly_one_of_input_ids_and_inputs_embeds_is_required(make):
     with pytest.raises(ValueError, match=r"exactly one of input_ids and inputs_embeds.*got neither"):

@@ -201,6 +201,26 @@ SERVED = (
 )
 
 
+def test_prompts_of_peft_generate_without_a_cache(saved):
+    from peft import PromptTuningConfig, get_peft_model
+
+    torch.manual_seed(0)
+    model = get_peft_model(
+        load("language model", saved("language model")), PromptTuningConfig("CAUSAL_LM", num_virtual_tokens=3)
+    )
+    inputs = {
+        name: rows[:, :5]
+        for name, rows in batch("language model", saved("language model")).items()
+        if name != "labels"
+    }
+    inputs["attention_mask"][0, :2] = 0
+    with pytest.raises(ValueError, match="Prompt tuning by peft needs use_cache=False"):
+        model.eval().generate(**inputs, max_new_tokens=2, do_sample=False)
+    written = model.generate(**inputs, max_new_tokens=2, do_sample=False, use_cache=False)
+    best = model(**inputs).logits[:, -1].argmax(-1)
+    assert written[:, 5].tolist() == best.tolist()
+
+
 @pytest.mark.parametrize("prepare", [lambda model: model, make_fast], ids=["plain", "fast"])
 @pytest.mark.parametrize(("name", "adapter"), SERVED)
 def test_peft_adapters_train_save_and_load(saved, name, adapter, prepare, tmp_path):

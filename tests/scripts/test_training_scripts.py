@@ -22,7 +22,9 @@ from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines
 from vanilla_transformer.cli import average, evaluate, generate, train, translate
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.data.tokenizer import train_tokenizer
-from vanilla_transformer.loading import vocabulary_hash
+from vanilla_transformer.inside.page import explore_data
+from vanilla_transformer.loading import load_model, vocabulary_hash
+from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from vanilla_transformer.tasks.masked_language_modeling import (
     MaskedLanguageModelingArguments,
     MaskedLanguageModelingTask,
@@ -336,6 +338,11 @@ def test_a_model_trained_on_unanswerable_questions_may_give_no_answer(tmp_path):
     assert scores["validation"] == {"exact_match": 100, "f1": 100}
     again = evaluate.main(["--model", str(tmp_path / "run"), "--test_file", file])
     assert again["test"] == scores["validation"]
+    model, tokenizer = load_model(tmp_path / "run"), AutoTokenizer.from_pretrained(tmp_path / "run")
+    reader = QuestionAnsweringPipeline(model=model, tokenizer=tokenizer)
+    assert [reader(question=row["question"], context=row["context"])["answer"] for row in rows] == ["Ada", ""]
+    for row, answer in zip(rows, ("Ada", "no answer"), strict=True):
+        assert explore_data(model, tokenizer, row["question"], context=row["context"])["answer"] == answer
 
 
 def test_a_warning_reports_truncated_words_that_are_not_scored(tmp_path, caplog):

@@ -100,9 +100,9 @@ class DemoModel:
         Raises:
             ValueError: the model has no task head, or another architecture.
         """
-        from vanilla_transformer.inside.predictions import task_of
+        from vanilla_transformer.inside.predictions import prediction_class
 
-        return task_of(self.model)
+        return prediction_class(self.model).task
 
     def file(self, name: str) -> Path:
         """Return the path of a file of the model, downloading it if the model is on the Hub.
@@ -161,12 +161,12 @@ class DemoModel:
         Raises:
             ValueError: the model is damaged, or has no task head.
         """
-        from vanilla_transformer.inside.predictions import task_of
+        from vanilla_transformer.inside.predictions import prediction_class
         from vanilla_transformer.loading import load_model, load_tokenizer
 
         trusts = self.trust_remote_code
         model = load_model(self.source, trust_remote_code=trusts, attn_implementation="eager")
-        task_of(model)  # check that there is a head
+        prediction_class(model)  # check that there is a head
         return model, one_at_a_time(load_tokenizer(self.source, trusts))
 
     @property

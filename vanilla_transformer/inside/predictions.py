@@ -25,6 +25,7 @@ from vanilla_transformer.pipeline_vanilla_transformer import question_inputs
 
 NEW_TOKENS = 12  # maximum number of tokens that a language model generates
 MAX_ANSWER_TOKENS = 30  # maximum length of an answer span
+NO_ANSWER = "no answer"
 TOP_OPTIONS = 8  # number of top candidates shown at each position
 
 
@@ -363,7 +364,8 @@ class AnswerSpan(Prediction):
             raise ValueError("A reader answers a question about a text: give the text as `context`.")
         both = self.tokenizer([self.text], [context], return_tensors="pt", **tokenizer_options(model))
         check_positions(model, both["input_ids"].shape[1], "the question with its text")
-        self.in_context = torch.tensor([sequence == 1 for sequence in both.sequence_ids(0)], device=model.device)
+        self.candidates = torch.tensor([sequence == 1 for sequence in both.sequence_ids(0)], device=model.device)
+        self.candidates[0] = getattr(model.config, "handle_impossible_answer", False)
         return {name: both[name].to(model.device) for name in question_inputs(model.config) if name in both}
 
     def find_positions(self, model: Any, target: Any, use_cache: bool) -> list[Position]:
@@ -371,19 +373,20 @@ class AnswerSpan(Prediction):
         return [Position(f"{end} token of the answer", None, None) for end in ("first", "last")]
 
     def logits(self, output: Any) -> Tensor:
-        """Return the start and end logits (batch, 2, tokens), with minus infinity outside the context."""
+        """Return the start and end logits (batch, 2, tokens), with minus infinity for tokens that cannot be chosen."""
         ends = torch.stack((output.start_logits, output.end_logits), dim=1)
-        return ends.masked_fill(~self.in_context, -torch.inf)
+        return ends.masked_fill(~self.candidates, -torch.inf)
 
     def option(self, i: int) -> str:
-        """Return the text of token `i` of the question and its context."""
-        return display_token(self.tokenizer, self.source[i])
+        """Return the text of token `i` of the question and its context; token 0 stands for no answer."""
+        return display_token(self.tokenizer, self.source[i]) if i else NO_ANSWER
 
     def choose(self, scores: Tensor) -> None:
         """Choose the most probable span of at most `MAX_ANSWER_TOKENS` tokens."""
         first, last = scores
         spans = first[:, None] + last
         allowed = torch.ones_like(spans, dtype=torch.bool).triu().tril(MAX_ANSWER_TOKENS - 1)
+        allowed[0, 1:] = False
         best = int(spans.masked_fill(~allowed, -torch.inf).argmax())
         for position, token in zip(self.positions, divmod(best, len(first)), strict=True):
             position.chosen = position.token = token
@@ -391,7 +394,7 @@ class AnswerSpan(Prediction):
     def answer(self, scores: Tensor) -> str:
         """Return the text of the span."""
         first, last = self.chosen
-        return self.decode(self.source[first : last + 1]).strip()
+        return self.decode(self.source[first : last + 1]).strip() if last else NO_ANSWER
 
 
 def is_regression(config: PreTrainedConfig) -> bool:
@@ -401,6 +404,8 @@ def is_regression(config: PreTrainedConfig) -> bool:
 
 def prediction_class(model: PreTrainedModel) -> type[Prediction]:
     """Return the `Prediction` subclass for a model, by class name, which also works with `trust_remote_code`.
+
+    Its `task` is "translate", "generate", "fill", "classify", "tag" or "answer".
 
     Raises:
         ValueError: the model has no task head.
@@ -412,11 +417,6 @@ def prediction_class(model: PreTrainedModel) -> type[Prediction]:
         known = ", ".join(kind.model_class.__name__ for kind in kinds)
         raise ValueError(f"{type(unwrapped(model)).__name__} has no head to predict with: load it as one of {known}.")
     return found
-
-
-def task_of(model: PreTrainedModel) -> str:
-    """Return the verb for a model's task: "translate", "generate", "fill", "classify", "tag" or "answer"."""
-    return prediction_class(model).task
 
 
 @torch.inference_mode()

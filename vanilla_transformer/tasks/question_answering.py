@@ -49,6 +49,10 @@ print(answer(question="What is asked?", context="A text that contains the answer
 
     arguments: QuestionAnsweringArguments
 
+    def config_fields(self, rows: Dataset, model_options: Any) -> dict[str, Any]:
+        """Allow the answer "" if any training question is unanswerable."""
+        return {"handle_impossible_answer": not all(answers["text"] for answers in rows["answers"])}
+
     def encode(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
         """Return one row per window: input_ids, start_positions, end_positions, and token_type_ids if supported.
 

@@ -3,6 +3,7 @@
 
 const NEW_TOKENS = 12; // maximum number of tokens that a language model generates
 const ANSWER_TOKENS = 30; // maximum number of tokens in an answer span
+const NO_ANSWER = "no answer";
 const MOST_CHARACTERS = 300; // maximum length of a text
 const MOST_TOKENS = 200;
 const MOST_WRITTEN = 250; // maximum number of tokens in an output
@@ -238,11 +239,11 @@ function scoresOf({ tokenizer, config }, { task, positions, source, regression }
     );
   }
   if (task === "answer") {
-    // The context lies between the second special token and the last one.
+    // The context lies between the second special token and the last one. Token 0 stands for "no answer".
     const special = source.flatMap((id, i) => (tokenizer.special.has(id) ? [i] : []));
-    const inContext = (i) => i > special.at(-2) && i < special.at(-1);
+    const candidate = (i) => (i ? i > special.at(-2) && i < special.at(-1) : config.handle_impossible_answer);
     return [0, 1].map((end) =>
-      logSoftmax(Float64Array.from(logits, (row, i) => (inContext(i) ? row[end] : -Infinity))),
+      logSoftmax(Float64Array.from(logits, (row, i) => (candidate(i) ? row[end] : -Infinity))),
     );
   }
   return positions.map(({ query }) => logSoftmax(logits[query]));
@@ -254,7 +255,8 @@ function choose({ task, positions, scores }) {
     let best = -Infinity;
     const [first, last] = scores;
     first.forEach((start, i) => {
-      for (let j = i; j < Math.min(i + ANSWER_TOKENS, last.length); j++)
+      // Token 0 stands for "no answer", so no longer span begins with it.
+      for (let j = i; j < (i ? Math.min(i + ANSWER_TOKENS, last.length) : 1); j++)
         if (start + last[j] > best) {
           best = start + last[j];
           [i, j].forEach((token, end) => Object.assign(positions[end], { chosen: token, token }));
@@ -284,6 +286,7 @@ function shownToken(tokenizer, id) {
 
 function optionText({ tokenizer, config }, { task, source }, id) {
   if (task === "classify" || task === "tag") return config.id2label[id];
+  if (task === "answer" && id === 0) return NO_ANSWER;
   return shownToken(tokenizer, task === "answer" ? source[id] : id).text;
 }
 
@@ -335,7 +338,8 @@ function answerText(model, prediction) {
   if (task === "generate") return tokenizer.decode(source);
   if (task === "fill")
     return tokenizer.decode(source.map((id, i) => positions.find((each) => each.token === i)?.chosen ?? id));
-  if (task === "answer") return tokenizer.decode(source.slice(chosen[0], chosen[1] + 1)).trim();
+  if (task === "answer")
+    return chosen[1] === 0 ? NO_ANSWER : tokenizer.decode(source.slice(chosen[0], chosen[1] + 1)).trim();
   if (task === "tag") return taggedSpans(model, prediction, tokenEnds(tokenizer, text, source));
   const values = [...scores[0]].map((score, i) => [config.id2label[i], probability(prediction, score)]);
   if (prediction.regression)
