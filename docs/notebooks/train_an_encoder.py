@@ -29,6 +29,16 @@ size = {
     "d_ff": 64 if QUICK else 256,
     "num_heads": 4,
 }
+# to learn from scratch in few steps: another optimizer, and small initial weights
+from_scratch = {
+    **size,
+    "muon": True,
+    "muon_momentum": 0.8,
+    "init": "small",
+    "learning_rate": 5e-3,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 60,
+}
 common = {
     "phrases": 1000 if QUICK else 5000,
     "vocab_size": 500 if QUICK else 3000,
@@ -62,10 +72,8 @@ encoder = runs / "notebook-encoder"
 fit(
     "masked_language_modeling",
     encoder,
-    **size,
+    **from_scratch,
     max_steps=400,
-    learning_rate=2e-3,
-    warmup_steps=60,
     max_length=64,
 )
 
@@ -265,7 +273,7 @@ for number, (row, other) in enumerate(zip(given, expected, strict=True), start=1
 
 # %%
 estimator = runs / "notebook-estimator"
-fit("regression", estimator, **size, max_steps=300, learning_rate=1e-3, warmup_steps=50)
+fit("regression", estimator, **from_scratch, max_steps=300)
 
 # %% [markdown]
 # ### Exercise 4: a number
