@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from vanilla_transformer.app.reading import refusal
-from vanilla_transformer.training.checkpoints import TRAINER_STATE, checkpoint_folders
+
+
+TRAINER_STATE = "trainer_state.json"
 
 
 def state_file(run: str | Path) -> Path | None:
     """Return the newest `trainer_state.json` in a run's folder or checkpoints; None if there is none yet."""
+    from vanilla_transformer.training.checkpoints import checkpoint_folders  # it imports PyTorch
+
     for folder in (Path(run), *reversed(checkpoint_folders(Path(run)))):
         if (folder / TRAINER_STATE).is_file():
             return folder / TRAINER_STATE
