@@ -136,19 +136,22 @@ function slider(kind, query, key, weight) {
     input: () => {
       setWeight(kind, query, key, input.value / 100);
       output.textContent = setTo(rowSeen(kind, query)[key] / 1000);
+      again.disabled = false;
     },
   });
   const reset = () => {
     setWeight(kind, query, key, null);
     showCell(kind, query, key);
+    scene.popover.querySelector(".slider input").focus({ preventScroll: true });
   };
+  const again = button("Reset", reset, { class: "reset", disabled: !isSet });
   return make(
     "div",
     { class: "slider" },
     make("span", {}, state.head === "mean" ? "Set it in all heads" : "Set it by hand"),
     input,
     output,
-    button("Reset", reset, { class: "reset", disabled: !isSet }),
+    again,
   );
 }
 
