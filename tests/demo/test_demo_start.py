@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from browsing import NEEDS_CHROMIUM, expect, visit
 from demo_server import address_of
 from family import decoder_only
 from fresh_process import ROOT
-from saved_models import save
+from saved_models import save, with_tokenizer
+from vanilla_transformer.inside import explore
 
 
 pytestmark = NEEDS_CHROMIUM
@@ -46,6 +49,21 @@ def test_page_says_what_the_model_knows_if_its_card_does(browser, tmp_path):
         expect(page.locator(".knows")).to_have_text(knows)
         page.get_by_label("Task and model").select_option(label="Continue · silent")
         expect(page.locator(".knows")).to_have_count(0)
+
+
+@pytest.mark.parametrize("policy", ["", "worker-src 'none'"])
+def test_saved_page_runs_the_model_without_a_network_and_without_workers(browser, tmp_path, policy):
+    model, tokenizer = with_tokenizer(decoder_only, "causal")
+    page = explore(model, tokenizer, "one two").page()
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">' if policy else ""
+    (tmp_path / "page.html").write_text(page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">{head}'))
+    with visit(browser, "about:blank", complains=bool(policy)) as page:
+        page.context.set_offline(True)
+        page.goto((tmp_path / "page.html").as_uri())
+        text = page.get_by_label("Text to continue")
+        text.fill("three")
+        text.press("Enter")
+        expect(page.locator(".output .answer")).to_contain_text("three")
 
 
 def test_page_warns_if_most_letters_are_unknown_to_the_model(browser, tmp_path):

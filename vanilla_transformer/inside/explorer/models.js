@@ -2,26 +2,34 @@
 
 /** Return a function that calls the page's models: in a worker or, where the page may not start one, here. */
 function startModels() {
-  const waiting = new Map(); // the promises of calls, by their number
-  const source = new Blob([`(${pageModels})().listen();`], { type: "text/javascript" });
-  const url = URL.createObjectURL(source);
-  let worker;
-  try {
-    worker = new Worker(url);
-  } catch {
-    const here = pageModels().modelHost();
-    return async (name, ...values) => here[name](...values);
-  }
-  worker.onmessage = ({ data: { id, answer, error } }) => {
-    const { resolve, reject } = waiting.get(id);
-    waiting.delete(id);
-    if (error === undefined) resolve(answer);
-    else reject(new Error(error));
+  const waiting = new Map(); // calls that the worker has not answered, by number
+  let count = 0,
+    worker = null,
+    here = null;
+  const settle = (call, answer) => answer.then(call.resolve, call.reject);
+  const run = async ({ name, values }) => here[name](...values);
+  const runHere = () => {
+    worker = null;
+    here = pageModels().modelHost();
+    for (const call of waiting.values()) settle(call, run(call));
+    waiting.clear();
   };
-  let count = 0;
+  try {
+    const source = new Blob([`(${pageModels})().listen();`], { type: "text/javascript" });
+    worker = new Worker(URL.createObjectURL(source));
+    worker.onerror = runHere; // a page's security policy may forbid workers
+    worker.onmessage = ({ data: { id, answer, error } }) => {
+      settle(waiting.get(id), error === undefined ? Promise.resolve(answer) : Promise.reject(new Error(error)));
+      waiting.delete(id);
+    };
+  } catch {
+    runHere();
+  }
   return (name, ...values) =>
     new Promise((resolve, reject) => {
-      waiting.set(++count, { resolve, reject });
+      const call = { name, values, resolve, reject };
+      if (here) return settle(call, run(call));
+      waiting.set(++count, call);
       worker.postMessage({ id: count, name, values });
     });
 }
