@@ -53,3 +53,8 @@ def choose(page, task: str) -> None:
     choice = page.get_by_label("Task and model")
     label = next(text for text in choice.locator("option").all_inner_texts() if text.startswith(task))
     choice.select_option(label=label)
+
+
+def open_switches(explorer) -> None:
+    """Show the switches for single parts, which the experiments hide."""
+    explorer.get_by_role("button", name="All switches").click()

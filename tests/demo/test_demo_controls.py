@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 import torch
 
-from browsing import NEEDS_CHROMIUM, choose, expect, visit
+from browsing import NEEDS_CHROMIUM, choose, expect, open_switches, visit
 from demo_server import address_of
 from family import decoder_only, encoder_decoder, encoder_only
 from saved_models import save
@@ -101,6 +101,7 @@ const press = (it) => it.dispatchEvent(new MouseEvent("click", { bubbles: true, 
 
 SWITCHES = """async () => {
   const wrong = [], beside = one("section.beside"), switches = () => all(".broken input, .off");
+  press(all(".experiments .actions button").at(-1)); // all switches
   const isThere = () => !beside.hidden && !beside.classList.contains("waits") && one(".beside .verdict");
   for (let i = 0; i < switches().length; i++) {
     const name = nameOf(switches()[i]);
@@ -200,6 +201,7 @@ def test_server_timeout_shows_a_message_and_the_switch_works_again(browser, serv
         explorer = opened(page, "Classify")
         page.clock.install()
         page.route("**/explore_changed/*", lambda route: None, times=1)
+        open_switches(explorer)
         with page.expect_request("**/explore_changed/*"):
             explorer.get_by_label("Positions of the encoder").uncheck()
         page.clock.fast_forward("01:01")
@@ -213,6 +215,7 @@ def test_server_timeout_shows_a_message_and_the_switch_works_again(browser, serv
 def test_switch_waits_for_a_pending_response(browser, server_address):
     with visit(browser, server_address) as page:
         explorer = opened(page, "Classify")
+        open_switches(explorer)
         switch = explorer.get_by_label("Positions of the encoder")
         held = []
         page.route("**/call/explore/*", lambda route: held.append(route), times=1)
@@ -231,6 +234,7 @@ def test_server_error_without_a_message_shows_one_next_to_the_switch(browser, se
         explorer = opened(page, "Classify")
         event = f"event: error\ndata: {json.dumps({'error': None})}\n\n"
         page.route("**/explore_changed/*", lambda route: route.fulfill(body=event, content_type="text/event-stream"))
+        open_switches(explorer)
         switch = explorer.get_by_label("Positions of the encoder")
         switch.uncheck()
         expect(explorer.get_by_role("alert")).to_have_text("Something went wrong on the server. Please try again.")

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from gradio_client import Client
 
-from browsing import DESK, NEEDS_CHROMIUM, PHONE, SCREENS, choose, expect, visit
+from browsing import DESK, NEEDS_CHROMIUM, PHONE, SCREENS, choose, expect, open_switches, visit
 from demo_server import address_of, served
 from family import decoder_only, encoder_decoder, encoder_only
 from saved_models import save, with_tokenizer
@@ -168,6 +168,7 @@ def test_focus_moves_when_the_focused_element_disappears(browser, address):
         explorer.get_by_role("button", name="Close").press("Enter")
         expect(explorer.locator(".card-body")).to_have_count(0)
         expect(explorer.locator(".opener").first).to_be_focused()
+        open_switches(explorer)
         explorer.get_by_label("Causal mask").press(" ")
         expect(explorer.locator(".verdict")).to_be_visible()
         explorer.get_by_role("button", name="Reset all").press("Enter")
@@ -185,6 +186,7 @@ def test_focus_moves_when_the_focused_element_disappears(browser, address):
 def test_focus_stays_on_the_button_of_the_selected_side(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
+        open_switches(explorer)
         explorer.get_by_label("Causal mask").uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
         for side in (1, 0):
@@ -212,6 +214,7 @@ def test_every_model_family_can_be_explored(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
         page.set_viewport_size({"width": 360, "height": 740})
+        open_switches(explorer)
         assert explorer.locator(".switches > .scroll").evaluate("table => table.scrollWidth <= table.clientWidth")
         page.set_viewport_size(DESK)
         choose(explorer, "Continue")
@@ -279,6 +282,7 @@ def test_regression_shows_values_in_the_lens_and_the_comparison(browser, models,
         expect(cells.first).to_have_text(number)
         expect(cells.last).to_have_text(re.compile("%$"))
         expect(explorer.locator(".beside th[scope=col]")).to_have_text(["", "number", "classifier", "probability"])
+        open_switches(explorer)
         explorer.get_by_label("Positions of the encoder").uncheck()
         expect(explorer.locator(".beside th[scope=col]")).to_have_text(["", "original", "changed"])
 
@@ -342,6 +346,7 @@ def test_disabling_a_head_updates_the_comparison_with_the_original(browser, addr
         expect(beside.locator(".verdict")).to_contain_text("%")
         expect(explorer.locator(".off-heads")).to_contain_text("cross-attention 2.1 off")
         one_off = beside.locator("tbody").inner_text()
+        open_switches(explorer)
         for part in ("Positions of the encoder", "Causal mask"):
             explorer.get_by_label(part).uncheck()
         expect(beside.locator("tbody")).not_to_have_text(one_off)
@@ -466,6 +471,7 @@ def test_back_restores_the_previous_state(browser, address):
         expect(explorer.locator(".ranking")).to_be_visible()  # the last part to be drawn
         head = explorer.get_by_role("button", name=re.compile("^Cross-attention, layer 1, head 2:"))
         head.click()  # selecting a head adds no history entry
+        open_switches(explorer)
         mask = explorer.locator(".broken").get_by_label("Causal mask")
         mask.uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
@@ -540,6 +546,7 @@ def test_link_parameters_that_do_not_fit_the_model_are_ignored(browser, address,
 def test_link_to_a_changed_model_opens_the_comparison_with_the_original(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
+        open_switches(explorer)
         explorer.get_by_label("Positions of the decoder").uncheck()
         explorer.locator(".beside").get_by_role("button", name="Show it above").click()
         expect(explorer.locator(".stage h2")).to_have_text("The model: translator, changed")
@@ -555,6 +562,7 @@ def test_explorer_works_when_the_browser_limits_the_history(browser, address):
         explorer = opened(page)
         refusing = "() => { throw new DOMException('too many', 'SecurityError') }"
         page.evaluate(f"() => {{ history.pushState = history.replaceState = {refusing} }}")
+        open_switches(explorer)
         explorer.get_by_label("Causal mask").uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
         expect(explorer.get_by_role("alert")).to_be_hidden()
@@ -618,6 +626,7 @@ def test_late_response_is_ignored_after_the_back_button(browser, server_address,
     with visit(browser, server_address) as page:
         explorer = opened(page)
         text, whole = explorer.get_by_label("Text to translate"), explorer.locator(".whole")
+        open_switches(explorer)
         mask = explorer.get_by_label("Causal mask")
         expect(explorer.locator(".ranking")).to_be_visible()  # the last part to be drawn
         seen, link = whole.inner_text(), page.url
@@ -683,6 +692,7 @@ def test_downloads_include_both_models_of_a_comparison(browser, models, tmp_path
         if second == "other":
             explorer.get_by_role("button", name="Compare with other").click()
         else:
+            open_switches(explorer)
             explorer.get_by_label("Positions of the encoder").uncheck()
         explorer.locator(".beside").get_by_role("button", name="Show it above").click()
         before = seen(page)
@@ -721,6 +731,7 @@ def test_live_training_runs_from_the_page(browser, address, size):
 def test_every_picture_has_a_table(browser, address):
     with visit(browser, address) as page:
         explorer = opened(page)
+        open_switches(explorer)
         explorer.get_by_label("Causal mask").uncheck()
         expect(explorer.locator(".verdict")).to_be_visible()
         for title, rows in [

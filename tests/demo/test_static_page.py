@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from browsing import NEEDS_CHROMIUM, expect, visit
+from browsing import NEEDS_CHROMIUM, expect, open_switches, visit
 from vanilla_transformer.app.app import find_models
 from vanilla_transformer.app.static_page import write_static_page
 from vanilla_transformer.cli import demo
@@ -170,6 +170,7 @@ def test_translation_and_ablation_work_without_a_server(page):
     page.get_by_label("Text to translate").fill("I really like to travel")
     page.get_by_role("button", name="Translate").last.click()
     expect(explorer.locator(".output")).to_contain_text("viajar")
+    open_switches(page)
     page.get_by_label("Positions of the encoder").uncheck()
     expect(explorer).to_contain_text("Changed")
     page.get_by_label("Text to translate").fill(" ")

@@ -20,7 +20,7 @@ MODEL_SCRIPTS = ("transformer", "answers")
 SCRIPTS = (
     *("elements", "server", "models", "state", "player", "steps", "layout", "stage", "strips", "cells", "overrides"),
     *("card", "output", "sampling", "heads", "lens"),
-    *("broken", "beside", "picture", "files", "curves", "lesson", "runs", "asking"),
+    *("broken", "beside", "experiments", "picture", "files", "tour", "curves", "lesson", "runs", "asking"),
 )
 MODEL_NAMES = "modelHost, listen, fetchModel, readModel"
 OPTIONS = "style, data = null, models = [], runs = [], saved = {}, served = false, linked = true"

@@ -62,6 +62,9 @@ function take(answer, request) {
   const letters = answer.source.filter((token) => !token.special);
   const unknown = letters.filter((token) => token.bytes).length > letters.length / 3;
   hint.textContent = unknown ? "The model has never seen many of these letters, so its answer has no meaning." : "";
+  if (state.tour && state.tour !== "training") return visit(nearestStop(state.tour), false);
+  state.tour = null;
+  placeTour();
   show(...Object.keys(DRAW));
 }
 
@@ -77,11 +80,13 @@ function view(data) {
 }
 
 const DRAW = {
+  tour: drawTour,
   player: drawPlayer,
   stage: drawStage,
   staging: updateStage,
   output: drawOutput,
   card: drawCard,
+  experiments: drawExperiments,
   broken: drawBroken,
   beside: drawBeside,
   heads: drawHeads,
@@ -113,6 +118,8 @@ function show(...names) {
   const next = again.find((each) => nameOf(each) === name) ?? again.find((each) => part.contains(each));
   next?.focus({ preventScroll: true });
 }
+
+let showTraining = null; // set by drawTop: shows the live training, or the models
 
 function drawTop() {
   const models = host.models;
@@ -218,8 +225,9 @@ function drawTop() {
   );
   const below = make("div", { class: "below" });
   if (choice.length > 1) fields.before(choice);
-  form.append(below);
+  form.append(models.length ? tourStart() : "", below);
   hint.textContent = models.length ? "Loading the model …" : "";
+  showTraining = learning;
   fill(parts.top, form, hint);
   if (!models.length) {
     learning(true);
@@ -228,9 +236,11 @@ function drawTop() {
     );
   }
   const restore = (linked) => {
+    Object.assign(state, { tour: null, presenting: false });
+    placeTour();
     const number = models.findIndex((each) => each.name === linked.model);
     turnTo(Math.max(0, number));
-    if (linked.train) return learning(true);
+    if (linked.train && !linked.tour) return learning(true);
     const [hasModel, hasText] = ["model", "text"].map((name) => typeof linked[name] === "string");
     const [example] = models[chosen].examples;
     if (hasText) fillIn({ ...linked, context: linked.context ?? example.context });
@@ -238,7 +248,7 @@ function drawTop() {
     const target = number >= 0 && Array.isArray(linked.target) ? linked.target : wish().target;
     const tell = (isWhole) => {
       if (hasModel && number < 0) complain(`The link is for the model ${linked.model}, which is not loaded here.`);
-      else if (!hasModel || !hasText || !isWhole)
+      else if (!isWhole || !(linked.tour || (hasModel && hasText)))
         complain("The link is damaged. Only part of it could be restored.");
     };
     const failed = () => {

@@ -19,9 +19,8 @@ function common(one, other) {
 }
 
 /** Draw the original (0) or the other (1) prediction, with differences marked. */
-function marked(which) {
-  const both = [state.own, state.beside.data],
-    each = both[which];
+function marked(which, both = [state.own, state.beside.data]) {
+  const each = both[which];
   if (!["translate", "generate"].includes(each.model.task))
     return both[0].answer === both[1].answer ? answerOf(each) : make("mark", {}, answerOf(each));
   // A language model's last prediction, after the end of the text, is not part of its answer.
@@ -36,35 +35,45 @@ function marked(which) {
   return pieces[which].map((piece, n) => (shared.has(n) ? piece : make("mark", {}, piece)));
 }
 
+/** Return the steps of the answer. A language model's steps also include its prompt and one prediction more. */
+const answerSteps = ({ model, written }, steps) =>
+  model.task === "generate" && written ? steps.slice(steps.length - 1 - written, -1) : steps;
+const logProbability = (steps) => steps.reduce((sum, step) => sum + Math.log(Math.max(step.p, 1e-9)), 0);
+
+/** Say how a change affects the probability of the original answer; `kept` are its steps with new probabilities. */
+function shift(own, kept) {
+  const [before, after] = [own.steps, kept].map((steps) => logProbability(answerSteps(own, steps)));
+  const places = answerSteps(own, own.steps).length;
+  const told = (root) => [before, after].map((log) => percent(Math.exp(log / root)));
+  const tiny = Math.max(before, after) < Math.log(1e-4);
+  const [from, to] = told(tiny ? places : 1);
+  return `from ${from} to ${to}${tiny ? " (geometric mean over its tokens)" : ""}`;
+}
+
+const FATES = ["The answer stays the same", "The answer stays, but is less probable", "The answer changes"];
+
+/** Return the index in FATES of what happens to the answer. */
+function fate(own, changed, kept) {
+  if (own.answer !== changed.answer) return 2;
+  const lost = logProbability(answerSteps(own, own.steps)) - logProbability(answerSteps(own, kept));
+  return lost > Math.log(2) ? 1 : 0;
+}
+
 function drawBeside() {
   parts.beside.hidden = !state.beside;
   if (!state.beside) return;
   const { title, data, same: kept } = state.beside,
     { own } = state;
   const steps = kept ?? data.steps;
-  const log = (list) => list.reduce((sum, step) => sum + Math.log(Math.max(step.p, 1e-9)), 0);
-  const stays = own.answer === data.answer;
   const { regression } = own.model;
-  // A language model's answer is the generated text, without the prompt and the last prediction.
-  const answered = (list) =>
-    task() === "generate" && own.written ? list.slice(list.length - 1 - own.written, -1) : list;
-  const [before, after] = [own.steps, kept ?? []].map((list) => log(answered(list)));
-  const places = answered(own.steps).length;
-  const tiny = Math.max(before, after) < Math.log(1e-4);
-  const whole = state.changes.causal_off ? ", with later tokens visible, since the causal mask is off" : "";
-  const goes = tiny
-    ? `from ${percent(Math.exp(before / places))} to ${percent(Math.exp(after / places))} (geometric mean over its tokens${whole})`
-    : `from ${percent(Math.exp(before))} to ${percent(Math.exp(after))}${whole && ` (${whole.slice(2)})`}`;
   let verdict = null;
   if (kept && regression) {
     verdict = `The number goes from ${decimals(own.steps[0].p, 3)} to ${decimals(kept[0].p, 3)}.`;
-  } else if (kept && !stays) {
-    verdict = `The answer changes. The probability of the original answer goes ${goes}: the model used the changed part.`;
   } else if (kept) {
-    const lost = before - after > Math.log(2);
-    verdict = lost
-      ? `The answer stays the same, but its probability goes ${goes}: the changed part supported it.`
-      : `The answer stays the same, and its probability goes ${goes}: the answer does not depend on the changed part.`;
+    const which = fate(own, data, kept);
+    const reasons = ["the answer does not depend on the changed part", "it supported the answer", "the model used it"];
+    const whole = state.changes.causal_off ? " To score it, the decoder saw the whole answer at once." : "";
+    verdict = `${FATES[which]}. The original answer goes ${shift(own, kept)}: ${reasons[which]}.${whole}`;
   }
   const count = Math.max(own.steps.length, steps.length);
   const value = (p, { model } = own) => (p === undefined ? "" : model.regression ? decimals(p, 3) : percent(p));

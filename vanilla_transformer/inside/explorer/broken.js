@@ -109,7 +109,7 @@ function forgetWeights(those) {
 }
 
 function drawBroken() {
-  parts.broken.hidden = !host && !isChanged();
+  parts.broken.hidden = !isChanged() && state.experiment !== "switches";
   if (parts.broken.hidden) return;
   const { stacks } = state.own.model;
   const sublayers = (stack) => [
@@ -134,6 +134,18 @@ function drawBroken() {
   );
   const { causal_off: noMask } = state.changes;
   if (stacks.decoder) wide.push(toggle("Causal mask", !noMask, () => change({ causal_off: !noMask })));
+  const { scaling_off: unscaled, temperature } = state.changes;
+  wide.push(toggle("Division by √d_k", !unscaled, () => change({ scaling_off: !unscaled })));
+  const warm = ({ target }) => change({ temperature: Number(target.value) });
+  if (!state.own.model.regression)
+    wide.push(
+      make(
+        "label",
+        { class: "warmth" },
+        `Temperature ${temperature}`,
+        make("input", { type: "range", min: 0.25, max: 4, step: 0.25, value: temperature, change: warm }),
+      ),
+    );
   const headsOff = state.changes.heads_off.map(([kind, layer, head]) =>
     button(`${KINDS[kind].name} ${layer + 1}.${head + 1} off ×`, () => toggleOff("heads_off", [kind, layer, head]), {
       title: "Switch on",

@@ -4,9 +4,11 @@ const addressOf = (kept) => `#explore=${encodeURIComponent(JSON.stringify(kept))
 
 /** Encode the state as a URL. */
 function link() {
-  if (!parts.train.hidden) return addressOf({ train: true });
-  const { request, layer, head, kinds, step, changes, beside, card, cell } = state;
-  const kept = { ...request, model: host.models[request.model].name };
+  const { tour, presenting, request, layer, head, kinds, step, changes, beside, card, cell, experiment } = state;
+  const named = { ...request, model: host.models[request.model].name };
+  const mode = { ...(tour && { tour }), ...(presenting && { present: true }) };
+  if (!parts.train.hidden) return addressOf({ ...(tour && named), ...mode, train: true });
+  const kept = { ...named, ...mode, ...(experiment && { experiment }) };
   // A link opens on the original model, whose steps, heads and boxes may differ from the other model's.
   if (state.data === state.own) Object.assign(kept, { layer, head, kinds: [...kinds], step, ...(card && { card }), ...(cell && { cell }) });
   if (isChanged()) kept.changes = changes;
@@ -27,6 +29,8 @@ function remember(step = false) {
 
 /** Return the state in the address; null if there is none. */
 function fromLink() {
+  const [, tour, present] = location.hash.match(/^#tour=([a-z-]+)(&present)?$/) ?? [];
+  if (tour) return { tour, present: Boolean(present) };
   const text = location.hash.match(/^#explore=(.*)$/)?.[1];
   if (text === undefined) return null;
   try {
@@ -38,7 +42,7 @@ function fromLink() {
 
 /** Restore the state of a link, and return whether it fits the model; otherwise, keep the default view. */
 function look(linked) {
-  const { layer, head, step, kinds, changes, beside, card, cell } = linked;
+  const { layer, head, step, kinds, changes, beside, card, cell, experiment = null, tour, present } = linked;
   const usual = { ...state };
   const other = host.models.findIndex((each) => each.name === beside && each.task === task());
   const fits = (number, end) => number === undefined || (Number.isInteger(number) && number >= 0 && number < end);
@@ -51,7 +55,11 @@ function look(linked) {
       step: step ?? state.step,
       kinds: new Set(kinds ?? state.kinds),
       changes: { ...unchanged(), ...changes },
+      experiment,
+      presenting: Boolean(tour && present),
     });
+    state.tour = tour ? nearestStop(tour) : null;
+    placeTour();
     show(...Object.keys(DRAW));
     if (beside && other < 0) throw new Error(`${beside} is not loaded`);
     if (card && !(card[0] in state.data.model.stacks && fits(card[1], state.data.model.stacks[card[0]])))
@@ -62,6 +70,11 @@ function look(linked) {
     show(...Object.keys(DRAW));
     remember();
     return false;
+  }
+  if (tour && layer === undefined) {
+    visit(state.tour, false);
+    scrollToStop();
+    return true;
   }
   if (changes) breakIt();
   else if (beside) setBeside(other);

@@ -112,13 +112,17 @@ function layOut(room) {
           room,
       ),
     );
+  const { focus } = state;
+  const only = focus && partsOf(focus[0]).filter(({ part }) => part === focus[1]);
+  const alone = focus && [bandOf(focus[0], only, focus[1] === "embedding", focus[1] === "output")];
   const choices = [
+    ...(focus ? [[[alone], 33]] : []),
     [[whole], 28],
     [whole.map((band) => [band]), 26],
     [split.map((band) => [band]), 33],
   ];
   const [rows, [strip, cell]] = choices
-    .map(([rows, least], i) => [rows, sizeFor(rows, least) ?? (i === 2 ? sizes.at(-1) : null)])
+    .map(([rows, least], i) => [rows, sizeFor(rows, least) ?? (i === choices.length - 1 ? sizes.at(-1) : null)])
     .find(([, size]) => size);
   const lane = Math.max(...stacks.map((stack) => lanesOf(stack).length)) > 22 ? 19 : 24;
   const made = { columns: [], bands: [], lane, strip, cell };

@@ -177,4 +177,5 @@ function squareTables() {
 function drawTrain() {
   if (!lesson.controls) drawLessonControls();
   for (const [element, update] of lesson.controls) update(element);
+  drawTour();
 }

@@ -118,7 +118,7 @@ function residual(band, column) {
 /** Draw the lines that carry keys and values from their tokens to each attention matrix, over the lanes. */
 function drawCables() {
   return scene.columns
-    .filter(({ type }) => type === "matrix")
+    .filter(({ type, kind }) => type === "matrix" && (kind !== "cross" || scene.bands.length > 1))
     .map((matrix) => {
       const { kind } = matrix,
         band = matrix.in;
@@ -289,7 +289,7 @@ function opener(name, text, middle, width, bottom, open, height = 24) {
 function feedForwardTitle({ x, width, in: band }) {
   const right = x + width + 40,
     matrix = band.columns.findLast(({ type }) => type === "matrix");
-  if (right - matrix.x < 90 + 7.2 * shortKind(matrix.kind).length) return null;
+  if (matrix && right - matrix.x < 90 + 7.2 * shortKind(matrix.kind).length) return null;
   return make("text", { class: "sublayer", x: right, y: band.cable - 4, "text-anchor": "end" }, "feed-forward");
 }
 
@@ -354,7 +354,7 @@ function updateStage() {
     const stack = kind === "cross" ? "decoder" : kind;
     const lane = laneSeen(stack);
     const column = scene.columns.find((each) => each.kind === kind && each.type === "matrix");
-    const isOn = lane !== null && shownOf(column, lane) > 0.3;
+    const isOn = column && lane !== null && shownOf(column, lane) > 0.3;
     const row = isOn ? rowSeen(kind, lane) : null;
     for (const [line, of, key] of scene.lines) {
       if (of !== kind) continue;

@@ -21,12 +21,16 @@ const state = {
   motion: !still.matches,
   card: null, // [stack, layer, part, name] of the step whose card is open
   cell: null, // [kind, query, key] of the attention weight that is kept open
+  experiment: null, // name of the open experiment, or "switches"
+  tour: null, // name of the current stop of the tour
+  presenting: false, // whether the page is in presentation mode
+  focus: null, // [stack, part] of the only sub-layer to draw on the stage
   progress: 1, // how much of the current phase has passed, from 0 to 1
   speed: 1,
   asked: 0,
 };
 const parts = Object.fromEntries(
-  "top player stage output card broken beside heads lens save train"
+  "top tour player stage output card experiments broken beside heads lens save train"
     .split(" ")
     .map((name) => [name, make("section", { class: name })]),
 );
@@ -37,12 +41,14 @@ const frame = make(
   { class: "explorer" },
   parts.top,
   message,
+  parts.tour,
   make(
     "div",
     { class: "whole", hidden: true },
     parts.player,
     make("div", { class: "front" }, parts.stage, parts.output),
     parts.card,
+    parts.experiments,
     parts.broken,
     parts.beside,
     parts.heads,
@@ -54,7 +60,7 @@ const frame = make(
 );
 fill(root, make("style", {}, style), frame);
 const whole = frame.querySelector(".whole");
-parts.train.hidden = true;
+parts.train.hidden = parts.tour.hidden = true;
 
 function adoptTheme() {
   const { classList, dataset } = document.body;

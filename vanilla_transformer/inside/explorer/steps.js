@@ -21,7 +21,8 @@ function layerSteps(stack, layer, data = state.data) {
     loading.set(data, requested.add(name));
     layerOf(stack, layer, data).then((found) => {
       (data.values ??= {})[name] = found;
-      if (data === state.data) show("staging", "card");
+      if (data === state.data) show("staging", "card", "tour");
+      if (data === state.data && state.cell) showCell(...state.cell);
     }).catch((error) => {
       requested.delete(name);
       if (data !== state.data) return;
