@@ -100,7 +100,7 @@ const press = (it) => it.dispatchEvent(new MouseEvent("click", { bubbles: true, 
 """
 
 SWITCHES = """async () => {
-  const wrong = [], beside = one("section.beside"), switches = () => all(".broken input, .off");
+  const wrong = [], beside = one("section.beside"), switches = () => all(".broken input[type=checkbox], .off");
   press(all(".experiments .actions button").at(-1)); // all switches
   const isThere = () => !beside.hidden && !beside.classList.contains("waits") && one(".beside .verdict");
   for (let i = 0; i < switches().length; i++) {

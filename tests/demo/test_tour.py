@@ -225,6 +225,18 @@ def test_outcome_of_an_experiment_equals_that_of_pytorch(browser, address, folde
         expect(page.locator(".beside")).to_be_hidden()
 
 
+def test_switches_for_the_scaling_and_the_temperature_change_the_prediction(browser, address):
+    with visit(browser, link(address, model="translator", text=TEXT, experiment="switches")) as page:
+        verdict = page.locator(".beside .verdict")
+        page.get_by_label("Division by √d_k").uncheck()
+        expect(verdict).to_contain_text("%")
+        page.get_by_role("button", name="Reset all").click()
+        expect(verdict).to_be_hidden()
+        page.locator(".broken").get_by_label(re.compile("^Temperature")).fill("2")
+        expect(verdict).to_contain_text("The original answer goes from")
+        assert "%22temperature%22%3A2" in page.url
+
+
 def test_the_tour_ends_with_live_training_on_a_server(browser, folders):
     with (
         address_of(folders["classifier"]) as address,

@@ -225,7 +225,7 @@ function drawTop() {
   );
   const below = make("div", { class: "below" });
   if (choice.length > 1) fields.before(choice);
-  form.append(models.length ? tourStart() : "", below);
+  form.append(models.length ? tourStart : "", below);
   hint.textContent = models.length ? "Loading the model …" : "";
   showTraining = learning;
   fill(parts.top, form, hint);

@@ -71,9 +71,10 @@ function drawBeside() {
     verdict = `The number goes from ${decimals(own.steps[0].p, 3)} to ${decimals(kept[0].p, 3)}.`;
   } else if (kept) {
     const which = fate(own, data, kept);
-    const reasons = ["the answer does not depend on the changed part", "it supported the answer", "the model used it"];
-    const whole = state.changes.causal_off ? " To score it, the decoder saw the whole answer at once." : "";
-    verdict = `${FATES[which]}. The original answer goes ${shift(own, kept)}: ${reasons[which]}.${whole}`;
+    const part = "the changed part";
+    const reason = [`it does not depend on ${part}`, `${part} supported it`, `the model used ${part}`][which];
+    const whole = state.changes.causal_off ? " Here, the decoder saw the whole answer at once." : "";
+    verdict = `${FATES[which]}. The original answer goes ${shift(own, kept)}: ${reason}.${whole}`;
   }
   const count = Math.max(own.steps.length, steps.length);
   const value = (p, { model } = own) => (p === undefined ? "" : model.regression ? decimals(p, 3) : percent(p));

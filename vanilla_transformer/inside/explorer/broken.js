@@ -109,7 +109,7 @@ function forgetWeights(those) {
 }
 
 function drawBroken() {
-  parts.broken.hidden = !isChanged() && state.experiment !== "switches";
+  parts.broken.hidden = !isChanged() && !state.beside && state.experiment !== "switches";
   if (parts.broken.hidden) return;
   const { stacks } = state.own.model;
   const sublayers = (stack) => [
@@ -174,7 +174,8 @@ function drawBroken() {
     make("h2", {}, host ? "Switch parts off" : "What was changed"),
     note(
       host
-        ? "Switch a part off to see how the same model answers without it. Heads have switches under “All heads”; click a cell of an attention matrix to set its weight."
+        ? "Switch a part off to see how the same model answers without it. Heads have switches under “All heads”. " +
+            "Click a cell of an attention matrix to set its weight."
         : "Disabled parts and set weights of the changed model.",
     ),
     make(

@@ -41,18 +41,24 @@ function moral() {
   if (!last) return "Training starts …";
   const learned = last.right > 0.9;
   if (!positions)
-    return "Without positions the model sees a bag of digits: it knows which digits there are, but not their order. It cannot reverse them.";
+    return "Without positions, the model knows which digits there are, but not their order. It cannot reverse them.";
   if (!mask)
-    return "Without the causal mask the decoder sees the digits that it has to predict, and copies them: the loss goes to 0. In generation there is nothing to copy, and it fails.";
+    return (
+      "Without the causal mask, the decoder sees the digits that it has to predict, and copies them: the loss goes " +
+      "to 0. In generation there is nothing to copy, and it fails."
+    );
   if (learned)
-    return `Learned in ${last.step} steps. The squares have become anti-diagonals: the first digit written attends to the last digit read.`;
+    return (
+      `Learned in ${last.step} steps. The squares have become anti-diagonals: the first digit written attends to ` +
+      "the last digit read."
+    );
   if (!warmup && lesson.running === null)
     return norm === "post"
-      ? "With the full learning rate from the first step, post-norm (the paper's choice) does not converge. Try pre-norm, or the warm-up."
+      ? "With the full learning rate from the first step, post-norm does not converge. Try pre-norm, or the warm-up."
       : "Without the paper's warm-up, training converges worse.";
   if (lesson.running === null) return "Not learned in these steps.";
   return last.step < 60
-    ? "Even squares: attention is spread over all digits, and the model guesses."
+    ? "The squares are even: attention is spread over all digits, and the model guesses."
     : "Attention becomes focused: watch the squares.";
 }
 
@@ -85,7 +91,8 @@ function drawLessonControls() {
     parts.train,
     make("h2", {}, "A Transformer learns to reverse six digits"),
     note(
-      "One encoder layer and one decoder layer, 64 wide, are trained on the server from scratch. Change a setting to start again.",
+      "One encoder layer and one decoder layer, 64 wide, are trained on the server from scratch. Change a setting to " +
+        "start again.",
     ),
     make(
       "div",
@@ -146,13 +153,17 @@ function drawLessonCurves(element) {
 }
 
 function drawSquares(element) {
-  const squares = lesson.frames.at(-1)?.attention.map((rows, head) => {
+  const last = lesson.frames.at(-1);
+  const edge = (name, text) =>
+    make("div", { class: name, "aria-hidden": "true" }, [...text, "·"].map((digit) => make("span", {}, digit)));
+  const squares = last?.attention.map((rows, head) => {
     const canvas = make("canvas", {
       role: "img",
       "aria-label": `Head ${head + 1}: each written digit attends to the digits read`,
     });
     paint(canvas, rows, "var(--purple)");
-    return make("figure", {}, canvas, make("figcaption", { class: "note" }, `head ${head + 1}`));
+    const sides = [edge("read", last.text), edge("written", last.written.slice(0, rows.length - 1))];
+    return make("figure", {}, sides, canvas, make("figcaption", { class: "note" }, `head ${head + 1}`));
   });
   fill(
     element,

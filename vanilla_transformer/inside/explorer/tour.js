@@ -348,7 +348,7 @@ function leaveTour() {
   placeTour();
   show(...Object.keys(DRAW));
   remember(true);
-  parts.top.querySelector(".tour-start")?.focus();
+  tourStart.focus();
 }
 
 /** Adapt the page to the stop: in presentation mode, show only its part, in large type. */
@@ -370,6 +370,7 @@ function placeTour() {
 function drawTour() {
   const { tour, presenting } = state;
   parts.tour.hidden = !tour;
+  tourStart.disabled = !state.data;
   if (!tour) return fill(parts.tour);
   const { title, see, act, notice } = STOPS[tour];
   const stops = stopsHere(),
@@ -423,8 +424,7 @@ function drawTour() {
   );
 }
 
-/** Return the button that starts the tour. */
-const tourStart = () => button("Tour", () => goToStop(stopsHere()[0]), { class: "tour-start" });
+const tourStart = button("Tour", () => goToStop(stopsHere()[0]), { class: "tour-start", disabled: true });
 
 document.addEventListener("keydown", (event) => {
   if (!state.tour || !place.isConnected || event.defaultPrevented) return;
